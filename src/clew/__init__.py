@@ -31,9 +31,8 @@ if TYPE_CHECKING:
     from clew.engine import Agent, Engine
     from clew.infrastructure.hashing_embedder import HashingEmbedder
     from clew.infrastructure.minilm import LocalEmbedder
-    from clew.infrastructure.openai_chat_client import OpenAIChatClient
-    from clew.infrastructure.openai_embedder import OpenAIEmbedder
-    from clew.infrastructure.openai_responses_client import OpenAIResponsesClient
+    from clew.infrastructure.openai.clients import OpenAIChatClient, OpenAIResponsesClient
+    from clew.infrastructure.openai.embedder import OpenAIEmbedder
     from clew.infrastructure.redis_history import RedisHistory
     from clew.infrastructure.scripted_client import ScriptedChatClient
     from clew.infrastructure.shards import Positions
@@ -142,9 +141,9 @@ _HOMES = {
     "MemoryTools": "clew.memory.memory_tools",
     "Message": "clew.domain.messages",
     "Middleware": "clew.agents.middleware",
-    "OpenAIChatClient": "clew.infrastructure.openai_chat_client",
-    "OpenAIEmbedder": "clew.infrastructure.openai_embedder",
-    "OpenAIResponsesClient": "clew.infrastructure.openai_responses_client",
+    "OpenAIChatClient": "clew.infrastructure.openai.clients",
+    "OpenAIEmbedder": "clew.infrastructure.openai.embedder",
+    "OpenAIResponsesClient": "clew.infrastructure.openai.clients",
     "Passage": "clew.domain.memory.facts",
     "Positions": "clew.infrastructure.shards",
     "Provenance": "clew.domain.memory.events",

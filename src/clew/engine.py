@@ -20,8 +20,7 @@ from clew.aio.memory import DocumentStore, MemoryScope
 from clew.aio.subscription import Subscription
 from clew.aio.threads import LocalThread, RemoteThread, thread_class
 from clew.domain.authorization import Authorize
-from clew.domain.context.provider import ContextProviders
-from clew.domain.context.thread_providers import as_providers
+from clew.domain.context.provider import ContextProviders, as_providers
 from clew.domain.decider import Start
 from clew.domain.decider_state import Control
 from clew.domain.differences.diff import Diff

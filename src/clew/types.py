@@ -10,20 +10,26 @@ from typing import TYPE_CHECKING
 from clew.lazy import resolver
 
 if TYPE_CHECKING:
-    from clew.agents.configuration_changes import OnChangedAgent
     from clew.agents.middleware import ModelCallContext, Proceed, RunContext, ToolCallContext
     from clew.agents.response import AgentResponse, AgentUpdate, Approval
-    from clew.agents.run_options import ContinueOptions, Input, OnConflict, RunOptions, ToolFunction
-    from clew.agents.run_setup import OnMissingProvider, ReadFrom
+    from clew.agents.run_admission import OnChangedAgent
+    from clew.agents.run_setup import (
+        ContinueOptions,
+        Input,
+        OnConflict,
+        OnMissingProvider,
+        ReadFrom,
+        RunOptions,
+        ToolFunction,
+    )
     from clew.agents.stream import AgentStream
     from clew.agents.tools import Approval as ToolApproval
     from clew.agents.tools import Tool, ToolErrors, ToolFailure, ToolOutcome
     from clew.aio.subscription import Subscription
     from clew.aio.threads import LocalThread, RemoteThread, Thread
     from clew.domain.authorization import Action, Authorize
-    from clew.domain.context.provider import ContextProviders, OnFailure, ThreadView
+    from clew.domain.context.provider import ContextProviders, OnFailure, ThreadProviders, ThreadView
     from clew.domain.context.state import ContextState, ProviderState
-    from clew.domain.context.thread_providers import ThreadProviders
     from clew.domain.decider_state import CallLocation, Control, OpenRun
     from clew.domain.differences.content_diff import FieldDiff
     from clew.domain.differences.content_diff import Path as FieldPath
@@ -76,7 +82,7 @@ if TYPE_CHECKING:
     from clew.domain.projection import Parked, RowValues
     from clew.domain.reducers.reducer import Group, Groups, ReductionTrigger
     from clew.domain.runs.ports import EnginePort, OnExisting, ThreadPort
-    from clew.domain.runs.request_building import Request
+    from clew.domain.runs.requests import Request
     from clew.domain.search_terms import Snippet, SnippetPart
     from clew.infrastructure.scripted_client import FaultKind
     from clew.infrastructure.scripted_client import Line as ScriptLine
@@ -261,7 +267,7 @@ _HOMES = {
     "ContentDiff": "clew.domain.differences.diff",
     "ContextProviders": "clew.domain.context.provider",
     "ContextState": "clew.domain.context.state",
-    "ContinueOptions": "clew.agents.run_options",
+    "ContinueOptions": "clew.agents.run_setup",
     "Control": "clew.domain.decider_state",
     "Diff": "clew.domain.differences.diff",
     "DiffCounts": "clew.domain.differences.diff",
@@ -289,7 +295,7 @@ _HOMES = {
     "HostedThread": "clew.thread_store",
     "ImportFailure": "clew.domain.formats.conversation_import",
     "ImportReport": "clew.domain.formats.conversation_import",
-    "Input": "clew.agents.run_options",
+    "Input": "clew.agents.run_setup",
     "IntegrityFault": "clew.domain.ports",
     "Item": "clew.domain.formats.conversation_import",
     "Json": "clew.domain.json_values",
@@ -303,8 +309,8 @@ _HOMES = {
     "ModelClient": "clew.domain.models.client",
     "ModelUpdate": "clew.domain.models.client:Update",
     "ModelView": "clew.domain.model_view",
-    "OnChangedAgent": "clew.agents.configuration_changes",
-    "OnConflict": "clew.agents.run_options",
+    "OnChangedAgent": "clew.agents.run_admission",
+    "OnConflict": "clew.agents.run_setup",
     "OnExisting": "clew.domain.runs.ports",
     "OnFailure": "clew.domain.context.provider",
     "OnMissingProvider": "clew.agents.run_setup",
@@ -323,13 +329,13 @@ _HOMES = {
     "RemoteThread": "clew.aio.threads",
     "Repair": "clew.domain.model_view",
     "RepairReason": "clew.domain.model_view",
-    "Request": "clew.domain.runs.request_building",
+    "Request": "clew.domain.runs.requests",
     "ResponseFormat": "clew.domain.models.client",
     "RetrievalTime": "clew.memory.text_retrieval:When",
     "Role": "clew.domain.messages",
     "RowValues": "clew.domain.projection",
     "RunContext": "clew.agents.middleware",
-    "RunOptions": "clew.agents.run_options",
+    "RunOptions": "clew.agents.run_setup",
     "ScopeSummary": "clew.service.memory.scope_queries",
     "Screen": "clew.domain.memory.ports",
     "ScriptFunction": "clew.infrastructure.scripted_client:LineFunction",
@@ -359,7 +365,7 @@ _HOMES = {
     "ThreadKind": "clew.domain.models.client",
     "ThreadOrder": "clew.service.thread_directory:Order",
     "ThreadPort": "clew.domain.runs.ports",
-    "ThreadProviders": "clew.domain.context.thread_providers",
+    "ThreadProviders": "clew.domain.context.provider",
     "ThreadState": "clew.domain.history",
     "ThreadSummary": "clew.service.thread_queries",
     "ThreadView": "clew.domain.context.provider",
@@ -369,7 +375,7 @@ _HOMES = {
     "ToolCallContext": "clew.agents.middleware",
     "ToolErrors": "clew.agents.tools",
     "ToolFailure": "clew.agents.tools",
-    "ToolFunction": "clew.agents.run_options",
+    "ToolFunction": "clew.agents.run_setup",
     "ToolOutcome": "clew.agents.tools",
     "ToolSchema": "clew.domain.models.client",
     "UsageBy": "clew.service.usage_queries:By",

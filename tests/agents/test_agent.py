@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from clew import Agent, Engine, Message, ScriptedChatClient, tool
 from clew.agents.middleware import Middleware, ModelCallContext, Proceed, RunContext, ToolCallContext
-from clew.agents.run_options import Input
+from clew.agents.run_setup import Input
 from clew.agents.tools import ToolContext, ToolOutcome
 from clew.domain.errors import InvalidContentError, ThreadStatusError, UnknownThreadError, UnknownVersionError
 from clew.domain.events import Event

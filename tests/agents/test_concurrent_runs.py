@@ -14,7 +14,7 @@ from tests.agents.turns import PATIENCE, Child, Gate, Wire, check_runs, requests
 
 from clew import Engine
 from clew.agents import run_admission
-from clew.agents.run_options import OnConflict
+from clew.agents.run_setup import OnConflict
 from clew.aio.threads import LocalThread
 from clew.domain.errors import ConflictError
 from clew.domain.ports import Lease

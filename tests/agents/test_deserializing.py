@@ -21,8 +21,8 @@ from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message
 from clew.domain.models.client import ThreadKind
-from clew.domain.models.request_encoding import request_bytes
 from clew.domain.runs.errors import MissingProviderWarning
+from clew.domain.runs.requests import request_bytes
 from clew.errors import (
     AgentChangedError,
     AgentChangedWarning,

@@ -14,8 +14,7 @@ from tests.servers.llmock_server import CONTEXT_WINDOW, UNKNOWN_TOOL, Fault, Llm
 from clew.domain.models.client import ModelClient
 from clew.domain.runs.errors import ContextWindowError, ModelError, ModelStreamError, ModelUnavailableError
 from clew.engine import Agent, Engine
-from clew.infrastructure.openai_chat_client import OpenAIChatClient
-from clew.infrastructure.openai_responses_client import OpenAIResponsesClient
+from clew.infrastructure.openai.clients import OpenAIChatClient, OpenAIResponsesClient
 
 
 class Case(NamedTuple):

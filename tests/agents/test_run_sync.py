@@ -21,7 +21,7 @@ from clew.domain.json_values import JsonObject
 from clew.domain.messages import FunctionResult
 from clew.domain.runs.errors import AgentConfigurationError, ModelRequestError
 from clew.domain.runs.events import RunAbandoned
-from clew.infrastructure.openai_chat_client import OpenAIChatClient
+from clew.infrastructure.openai.clients import OpenAIChatClient
 from clew.infrastructure.scripted_client import Line
 from clew.testing import call
 

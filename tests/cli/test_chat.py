@@ -18,7 +18,7 @@ import pytest
 from tests.acceptance.clew_command import COMMAND, ENVIRONMENT
 from tests.cli.model_replies import calling, said, unfinished, unknown_model
 from tests.cli.terminal_session import Session
-from tests.infrastructure.openai_replies import CHAT
+from tests.infrastructure.openai.replies import CHAT
 from tests.servers.raw_server import CUT, RawServer, Reply, whole
 
 from clew import Agent, Conversations, Engine, Message, OpenAIChatClient, OpenAIResponsesClient, tool

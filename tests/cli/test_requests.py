@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.acceptance.clew_command import ENVIRONMENT
-from tests.infrastructure.openai_replies import CHAT, RESPONSES, Service
+from tests.infrastructure.openai.replies import CHAT, RESPONSES, Service
 from tests.servers.raw_server import RawServer, stream, whole
 
 from clew import Agent, Conversations, Engine, Message
 from clew.cli.commands.requests import LONGEST_WORD, curl
-from clew.domain.runs.request_building import Request
+from clew.domain.runs.requests import Request
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CalledClew as Clew

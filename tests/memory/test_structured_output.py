@@ -12,8 +12,7 @@ from tests.servers.aimock_server import Aimock
 from clew.domain.messages import Message
 from clew.domain.models.client import Answer
 from clew.domain.runs.errors import AnswerFormatError, ModelStreamError, ModelUnavailableError
-from clew.infrastructure.openai_chat_client import OpenAIChatClient
-from clew.infrastructure.openai_responses_client import OpenAIResponsesClient
+from clew.infrastructure.openai.clients import OpenAIChatClient, OpenAIResponsesClient
 from clew.infrastructure.scripted_client import Line, ScriptedChatClient, fault
 from clew.memory.structured_output import MOST_SAID, Reply, ask
 

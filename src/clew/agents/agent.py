@@ -8,55 +8,52 @@ from dataclasses import replace
 from typing import Any, Generic, Literal, Unpack, cast, overload
 
 from clew.agents import background_loop
-from clew.agents.configuration_changes import (
-    OnChangedAgent,
-    compare,
-    compare_with_last_run,
-    with_recorded_options,
-)
 from clew.agents.history_stores import HistoryStores
 from clew.agents.journal import Emit
 from clew.agents.middleware import Middleware, RunContext, compose
 from clew.agents.response import AgentResponse, pending_approvals
-from clew.agents.run_admission import begin_run, resume_run
+from clew.agents.run_admission import (
+    OnChangedAgent,
+    begin_run,
+    compare,
+    compare_with_last_run,
+    resume_run,
+    with_recorded_options,
+)
 from clew.agents.run_loop import Run
-from clew.agents.run_options import (
+from clew.agents.run_setup import (
     ContinueOptions,
     Input,
-    RunOptions,
-    ToolFunction,
-    check_options,
-    input_messages,
-    response_format_of,
-)
-from clew.agents.run_setup import (
     MissingReports,
     OnMissingProvider,
     Providers,
     ReadFrom,
+    RunOptions,
     RunSetup,
+    ToolFunction,
     check_history_parts,
+    check_options,
     check_parts,
     check_reports,
     checked_limits,
+    input_messages,
+    response_format_of,
     rules_of,
 )
 from clew.agents.stream import AgentStream
 from clew.agents.telemetry import Telemetry
 from clew.agents.tools import as_tools
-from clew.domain.context.provider import ContextProviders
-from clew.domain.context.thread_providers import as_providers
+from clew.domain.context.provider import ContextProviders, as_providers
 from clew.domain.errors import InvalidContentError
 from clew.domain.history_stores import StoreFactory
 from clew.domain.json_values import JsonObject, check_text
 from clew.domain.messages import Message
 from clew.domain.models.client import ModelClient, ThreadKind
-from clew.domain.models.request_encoding import checked_options
 from clew.domain.reducers.reducer import Reducer
-from clew.domain.runs.definitions import Definitions
 from clew.domain.runs.errors import AgentConfigurationError, NoOpenRunError, UnsupportedThreadError
 from clew.domain.runs.events import AgentIdentity
 from clew.domain.runs.ports import EnginePort, LocalT_co, OnExisting, RemoteT_co, ThreadPort, ThreadT
+from clew.domain.runs.requests import Definitions, checked_options
 from clew.domain.runs.state import RunState
 from clew.domain.streams import check_id
 

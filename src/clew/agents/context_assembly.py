@@ -11,17 +11,16 @@ from clew.agents.model_history import ModelHistory
 from clew.agents.provider_hooks import ProviderHooks
 from clew.agents.run_setup import RunSetup, rules_of
 from clew.agents.tools import Tool
-from clew.domain.context.contributions import NO_CONTRIBUTIONS, Contributions, new_messages, with_newest
 from clew.domain.context.events import ContextProvided, HistoryReduced
 from clew.domain.errors import ConflictError, InvalidContentError, StoreError
-from clew.domain.history import HistoryMessage
+from clew.domain.history import HistoryMessage, new_messages
 from clew.domain.messages import Message
 from clew.domain.model_view import model_view
 from clew.domain.runs.errors import ContextProviderError, RunInProgressError, RunTakenOverError
 from clew.domain.runs.events import RunAbandoned, RunCompleted
 from clew.domain.runs.ports import ThreadPort
-from clew.domain.runs.request_building import unsent
-from clew.domain.runs.state import Rule
+from clew.domain.runs.requests import NO_CONTRIBUTIONS, Contributions, unsent
+from clew.domain.runs.state import Rule, with_newest
 
 _COMPLETION_TRIES = 100
 """How often the end of a run is put off because others append: a hook may append to whatever it is shown."""

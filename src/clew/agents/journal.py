@@ -15,10 +15,8 @@ from clew.domain.errors import ClewError, ClosedError, ConflictError, StoreUnava
 from clew.domain.events import MESSAGE_APPENDED, Event
 from clew.domain.history import HistoryMessage, as_message
 from clew.domain.messages import Message
-from clew.domain.models.answer_parts import joined
-from clew.domain.models.client import CallDelta, ReasoningDelta, TextDelta, Update
+from clew.domain.models.client import CallDelta, ReasoningDelta, TextDelta, Update, joined
 from clew.domain.ports import Blob
-from clew.domain.runs.drafts import draft_of, partial
 from clew.domain.runs.errors import ModelError, RunInProgressError, RunTakenOverError
 from clew.domain.runs.events import (
     AnswerInterrupted,
@@ -33,7 +31,7 @@ from clew.domain.runs.events import (
     ToolStarted,
 )
 from clew.domain.runs.ports import LEASE_SECONDS, Holding, RunLog
-from clew.domain.runs.state import RunState, after
+from clew.domain.runs.state import RunState, after, draft_of, partial
 
 T = TypeVar("T")
 

@@ -17,7 +17,6 @@ from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message, check_message
 from clew.domain.models.client import Answer, CallDelta, Question, ReasoningDelta, ServiceBound, TextDelta, Update
-from clew.domain.models.request_encoding import request_body
 from clew.domain.runs.errors import (
     ModelError,
     ModelStreamError,
@@ -36,7 +35,7 @@ from clew.domain.runs.events import (
     ServiceThreadBound,
 )
 from clew.domain.runs.ports import ThreadPort
-from clew.domain.runs.request_building import body_digest, question_of
+from clew.domain.runs.requests import body_digest, question_of, request_body
 
 InterruptReason: TypeAlias = Literal["fault", "cancelled", "stopped"]
 """Why an answer stopped while it was arriving."""

@@ -8,10 +8,9 @@ from inspect import isawaitable
 from clew.agents.history_stores import HistoryStores, StoreFeed
 from clew.agents.journal import Journal
 from clew.agents.run_setup import RunSetup
-from clew.domain.context.contributions import new_messages
 from clew.domain.context.events import ContextStateRecorded, HistoryReduced
 from clew.domain.context.state import HISTORY_STORE, ProviderState
-from clew.domain.history import HistoryMessage
+from clew.domain.history import HistoryMessage, new_messages
 from clew.domain.history_stores import StoreContext, as_reduction, is_key
 from clew.domain.reducers.history_reduction import reduce_history, reducible
 from clew.domain.reducers.reducer import counts_own

@@ -18,13 +18,12 @@ from clew.domain.errors import ClewError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message
-from clew.domain.models.answer_parts import joined
-from clew.domain.models.client import ToolSchema
+from clew.domain.models.client import ToolSchema, joined
 from clew.domain.ports import Blob
-from clew.domain.runs.definitions import Definitions
 from clew.domain.runs.errors import ContextProviderError
 from clew.domain.runs.events import AgentIdentity
 from clew.domain.runs.ports import ThreadPort
+from clew.domain.runs.requests import Definitions
 
 ProviderStep: TypeAlias = ContextProvided | ContextFailed | Message
 """What hooks leave to be recorded, apart from states."""

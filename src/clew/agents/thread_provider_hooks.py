@@ -7,11 +7,10 @@ from typing import NamedTuple
 
 from clew.agents.provider_hooks import ProviderHooks
 from clew.agents.run_setup import Providers
-from clew.domain.context.contributions import new_messages
 from clew.domain.context.events import Hook
 from clew.domain.context.provider import Context, ContextProvider
 from clew.domain.decider import Intent, Record, Say, check_allowed, decide
-from clew.domain.history import History, HistoryMessage
+from clew.domain.history import History, HistoryMessage, new_messages
 from clew.domain.messages import Message
 from clew.domain.runs.errors import RunAbandonedError
 from clew.domain.runs.events import AgentIdentity

@@ -12,15 +12,13 @@ from typing import Any, ClassVar, Literal, Self, TypeVar, Unpack, overload
 
 from clew.agents.agent import Agent
 from clew.agents.response import AgentResponse, Approval, approvals
-from clew.agents.run_options import ContinueOptions, Input, RunOptions, input_messages
-from clew.agents.service_threads import delete_at_service, service_threads
+from clew.agents.run_setup import ContinueOptions, Input, RunOptions, input_messages
 from clew.agents.stream import AgentStream
 from clew.agents.thread_provider_hooks import OrphanedRun, ThreadHooks, notify_abandoned, orphaned_run
 from clew.aio.memory import MemoryScope
 from clew.aio.subscription import Subscription
 from clew.domain.context.events import Hook
-from clew.domain.context.provider import Context, ContextProvider
-from clew.domain.context.thread_providers import ThreadProviders
+from clew.domain.context.provider import Context, ContextProvider, ThreadProviders
 from clew.domain.decider import Checkpoint, Delete, End, Intent, Resume, Suspend
 from clew.domain.differences.diff import Diff
 from clew.domain.event_types import Status
@@ -34,8 +32,8 @@ from clew.domain.models.client import ModelClient, ServiceThreads, ThreadKind
 from clew.domain.ports import Verdict
 from clew.domain.runs.errors import AgentConfigurationError, ServiceDeletionError
 from clew.domain.runs.events import AgentIdentity
-from clew.domain.runs.request_building import Request
-from clew.domain.runs.service_comparison import reconciled
+from clew.domain.runs.remote_threads import reconciled
+from clew.domain.runs.requests import Request
 from clew.service import (
     conversation_transfer,
     remote_threads,
@@ -49,6 +47,7 @@ from clew.service.async_operations import drive
 from clew.service.core import Core
 from clew.service.feeds import thread_feed
 from clew.service.memory.scopes import visible_version
+from clew.service.remote_threads import delete_at_service, service_threads
 from clew.service.run_log import ThreadRuns, branch_of
 from clew.service.thread_queries import At, ThreadSummary
 

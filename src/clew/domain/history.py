@@ -29,7 +29,7 @@ from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Content, FunctionCall, FunctionResult, Message, Role, Text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 class HistoryMessage(NamedTuple):
@@ -178,6 +178,14 @@ def as_message(event: Event) -> HistoryMessage | None:
     if isinstance(data, Shredded) and event.type == MESSAGE_APPENDED and data.role is not None:
         return HistoryMessage(event.version, data.role, None, event.event_id, event.recorded_at, event.actor)
     return None
+
+
+def new_messages(history: Sequence[HistoryMessage]) -> list[HistoryMessage]:
+    """The messages since the last answer."""
+    for place in range(len(history), 0, -1):
+        if history[place - 1].role == "assistant":
+            return list(history[place:])
+    return list(history)
 
 
 def unshared(event: Event) -> Event | None:

@@ -1,16 +1,18 @@
-"""Threads that a service holds: their state there, and what can be forked, rewound and deleted there."""
+"""Remote threads: their state at the service that holds them, and what can be forked, rewound and deleted there."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from http import HTTPStatus
+from typing import Any
 
 from clew.domain.decider_state import Control
-from clew.domain.events import MESSAGE_APPENDED, Event, HistoryRewound
-from clew.domain.models.client import ServiceReference, ThreadKind
-from clew.domain.runs.errors import AgentConfigurationError, ServiceCannotForkError
+from clew.domain.events import MESSAGE_APPENDED, Event, HistoryRewound, ServiceDeletion
+from clew.domain.models.client import ServiceReference, ServiceThreads, ThreadKind
+from clew.domain.runs.errors import AgentConfigurationError, ModelError, ServiceCannotForkError, UnsupportedThreadError
 from clew.domain.runs.events import ServiceThreadBound
-from clew.domain.runs.service_state import ServiceSide, service_side
+from clew.domain.runs.remote_threads import ServiceSide, service_side
 from clew.service.core import Core
 from clew.service.operations import Operation, read
 from clew.service.thread_queries import At, readable, resolve
@@ -87,3 +89,44 @@ def _after_cuts(core: Core, events: Sequence[Event]) -> Operation[list[Event]]:
         if cut.type == MESSAGE_APPENDED:
             found += yield from read(partial(core.log.lineage, cut.stream, after=cut.version, upto=cut.version + 1))
     return found
+
+
+def service_threads(asked: str, thread_id: str, client: Any) -> ServiceThreads:
+    """The client, for what it is asked of a thread that its service holds.
+
+    Raises AgentConfigurationError where there is none, or for one that cannot ask, and UnsupportedThreadError for one
+    whose service holds no threads.
+    """
+    if client is None:
+        raise AgentConfigurationError(
+            f"{asked}: thread {thread_id!r} is bound to no agent, so there is no client to ask the service with. Give "
+            "client=, or get the thread from an agent: agent.thread(id)."
+        )
+    name, kinds = type(client).__name__, getattr(client, "thread_kinds", ())
+    if "remote" not in kinds and not _asks(client):
+        advice = f"{asked}: give client=, that of the service which holds thread {thread_id!r}."
+        raise UnsupportedThreadError(name, "remote", kinds, advice)
+    if not _asks(client):
+        raise AgentConfigurationError(
+            f"{asked}: {name} cannot ask its service for thread {thread_id!r}: it has no service_history() "
+            "and no delete_service_thread(). Give client=, such as an OpenAIResponsesClient of that service."
+        )
+    asks: ServiceThreads = client
+    return asks
+
+
+def _asks(client: Any) -> bool:
+    return hasattr(client, "service_history") and hasattr(client, "delete_service_thread")
+
+
+async def delete_at_service(client: ServiceThreads, found: Sequence[ServiceReference]) -> tuple[ServiceDeletion, ...]:
+    """Delete what a service holds; what it does not have is gone. What became of each is returned, not raised."""
+    done: list[ServiceDeletion] = []
+    for reference in found:
+        failed: str | None = None
+        try:
+            await client.delete_service_thread(reference)
+        except ModelError as error:
+            failed = None if error.status == HTTPStatus.NOT_FOUND else str(error)
+        done.append(ServiceDeletion(id=reference.id, failed=failed))
+    return tuple(done)

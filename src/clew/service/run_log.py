@@ -16,7 +16,7 @@ from clew.domain.history_stores import claim_stream
 from clew.domain.json_values import Json
 from clew.domain.ports import Blob, Claim, Draft, Fork, Lease, Write
 from clew.domain.runs.ports import Holding
-from clew.domain.runs.service_state import ServiceSide
+from clew.domain.runs.remote_threads import ServiceSide
 from clew.domain.streams import ROOT
 from clew.service import thread_queries
 from clew.service.async_operations import ThreadsafeEvent, drive, settled

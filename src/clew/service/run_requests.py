@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from clew.domain.context.contributions import Contributions, provided_to
 from clew.domain.context.events import ContextProvided
 from clew.domain.errors import UnknownVersionError
 from clew.domain.events import Event
 from clew.domain.history import History
-from clew.domain.runs.definitions import read_definitions, read_tools
 from clew.domain.runs.errors import DefinitionMissingError
 from clew.domain.runs.events import ModelCalled, RunResumed, RunStarted
-from clew.domain.runs.request_building import Request, rebuilt
+from clew.domain.runs.requests import Contributions, Request, read_definitions, read_tools, rebuilt
+from clew.domain.runs.state import provided_to
 from clew.service.core import Core
 from clew.service.operations import Operation, read
 from clew.service.thread_queries import PAGE, event, existing, history, readable

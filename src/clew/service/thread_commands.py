@@ -38,9 +38,9 @@ from clew.domain.json_values import Json, JsonObject, check_text
 from clew.domain.messages import Message, Text, check_message
 from clew.domain.models.client import ServiceKind, ThreadKind
 from clew.domain.ports import Claim, Draft, Fork, Key, Shred
-from clew.domain.runs.drafts import interrupted
 from clew.domain.runs.errors import RunInProgressError, RunTakenOverError
 from clew.domain.runs.events import RunAbandoned, ServiceThreadBound
+from clew.domain.runs.state import interrupted
 from clew.domain.streams import parse_stream_name
 from clew.service.authorization import check
 from clew.service.core import ATTEMPTS, CommitOptions, Committed, Core, commit, load

@@ -35,7 +35,7 @@ from clew.domain.models.client import ThreadKind
 from clew.domain.ports import EventLog, Fork, Restore, Row
 from clew.domain.runs.events import ServiceThreadBound
 from clew.domain.runs.ports import OnExisting
-from clew.domain.runs.service_state import service_side
+from clew.domain.runs.remote_threads import service_side
 from clew.domain.streams import parse_stream_name
 from clew.infrastructure.envelope import decode_row
 from clew.service import thread_commands

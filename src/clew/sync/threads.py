@@ -16,7 +16,7 @@ from clew.domain.messages import Message
 from clew.domain.model_view import ModelView, model_view
 from clew.domain.models.client import ThreadKind
 from clew.domain.ports import Verdict
-from clew.domain.runs.request_building import Request
+from clew.domain.runs.requests import Request
 from clew.service import (
     conversation_transfer,
     run_requests,

@@ -20,8 +20,8 @@ from clew.domain.models.client import (
     TokenUsage,
     Update,
 )
-from clew.domain.models.request_encoding import request_body
 from clew.domain.models.responses_answers import ResponsesAnswer, item_messages
+from clew.domain.runs.requests import request_body
 
 SEARCH: Any = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
 USAGE: Any = {

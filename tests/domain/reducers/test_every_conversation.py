@@ -22,9 +22,8 @@ from clew.domain.models.client import WireFormat
 from clew.domain.reducers.history_reduction import reduce_history, reduced, reducible
 from clew.domain.reducers.reducer import Reducer
 from clew.domain.reducers.strategies import KeepLast, SlidingWindow, TokenBudget, TrimToolResults
-from clew.domain.runs.definitions import Definitions
 from clew.domain.runs.events import ModelCalled
-from clew.domain.runs.request_building import question_of
+from clew.domain.runs.requests import Definitions, question_of
 from clew.infrastructure.scripted_client import ScriptedChatClient
 from clew.memory.summary_reducer import TITLE, Summarise
 

@@ -9,7 +9,7 @@ from tests.domain.reducers.reduced_histories import A1, U1, event_of, of, reduct
 from tests.domain.test_model_view import answers, asks, placed
 
 from clew.domain.messages import FunctionResult, Message
-from clew.domain.models.request_parts import result_text
+from clew.domain.models.chat_requests import result_text
 from clew.domain.reducers.history_reduction import SHORTEST, cut
 from clew.domain.reducers.strategies import TrimToolResults
 from clew.domain.runs.errors import AgentConfigurationError

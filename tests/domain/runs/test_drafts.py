@@ -12,8 +12,8 @@ from clew.domain.decider_state import OpenRun
 from clew.domain.json_values import MAX_BYTES
 from clew.domain.messages import Message, Reasoning, Text, check_message
 from clew.domain.ports import Draft
-from clew.domain.runs.drafts import MAX_PARTIAL, draft_of, drafted, interrupted, partial
 from clew.domain.runs.events import AnswerInterrupted
+from clew.domain.runs.state import MAX_PARTIAL, draft_of, drafted, interrupted, partial
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()))
 

@@ -7,7 +7,7 @@ from typing import Any
 from clew.domain.history import History, HistoryMessage
 from clew.domain.messages import FunctionCall, FunctionResult, Message, Raw, Reasoning, Text
 from clew.domain.models.responses_answers import bare
-from clew.domain.runs.service_comparison import reconciled
+from clew.domain.runs.remote_threads import reconciled
 
 CALL = FunctionCall(call_id="c1", name="weather", arguments='{"city": "Oslo"}')
 SEARCHED: Any = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"query": "Oslo"}}

@@ -24,8 +24,8 @@ from clew.domain.runs.events import (
     ServiceCall,
     ServiceThreadBound,
 )
-from clew.domain.runs.request_building import unsent
-from clew.domain.runs.service_state import ServiceSide, service_side
+from clew.domain.runs.remote_threads import ServiceSide, service_side
+from clew.domain.runs.requests import unsent
 
 STREAM = "default/thread/t"
 BROKEN = Failure(kind="ModelUnavailableError")

@@ -66,7 +66,7 @@ def chat(
     from clew.domain.runs.errors import AgentChangedWarning
     from clew.engine import Agent, Engine
     from clew.infrastructure import clock
-    from clew.infrastructure.openai_chat_client import OpenAIChatClient
+    from clew.infrastructure.openai.clients import OpenAIChatClient
     from clew.service.core import open_core
     from clew.service.operations import run
     from clew.service.run_requests import instructions as instructions_of

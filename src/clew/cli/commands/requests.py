@@ -17,7 +17,7 @@ from clew.cli.output import json_text, one_line, safe, write_json
 
 if TYPE_CHECKING:
     from clew.domain.models.client import WireFormat
-    from clew.domain.runs.request_building import Request
+    from clew.domain.runs.requests import Request
     from clew.sync.threads import Thread
 
 NEAR = 100

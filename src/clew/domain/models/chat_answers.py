@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from clew.domain.json_values import Json, JsonObject
-from clew.domain.messages import Content, FunctionCall, Message, Reasoning, Text
-from clew.domain.models.answer_parts import as_count, as_object, as_objects, as_text, joined, refused
-from clew.domain.models.client import Answer, CallDelta, ReasoningDelta, TextDelta, TokenUsage, Update
+from clew.domain.messages import Content, FunctionCall, Message, Raw, Reasoning, Text
+from clew.domain.models.client import Answer, CallDelta, ReasoningDelta, TextDelta, TokenUsage, Update, joined
 
 _THOUGHTS = ("reasoning_content", "reasoning")
 """The fields that hold the reasoning in compatible services. A service that sends both sends the same text."""
@@ -154,3 +153,28 @@ def _usage(usage: JsonObject) -> TokenUsage:
         cached_tokens=as_count(as_object(usage.get("prompt_tokens_details")).get("cached_tokens")),
         reasoning_tokens=as_count(as_object(usage.get("completion_tokens_details")).get("reasoning_tokens")),
     )
+
+
+def as_object(value: Json) -> JsonObject:
+    """``value`` if it is an object, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def as_objects(value: Json) -> list[JsonObject]:
+    """The objects in ``value``, if it is a list."""
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def as_text(value: Json) -> str:
+    """``value`` if it is a string, else an empty one."""
+    return value if isinstance(value, str) else ""
+
+
+def as_count(value: Json) -> int:
+    """``value`` if it counts something, else 0."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def refused(text: str) -> Raw:
+    """A model's refusal as a content."""
+    return Raw(value={"type": "refusal", "refusal": text})

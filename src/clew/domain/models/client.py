@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from operator import not_
 from typing import Literal, Protocol, TypeAlias
@@ -16,7 +16,7 @@ ThreadKind: TypeAlias = Literal["local", "remote"]
 """Who holds the history of a thread: Clew, or a service."""
 
 WireFormat: TypeAlias = Literal["openai-chat", "openai-responses"]
-"""The format of requests: see ``clew.domain.models.request_encoding``."""
+"""The format of requests: see ``clew.domain.runs.requests``."""
 
 ServiceKind: TypeAlias = Literal["response", "conversation"]
 """What a service's id names: an answer from which the next request continues, or a conversation that grows."""
@@ -133,6 +133,16 @@ class Answer:
 
 
 Update: TypeAlias = TextDelta | ReasoningDelta | CallDelta | ServiceBound | Answer
+
+
+def joined(pieces: Sequence[str]) -> str:
+    """The text of some pieces. A character may be split between two pieces."""
+    text = "".join(pieces)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 class ModelClient(Protocol):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Content, FunctionCall, Media, Message, Raw, Reasoning, Role, Text
-from clew.domain.models.answer_parts import as_count, as_object, as_objects, as_text, joined, refused
+from clew.domain.models.chat_answers import as_count, as_object, as_objects, as_text, refused
 from clew.domain.models.client import (
     Answer,
     CallDelta,
@@ -16,6 +16,7 @@ from clew.domain.models.client import (
     TextDelta,
     TokenUsage,
     Update,
+    joined,
 )
 
 _REASONS = {"max_output_tokens": "length", "max_tokens": "length"}

@@ -10,9 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Content, FunctionCall, FunctionResult, Media, Message, Raw, Reasoning, Role, Text
-from clew.domain.models.chat_requests import refusal_of
-from clew.domain.models.client import Question
-from clew.domain.models.request_parts import (
+from clew.domain.models.chat_requests import (
     arguments_text,
     file_name,
     function_name,
@@ -21,10 +19,12 @@ from clew.domain.models.request_parts import (
     is_strict,
     media_type,
     media_words,
+    refusal_of,
     result_text,
     unique_ids,
     with_options,
 )
+from clew.domain.models.client import Question
 
 _ITEMS = frozenset(
     {

@@ -11,7 +11,7 @@ from clew.domain.errors import InvalidContentError, ReducerError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import MAX_BYTES
 from clew.domain.messages import Content, FunctionResult, Message, check_message
-from clew.domain.models.request_parts import result_text
+from clew.domain.models.chat_requests import result_text
 from clew.domain.reducers.reducer import Groups, Reducible, Reduction, groups_of
 
 MOST_OF_SUMMARY = MAX_BYTES - 1024**2

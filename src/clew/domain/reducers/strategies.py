@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from clew.domain.errors import ReducerError
 from clew.domain.messages import FunctionCall, FunctionResult, Media, Message, Raw, Reasoning, Text
-from clew.domain.models.request_parts import media_words, result_text
+from clew.domain.models.chat_requests import media_words, result_text
 from clew.domain.reducers.history_reduction import SHORTEST, checked, cut, summary_at, with_summary
 from clew.domain.reducers.reducer import (
     Group,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 from clew.domain.context.events import Hook
-from clew.domain.context.thread_providers import ThreadProviders
+from clew.domain.context.provider import ThreadProviders
 from clew.domain.decider import Intent
 from clew.domain.decider_state import Control
 from clew.domain.events import Event
@@ -16,7 +16,7 @@ from clew.domain.memory.ports import MemoryPort
 from clew.domain.messages import Message
 from clew.domain.models.client import ThreadKind
 from clew.domain.ports import Blob, Draft, Lease
-from clew.domain.runs.service_state import ServiceSide
+from clew.domain.runs.remote_threads import ServiceSide
 
 LEASE_SECONDS = 30.0
 """How long a run counts as under way after its last write."""

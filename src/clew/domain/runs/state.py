@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias
 
-from clew.domain.context.contributions import with_newest
 from clew.domain.context.events import ContextProvided
-from clew.domain.decider_state import CallLocation
+from clew.domain.decider_state import CallLocation, OpenRun
 from clew.domain.events import MESSAGE_APPENDED, Event
 from clew.domain.history import HistoryMessage, as_message
-from clew.domain.messages import FunctionCall, Message
-from clew.domain.models.client import TokenUsage
+from clew.domain.messages import Content, FunctionCall, Message, Reasoning, Text
+from clew.domain.models.client import TokenUsage, joined
+from clew.domain.ports import Draft
 from clew.domain.runs.events import (
     AnswerInterrupted,
     ApprovalGiven,
@@ -209,3 +210,60 @@ def plan_calls(calls: Iterable[CallState], rules: Mapping[str, Rule], *, orphane
         elif call.status == "rejected":
             refuse.append(call)
     return CallPlan(tuple(start), tuple(ask), tuple(refuse))
+
+
+MAX_PARTIAL = 1_000_000
+"""Characters of text, and of reasoning, that are kept of a partial answer: they fit into any event."""
+
+
+def draft_of(call: int, message: Message | None) -> bytes:
+    """The draft of the answer to a call, as bytes."""
+    dumped = None if message is None else message.model_dump()
+    return json.dumps({"call": call, "message": dumped}, ensure_ascii=False).encode()
+
+
+def drafted(data: bytes, call: int) -> Message | None:
+    """The message of a draft; None if it belongs to another call, or has no text."""
+    draft = json.loads(data)
+    if draft["call"] != call or draft["message"] is None:
+        return None
+    return Message.model_validate(draft["message"])
+
+
+def partial(text: Sequence[str], reasoning: Sequence[str], author: str | None) -> Message | None:
+    """The message of a partial answer from its pieces; None without text."""
+    contents: list[Content] = []
+    if thoughts := joined(reasoning)[:MAX_PARTIAL]:
+        contents.append(Reasoning(text=thoughts))
+    if words := joined(text)[:MAX_PARTIAL]:
+        contents.append(Text(text=words))
+    return Message(role="assistant", author=author, contents=tuple(contents)) if words else None
+
+
+def interrupted(
+    run: OpenRun, draft: Draft | None, reason: Literal["stopped", "crashed"]
+) -> tuple[Message | AnswerInterrupted, ...]:
+    """What to record of an answer that was arriving, when another process ends or continues the run."""
+    if not run.call:
+        return ()
+    part = None
+    if draft is not None and draft.run_id == run.id and draft.data is not None:
+        part = drafted(draft.data, run.call)
+    happened = AnswerInterrupted(call=run.call, message=None if part is None else -1, reason=reason)
+    return (happened,) if part is None else (part, happened)
+
+
+def with_newest(provided: tuple[ContextProvided, ...], newest: ContextProvided) -> tuple[ContextProvided, ...]:
+    """What providers gave, with the newest contribution of one of them in place of its earlier one."""
+    if any(each.provider == newest.provider for each in provided):
+        return tuple(newest if each.provider == newest.provider else each for each in provided)
+    return (*provided, newest)
+
+
+def provided_to(run_id: str, events: Iterable[Event]) -> tuple[ContextProvided, ...]:
+    """What providers gave to a run, from the events of its thread."""
+    found: tuple[ContextProvided, ...] = ()
+    for event in events:
+        if event.run_id == run_id and isinstance(event.data, ContextProvided):
+            found = with_newest(found, event.data)
+    return found

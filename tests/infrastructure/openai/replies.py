@@ -11,9 +11,8 @@ from tests.servers.raw_server import RawServer
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message
 from clew.domain.models.client import Answer, ModelClient, Question, Update
-from clew.domain.models.request_encoding import request_body
-from clew.infrastructure.openai_chat_client import OpenAIChatClient
-from clew.infrastructure.openai_responses_client import OpenAIResponsesClient
+from clew.domain.runs.requests import request_body
+from clew.infrastructure.openai.clients import OpenAIChatClient, OpenAIResponsesClient
 
 CANARY = "sk-canary0123456789"
 CONTENT = "the secret recipe of grandmother's plum cake"

@@ -14,10 +14,18 @@ from clew.domain.history import HistoryMessage
 from clew.domain.messages import FunctionCall, Message
 from clew.domain.model_view import NO_RESULT, model_view
 from clew.domain.models.client import ResponseFormat, ServiceReference, ToolSchema
-from clew.domain.models.request_encoding import request_body, request_bytes
-from clew.domain.runs.definitions import Definitions, changed, read_definitions
 from clew.domain.runs.events import ModelCalled, ServiceCall
-from clew.domain.runs.request_building import body_digest, question_of, rebuilt, unsent
+from clew.domain.runs.requests import (
+    Definitions,
+    body_digest,
+    changed,
+    question_of,
+    read_definitions,
+    rebuilt,
+    request_body,
+    request_bytes,
+    unsent,
+)
 from clew.domain.streams import digest
 
 LOOKUP = ToolSchema(name="lookup", description="Look up.", parameters={"type": "object", "properties": {}})

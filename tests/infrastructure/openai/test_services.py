@@ -6,16 +6,15 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.infrastructure.openai_replies import answered, taken
+from tests.infrastructure.openai.replies import answered, taken
 from tests.servers.aimock_server import Aimock, ToolCall
 from tests.servers.stateful_server import StatefulServer
 
 from clew.domain.messages import Message
 from clew.domain.models.client import Answer, Question, ServiceBound, ServiceReference, TokenUsage, ToolSchema
-from clew.domain.models.request_encoding import request_body, streamed
 from clew.domain.runs.errors import ModelRequestError
-from clew.infrastructure.openai_chat_client import OpenAIChatClient
-from clew.infrastructure.openai_responses_client import OpenAIResponsesClient
+from clew.domain.runs.requests import request_body, streamed
+from clew.infrastructure.openai.clients import OpenAIChatClient, OpenAIResponsesClient
 
 WEATHER = ToolSchema(name="weather", parameters={"type": "object", "properties": {"city": {"type": "string"}}})
 CLIENTS = (OpenAIChatClient, OpenAIResponsesClient)

@@ -10,11 +10,10 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
-from tests.infrastructure.openai_replies import CANARY, CHAT, CONTENT, SERVICES, Service, answered, taken
+from tests.infrastructure.openai.replies import CANARY, CHAT, CONTENT, SERVICES, Service, answered, taken
 from tests.servers.raw_server import CUT, STALL, RawServer, Reply, stream, whole
 
 from clew.domain.models.client import Answer, ModelClient, TextDelta, TokenUsage
-from clew.domain.models.request_encoding import request_bytes, streamed
 from clew.domain.runs.errors import (
     AgentConfigurationError,
     ContextWindowError,
@@ -25,8 +24,8 @@ from clew.domain.runs.errors import (
     ModelStreamError,
     ModelUnavailableError,
 )
-from clew.infrastructure.openai_chat_client import OpenAIChatClient
-from clew.infrastructure.openai_responses_client import OpenAIResponsesClient
+from clew.domain.runs.requests import request_bytes, streamed
+from clew.infrastructure.openai.clients import OpenAIChatClient, OpenAIResponsesClient
 
 both = pytest.mark.parametrize("service", SERVICES, ids=lambda each: each.kind)
 streaming = pytest.mark.parametrize("streams", [False, True], ids=["whole", "stream"])

@@ -9,8 +9,8 @@ from tests.servers.raw_server import CUT, STALL, RawServer, Reply, whole
 
 from clew.domain.errors import EmbeddingError
 from clew.domain.runs.errors import AgentConfigurationError
-from clew.infrastructure import openai_embedder
-from clew.infrastructure.openai_embedder import OpenAIEmbedder
+from clew.infrastructure.openai import embedder as openai_embedder
+from clew.infrastructure.openai.embedder import OpenAIEmbedder
 
 CANARY = "sk-canary-12345678"
 

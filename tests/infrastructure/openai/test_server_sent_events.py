@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.infrastructure.server_sent_events import EventDecoder
+from clew.infrastructure.openai.connection import EventDecoder
 
 
 def decoded(*pieces: bytes) -> list[str]:

@@ -5,13 +5,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import pytest
-from tests.infrastructure.openai_replies import CANARY, RESPONSES, taken
+from tests.infrastructure.openai.replies import CANARY, RESPONSES, taken
 from tests.servers.raw_server import CUT, RawServer, Reply, stream, whole
 
 from clew.domain.messages import FunctionCall, Message, Raw, Reasoning
 from clew.domain.models.client import Answer, ServiceBound, ServiceReference, ServiceThreads, TextDelta
 from clew.domain.runs.errors import AgentConfigurationError, ModelRequestError, ModelStreamError
-from clew.infrastructure.openai_responses_client import OpenAIResponsesClient
+from clew.infrastructure.openai.clients import OpenAIResponsesClient
 
 T = TypeVar("T")
 RESPONSE = ServiceReference(kind="response", id="resp_1")

@@ -1,15 +1,20 @@
-"""The state of a thread at the service that holds it: what the service calls it, and what it has been sent."""
+"""Remote threads: the state of a thread at the service that holds it, and a comparison with its record."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from clew.domain.differences.diff import Diff, diff
 from clew.domain.events import Event, HistoryRewound
-from clew.domain.history import spans
-from clew.domain.models.client import ServiceReference
+from clew.domain.history import History, HistoryMessage, spans
+from clew.domain.messages import Message
+from clew.domain.models.chat_answers import as_objects
+from clew.domain.models.client import Question, ServiceReference
+from clew.domain.models.responses_answers import bare, item_messages
 from clew.domain.runs.events import ModelAnswered, ModelCalled, ModelFailed, ServiceCall, ServiceThreadBound
+from clew.domain.runs.requests import request_body
 
 
 class Bound(NamedTuple):
@@ -119,3 +124,47 @@ def _on_path(path: Sequence[tuple[int, int]]) -> Callable[[int], bool]:
         return index >= 0 and at <= path[index][1]
 
     return on_path
+
+
+def reconciled(record: History, held: Sequence[Message]) -> Diff:
+    """The difference between the record, ``a``, and the messages that a service holds, ``b``.
+
+    A service stores no authors and no metadata, and results only as text. So the record is converted to the service's
+    items and back before the comparison. Adjacent messages of the assistant become one, with the version of the last.
+    ``b`` counts messages where ``a`` has versions. A redacted message differs from every message of the service.
+    """
+    ours = History(record.thread_id, record.version, tuple(_joined(_as_service_messages(record))))
+    numbered = (
+        HistoryMessage(number, message.role, _bare(message), "", 0) for number, message in enumerate(held, start=1)
+    )
+    theirs = tuple(_joined(numbered))
+    return diff(ours, History(record.thread_id, len(held), theirs))
+
+
+def _bare(message: Message) -> Message:
+    return Message(role=message.role, contents=tuple(bare(content) for content in message.contents))
+
+
+def _as_service_messages(record: Iterable[HistoryMessage]) -> Iterator[HistoryMessage]:
+    for said in record:
+        if said.message is None:
+            yield said
+            continue
+        items = request_body("openai-responses", Question("", (said.message,)))["input"]
+        for message in item_messages(as_objects(items)):
+            yield said._replace(role=message.role, message=_bare(message))
+
+
+def _joined(messages: Iterable[HistoryMessage]) -> Iterator[HistoryMessage]:
+    """The messages, with adjacent ones of the assistant joined."""
+    last: HistoryMessage | None = None
+    for said in messages:
+        if last is None or last.message is None or said.message is None or not last.role == said.role == "assistant":
+            if last is not None:
+                yield last
+            last = said
+            continue
+        contents = (*last.message.contents, *said.message.contents)
+        last = said._replace(message=Message(role="assistant", contents=contents))
+    if last is not None:
+        yield last

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.infrastructure.openai_replies import CANARY, CONTENT, SERVICES, Service, taken
+from tests.infrastructure.openai.replies import CANARY, CONTENT, SERVICES, Service, taken
 from tests.servers.raw_server import CUT, STALL, RawServer, Reply, stream, whole
 
 from clew.domain.models.client import Question
-from clew.domain.models.request_encoding import request_body
 from clew.domain.runs.errors import (
     ContextWindowError,
     ModelAccessError,
@@ -24,7 +23,8 @@ from clew.domain.runs.errors import (
     ModelStreamError,
     ModelUnavailableError,
 )
-from clew.infrastructure.openai_errors import RequestContext, model_error, retry_after, service_error
+from clew.domain.runs.requests import request_body
+from clew.infrastructure.openai.errors import RequestContext, model_error, retry_after, service_error
 
 ASKED = RequestContext("m-1", "localhost:1")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from clew.domain.errors import EmbeddingError
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.runs.errors import ModelError
-from clew.infrastructure.openai_connection import OpenAIConnection
+from clew.infrastructure.openai.connection import OpenAIConnection
 
 if TYPE_CHECKING:
     import openai

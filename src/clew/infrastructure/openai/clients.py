@@ -1,4 +1,4 @@
-"""Responses and Conversations: OpenAI's newer API. Its service can hold the history itself."""
+"""Model clients for OpenAI's two APIs: Chat Completions, which most services offer, and Responses."""
 
 from __future__ import annotations
 
@@ -8,15 +8,57 @@ from urllib.parse import quote
 
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Content, Message
-from clew.domain.models.answer_parts import as_objects, as_text
+from clew.domain.models.chat_answers import ChatAnswer, as_objects, as_text
 from clew.domain.models.client import ServiceKind, ServiceReference, ThreadKind, Update, WireFormat
-from clew.domain.models.request_encoding import checked_options, streamed
 from clew.domain.models.responses_answers import ResponsesAnswer, bare, item_messages
 from clew.domain.runs.errors import AgentConfigurationError
-from clew.infrastructure.openai_connection import OpenAIConnection
+from clew.domain.runs.requests import checked_options, streamed
+from clew.infrastructure.openai.connection import OpenAIConnection
 
 if TYPE_CHECKING:
     import openai
+
+
+class OpenAIChatClient:
+    """A model client for the Chat Completions API. Clew holds the history.
+
+    ``api_key`` and ``base_url`` default to OPENAI_API_KEY and OPENAI_BASE_URL. To use your own ``AsyncOpenAI`` or
+    ``AsyncAzureOpenAI``, pass it as ``client`` instead; its retries are not used. ``timeout`` is the number of seconds
+    in which the service must send something, by default 600. ``options`` are sent with every request and recorded.
+
+    Raises AgentConfigurationError without a key.
+    """
+
+    kind: Literal["openai-chat"] = "openai-chat"
+    wire: WireFormat = "openai-chat"
+    thread_kinds: tuple[ThreadKind, ...] = ("local",)
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        api_key: str | None = None,
+        base_url: str | None = None,
+        client: openai.AsyncOpenAI | None = None,
+        timeout: float | None = None,
+        options: JsonObject | None = None,
+    ) -> None:
+        self._connection = OpenAIConnection(model, api_key=api_key, base_url=base_url, client=client, timeout=timeout)
+        self.model = model
+        self.options = checked_options(options)
+
+    def __repr__(self) -> str:
+        return f"OpenAIChatClient({self.model!r})"
+
+    def ask(self, body: JsonObject, *, stream: bool) -> AsyncGenerator[Update]:
+        """Send a body once and yield the answer, in pieces with ``stream``. Raises ModelError."""
+        sent = streamed(self.wire, body) if stream else body
+        return self._connection.ask("/chat/completions", sent, ChatAnswer())
+
+    async def aclose(self) -> None:
+        """Close the connections that this event loop has to the service."""
+        await self._connection.aclose()
+
 
 _PAGE = "100"
 _ENCRYPTED = "reasoning.encrypted_content"

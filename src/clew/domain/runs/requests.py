@@ -1,0 +1,274 @@
+"""Requests to models: a pure function of the call, the definitions and the history, so that they can be rebuilt."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from clew.domain.context.events import ContextProvided, HistoryReduced
+from clew.domain.history import HistoryMessage
+from clew.domain.json_values import JsonObject, check_json
+from clew.domain.messages import Message
+from clew.domain.model_view import ModelView, model_view
+from clew.domain.models.chat_requests import chat_body
+from clew.domain.models.client import Question, ResponseFormat, ToolSchema, WireFormat
+from clew.domain.models.responses_requests import responses_body
+from clew.domain.ports import Blob
+from clew.domain.reducers.history_reduction import reduced
+from clew.domain.runs.errors import AgentConfigurationError
+from clew.domain.runs.events import Fingerprint, ModelCalled, ServiceCall
+from clew.domain.streams import digest
+
+
+@dataclass(frozen=True)
+class Definitions:
+    """What goes into every request of an agent, whatever the history is."""
+
+    instructions: str | None = None
+    tools: tuple[ToolSchema, ...] = ()
+    response_format: ResponseFormat | None = None
+    own_tools: int | None = None
+    """How many of the tools are the agent's own, and not those of a single run; None for all."""
+
+    @cached_property
+    def blobs(self) -> tuple[Blob, ...]:
+        """The stored form, in the order of the fingerprint's digests."""
+        parts = [] if self.instructions is None else [self.instructions.encode()]
+        parts += [_json(tool) for tool in self.tools]
+        if self.response_format is not None:
+            parts.append(_json(self.response_format))
+        return tuple(Blob(digest(part), "definition", part) for part in parts)
+
+    def fingerprint(self, client: str) -> Fingerprint:
+        """The digests, with the kind of client."""
+        names = [blob.digest.hex() for blob in self.blobs]
+        instructions = names.pop(0) if self.instructions is not None else None
+        response_format = names.pop() if self.response_format is not None else None
+        own = len(names) if self.own_tools is None else self.own_tools
+        return Fingerprint(
+            client=client,
+            instructions=instructions,
+            tools=tuple(names[:own]),
+            run_tools=tuple(names[own:]),
+            response_format=response_format,
+        )
+
+
+def read_definitions(named: Fingerprint, data: Mapping[str, bytes]) -> Definitions:
+    """The definitions that a fingerprint names; ``data`` holds the bytes of each digest."""
+    return Definitions(
+        None if named.instructions is None else data[named.instructions].decode(),
+        read_tools((*named.tools, *named.run_tools), data),
+        None if named.response_format is None else ResponseFormat.model_validate_json(data[named.response_format]),
+        len(named.tools),
+    )
+
+
+def read_tools(digests: Sequence[str], data: Mapping[str, bytes]) -> tuple[ToolSchema, ...]:
+    """The schemas of tools by their digests."""
+    return tuple(ToolSchema.model_validate_json(data[digest]) for digest in digests)
+
+
+_COMPARED = {
+    "client": "the kind of client",
+    "instructions": "the instructions",
+    "tools": "the tools",
+    "reducer": "the reducer",
+}
+
+
+def changed(before: Fingerprint, now: Fingerprint) -> list[str]:
+    """The differences between two fingerprints, in words."""
+    return [words for name, words in _COMPARED.items() if getattr(before, name) != getattr(now, name)]
+
+
+def _json(value: ToolSchema | ResponseFormat) -> bytes:
+    """JSON with the keys in their given order: a rebuilt request must have the same bytes."""
+    return json.dumps(value.model_dump(), ensure_ascii=False, separators=(",", ":")).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Contributions:
+    """What providers gave to a run, in order; ``tools`` are the schemas of the tools that it names by digest."""
+
+    provided: tuple[ContextProvided, ...] = ()
+    tools: tuple[ToolSchema, ...] = ()
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """The digests of all tools, in their order."""
+        return tuple(digest for each in self.provided for digest in each.tools)
+
+    def instructions(self, own: str | None, *, with_messages: bool) -> str | None:
+        """The agent's own instructions and those of providers, with a blank line between them.
+
+        ``with_messages`` adds the providers' messages: a service that holds the history would keep them as messages.
+        """
+        if not self.provided:
+            return own
+        parts = [own]
+        for each in self.provided:
+            parts.append(each.instructions)
+            if with_messages:
+                parts += [message.text for message in each.messages]
+        return "\n\n".join(part for part in parts if part) or own
+
+    def messages(self, view: Sequence[tuple[int, Message]]) -> tuple[Message, ...]:
+        """A view, as versions and messages, with the providers' messages inserted."""
+        if not self.provided:
+            return tuple([message for _, message in view])
+        found: list[tuple[int, Message]] = list(view)
+        for each in self.provided:
+            if each.messages:
+                place = next(
+                    (n for n, (version, _) in enumerate(found) if each.before and version >= each.before), len(found)
+                )
+                while place < len(found) and found[place][1].results:  # results stay with their calls
+                    place += 1
+                found[place:place] = [(0, message) for message in each.messages]
+        return tuple(message for _, message in found)
+
+
+NO_CONTRIBUTIONS = Contributions()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The request of a model call, rebuilt from the log.
+
+    ``version`` is the version of the call. ``body`` is the request as JSON values, ``content`` as bytes. ``digest`` is
+    the one on the log, in hex; ``verified`` says whether the rebuilt request has it. It does not if a message in it was
+    redacted since; ``redacted`` are the versions of such messages.
+    """
+
+    version: int
+    client: str
+    wire: WireFormat
+    model: str
+    body: JsonObject
+    content: bytes
+    digest: str
+    verified: bool
+    redacted: tuple[int, ...] = ()
+
+
+def question_of(
+    call: ModelCalled,
+    definitions: Definitions,
+    history: Iterable[HistoryMessage],
+    given: Contributions = NO_CONTRIBUTIONS,
+    reduction: HistoryReduced | None = None,
+) -> Question:
+    """The request to a model, in no provider's format.
+
+    ``history`` is the path at the call, ``given`` what context providers gave to the run, ``reduction`` the current
+    reduction of the history, None for all of it.
+    """
+    remote = call.service is not None
+    said = unsent(model_view(history if reduction is None else reduced(history, reduction, 0)), call.service)
+    return Question(
+        model=call.model,
+        messages=tuple(message for _, message in said) if remote else given.messages(said),
+        instructions=given.instructions(definitions.instructions, with_messages=remote),
+        tools=(*definitions.tools, *given.tools),
+        response_format=definitions.response_format,
+        options=call.options,
+        service=None if call.service is None else call.service.reference,
+    )
+
+
+def body_digest(body: JsonObject) -> str:
+    """The SHA-256 of a body as bytes, in hex."""
+    return digest(request_bytes(body)).hex()
+
+
+def rebuilt(
+    version: int,
+    call: ModelCalled,
+    definitions: Definitions,
+    history: Iterable[HistoryMessage],
+    given: Contributions = NO_CONTRIBUTIONS,
+    reduction: HistoryReduced | None = None,
+) -> Request:
+    """The request of the model call at a version."""
+    said = list(history)
+    body = request_body(call.wire, question_of(call, definitions, said, given, reduction))
+    found = body_digest(body)
+    sent = streamed(call.wire, body) if call.streamed else body
+    return Request(
+        version=version,
+        client=call.client,
+        wire=call.wire,
+        model=call.model,
+        body=sent,
+        content=request_bytes(sent),
+        digest=call.digest,
+        verified=found == call.digest,
+        redacted=tuple(each.version for each in said if each.redacted and _is_sent(each.version, call.service)),
+    )
+
+
+def unsent(view: ModelView, service: ServiceCall | None) -> list[tuple[int, Message]]:
+    """The messages of a view that go into a request, with their versions.
+
+    For a remote thread these are the messages that the service does not have. It has those up to its last call, and its
+    own answer, but not the results of the calls in that answer.
+    """
+    said = list(zip(view.versions, view.messages, strict=True))
+    if service is None:
+        return said
+    return [
+        (version, message)
+        for version, message in said
+        if version > service.sent and (version != service.answer or message.role == "tool")
+    ]
+
+
+def _is_sent(version: int, service: ServiceCall | None) -> bool:
+    return service is None or (version > service.sent and version != service.answer)
+
+
+_SET_BY_RUN = frozenset({"model", "messages", "input", "stream", "previous_response_id", "conversation"})
+"""Fields that the question sets, so options must not."""
+
+_NOT_SENT = frozenset({"api_key", "extra_body", "extra_headers", "extra_query", "timeout"})
+"""Settings of the client, not fields of the body. Some are secret, and options are recorded."""
+
+
+def checked_options(options: Mapping[str, Any] | None) -> JsonObject:
+    """The options, which go into the bodies of requests and are recorded in the log.
+
+    Raises AgentConfigurationError for names that are not options, and InvalidContentError for values that are not JSON.
+    """
+    checked: JsonObject = dict(options or {})
+    check_json(checked, "options")
+    if set_by_run := sorted(_SET_BY_RUN & set(checked)):
+        raise AgentConfigurationError(f"options has {', '.join(set_by_run)}, which the run sets itself. Leave it out.")
+    if client_settings := sorted(_NOT_SENT & set(checked)):
+        raise AgentConfigurationError(
+            f"options has {', '.join(client_settings)}. Options are fields of a request's body, and are "
+            "recorded. Set the others on the client, as in client=AsyncOpenAI(default_headers=…)."
+        )
+    return checked
+
+
+def request_body(wire: WireFormat, question: Question) -> JsonObject:
+    """The body of the request for a question; see ``streamed`` for one that requests a stream."""
+    return chat_body(question) if wire == "openai-chat" else responses_body(question)
+
+
+def streamed(wire: WireFormat, body: JsonObject) -> JsonObject:
+    """The body that requests a stream, with the usage at its end."""
+    sent: JsonObject = {**body, "stream": True}
+    if wire == "openai-chat":
+        options = body.get("stream_options")
+        sent["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
+    return sent
+
+
+def request_bytes(body: JsonObject) -> bytes:
+    """The bytes of a body as the ``openai`` package sends them: JSON without spaces, in UTF-8."""
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()

@@ -1,0 +1,1 @@
+"""Model clients and embeddings over the `openai` package."""
