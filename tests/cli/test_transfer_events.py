@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.acceptance.clew_command import COMMAND, ENVIRONMENT, GLAZE
-from tests.service.moving_stores import STARTED, copied, file_of, fill, forged, state
+from tests.service.moving_stores import STARTED, file_of, fill, forged, import_lines, state
 
 from clew import Conversations, Message
 from clew.domain.ports import Blob, Write
@@ -67,7 +67,7 @@ def test_definitions_are_moved_only_when_they_are_asked_for(clew: Clew, exported
     with Conversations.open(f"sqlite:///{clew.folder}/clew.db") as store:
         kind = Blob(digest(b"Be kind."), "definition", b"Be kind.")
         ran = state(agent={"id": "joker"}, fingerprint={"client": "chat", "instructions": kind.digest.hex()})
-        copied(store, file_of(*forged(("thread-started", STARTED), ("run-started", ran))))
+        import_lines(store, file_of(*forged(("thread-started", STARTED), ("run-started", ran))))
         store._core.log.submit(Write((), {}, blobs=[kind])).outcome.result()
     assert "Be kind." not in clew.text("export", "--format", "clew")
     lines = clew.text("export", "--format", "clew", "--definitions")

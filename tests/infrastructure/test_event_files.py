@@ -4,18 +4,18 @@ import io
 from pathlib import Path
 
 import pytest
-from tests.service.moving_stores import SAID, STARTED, STUB, file_of, forged, redaction
+from tests.service.moving_stores import STARTED, STORED_MESSAGE, STUB, file_of, forged, redaction
 
 from clew.domain.errors import ImportFormatError
 from clew.domain.streams import digest
 from clew.infrastructure.event_files import EventFile, Redactions, is_event_file
 
-GONE = digest(SAID)
+GONE = digest(STORED_MESSAGE)
 LINES = file_of(
     *forged(
         ("thread-started", STARTED),
         ("message-appended", STUB, GONE),
-        ("message-appended", SAID),
+        ("message-appended", STORED_MESSAGE),
         ("message-redacted", redaction(2)),
         ("message-redacted", b"\1unreadable"),
     )

@@ -47,7 +47,7 @@ def log(ten: Ten) -> EventLog:
 
 @pytest.fixture
 def store() -> Iterator[SQLiteProjections]:
-    """Tables of projections that nobody has filled."""
+    """Projection tables without rows."""
     opened = SQLiteProjections(None)
     yield opened
     opened.close()

@@ -1,4 +1,4 @@
-"""Projections that count events, so that a test sees in the view whether each counted once."""
+"""Projections that count events, so that a test can check that each event counts exactly once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from clew.service.core import Core, open_core
 
 
 class Counting:
-    """Counts events, and says which those are that it has met; ``made`` says by which version of it."""
+    """Counts events and lists the ones that it processed; ``made`` is the version of the projection that did."""
 
     name = "counting"
     version = 1
@@ -27,39 +27,39 @@ class Counting:
         yield Upsert("event", {"position": event.position, "made": self.version})
 
 
-class Newer(Counting):
+class NewerCounting(Counting):
     version = 2
 
 
-class Lame(Counting):
-    """As before, but for the events of one type."""
+class Failing(Counting):
+    """Counts like ``Counting``, but fails on events of one type."""
 
     name = "lame"
 
     def project(self, event: Recorded, rows: Rows) -> Iterator[Change]:
         if event.type == "thread-labelled":
-            raise ValueError("no labels, says the test")
+            raise ValueError("this projection refuses labels")
         yield from super().project(event, rows)
 
 
 def opened(url: str, *projections: Any) -> Core:
-    shown = projections or (Counting(), Lame())
-    return open_core(url, tenant="default", create=True, now=clock.now, projections=shown, embedded=False)
+    chosen = projections or (Counting(), Failing())
+    return open_core(url, tenant="default", create=True, now=clock.now, projections=chosen, embedded=False)
 
 
-def nothing(*_: int) -> None:
-    """Nobody wants to be told."""
+def ignore_notification(*_: int) -> None:
+    """Ignore the notification: no test waits for it."""
 
 
 def assert_every_event_counts_once(core: Core) -> None:
-    """In what was filled so far; and that is all of it up to the position that it has come to."""
+    """Check each generation against all events up to its position."""
     store = core.models.projector.store
     for built in store.generations():
         events = core.log.recorded_after(0, 100_000)
-        met = [event.position for event in events if event.position <= built.position]
+        expected = [event.position for event in events if event.position <= built.position]
         if built.name == "lame":
             without = [event.position for event in events if event.type == "thread-labelled"]
-            met = [position for position in met if position not in without]
+            expected = [position for position in expected if position not in without]
         rows = store.select(built.name, Query("event", order=("position",)))
-        assert [row["position"] for row in rows] == met
-        assert sum(row["events"] for row in store.select(built.name, Query("total"))) == len(met)
+        assert [row["position"] for row in rows] == expected
+        assert sum(row["events"] for row in store.select(built.name, Query("total"))) == len(expected)

@@ -1,4 +1,4 @@
-"""Embedders for tests: one that counts what it is asked, and many that do what none should."""
+"""Embedders for tests: one that records the texts that it embeds, and many that break the contract."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from clew.infrastructure.hashing_embedder import HashingEmbedder
 
 
 class CountingEmbedder(HashingEmbedder):
-    """Keeps the texts that it embedded."""
+    """Records the texts that it embeds."""
 
     def __init__(self, dimensions: int = 64) -> None:
         super().__init__(dimensions)
@@ -25,8 +25,8 @@ class CountingEmbedder(HashingEmbedder):
         return await super().embed(texts)
 
 
-class Broken(CountingEmbedder):
-    """Gives what ``spoil`` makes of the right vectors, once it is told to."""
+class BrokenEmbedder(CountingEmbedder):
+    """Returns the right vectors, changed by ``spoil`` once ``broken`` is set."""
 
     def __init__(self, spoil: Callable[[Any], Any]) -> None:
         super().__init__(4)
@@ -34,8 +34,8 @@ class Broken(CountingEmbedder):
         self.broken = False
 
     async def embed(self, texts: Sequence[str]) -> Any:
-        found = await super().embed(texts)
-        return self.spoil(found) if self.broken else found
+        vectors = await super().embed(texts)
+        return self.spoil(vectors) if self.broken else vectors
 
 
 def _raise(_: Any) -> Any:
@@ -44,15 +44,15 @@ def _raise(_: Any) -> Any:
 
 SPOILT: dict[str, Callable[[Any], Any]] = {
     "raises": _raise,
-    "too few": lambda found: found[1:],
-    "too many": lambda found: [*found, found[0]],
+    "too few": lambda vectors: vectors[1:],
+    "too many": lambda vectors: [*vectors, vectors[0]],
     "none": lambda _: None,
-    "no numbers": lambda found: [["x"] * 4 for _ in found],
-    "no list": lambda found: [7 for _ in found],
-    "of another size": lambda found: [vector[:3] for vector in found],
-    "one of another size": lambda found: [*found[:-1], [1.0]],
-    "NaN": lambda found: [*found[:-1], [math.nan] * 4],
-    "infinite": lambda found: [[math.inf, 0, 0, 0] for _ in found],
-    "more than float32 holds": lambda found: [*found[:-1], [1e39, 0, 0, 0]],
-    "longer than float32 can tell": lambda found: [[3e19] * 4 for _ in found],
+    "not numbers": lambda vectors: [["x"] * 4 for _ in vectors],
+    "not lists": lambda vectors: [7 for _ in vectors],
+    "of another size": lambda vectors: [vector[:3] for vector in vectors],
+    "one of another size": lambda vectors: [*vectors[:-1], [1.0]],
+    "NaN": lambda vectors: [*vectors[:-1], [math.nan] * 4],
+    "infinite": lambda vectors: [[math.inf, 0, 0, 0] for _ in vectors],
+    "more than float32 holds": lambda vectors: [*vectors[:-1], [1e39, 0, 0, 0]],
+    "a length beyond float32": lambda vectors: [[3e19] * 4 for _ in vectors],
 }

@@ -1,4 +1,4 @@
-"""A projection that can fail, a log of ten events, and what the tests of filling ask of them."""
+"""A projection that can fail, a log of ten events, and queries on them for the tests of the projector."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from clew.service.projector import Projector
 
 
 class Lengths:
-    """The version of each event, and how many there were of each type."""
+    """Records the version of each event and counts the events of each type."""
 
     name = "lengths"
     tables: tuple[Table, ...] = (
@@ -46,8 +46,8 @@ class Ten:
         self.log: EventLog = self.conversations._core.log
 
 
-def filling(log: EventLog, store: SQLiteProjections, projection: Any, code: str = "a") -> Projector:
-    """A projector of one projection whose code has that digest."""
+def projector_of(log: EventLog, store: SQLiteProjections, projection: Any, code: str = "a") -> Projector:
+    """Build a projector for one projection, with this digest of its code."""
     return Projector(log, store, [projection], lambda _: code)
 
 

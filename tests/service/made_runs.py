@@ -1,4 +1,4 @@
-"""Runs as agents leave them on a thread, made with the intents alone: what is said and done is given, nothing runs."""
+"""Recorded runs as agents leave them on a thread, built from intents alone: no agent executes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OVERLOADED = Failure(kind="ModelOverloadedError", message="Too many requests", s
 def record(
     conversations: Conversations, thread_id: str, run_id: str, *steps: RunStep, attempt: int = 1
 ) -> tuple[int, ...]:
-    """Record what happens in a run; returns the versions."""
+    """Record the steps of a run and return their versions."""
     intent = Advance(run_id, attempt, steps)
     return run(commit(conversations._core, thread_id, intent, CommitOptions(actor="user:42"))).versions
 
@@ -55,7 +55,7 @@ def called(definitions: int, attempt: int = 1) -> ModelCalled:
 
 
 def answered(call: int, reason: str, tokens: tuple[int, int], ms: int) -> ModelAnswered:
-    """The answer that was appended just before."""
+    """Return the event for the answer in the previous message."""
     usage = TokenUsage(input_tokens=tokens[0], output_tokens=tokens[1])
     return ModelAnswered(call=call, message=-1, finish_reason=reason, usage=usage, first_ms=210, ms=ms)
 
@@ -65,7 +65,7 @@ def calling(name: str, arguments: str = "{}") -> Message:
 
 
 def with_a_tool(word: str = "W-1") -> tuple[RunEvent | Message, ...]:
-    """A whole run of 14 events: one tool, and a model that has to be asked twice for its last answer."""
+    """Return a complete run of 14 events: one tool call, and a model that fails once before its last answer."""
     return (
         JOKER,
         Message.user(f"Where is {word}?"),
@@ -85,7 +85,7 @@ def with_a_tool(word: str = "W-1") -> tuple[RunEvent | Message, ...]:
 
 
 def waiting(word: str = "W-1") -> tuple[RunEvent | Message, ...]:
-    """The beginning of a run, 6 events, that waits for somebody's approval."""
+    """Return the first 6 events of a run that waits for an approval."""
     return (
         JOKER,
         Message.user(f"Refund {word}."),
@@ -97,10 +97,10 @@ def waiting(word: str = "W-1") -> tuple[RunEvent | Message, ...]:
 
 
 def cut_short(word: str = "W-1") -> tuple[RunEvent | Message, ...]:
-    """A run of 6 events whose caller went away."""
+    """Return a run of 6 events that its caller cancelled."""
     return (
         JOKER,
-        Message.user(f"Tell me of {word}."),
+        Message.user(f"Tell me about {word}."),
         called(-2),
         Message.assistant(f"{word} is"),
         AnswerInterrupted(call=-2, message=-1, reason="cancelled"),
@@ -109,7 +109,7 @@ def cut_short(word: str = "W-1") -> tuple[RunEvent | Message, ...]:
 
 
 def failing(word: str = "W-1") -> tuple[RunEvent | Message, ...]:
-    """A run of 9 events: a tool that fails, then a model that does."""
+    """Return a run of 9 events in which a tool fails, then the model."""
     return (
         JOKER,
         called(-1),

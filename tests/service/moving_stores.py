@@ -1,4 +1,4 @@
-"""Stores to move: a small one with everything in it, and files that no store wrote."""
+"""Stores to export and import: a small one with every kind of event, and forged files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CANARY = "four-nine-two"
 
 
 def fill(store: Conversations) -> None:
-    """Forks, rewinds, redactions (one of an inherited message), a deletion, labels, and what this Clew cannot read."""
+    """Add forks, rewinds, redactions (one of an inherited message), a deletion, labels and unreadable events."""
     root = store.start_thread("Größe\u2028\x1b[31m", thread_id="root/ä", actor="user:1", labels={"a": 1})
     root.append([Message.user("One"), Message.assistant("Two"), Message.user(CANARY)], idempotency_key="k")
     root.checkpoint("here")
@@ -42,13 +42,13 @@ def fill(store: Conversations) -> None:
 
 
 def unknown(store: Conversations, thread_id: str, type_: str, state: bytes) -> None:
-    """Append an event as another version of Clew's would."""
+    """Append an event as another version of Clew would."""
     stream, version = store._core.stream(thread_id), store.thread(thread_id).version + 1
     recorder = store._core.log._recorder  # type: ignore[attr-defined]  # the log is an application
     recorder.submit(Append([StoredEvent(stream, version, type_, state)])).result()
 
 
-def copied(store: Conversations, lines: Iterable[bytes], **more: Any) -> EventsReport:
+def import_lines(store: Conversations, lines: Iterable[bytes], **more: Any) -> EventsReport:
     """Import lines."""
     return store.import_events(io.BytesIO(b"".join(lines)), **more)
 
@@ -59,39 +59,39 @@ def heads(store: Conversations) -> dict[str, str]:
 
 
 def state(**data: Any) -> bytes:
-    """The stored bytes of an event that holds these data."""
+    """Return the stored bytes of an event with these data."""
     return bytes(17) + json.dumps({"i": "e", "t": 1, "n": 0, "d": data}).encode()
 
 
 STUB = b'\2{"i":"e","t":1,"n":1,"o":"user"}'
 STARTED = state(title="T")
-SAID = state(message={"role": "user", "contents": [{"type": "text", "text": "Hello"}]})
+STORED_MESSAGE = state(message={"role": "user", "contents": [{"type": "text", "text": "Hello"}]})
 
 
-def redaction(version: int, gone: bytes = SAID, stub: str = STUB.decode()) -> bytes:
-    """The stored bytes of an event that says that a message was redacted."""
-    return state(version=version, digest=digest(gone).hex(), stub=stub)
+def redaction(version: int, shredded_digest: bytes = STORED_MESSAGE, stub: str = STUB.decode()) -> bytes:
+    """Return the stored bytes of the event that records a redaction."""
+    return state(version=version, digest=digest(shredded_digest).hex(), stub=stub)
 
 
-Written = tuple[str, bytes] | tuple[str, bytes, bytes | None]
+ForgedRow = tuple[str, bytes] | tuple[str, bytes, bytes | None]
 
 
-def forged(*rows: Written, name: str = "default/thread/f", after: Sequence[Entry] = (), cut: int = 0) -> list[Entry]:
-    """Entries of one stream with the right hashes, each of a type, bytes and perhaps the digest of shredded ones.
+def forged(*rows: ForgedRow, name: str = "default/thread/f", after: Sequence[Entry] = (), cut: int = 0) -> list[Entry]:
+    """Return entries of one stream with correct hashes; a row is a type, bytes and perhaps a digest of shredded bytes.
 
-    With ``cut`` it is a fork of the stream of ``after``, at that version of it.
+    With ``cut`` the stream is a fork of the stream ``after``, at that version.
     """
-    found: list[Entry] = []
+    entries: list[Entry] = []
     previous = after[cut - 1].row.hash if cut else ROOT
-    for version, (type_, stored, *gone) in enumerate(rows, start=cut + 1):
-        shredded = gone[0] if gone else None
+    for version, (type_, stored, *shredded_digest) in enumerate(rows, start=cut + 1):
+        shredded = shredded_digest[0] if shredded_digest else None
         previous = link(previous, name, version, type_, shredded or digest(stored))
-        fork = Fork(after[0].row.stream, cut) if cut and not found else None
-        found.append(Entry(Row(0, name, version, type_, stored, previous, shredded), fork))
-    return found
+        fork = Fork(after[0].row.stream, cut) if cut and not entries else None
+        entries.append(Entry(Row(0, name, version, type_, stored, previous, shredded), fork))
+    return entries
 
 
 def file_of(*entries: Entry) -> list[bytes]:
-    """The lines of a whole file with these entries."""
+    """Return the lines of a complete file with these entries."""
     end = End(sum(entry.begins for entry in entries), len(entries))
     return [write_line(Header()), *map(write_line, entries), write_line(end)]

@@ -1,4 +1,4 @@
-"""A naive model of conversations: plain lists of events, and everything found by walking them again."""
+"""A naive model of conversations: plain lists of events that every query walks again."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ class Refused(Exception):  # noqa: N818  # what the model says instead of an err
         self.error = error
 
 
-class Said(NamedTuple):
-    """A message as the model knows it: its text is None once it was redacted."""
+class NaiveMessage(NamedTuple):
+    """A message of the model; a redacted message has the text None."""
 
     version: int
     role: str
     text: str | None
 
 
-class Happened(NamedTuple):
-    """One event: the thread that owns it, its version, its kind, and what it says."""
+class NaiveEvent(NamedTuple):
+    """One event: the thread that owns it, its version, its kind and its payload."""
 
     owner: str
     version: int
@@ -63,17 +63,17 @@ class Happened(NamedTuple):
 
 
 class NaiveThreads:
-    """Every thread as its whole lineage; forks copy it. ``redacted`` holds (owner, version)."""
+    """Each thread is its whole lineage, and a fork copies it. ``redacted`` holds (owner, version)."""
 
     def __init__(self) -> None:
-        self.lines: dict[str, list[Happened]] = {}
+        self.lines: dict[str, list[NaiveEvent]] = {}
         self.redacted: set[tuple[str, int]] = set()
         self.events = 0
 
     def record(self, thread: str, kind: str, payload: Any, now: int) -> int:
         line = self.lines[thread]
         time = max(now, line[-1].time) if line else now
-        line.append(Happened(thread, len(line) + 1, kind, payload, time))
+        line.append(NaiveEvent(thread, len(line) + 1, kind, payload, time))
         self.events += 1
         return len(line)
 
@@ -82,43 +82,43 @@ class NaiveThreads:
 
     # What a thread is
 
-    def path(self, thread: str, version: int) -> list[Happened]:
-        found: list[Happened] = []
+    def path(self, thread: str, version: int) -> list[NaiveEvent]:
+        path: list[NaiveEvent] = []
         while version:
             event = self.lines[thread][version - 1]
-            found.append(event)
+            path.append(event)
             version = event.payload if event.kind == "rewind" else version - 1
-        return found[::-1]
+        return path[::-1]
 
-    def history(self, thread: str, version: int) -> list[Said]:
+    def history(self, thread: str, version: int) -> list[NaiveMessage]:
         return [
-            Said(e.version, e.payload[0], None if (e.owner, e.version) in self.redacted else e.payload[1])
+            NaiveMessage(e.version, e.payload[0], None if (e.owner, e.version) in self.redacted else e.payload[1])
             for e in self.path(thread, version)
             if e.kind == "message"
         ]
 
     def status(self, thread: str, version: int | None = None) -> str:
-        found = "active"
+        status = "active"
         for event in self.lines[thread][:version]:
-            found = CHANGES.get(event.kind, found)
-        return found
+            status = CHANGES.get(event.kind, status)
+        return status
 
     def title(self, thread: str, version: int | None = None) -> str | None:
-        found = None
+        title = None
         for event in self.lines[thread][:version]:
             if event.kind in {"start", "fork"} and event.payload is not None:
-                found = event.payload
-        return found
+                title = event.payload
+        return title
 
     def labels(self, thread: str, version: int | None = None) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        labels: dict[str, Any] = {}
         for event in self.lines[thread][:version]:
             if event.kind == "label":
                 name, value = event.payload
-                found.pop(name, None)
+                labels.pop(name, None)
                 if value is not None:
-                    found[name] = value
-        return found
+                    labels[name] = value
+        return labels
 
     def checkpoints(self, thread: str, version: int | None = None) -> dict[str, int]:
         return dict(event.payload for event in self.lines[thread][:version] if event.kind == "checkpoint")
@@ -132,9 +132,9 @@ class NaiveThreads:
         if self.status(thread) == "deleted":
             raise Refused(ThreadDeletedError)
 
-    def check(self, thread: str, asked: str) -> None:
+    def check(self, thread: str, operation: str) -> None:
         status = self.status(thread)
-        if asked not in ALLOWED[status]:
+        if operation not in ALLOWED[status]:
             raise Refused(ThreadDeletedError if status == "deleted" else ThreadStatusError)
 
     def at_version(self, thread: str, version: int) -> int:
@@ -148,10 +148,10 @@ class NaiveThreads:
         return self.checkpoints(thread)[name]
 
     def at_time(self, thread: str, time: int) -> int:
-        found = sum(event.time <= time for event in self.lines[thread])
-        if not found:
+        count = sum(event.time <= time for event in self.lines[thread])
+        if not count:
             raise Refused(UnknownVersionError)
-        return found
+        return count
 
     def at_message(self, thread: str, number: int) -> int:
         messages = self.history(thread, self.version(thread))
@@ -168,12 +168,12 @@ class NaiveThreads:
             raise Refused(ThreadExistsError)
         self.lines[thread] = []
         self.record(thread, "start", title, now)
-        for said in texts:
-            self.record(thread, "message", said, now)
+        for message in texts:
+            self.record(thread, "message", message, now)
 
     def append(self, thread: str, texts: list[tuple[str, str]], now: int) -> list[int]:
         self.check(thread, "append")
-        return [self.record(thread, "message", said, now) for said in texts]
+        return [self.record(thread, "message", message, now) for message in texts]
 
     def change(self, thread: str, kind: str, now: int) -> None:
         self.check(thread, kind)
@@ -219,8 +219,8 @@ class NaiveThreads:
         self.redacted.add((old.owner, old.version))
         return self.record(old.owner, "redact", version, now)
 
-    def message(self, thread: str, version: int) -> Happened:
-        found = self.lines[thread][self.at_version(thread, version) - 1]
-        if found.kind != "message":
+    def message(self, thread: str, version: int) -> NaiveEvent:
+        event = self.lines[thread][self.at_version(thread, version) - 1]
+        if event.kind != "message":
             raise Refused(NotRedactableError)
-        return found
+        return event

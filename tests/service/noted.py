@@ -1,4 +1,4 @@
-"""What a worker process of the tests does; in a file that is quickly read, as each process reads it."""
+"""The work of a worker process in the tests; a small module, because each process imports it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from clew.service.worker_processes import ended_by_signals
 
 
 def note(folder: Path, number: int, how: str) -> None:
-    """Say that it is there, then end in this way."""
+    """Leave a mark in the folder, then end in this way."""
     mark = folder / f"{number}-{os.getpid()}"
     mark.touch()
     if how == "killed" and len(list(folder.glob(f"{number}-*"))) == 1:
@@ -23,11 +23,11 @@ def note(folder: Path, number: int, how: str) -> None:
         signal.pause()
 
 
-def note_until_told(folder: Path) -> None:
-    """Say that it is there until it is told to end, or the process that started it has ended."""
-    told: SimpleQueue[None] = SimpleQueue()
+def mark_until_signalled(folder: Path) -> None:
+    """Leave a mark until a signal arrives or the parent process has ended, then remove it."""
+    signals: SimpleQueue[None] = SimpleQueue()
     mark = folder / str(os.getpid())
-    with ended_by_signals(lambda: told.put(None)):
+    with ended_by_signals(lambda: signals.put(None)):
         mark.touch()
-        told.get()
+        signals.get()
         mark.unlink()

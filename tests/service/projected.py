@@ -1,4 +1,4 @@
-"""Histories of every kind of event, and what the projections of a log come to: the tests of the runner share them."""
+"""Histories with every kind of event, and the contents of projections, for the tests of the projection runner."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OPERATIONS = (
 
 
 class History:
-    """Threads of two tenants in one log, to which steps are done; a step that is refused does nothing."""
+    """Threads of two tenants in one log; ``step`` changes one, and a refused step changes nothing."""
 
     def __init__(self, conversations: Conversations) -> None:
         core = conversations._core
@@ -46,17 +46,17 @@ class History:
         self.threads: list[tuple[int, str]] = []
         self.texts = 0
 
-    def step(self, operation: str, which: int, version: int) -> None:
+    def step(self, operation: str, choice: int, version: int) -> None:
         with suppress(ClewError):
             if operation == "start" or not self.threads:
-                self._start(which)
+                self._start(choice)
                 return
-            tenant, thread_id = self.threads[which % len(self.threads)]
+            tenant, thread_id = self.threads[choice % len(self.threads)]
             self._change(operation, tenant, thread_id, version)
 
-    def _start(self, which: int) -> None:
-        tenant, thread_id = which % len(TENANTS), f"thread-{len(self.threads)}"
-        self.tenants[tenant].start_thread(f"title {which}", thread_id=thread_id, labels={"topic": which % 3})
+    def _start(self, choice: int) -> None:
+        tenant, thread_id = choice % len(TENANTS), f"thread-{len(self.threads)}"
+        self.tenants[tenant].start_thread(f"title {choice}", thread_id=thread_id, labels={"topic": choice % 3})
         self.threads.append((tenant, thread_id))
 
     def _change(self, operation: str, tenant: int, thread_id: str, version: int) -> None:
@@ -86,13 +86,13 @@ class History:
             case "checkpoint":
                 thread.checkpoint(f"mark {version % 4}", at=at if version % 2 else None)
             case "redact":
-                said = [each.version for each in thread.history() if not each.redacted]
-                thread.redact(said[version % len(said)] if said else at)
+                unredacted = [each.version for each in thread.history() if not each.redacted]
+                thread.redact(unredacted[version % len(unredacted)] if unredacted else at)
             case "opaque":
                 name = f"{TENANTS[tenant]}/{('thread', 'memory')[version % 2]}/opaque-{version % 3}"
                 after = [row.version for row in self.log.recorder.own_rows(name, limit=1_000)]
                 state = bytes(17) + json.dumps({"i": "x", "t": 1_000 * version, "n": -1, "d": {}}).encode()
-                event = StoredEvent(name, max(after, default=0) + 1, "unheard-of", state)
+                event = StoredEvent(name, max(after, default=0) + 1, "unknown-type", state)
                 self.log.recorder.submit(Append([event])).result()
             case _:
                 getattr(thread, operation)()
@@ -114,7 +114,7 @@ class History:
 
 
 def made(history: History, seed: int, length: int) -> History:
-    """The history after so many steps by chance."""
+    """Apply this many random steps to the history."""
     chance = random.Random(seed)
     for _ in range(length):
         history.step(chance.choice(OPERATIONS), chance.randrange(10_000), chance.randrange(10_000))
@@ -126,13 +126,13 @@ def projector(log: EventLog, store: ProjectionStore, projections: Sequence[Proje
 
 
 def rebuild(one: Projector, name: str, progress: Callable[[int, int], object] = lambda *_: None) -> None:
-    """Build a projection anew; ``progress`` is called after each batch."""
+    """Rebuild a projection and call ``progress`` after each batch."""
     for reached in one.rebuild(name):
         progress(*reached)
 
 
 def contents(log: EventLog, store: ProjectionStore, projections: Sequence[Projection] = SHIPPED) -> dict[str, Any]:
-    """Every row of every table, and what is found by every word that was ever said and is not redacted."""
+    """Return every row of every table, and the search results of every word of an unredacted message."""
     found: dict[str, Any] = {}
     for projection in projections:
         for table in projection.tables:
@@ -152,7 +152,7 @@ def contents(log: EventLog, store: ProjectionStore, projections: Sequence[Projec
 
 
 def instances(store: Any, name: str) -> list[tuple[str, int]]:
-    """Every word of the live indexes of a projection at every position that has it, as often as it is there."""
+    """Return each (word, position) pair of the live text indexes of a projection, with repetitions."""
     found: list[tuple[str, int]] = []
     generations = [built.id for built in store.generations() if built.live and built.name == name]
     with store._exclusive() as connection:
@@ -167,7 +167,7 @@ def instances(store: Any, name: str) -> list[tuple[str, int]]:
 
 
 def words(log: EventLog) -> set[str]:
-    """All words of the messages that are there, and some that are not."""
+    """Return all words of unredacted messages, and two that may be absent."""
     found = {"never", CANARY}
     for event in log.recorded_after(0, 1_000_000):
         if isinstance(event, Recorded) and event.type == "message-appended" and event.data is not None:
@@ -175,8 +175,8 @@ def words(log: EventLog) -> set[str]:
     return {word for word in found if word.isalnum()}
 
 
-def is_left(folder: Path) -> bool:
-    """Whether the canary is in any file of a folder: its end, for an index keeps only what differs from other words."""
+def canary_remains(folder: Path) -> bool:
+    """Return whether a file in the folder holds the canary's end (an index shares prefixes between words)."""
     end = CANARY.lower().encode()[-6:]
     return any(end in file.read_bytes().lower() for file in folder.iterdir() if file.is_file())
 

@@ -1,4 +1,4 @@
-"""What the tests of documents of threads ask of a store."""
+"""Store access shared by the tests of serialized threads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def document_of(store: Conversations, thread_id: str) -> dict[str, Any]:
     return found
 
 
-def keep(store: Conversations, thread_id: str, provider: str, state: Any, seen: int = 0) -> None:
+def record_state(store: Conversations, thread_id: str, provider: str, state: Any, seen: int = 0) -> None:
     note = Record((ContextStateRecorded(provider=provider, state=state, seen=seen),))
     run(commit(store._core, thread_id, note, CommitOptions()))
 

@@ -20,6 +20,6 @@ class SettableClock:
         return self.now
 
     def move(self, seconds: float) -> datetime:
-        """Forwards, or with less than 0 backwards; the time that it says then."""
+        """Move the clock forward, or backward if negative; return the new time."""
         self.now += round(seconds * SECOND)
         return to_time(self.now)

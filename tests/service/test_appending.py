@@ -24,32 +24,32 @@ def texts(thread: Any, **at: Any) -> list[str]:
     return [message.text for message in thread.history(**at)]
 
 
-def test_appends_one_message_and_gives_it_in_its_place(conversations: Conversations, clock: SettableClock) -> None:
+def test_appends_one_message_and_returns_it(conversations: Conversations, clock: SettableClock) -> None:
     thread = conversations.start_thread()
     at = clock.move(5)
-    said = thread.append(Message.user("Where is it?", author="Kim", metadata={"n": 1}), actor="user:7")
-    assert (said.version, said.role, said.text, said.author, said.metadata) == (
+    message = thread.append(Message.user("Where is it?", author="Kim", metadata={"n": 1}), actor="user:7")
+    assert (message.version, message.role, message.text, message.author, message.metadata) == (
         2,
         "user",
         "Where is it?",
         "Kim",
         {"n": 1},
     )
-    assert (said.time, said.actor, said.redacted) == (at, "user:7", False)
-    assert thread.history().messages == (said,)
+    assert (message.time, message.actor, message.redacted) == (at, "user:7", False)
+    assert thread.history().messages == (message,)
 
 
 def test_appends_many_messages_in_one_commit(conversations: Conversations) -> None:
     thread = conversations.start_thread()
     call = FunctionCall(call_id="1", name="find", arguments='{"n": 1}')
-    said = thread.append((Message.assistant(calls=[call]), Message.tool("1", {"found": [1, None, 2.5]}), HELLO))
-    assert [each.version for each in said] == [2, 3, 4]
-    assert thread.history().messages == tuple(said)
+    messages = thread.append((Message.assistant(calls=[call]), Message.tool("1", {"found": [1, None, 2.5]}), HELLO))
+    assert [each.version for each in messages] == [2, 3, 4]
+    assert thread.history().messages == tuple(messages)
     assert (thread.version, thread.summary().messages) == (4, 3)
     assert thread.append([HELLO])[0].version == 5
 
 
-def test_stores_nothing_of_an_append_of_which_one_message_is_wrong(conversations: Conversations) -> None:
+def test_an_append_with_one_invalid_message_stores_nothing(conversations: Conversations) -> None:
     thread = conversations.start_thread()
     for wrong in (Message.user("lone \ud800"), Message.user("x", metadata={"x": float("inf")})):
         with pytest.raises(InvalidContentError):
@@ -60,7 +60,7 @@ def test_stores_nothing_of_an_append_of_which_one_message_is_wrong(conversations
 @pytest.mark.parametrize(
     "wrong", ["Hello.", b"bytes", None, 7, {"role": "user"}, ["Hello."], [HELLO, 7], [], (), iter([HELLO])]
 )
-def test_refuses_to_append_what_is_no_message(conversations: Conversations, wrong: Any) -> None:
+def test_refuses_to_append_anything_but_messages(conversations: Conversations, wrong: Any) -> None:
     thread = conversations.start_thread()
     with pytest.raises(InvalidContentError):
         thread.append(wrong)
@@ -84,7 +84,7 @@ def test_refuses_an_append_that_expects_another_version(conversations: Conversat
     assert thread.version == 3
 
 
-def test_sees_what_another_process_wrote_before_it_refuses_a_version(shared_url: str) -> None:
+def test_expected_versions_consider_the_writes_of_another_process(shared_url: str) -> None:
     with Conversations.open(shared_url) as one, Conversations.open(shared_url) as other:
         here = one.start_thread(thread_id="shared")
         there = other.thread("shared")
@@ -112,7 +112,7 @@ def test_appends_once_under_an_idempotency_key(conversations: Conversations) -> 
 @pytest.mark.parametrize(
     "other", [Message.user("Other."), [HELLO, HELLO], Message.assistant("Hello."), Message.user("Hello.", author="Kim")]
 )
-def test_refuses_a_key_that_stands_for_other_content(conversations: Conversations, other: Any) -> None:
+def test_refuses_a_key_that_was_used_for_other_content(conversations: Conversations, other: Any) -> None:
     thread = conversations.start_thread()
     thread.append(HELLO, idempotency_key="k")
     with pytest.raises(IdempotencyKeyReusedError, match="'k'"):
@@ -120,7 +120,7 @@ def test_refuses_a_key_that_stands_for_other_content(conversations: Conversation
     assert thread.version == 2
 
 
-def test_keeps_the_keys_of_threads_apart(conversations: Conversations) -> None:
+def test_each_thread_has_separate_keys(conversations: Conversations) -> None:
     thread = conversations.start_thread()
     thread.append(HELLO, idempotency_key="k")
     assert thread.fork().append(Message.user("Other."), idempotency_key="k").version == 4
@@ -128,7 +128,7 @@ def test_keeps_the_keys_of_threads_apart(conversations: Conversations) -> None:
 
 
 @pytest.mark.parametrize("change", ["suspend", "end", "delete"])
-def test_repeats_the_outcome_of_a_key_also_when_the_thread_would_refuse_it_today(
+def test_repeats_the_outcome_of_a_key_on_a_thread_that_refuses_new_appends(
     conversations: Conversations, change: str
 ) -> None:
     thread = conversations.start_thread()
@@ -152,14 +152,14 @@ def test_repeats_the_outcome_of_a_key_whose_expected_version_has_passed(conversa
 
 def test_repeats_the_outcome_of_a_key_after_its_message_was_redacted(conversations: Conversations) -> None:
     thread = conversations.start_thread()
-    said = thread.append(HELLO, idempotency_key="k")
-    thread.redact(said)
+    message = thread.append(HELLO, idempotency_key="k")
+    thread.redact(message)
     again = thread.append(HELLO, idempotency_key="k")
     assert (again.version, again.redacted, again.role) == (2, True, "user")
 
 
 @pytest.mark.parametrize("key", ["", "x" * 201, "a\nb", "lone \ud800", 7])
-def test_refuses_a_key_that_is_none(conversations: Conversations, key: Any) -> None:
+def test_refuses_an_invalid_key(conversations: Conversations, key: Any) -> None:
     thread = conversations.start_thread()
     with pytest.raises(InvalidNameError, match="idempotency key"):
         thread.append(HELLO, idempotency_key=key)

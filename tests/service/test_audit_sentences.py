@@ -27,9 +27,9 @@ ANSWERED = "recorded the answer of the model (version 5, 1,200 tokens in and 4 o
 FAILED = "recorded that the model failed ('E' 429 'c'), and will be asked again"
 BOUND = "bound the thread to 'response' 'r1' of the service"
 TOOL_CALL = "the tool call of version 5, content 0"
-NOTHING = f"recorded that {TOOL_CALL}, failed"
-WITHOUT = "started a run of agent 'a', without 'x', 'y', which was missing"
-GAVE = "recorded what 'p' gave to the run"
+TOOL_ERROR = f"recorded that {TOOL_CALL}, failed"
+MISSING_PROVIDERS = "started a run of agent 'a', without 'x', 'y', which was missing"
+PROVIDED_BY = "recorded what 'p' gave to the run"
 PROVIDED = {
     "messages": [{}],
     "tools": ["secret", "secret"],
@@ -38,8 +38,8 @@ PROVIDED = {
     "reads": [{"scope": "user/42", "version": 3}],
 }
 EVERYTHING = "(6 characters of instructions, 1 message, 2 tools, 1 fact, 1 citation; read 'user/42' at version 3)"
-FELL = "recorded that 'p' failed in 'invoking' ('E')"
-KEEPS = "recorded that 'p' keeps something of the thread"
+BROKEN = "recorded that 'p' failed in 'invoking' ('E')"
+STATE_KEPT = "recorded that 'p' keeps something of the thread"
 REDUCED = {
     "agent": "a",
     "reducer": "r",
@@ -48,7 +48,7 @@ REDUCED = {
     "trimmed": [[9, 10]],
     "over_budget": True,
 }
-REST = "(a summary in their place, 1 message trimmed, over budget)"
+SUMMARIZED = "(a summary in their place, 1 message trimmed, over budget)"
 STATEMENT = {
     "text": "secret",
     "key": "units",
@@ -65,7 +65,7 @@ RESULT = {"type": "function-result", "call_id": "1", "result": "secret"}
 
 
 @pytest.mark.parametrize(
-    ("type_", "data", "said"),
+    ("type_", "data", "sentence"),
     [
         ("thread-started", {"title": None}, "started the thread"),
         ("thread-started", {"title": "Refund"}, "started the thread 'Refund'"),
@@ -106,22 +106,22 @@ RESULT = {"type": "function-result", "call_id": "1", "result": "secret"}
         ("answer-interrupted", {}, "recorded that the answer was interrupted (nothing of it)"),
         ("tool-started", {"message": 5, "index": 0}, f"began {TOOL_CALL}"),
         ("tool-finished", {"message": 5, "index": 0, "result": 7}, f"finished {TOOL_CALL} (result: version 7)"),
-        ("tool-failed", {"message": 5, "index": 0, "result": 7}, f"{NOTHING} (result: version 7)"),
-        ("tool-failed", {"message": 5, "index": 0, "result": 7, "kind": "E"}, f"{NOTHING} (result: version 7, 'E')"),
+        ("tool-failed", {"message": 5, "index": 0, "result": 7}, f"{TOOL_ERROR} (result: version 7)"),
+        ("tool-failed", {"message": 5, "index": 0, "result": 7, "kind": "E"}, f"{TOOL_ERROR} (result: version 7, 'E')"),
         ("approval-requested", {"message": 5, "index": 0}, f"asked for approval of {TOOL_CALL}"),
         ("approval-given", {"request": 7, "approved": True}, "approved the request of version 7"),
         ("approval-given", {"request": 7, "approved": False}, "rejected the request of version 7"),
         ("run-completed", {}, "completed the run"),
         ("run-failed", {"error": {"kind": "E", "message": "secret"}}, "ended the run with an error ('E')"),
         ("run-abandoned", {"reason": "asked"}, "gave up the run"),
-        ("run-started", {"agent": {"id": "a"}, "missing": ["x", "y"]}, WITHOUT),
-        ("context-provided", {"provider": "p"}, f"{GAVE} (nothing)"),
-        ("context-provided", {"provider": "p", "instructions": "secret", **PROVIDED}, f"{GAVE} {EVERYTHING}"),
-        ("context-failed", {"provider": "p", "hook": "invoking", "error": {"kind": "E", "message": "secret"}}, FELL),
+        ("run-started", {"agent": {"id": "a"}, "missing": ["x", "y"]}, MISSING_PROVIDERS),
+        ("context-provided", {"provider": "p"}, f"{PROVIDED_BY} (nothing)"),
+        ("context-provided", {"provider": "p", "instructions": "secret", **PROVIDED}, f"{PROVIDED_BY} {EVERYTHING}"),
+        ("context-failed", {"provider": "p", "hook": "invoking", "error": {"kind": "E", "message": "secret"}}, BROKEN),
         ("context-state-recorded", {"provider": "p"}, "recorded that 'p' keeps nothing of the thread"),
-        ("context-state-recorded", {"provider": "p", "state": "secret"}, KEEPS),
+        ("context-state-recorded", {"provider": "p", "state": "secret"}, STATE_KEPT),
         ("history-reduced", {"agent": "a", "reducer": "r", "upto": 9}, "recorded that 'r' looked at what 'a' is sent"),
-        ("history-reduced", REDUCED, f"recorded that 'r' left versions 2 to 5, 8 out of {REST} what 'a' is sent"),
+        ("history-reduced", REDUCED, f"recorded that 'r' left versions 2 to 5, 8 out of {SUMMARIZED} what 'a' is sent"),
         ("scope-opened", {"holds": "facts"}, "opened the scope for facts"),
         ("scope-opened", {"holds": "documents", "embedder": "e"}, "opened the scope for documents, searched by 'e'"),
         ("fact-remembered", {"fact": "f", "statement": {"text": "secret"}}, "remembered fact 'f' (6 characters)"),
@@ -140,23 +140,23 @@ RESULT = {"type": "function-result", "call_id": "1", "result": "secret"}
         ("message-appended", {"message": 5}, f"recorded 'message-appended', {UNREADABLE}"),
     ],
 )  # fmt: skip
-def test_says_what_was_done(type_: str, data: dict[str, Any] | None, said: str) -> None:
-    assert what(recorded(type_, data)) == said
+def test_describes_each_event(type_: str, data: dict[str, Any] | None, sentence: str) -> None:
+    assert what(recorded(type_, data)) == sentence
 
 
-def test_says_what_became_of_a_message_that_was_redacted() -> None:
+def test_describes_a_redacted_message() -> None:
     redacted = recorded("message-appended", None, redacted=True, role="user")
     assert what(redacted) == "appended a user message (redacted since)"
     assert what(redacted._replace(role=None)) == "appended a message (redacted since)"
 
 
-def test_says_of_a_row_that_cannot_be_read_what_it_names() -> None:
+def test_describes_an_unreadable_row_by_its_type() -> None:
     unreadable = Unreadable(1, "default/thread/t", 2, "message-appended", b"", "ValueError: x")
     assert what(unreadable).startswith("recorded 'message-appended', which cannot be read")
     assert why(unreadable) is None
 
 
-def test_tells_the_reason_that_was_given() -> None:
+def test_returns_the_recorded_reason() -> None:
     assert why(recorded("thread-ended", {"reason": "done"})) == "done"
     assert why(recorded("thread-ended", {})) is None
     assert why(recorded("os:system", None)) is None
@@ -164,9 +164,9 @@ def test_tells_the_reason_that_was_given() -> None:
     assert why(recorded("tool-failed", {"reason": "timeout"})) == "timeout"
 
 
-def test_every_type_of_event_has_a_sentence() -> None:
-    (cases,) = [mark.args[1] for mark in test_says_what_was_done.pytestmark]
-    assert {type_ for type_, _, said in cases if "cannot be read" not in said} >= set(EVENT_TYPES)
+def test_every_event_type_has_a_sentence() -> None:
+    (cases,) = [mark.args[1] for mark in test_describes_each_event.pytestmark]
+    assert {type_ for type_, _, sentence in cases if "cannot be read" not in sentence} >= set(EVENT_TYPES)
 
 
 JSON = st.recursive(
@@ -187,7 +187,7 @@ FIELDS = [
     st.sampled_from(sorted(EVENT_TYPES)),
     st.dictionaries(st.sampled_from(FIELDS), JSON),
 )
-def test_whatever_was_made_of_a_row_something_printable_is_said(type_: str, data: dict[str, Any]) -> None:
-    said = what(recorded(type_, data))
-    assert said.isprintable()
-    assert said
+def test_describes_any_data_in_printable_text(type_: str, data: dict[str, Any]) -> None:
+    sentence = what(recorded(type_, data))
+    assert sentence.isprintable()
+    assert sentence

@@ -1,4 +1,4 @@
-"""The audit trail, as it is read."""
+"""Reading the audit trail."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def audited(conversations: Conversations, clock: SettableClock) -> Conversations
     return conversations
 
 
-def test_tells_who_did_what_when_and_why(audited: Conversations) -> None:
+def test_entries_name_actor_action_time_and_reason(audited: Conversations) -> None:
     entries = list(audited.audit())
     assert [(each.actor, each.what, each.why, each.thread_id, each.version) for each in entries] == [
         ("user:1", "started the thread 'Refund'", None, "first", 1),
@@ -35,9 +35,9 @@ def test_tells_who_did_what_when_and_why(audited: Conversations) -> None:
         ("user:3", "redacted version 2", "a card", "first", 4),
     ]
     events = [*audited.thread("first").events(), *audited.thread("fork").events(after=3)]
-    there = {event.position: event for event in events}
+    by_position = {event.position: event for event in events}
     for entry in entries:
-        event = there[entry.position]
+        event = by_position[entry.position]
         assert (entry.time, entry.type, entry.event_id) == (event.time, event.type, event.event_id)
         assert (entry.run_id, entry.cause, entry.subject) == (event.run_id, event.cause, event.subject)
         assert event.hash is not None
@@ -45,7 +45,7 @@ def test_tells_who_did_what_when_and_why(audited: Conversations) -> None:
     assert "secret" not in str(entries)
 
 
-def test_is_found_by_thread_actor_type_and_time(audited: Conversations, clock: SettableClock) -> None:
+def test_filters_by_thread_actor_type_and_time(audited: Conversations, clock: SettableClock) -> None:
     del clock
     everything = list(audited.audit())
     assert list(audited.audit(thread="fork")) == everything[3:5]
@@ -61,7 +61,7 @@ def test_is_found_by_thread_actor_type_and_time(audited: Conversations, clock: S
 
 
 @pytest.mark.parametrize("page", [1, 2, 100])
-def test_is_read_a_page_at_a_time_in_either_direction(
+def test_is_read_in_pages_in_both_directions(
     audited: Conversations, page: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     everything = list(audited.audit())
@@ -73,7 +73,7 @@ def test_is_read_a_page_at_a_time_in_either_direction(
     assert list(audited.audit(newest_first=True, after=everything[2].position)) == everything[1::-1]
 
 
-def test_tells_who_remembered_what_in_a_memory_scope_and_nothing_of_its_words(audited: Conversations) -> None:
+def test_entries_of_a_memory_scope_hide_the_text_of_facts(audited: Conversations) -> None:
     before = list(audited.audit())
     scope = audited.memory("first")  # as a thread is called, too
     fact = scope.remember("secret", key="units", source=Provenance(thread="first", version=2), actor="user:2")
@@ -100,7 +100,7 @@ def test_tells_who_remembered_what_in_a_memory_scope_and_nothing_of_its_words(au
     assert "secret" not in str(entries)
 
 
-def test_refuses_a_time_that_names_no_moment(audited: Conversations) -> None:
+def test_refuses_a_time_without_an_offset(audited: Conversations) -> None:
     naive = datetime(2026, 1, 1)  # noqa: DTZ001 - that is what is refused
     with pytest.raises(InvalidTimeError, match="since="):
         audited.audit(since=naive)
@@ -108,7 +108,7 @@ def test_refuses_a_time_that_names_no_moment(audited: Conversations) -> None:
         audited.audit(until=naive)
 
 
-def test_tells_of_events_that_cannot_be_read_or_are_not_known(tmp_path: Path) -> None:
+def test_describes_unreadable_and_unknown_events(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/clew.db"
     with Conversations.open(url) as conversations:
         thread = conversations.start_thread(messages=[Message.user("one"), Message.user("two")])
@@ -118,8 +118,8 @@ def test_tells_of_events_that_cannot_be_read_or_are_not_known(tmp_path: Path) ->
         database.execute("UPDATE event SET type = 'os:system' WHERE version = 3")
     database.close()
     with Conversations.open(url) as conversations:
-        said = [(entry.thread_id, entry.what) for entry in conversations.audit()]
-    assert said == [
+        entries = [(entry.thread_id, entry.what) for entry in conversations.audit()]
+    assert entries == [
         (thread.id, "started the thread"),
         (thread.id, "recorded 'message-appended', which cannot be read: verify says what is wrong with it"),
         (thread.id, "recorded 'os:system', which this Clew does not know"),

@@ -1,4 +1,4 @@
-"""Who may read what: a function of the application's is asked about everything that leaves the service."""
+"""Authorization: the application's function decides about everything that leaves the service."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from clew.service.usage_queries import UsageCounts
 
 
 class Opened(NamedTuple):
-    """A service as an operator and as somebody else, and what the latter may read."""
+    """A service as seen by an operator and by Ada, and the grants that decide what Ada may read."""
 
     grants: Grants
     operator: Conversations
@@ -46,9 +46,9 @@ def say(service: Conversations, thread_id: str, *texts: str) -> Any:
     return service.start_thread(thread_id=thread_id, messages=[Message.user(text) for text in texts])
 
 
-def test_a_thread_that_may_not_be_read_is_not_told_from_one_that_is_not_there(opened: Opened) -> None:
+def test_an_unreadable_thread_looks_like_a_missing_one(opened: Opened) -> None:
     say(opened.operator, "theirs", "Hello")
-    asked: list[Callable[[str], Any]] = [
+    calls: list[Callable[[str], Any]] = [
         opened.ada.thread,
         opened.ada.verify,
         opened.ada.diff,
@@ -60,21 +60,21 @@ def test_a_thread_that_may_not_be_read_is_not_told_from_one_that_is_not_there(op
         lambda thread_id: opened.ada.usage(thread=thread_id),
         lambda thread_id: opened.ada.search("word", thread=thread_id),
     ]
-    for ask in asked:
-        said = []
+    for call in calls:
+        messages = []
         for thread_id in ("theirs", "nobody"):
             with pytest.raises(NotAuthorizedError) as refused:
-                ask(thread_id)
+                call(thread_id)
             assert (refused.value.actor, refused.value.thread_id) == ("ada", thread_id)
-            said.append(str(refused.value).replace(thread_id, "…"))
+            messages.append(str(refused.value).replace(thread_id, "…"))
             assert vars(pickle.loads(pickle.dumps(refused.value))) == vars(refused.value)  # noqa: S301  # our own
-        assert said[0] == said[1]
+        assert messages[0] == messages[1]
     opened.share("nobody")
     with pytest.raises(UnknownThreadError):
         opened.ada.thread("nobody")
 
 
-def test_somebody_reads_and_writes_what_is_theirs(opened: Opened) -> None:
+def test_an_actor_reads_and_writes_granted_threads(opened: Opened) -> None:
     opened.share("mine")
     thread = say(opened.ada, "mine", "Hello")
     thread.append(Message.user("Again"))
@@ -88,14 +88,14 @@ def test_somebody_reads_and_writes_what_is_theirs(opened: Opened) -> None:
     assert [each.id for each in thread.forks()] == ["branch"]
 
 
-def test_a_thread_is_begun_before_anybody_may_read_it(opened: Opened) -> None:
+def test_an_actor_may_start_a_thread_without_a_grant(opened: Opened) -> None:
     opened.ada.open_thread("new")
     with pytest.raises(NotAuthorizedError):
         opened.ada.open_thread("new")
     assert opened.operator.thread("new").version == 1
 
 
-def test_pages_are_filled_past_what_may_not_be_read(opened: Opened) -> None:
+def test_pages_skip_unreadable_threads(opened: Opened) -> None:
     ids = [f"t{number:03}" for number in range(60)]
     for thread_id in ids:
         opened.operator.start_thread(
@@ -103,12 +103,12 @@ def test_pages_are_filled_past_what_may_not_be_read(opened: Opened) -> None:
         )
     mine = ids[5::9]
     opened.share(*mine)
-    for found in (
+    for page in (
         opened.ada.threads(limit=4),
         opened.ada.threads(limit=4, labels={"kind": "x"}),
         opened.ada.threads(limit=4, order="updated"),
     ):
-        assert [each.id for each in found] == mine[:4]
+        assert [each.id for each in page] == mine[:4]
     rest = [each.id for each in opened.ada.threads(limit=4, after=mine[3])]
     assert rest == mine[4:]
     assert [each.id for each in opened.ada.threads(limit=2, newest_first=True)] == mine[:-3:-1]
@@ -119,7 +119,7 @@ def test_pages_are_filled_past_what_may_not_be_read(opened: Opened) -> None:
     assert [each["id"] for each in opened.ada.export()] == mine
 
 
-def test_a_prefix_is_unique_among_what_may_be_read(opened: Opened) -> None:
+def test_a_prefix_needs_to_be_unique_among_readable_threads(opened: Opened) -> None:
     for number in range(20):
         say(opened.operator, f"ab{number:02}")
     opened.share("ab11")
@@ -128,7 +128,7 @@ def test_a_prefix_is_unique_among_what_may_be_read(opened: Opened) -> None:
     assert opened.ada.find("ab") == "ab11"  # the thread that is named so is not theirs
 
 
-def test_many_threads_of_others_are_passed_by_in_few_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skips_many_unreadable_threads_in_few_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     with Conversations.open("memory:", authorize=lambda actor, _, __: actor == "operator") as conversations:
         operator = conversations.acting_as("operator")
         for number in range(200):
@@ -136,9 +136,9 @@ def test_many_threads_of_others_are_passed_by_in_few_pages(monkeypatch: pytest.M
         pages: list[int] = []
         streams = InMemoryRecorder.streams
 
-        def counted(store: InMemoryRecorder, **asked: Any) -> list[StreamInfo]:
-            pages.append(asked["limit"])
-            return streams(store, **asked)
+        def counted(store: InMemoryRecorder, **options: Any) -> list[StreamInfo]:
+            pages.append(options["limit"])
+            return streams(store, **options)
 
         monkeypatch.setattr(InMemoryRecorder, "streams", counted)
         with pytest.raises(UnknownThreadError):
@@ -146,7 +146,7 @@ def test_many_threads_of_others_are_passed_by_in_few_pages(monkeypatch: pytest.M
     assert 1 < len(pages) < 10
 
 
-def test_a_fork_is_read_by_who_may_read_it_with_all_that_it_inherited(opened: Opened) -> None:
+def test_a_grant_on_a_fork_includes_inherited_messages(opened: Opened) -> None:
     parent = say(opened.operator, "parent", "inherited word")
     fork = parent.fork(thread_id="fork")
     fork.append(Message.user("own word"))
@@ -167,7 +167,7 @@ def test_a_fork_is_read_by_who_may_read_it_with_all_that_it_inherited(opened: Op
     assert b"later word" not in repr(seen.serialize()).encode()
 
 
-def test_events_are_moved_with_ancestors_that_may_be_exported_too(opened: Opened) -> None:
+def test_exports_events_of_a_fork_only_with_readable_ancestors(opened: Opened) -> None:
     parent = say(opened.operator, "parent", "inherited word")
     parent.fork(thread_id="fork")
     say(opened.operator, "other", "Hello")
@@ -184,14 +184,14 @@ def test_events_are_moved_with_ancestors_that_may_be_exported_too(opened: Opened
 
 
 def forged(parent: Any) -> bytes:
-    """A file with a fork of a thread and without the thread, from somebody who knows the hash of where it is cut."""
+    """Return a file with a fork but without its parent, as an attacker who knows the hash at the cut would write it."""
     with Conversations.open("memory:") as elsewhere:
         elsewhere.restore_thread(parent.serialize()).fork(thread_id="forged")
         own = [line for line in elsewhere.export_events("forged") if b'"stream":"default/thread/forged"' in line]
     return b"".join([write_line(Header()), *own, write_line(End(1, len(own)))])
 
 
-def test_nobody_imports_a_fork_of_what_they_may_not_read(opened: Opened) -> None:
+def test_refuses_to_import_a_fork_of_an_unreadable_thread(opened: Opened) -> None:
     file = forged(say(opened.operator, "parent", "Hello"))
     opened.share("forged")
     with pytest.raises(NotAuthorizedError) as refused:
@@ -202,7 +202,7 @@ def test_nobody_imports_a_fork_of_what_they_may_not_read(opened: Opened) -> None
     assert opened.operator.import_events(BytesIO(file)).events == 1
 
 
-def test_what_is_imported_again_is_not_told_of_to_who_may_not_read_it(opened: Opened) -> None:
+def test_a_repeated_import_does_not_reveal_an_unreadable_thread(opened: Opened) -> None:
     item = Item("", None, {"id": "source", "messages": [{"role": "user", "content": "Hello"}]})
     assert opened.operator.import_items([item]).threads == 1
     report = opened.ada.import_items([item])
@@ -212,11 +212,11 @@ def test_what_is_imported_again_is_not_told_of_to_who_may_not_read_it(opened: Op
     assert opened.ada.import_items([item]).skipped == 1
 
 
-def test_a_document_is_restored_by_who_may_read_what_is_there_of_it(opened: Opened) -> None:
+def test_restores_a_document_only_with_access_to_its_stored_threads(opened: Opened) -> None:
     parent = say(opened.operator, "parent", "Hello")
     document = parent.fork(thread_id="fork").serialize()
-    for theirs in ({"fork"}, {"fork", "parent"}):
-        opened.share(*theirs)
+    for granted in ({"fork"}, {"fork", "parent"}):
+        opened.share(*granted)
         assert opened.ada.restore_thread(document).id == "fork"
     opened.share("parent")
     with pytest.raises(NotAuthorizedError):
@@ -233,19 +233,19 @@ def test_a_document_is_restored_by_who_may_read_what_is_there_of_it(opened: Open
     assert opened.ada.restore_thread(later).id == "later"
 
 
-def test_memory_is_imported_by_who_may_use_memory(opened: Opened) -> None:
+def test_importing_memory_needs_access_to_memory(opened: Opened) -> None:
     opened.operator.memory("user/42").remember("Likes tea")
     file = b"".join(opened.operator.export_events())
     with pytest.raises(NotAuthorizedError, match="may not use memory"):
         opened.ada.import_events(BytesIO(file))
-    opened.grants.of_none = {"memory"}
+    opened.grants.open_actions = {"memory"}
     assert opened.ada.import_events(BytesIO(file)).events == 0
 
 
-def test_each_read_is_asked_for_by_its_action(opened: Opened) -> None:
+def test_each_read_names_its_action(opened: Opened) -> None:
     say(opened.operator, "mine", "word").fork(thread_id="fork")
     opened.share("mine", "fork")
-    opened.grants.of_none = {"audit", "export", "memory", "rows"}
+    opened.grants.open_actions = {"audit", "export", "memory", "rows"}
     thread = opened.ada.thread("mine")
     calls: list[tuple[str, Callable[[], Any]]] = [
         ("read", thread.history),
@@ -268,26 +268,26 @@ def test_each_read_is_asked_for_by_its_action(opened: Opened) -> None:
         ("memory", lambda: opened.ada.memory("user/42")),
         ("rows", opened.ada.projections),
     ]
-    for action, ask in calls:
+    for action, call in calls:
         opened.grants.asked.clear()
-        ask()
-        assert {(who, what) for who, what, _ in opened.grants.asked} == {("ada", action)}
+        call()
+        assert {(actor, asked) for actor, asked, _ in opened.grants.asked} == {("ada", action)}
 
 
-def test_only_what_may_be_read_is_counted(opened: Opened) -> None:
+def test_usage_counts_only_readable_threads(opened: Opened) -> None:
     for thread_id in ("a", "b", "c"):
         say(opened.operator, thread_id, "Hello", "Again").fork(thread_id=f"{thread_id}-fork")
     opened.share("a", "a-fork", "c")
-    (all_in_all,) = opened.ada.usage()
-    assert (all_in_all.threads, all_in_all.forks, all_in_all.messages) == (3, 1, 4)
+    (total,) = opened.ada.usage()
+    assert (total.threads, total.forks, total.messages) == (3, 1, 4)
     assert {each.thread_id for each in opened.ada.usage(by="thread")} == {"a", "a-fork", "c"}
     (day,) = opened.ada.usage(by="day")
-    assert day._replace(day=None) == all_in_all
+    assert day._replace(day=None) == total
     opened.share()
     assert opened.ada.usage() == [UsageCounts(None, None, 0, 0, 0, 0, 0, 0, 0)]
 
 
-def test_a_subscription_passes_by_what_may_not_be_read(opened: Opened) -> None:
+def test_a_subscription_skips_unreadable_threads(opened: Opened) -> None:
     theirs, mine = say(opened.operator, "theirs"), say(opened.operator, "mine")
     opened.share("mine")
     for _ in range(3):
@@ -307,7 +307,7 @@ def test_a_subscription_passes_by_what_may_not_be_read(opened: Opened) -> None:
         assert (third.thread_id, third.version) == ("mine", 3)
 
 
-def test_a_subscription_ends_when_its_thread_may_be_read_no_more(opened: Opened) -> None:
+def test_a_subscription_ends_when_access_is_revoked(opened: Opened) -> None:
     thread = say(opened.operator, "mine", "Hello")
     opened.share("mine")
     with closing(opened.ada.thread("mine").subscribe()) as subscription:
@@ -319,9 +319,7 @@ def test_a_subscription_ends_when_its_thread_may_be_read_no_more(opened: Opened)
             subscription.wait(0)
 
 
-def test_events_that_somebody_reads_end_when_the_thread_may_be_read_no_more(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_event_stream_ends_when_access_is_revoked(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(thread_queries, "PAGE", 2)
     say(opened.operator, "thread", *("word" for _ in range(5)))
     opened.share("thread")
@@ -335,7 +333,7 @@ def test_events_that_somebody_reads_end_when_the_thread_may_be_read_no_more(
         next(replayed)
 
 
-def test_a_message_is_redacted_by_who_may_read_the_thread_that_it_is_in(opened: Opened) -> None:
+def test_redacting_needs_access_to_the_owning_thread(opened: Opened) -> None:
     parent = say(opened.operator, "parent", "Hello")
     parent.fork(thread_id="fork")
     opened.share("fork")
@@ -345,10 +343,10 @@ def test_a_message_is_redacted_by_who_may_read_the_thread_that_it_is_in(opened: 
     assert not parent.history().messages[0].redacted
 
 
-def test_a_fact_leads_to_its_message_where_that_may_be_read(opened: Opened) -> None:
+def test_a_fact_shows_its_message_only_with_access_to_the_thread(opened: Opened) -> None:
     thread = say(opened.operator, "theirs", "I like tea")
     opened.operator.memory("user/42").remember("Likes tea", source=Provenance(thread=thread.id, version=2))
-    opened.grants.of_none = {"memory"}
+    opened.grants.open_actions = {"memory"}
     scope = opened.ada.memory("user/42")
     (fact,) = scope.facts()
     assert fact.learned is not None
@@ -359,13 +357,13 @@ def test_a_fact_leads_to_its_message_where_that_may_be_read(opened: Opened) -> N
     assert why.message.text == "I like tea"
 
 
-def test_what_is_of_no_thread_is_asked_for_without_one(opened: Opened) -> None:
+def test_reads_without_a_thread_are_authorized_without_one(opened: Opened) -> None:
     say(opened.operator, "mine", "Hello")
     opened.operator.memory("user/42").remember("Likes tea")
     opened.share("mine")
     assert [entry.thread_id for entry in opened.ada.audit()] == ["mine", "mine"]
     assert b"Likes tea" not in b"".join(opened.ada.export_events())
-    opened.grants.of_none = {"rows", "audit", "export"}
+    opened.grants.open_actions = {"rows", "audit", "export"}
     assert len(opened.ada.rows("directory", Query("thread"))) == 1
     assert opened.ada.verify().first_bad is None
     assert {entry.scope for entry in opened.ada.audit()} == {None, "user/42"}

@@ -1,4 +1,4 @@
-"""Who may read what, awaited: the function is called off the loop, and a run reads its thread as who acts."""
+"""Authorization in the engine: the function runs off the event loop, and a run reads as its actor."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def engine(url: str, grants: Grants) -> AsyncIterator[Engine]:
         yield opened
 
 
-async def test_the_function_may_block_since_it_is_called_in_a_thread() -> None:
+async def test_the_function_may_block_because_it_runs_in_a_worker_thread() -> None:
     called_in: set[int] = set()
 
     def authorize(actor: str | None, action: str, thread: str | None) -> bool:
@@ -54,7 +54,7 @@ async def test_the_function_may_block_since_it_is_called_in_a_thread() -> None:
     assert threading.get_ident() not in called_in
 
 
-async def test_a_thread_shows_nothing_of_itself_before_it_may_be_read(engine: Engine, grants: Grants) -> None:
+async def test_an_unreadable_thread_reveals_nothing(engine: Engine, grants: Grants) -> None:
     theirs = await engine.acting_as("operator").start_thread(thread_id="theirs", messages=[Message.user("Hello")])
     ada = engine.acting_as("ada")
     other = ada._thread("theirs", "local")
@@ -66,7 +66,7 @@ async def test_a_thread_shows_nothing_of_itself_before_it_may_be_read(engine: En
     assert (await other.version, await other.status) == (2, "active")
 
 
-async def test_an_agent_runs_on_what_who_acts_may_read(engine: Engine, grants: Grants) -> None:
+async def test_an_agent_runs_only_on_threads_that_its_actor_may_read(engine: Engine, grants: Grants) -> None:
     await engine.acting_as("operator").start_thread(thread_id="mine")
     grants.threads["ada"] = {"mine"}
     ada = engine.acting_as("ada")
@@ -94,13 +94,13 @@ async def test_an_agent_runs_on_what_who_acts_may_read(engine: Engine, grants: G
     assert (await (await engine.acting_as("operator").thread("mine")).summary()).version == before
 
 
-async def test_a_run_comes_to_its_end_when_its_thread_may_be_read_no_more(engine: Engine, grants: Grants) -> None:
+async def test_a_run_completes_after_access_is_revoked(engine: Engine, grants: Grants) -> None:
     grants.threads["ada"] = {"mine"}
     thread = await engine.acting_as("ada").start_thread(thread_id="mine")
 
     @tool
     def revoke() -> str:
-        """Take it away."""
+        """Revoke the access."""
         grants.threads["ada"] = set()
         return "done"
 
@@ -113,7 +113,7 @@ async def test_a_run_comes_to_its_end_when_its_thread_may_be_read_no_more(engine
         await thread.history()
 
 
-async def test_an_approval_is_found_by_who_may_read_its_thread(engine: Engine, grants: Grants) -> None:
+async def test_finding_an_approval_needs_access_to_its_thread(engine: Engine, grants: Grants) -> None:
     @tool(approval="always")
     def book(seat: str) -> str:
         """Book a seat."""
@@ -123,16 +123,16 @@ async def test_an_approval_is_found_by_who_may_read_its_thread(engine: Engine, g
     thread = await engine.acting_as("operator").start_thread(thread_id="theirs")
     await agent.run("Go", thread=thread)
     grants.threads["ada"] = {"theirs"}
-    held = await engine.acting_as("ada").thread("theirs")
-    assert len(await held.approvals()) == 1
+    thread_of_ada = await engine.acting_as("ada").thread("theirs")
+    assert len(await thread_of_ada.approvals()) == 1
     grants.threads["ada"] = set()
-    for refused in (held.approvals(), agent.continue_run(held)):
+    for refused in (thread_of_ada.approvals(), agent.continue_run(thread_of_ada)):
         with pytest.raises(NotAuthorizedError):
             await refused
 
 
 class Passing(ContextProvider):
-    """Passes on what a scope knows."""
+    """Provides the facts of a scope."""
 
     scope = "user/42"
 
@@ -141,9 +141,7 @@ class Passing(ContextProvider):
         return Context(facts=await ctx.scope.facts())
 
 
-async def test_a_run_uses_memory_and_its_uses_are_told_of_threads_that_may_be_read(
-    engine: Engine, grants: Grants
-) -> None:
+async def test_uses_of_a_fact_list_only_readable_threads(engine: Engine, grants: Grants) -> None:
     fact = await (await engine.acting_as("operator").memory("user/42")).remember("Likes tea")
     agent = Agent(ScriptedChatClient(lambda _: "Yes."), engine=engine, context_providers=Passing())
     grants.threads["ada"] = {"mine"}
@@ -151,13 +149,13 @@ async def test_a_run_uses_memory_and_its_uses_are_told_of_threads_that_may_be_re
         await agent.run("Hi", thread=await engine.acting_as(actor).start_thread(thread_id=thread_id))
     with pytest.raises(NotAuthorizedError):
         await engine.acting_as("ada").memory("user/42")
-    grants.of_none = {"memory"}
-    for actor, told in (("ada", ["mine"]), ("operator", ["mine", "theirs"])):
+    grants.open_actions = {"memory"}
+    for actor, expected in (("ada", ["mine"]), ("operator", ["mine", "theirs"])):
         uses = await (await engine.acting_as(actor).memory("user/42")).used_by(fact)
-        assert [use.thread_id for use in uses] == told
+        assert [use.thread_id for use in uses] == expected
 
 
-async def test_a_host_gets_threads_that_are_not_there_yet(engine: Engine, grants: Grants) -> None:
+async def test_a_host_gets_new_threads(engine: Engine, grants: Grants) -> None:
     grants.threads["ada"] = {"chat-7"}
     store = ThreadStore(engine.acting_as("ada"))
     thread = await store.get("chat-7")

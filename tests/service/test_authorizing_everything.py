@@ -1,4 +1,4 @@
-"""Nothing leaves the service to who may not read: every public name of both faces is asked, or said to be harmless."""
+"""Nothing leaves the service without a grant: every public name of both APIs is called, or listed as harmless."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ HIDDEN = "hidden"
 
 
 class Ask(NamedTuple):
-    """A call, what becomes of it where nothing may be read, and whether it shows something where everything may be."""
+    """A call, its outcome without access, and whether it shows data with full access."""
 
     call: Callable[[Any], Any]
-    becomes: str = "refused"
+    outcome_without_access: str = "refused"
     shows: bool = True
 
 
@@ -99,7 +99,7 @@ SERVICE = {
     "scopes": [refused(lambda held: held.service.scopes())],
     "documents": [refused(lambda held: held.service.documents("shelf", namespace="all"), shows=False)],
 }
-HARMLESS_OF_SERVICE = {
+HARMLESS_ON_SERVICE = {
     *("open", "acting_as", "close"),
     *("start_thread", "unstarted_thread", "start_remote_thread"),  # a thread of one's own
     *("wait", "rebuild", "position"),  # tell numbers of the whole store
@@ -152,8 +152,8 @@ HARMLESS_OF_THREAD = {
     "bound_to",  # an object that reads nothing
     *("scope", "reads_at"),  # for the context providers of a run, which are code
 }
-AWAITED = {"delete": [writes(lambda held: held.remote.delete(service=True, client=held.holder))]}
-"""What a thread of an engine shows of what its process had seen of it when it might be read: it looks nowhere."""
+ONLY_ASYNC = {"delete": [writes(lambda held: held.remote.delete(service=True, client=held.holder))]}
+"""Deletes also at the service, so only with asyncio."""
 
 RUNS = {
     "control": [
@@ -205,7 +205,7 @@ class Passing(ContextProvider):
 
 
 class Holder:
-    """The service that holds a thread, and must not be asked."""
+    """The service of a remote thread; no call may reach it."""
 
     async def service_history(self, service: object) -> list[Message]:
         raise AssertionError(service)
@@ -215,18 +215,18 @@ class Holder:
 
 
 class Rule:
-    """Which actors may do everything; the others may do nothing."""
+    """Allows everything to all actors, or only to the operator."""
 
     def __init__(self) -> None:
-        self.everybody = True
+        self.allows_all = True
 
     def authorize(self, actor: str | None, action: str, thread: str | None) -> bool:
         del action, thread
-        return self.everybody or actor == "operator"
+        return self.allows_all or actor == "operator"
 
 
 class Held:
-    """What somebody was handed who might read everything, and may not any more."""
+    """Objects that an actor obtained with full access, before it was revoked."""
 
     service: Any
     thread: Any
@@ -237,14 +237,14 @@ class Held:
 
 
 async def build(url: str) -> dict[str, Any]:
-    """A store that is full of what is not for everybody; returns what is given back to a service."""
+    """Fill a store with private data; return what the calls need."""
     async with Engine.open(url) as engine:
         scope = await engine.memory("hidden-scope")
         thread = await engine.start_thread(
             f"{CANARY} title", thread_id="hidden-1", labels={"topic": CANARY}, metadata={"m": CANARY}
         )
-        said = await thread.append(Message.user(f"{CANARY} one"))
-        source = Provenance(thread="hidden-1", version=said.version)
+        shown = await thread.append(Message.user(f"{CANARY} one"))
+        source = Provenance(thread="hidden-1", version=shown.version)
         await scope.remember(f"{CANARY} fact", source=source)
         client = ScriptedChatClient(lambda _: f"{CANARY} answer")
         agent = Agent(client, engine=engine, instructions=f"{CANARY} instructions", context_providers=Passing())
@@ -260,23 +260,23 @@ async def build(url: str) -> dict[str, Any]:
         return {"document": await thread.serialize(), "file": file, "remote_id": remote.id, "call": call}
 
 
-async def got(found: Any) -> Any:
-    return await found if inspect.isawaitable(found) else found
+async def resolve(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
 
 
-async def hold(service: Any, given: dict[str, Any]) -> Any:
-    """What is held of a service of either face."""
+async def hold(service: Any, seeded: dict[str, Any]) -> Any:
+    """Collect the objects to call, from a service of either API."""
     client = ScriptedChatClient(lambda _: f"{CANARY} answer")
-    scope = await got(service.memory("hidden-scope"))
-    thread = await got(service.thread("hidden-1"))
+    scope = await resolve(service.memory("hidden-scope"))
+    thread = await resolve(service.thread("hidden-1"))
     held: Any = Held(
-        **given,
+        **seeded,
         service=service,
         thread=thread,
-        remote=await got(service.thread(given["remote_id"])),
+        remote=await resolve(service.thread(seeded["remote_id"])),
         scope=scope,
-        wider=await got(service.memory("wider")),
-        fact=(await got(scope.facts()))[0],
+        wider=await resolve(service.memory("wider")),
+        fact=(await resolve(scope.facts()))[0],
         subscription=service.subscribe(),
     )
     if isinstance(service, Engine):
@@ -289,42 +289,42 @@ async def hold(service: Any, given: dict[str, Any]) -> Any:
 
 
 async def outcome(ask: Ask, held: Held) -> tuple[type[BaseException] | None, str]:
-    """What a call comes to: what was raised, and everything that was said, causes too."""
+    """Return the error type, and the repr of the result or of the error with its causes."""
     try:
-        found = await got(ask.call(held))
-        if isinstance(found, subscription.Subscription | aio_subscription.Subscription):
-            found = await got(found.wait(0))
-        elif isinstance(found, AsyncIterator):
-            found = [each async for each in found]
-        elif isinstance(found, Iterator):
-            found = list(found)
+        result = await resolve(ask.call(held))
+        if isinstance(result, subscription.Subscription | aio_subscription.Subscription):
+            result = await resolve(result.wait(0))
+        elif isinstance(result, AsyncIterator):
+            result = [each async for each in result]
+        elif isinstance(result, Iterator):
+            result = list(result)
     except ClewError as error:
         return type(error), f"{error!r} {error.__cause__!r} {error.__context__!r} {vars(error)}"
-    return None, repr(found)
+    return None, repr(result)
 
 
 def public(cls: type) -> set[str]:
     return {name for name in dir(cls) if not name.startswith("_")}
 
 
-def asked_of(held: Held) -> list[tuple[str, Ask]]:
-    """All calls of the face that something is held of."""
-    awaited = isinstance(held.service, Engine)
-    there = {id(SERVICE): public(type(held.service)), id(THREAD): public(type(held.thread)) | public(type(held.remote))}
-    tables = [SERVICE, THREAD, SCOPE, SUBSCRIPTION, *((AWAITED, RUNS, DOCUMENTS) if awaited else ())]
+def calls_of(held: Held) -> list[tuple[str, Ask]]:
+    """Return all calls that the service's API offers."""
+    is_async = isinstance(held.service, Engine)
+    names = {id(SERVICE): public(type(held.service)), id(THREAD): public(type(held.thread)) | public(type(held.remote))}
+    tables = [SERVICE, THREAD, SCOPE, SUBSCRIPTION, *((ONLY_ASYNC, RUNS, DOCUMENTS) if is_async else ())]
     return [
         (name, ask)
         for table in tables
         for name, asks in table.items()
         for ask in asks
-        if name in there.get(id(table), table)
+        if name in names.get(id(table), table)
     ]
 
 
 @pytest.mark.parametrize(
     ("classes", "asked", "harmless"),
     [
-        ((Conversations, Engine), SERVICE, HARMLESS_OF_SERVICE),
+        ((Conversations, Engine), SERVICE, HARMLESS_ON_SERVICE),
         ((threads.LocalThread, threads.RemoteThread), THREAD, HARMLESS_OF_THREAD),
         ((aio_threads.LocalThread, aio_threads.RemoteThread), THREAD, HARMLESS_OF_THREAD),
         ((run_log.ThreadRuns,), RUNS, HARMLESS_OF_RUNS),
@@ -333,36 +333,36 @@ def asked_of(held: Held) -> list[tuple[str, Ask]]:
         ((subscription.Subscription, aio_subscription.Subscription), SUBSCRIPTION, {"close"}),
     ],
 )
-def test_every_public_name_is_asked_or_said_to_be_harmless(
+def test_every_public_name_is_called_or_listed_as_harmless(
     classes: Sequence[type], asked: dict[str, Any], harmless: set[str]
 ) -> None:
     assert not asked.keys() & harmless
     for cls in classes:
-        assert public(cls) - asked.keys() - harmless == set(), f"{cls}: who may call it? Classify it above."
+        assert public(cls) - asked.keys() - harmless == set(), f"{cls}: does it read data? Classify it above."
 
 
 @pytest.mark.parametrize("face", [Conversations, Engine])
-def test_nothing_leaves_a_service_to_who_may_not_read(face: type[Any], shared_url: str) -> None:
+def test_nothing_leaves_a_service_without_access(face: type[Any], shared_url: str) -> None:
     rule = Rule()
 
     async def check() -> None:
-        given = await build(shared_url)
+        seeded = await build(shared_url)
         service = face.open(shared_url, authorize=rule.authorize)
-        held = await hold(service.acting_as("stranger"), given)
-        before = await got(service.acting_as("operator").position())
-        rule.everybody = False
-        for name, ask in asked_of(held):
-            raised, said = await outcome(ask, held)
-            assert CANARY not in said, (name, said)
-            assert (raised is NotAuthorizedError) == (ask.becomes == "refused"), (name, said)
-            assert ask.becomes != "nothing" or HIDDEN not in said, (name, said)
-        assert await got(service.acting_as("operator").position()) == before
-        rule.everybody = True
-        for name, ask in asked_of(held):
+        held = await hold(service.acting_as("stranger"), seeded)
+        before = await resolve(service.acting_as("operator").position())
+        rule.allows_all = False
+        for name, ask in calls_of(held):
+            raised, shown = await outcome(ask, held)
+            assert CANARY not in shown, (name, shown)
+            assert (raised is NotAuthorizedError) == (ask.outcome_without_access == "refused"), (name, shown)
+            assert ask.outcome_without_access != "nothing" or HIDDEN not in shown, (name, shown)
+        assert await resolve(service.acting_as("operator").position()) == before
+        rule.allows_all = True
+        for name, ask in calls_of(held):
             if ask.shows:
-                raised, said = await outcome(ask, held)
-                assert raised is None, (name, said)
-                assert CANARY in said or HIDDEN in said, (name, said)
-        await got(service.close())
+                raised, shown = await outcome(ask, held)
+                assert raised is None, (name, shown)
+                assert CANARY in shown or HIDDEN in shown, (name, shown)
+        await resolve(service.close())
 
     asyncio.run(check())

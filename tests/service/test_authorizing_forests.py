@@ -1,4 +1,4 @@
-"""Of any threads and forks, somebody sees what an operator sees, less what they may not read."""
+"""For any forest of forks, an actor sees what an operator sees, without the unreadable threads."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from clew.service.thread_directory import Order
 
 
 class Forest(NamedTuple):
-    """Threads, each with the parent that it is a fork of, by their numbers, and those that somebody may read."""
+    """Threads as numbers: the parent of each, and those that Ada may read."""
 
     parents: list[int | None]
-    theirs: set[int]
+    granted: set[int]
 
 
 @st.composite
@@ -33,8 +33,8 @@ def forests(draw: st.DrawFn) -> Forest:
 
 
 @given(forests())
-def test_what_somebody_sees_is_what_there_is_of_what_they_may_read(forest: Forest) -> None:
-    grants = Grants(ada={f"t{number}" for number in forest.theirs})
+def test_an_actor_sees_exactly_the_readable_threads(forest: Forest) -> None:
+    grants = Grants(ada={f"t{number}" for number in forest.granted})
     with Conversations.open("memory:", authorize=grants) as service:
         operator, ada = service.acting_as("operator"), service.acting_as("ada")
         for number, parent in enumerate(forest.parents):
@@ -44,32 +44,32 @@ def test_what_somebody_sees_is_what_there_is_of_what_they_may_read(forest: Fores
             else:
                 operator.thread(f"t{parent}").fork(thread_id=thread_id)
             operator.thread(thread_id).append(Message.user(f"word {number}"))
-        theirs = grants.threads["ada"]
+        granted = grants.threads["ada"]
         for order in get_args(Order):
             assert list(ada.threads(order=order)) == [
-                each for each in operator.threads(order=order) if each.id in theirs
+                each for each in operator.threads(order=order) if each.id in granted
             ]
-        assert [_found(hit) for hit in ada.search("word", limit=99)] == [
+        assert [_readers_of(hit) for hit in ada.search("word", limit=99)] == [
             (hit.position, tuple(readers))
             for hit in operator.search("word", limit=99)
-            if (readers := [each for each in (hit.thread_id, *hit.forks) if each in theirs])
+            if (readers := [each for each in (hit.thread_id, *hit.forks) if each in granted])
         ]
-        assert list(ada.audit()) == [entry for entry in operator.audit() if entry.thread_id in theirs]
-        assert list(ada.export(forks=True)) == [each for each in operator.export(forks=True) if each["id"] in theirs]
-        assert ada.usage(by="thread") == [each for each in operator.usage(by="thread") if each.thread_id in theirs]
-        assert {branch.thread.id for branch in ada.tree()} == theirs
-        assert _events(ada) == [event for event in _events(operator) if event.thread_id in theirs]
+        assert list(ada.audit()) == [entry for entry in operator.audit() if entry.thread_id in granted]
+        assert list(ada.export(forks=True)) == [each for each in operator.export(forks=True) if each["id"] in granted]
+        assert ada.usage(by="thread") == [each for each in operator.usage(by="thread") if each.thread_id in granted]
+        assert {branch.thread.id for branch in ada.tree()} == granted
+        assert _events(ada) == [event for event in _events(operator) if event.thread_id in granted]
         for number, thread_id in enumerate(f"t{number}" for number in range(len(forest.parents))):
-            if number not in forest.theirs:
+            if number not in forest.granted:
                 with pytest.raises(NotAuthorizedError):
                     ada.thread(thread_id)
             else:
                 assert ada.thread(thread_id).history() == operator.thread(thread_id).history()
-                whole = _lineage(forest, number) <= theirs
+                whole = _lineage(forest, number) <= granted
                 assert (f'thread/{thread_id}"'.encode() in b"".join(ada.export_events())) == whole
 
 
-def _found(hit: Hit) -> tuple[int, tuple[str, ...]]:
+def _readers_of(hit: Hit) -> tuple[int, tuple[str, ...]]:
     assert hit.fork_count == len(hit.forks)
     return hit.position, (hit.thread_id, *hit.forks)
 
@@ -80,8 +80,8 @@ def _events(service: Conversations) -> list[Event]:
 
 
 def _lineage(forest: Forest, number: int | None) -> set[str]:
-    found = set()
+    ancestors = set()
     while number is not None:
-        found.add(f"t{number}")
+        ancestors.add(f"t{number}")
         number = forest.parents[number]
-    return found
+    return ancestors

@@ -1,4 +1,4 @@
-"""What a function that says who may read must be, and what it must answer."""
+"""Requirements on an authorization function and its answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from clew.errors import (
 )
 
 
-def test_a_function_that_is_none_is_refused_at_once() -> None:
+def test_refuses_anything_but_a_plain_function_at_once() -> None:
     async def waits(actor: str | None, action: str, thread: str | None) -> bool:
         raise AssertionError(actor, action, thread)
 
@@ -25,17 +25,17 @@ def test_a_function_that_is_none_is_refused_at_once() -> None:
             Conversations.open("memory:", authorize=wrong)  # type: ignore[arg-type]  # that is the point
 
 
-@pytest.mark.parametrize("said", [None, 1, "yes", object()])
-def test_an_answer_that_is_neither_yes_nor_no_lets_nothing_out(said: Any) -> None:
-    with Conversations.open("memory:", authorize=lambda *_: said) as service:
+@pytest.mark.parametrize("answer", [None, 1, "yes", object()])
+def test_an_answer_that_is_not_a_bool_reveals_nothing(answer: Any) -> None:
+    with Conversations.open("memory:", authorize=lambda *_: answer) as service:
         thread = service.start_thread()
-        with pytest.raises(InvalidAuthorizeError, match=type(said).__name__):
+        with pytest.raises(InvalidAuthorizeError, match=type(answer).__name__):
             thread.history()
         with pytest.raises(InvalidAuthorizeError):
             list(service.threads())
 
 
-def test_a_function_that_fails_lets_nothing_out() -> None:
+def test_a_failing_function_reveals_nothing() -> None:
     def fails(actor: str | None, action: str, thread: str | None) -> bool:
         raise PermissionError(actor, action, thread)
 

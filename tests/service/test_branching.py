@@ -53,7 +53,7 @@ def texts(thread: LocalThread, **at: Any) -> list[str]:
 # Checkpoints
 
 
-def test_names_the_newest_version_or_the_one_that_is_asked_for(thread: LocalThread) -> None:
+def test_a_checkpoint_names_the_newest_or_a_given_version(thread: LocalThread) -> None:
     assert thread.checkpoint("now") == 5
     assert thread.checkpoint("then", at=3) == 3
     assert thread.checkpoint("the same", at="then", actor="user:1") == 3
@@ -80,19 +80,19 @@ def test_names_the_newest_version_or_the_one_that_is_asked_for(thread: LocalThre
         None,
     ],
 )
-def test_refuses_a_checkpoint_name_that_reads_as_something_else(thread: LocalThread, name: Any) -> None:
+def test_refuses_a_checkpoint_name_that_looks_like_another_reference(thread: LocalThread, name: Any) -> None:
     with pytest.raises(InvalidNameError, match="checkpoint name"):
         thread.checkpoint(name)
     assert thread.version == 5
 
 
 @pytest.mark.parametrize("name", ["message:", "message:x", "v7", "-7", "7.", "Größe", "x" * 200, "before refund"])
-def test_takes_any_other_checkpoint_name(thread: LocalThread, name: str) -> None:
+def test_accepts_any_other_checkpoint_name(thread: LocalThread, name: str) -> None:
     thread.checkpoint(name)
     assert texts(thread.fork(at=name)) == ["one", "two", "three", "four"]
 
 
-def test_refuses_a_checkpoint_name_that_is_taken_along_the_lineage(thread: LocalThread) -> None:
+def test_refuses_a_checkpoint_name_that_exists_in_the_lineage(thread: LocalThread) -> None:
     thread.checkpoint("here")
     fork = thread.fork()
     with pytest.raises(CheckpointExistsError, match="at version 5"):
@@ -103,7 +103,7 @@ def test_refuses_a_checkpoint_name_that_is_taken_along_the_lineage(thread: Local
     assert fork.checkpoint("later") == 7
 
 
-def test_shows_a_fork_only_the_checkpoints_that_were_made_up_to_its_cut(thread: LocalThread) -> None:
+def test_a_fork_has_only_the_checkpoints_before_its_cut(thread: LocalThread) -> None:
     thread.checkpoint("early", at=3)
     before, after = thread.fork(at=5), thread.fork(at=6)
     assert before.summary().checkpoints == {}
@@ -122,7 +122,7 @@ def test_shows_a_fork_only_the_checkpoints_that_were_made_up_to_its_cut(thread: 
         (True, UnknownVersionError),
     ],
 )
-def test_names_no_version_that_is_not_there(thread: LocalThread, at: Any, error: type[Exception]) -> None:
+def test_refuses_a_missing_version(thread: LocalThread, at: Any, error: type[Exception]) -> None:
     for use in (lambda: thread.checkpoint("x", at=at), lambda: thread.fork(at=at), lambda: thread.rewind(to=at)):
         with pytest.raises(error):
             use()
@@ -153,7 +153,7 @@ def test_forks_at_a_version_a_checkpoint_a_time_or_a_message(
         thread.fork(at=then.replace(tzinfo=None))
 
 
-def test_costs_one_event_and_stands_still_when_its_parent_goes_on(
+def test_a_fork_costs_one_event_and_ignores_later_changes_of_its_parent(
     conversations: Conversations, thread: LocalThread
 ) -> None:
     fork = thread.fork(at=3, title="What if", actor="user:9")
@@ -173,14 +173,14 @@ def test_costs_one_event_and_stands_still_when_its_parent_goes_on(
     assert texts(thread) == []
 
 
-def test_inherits_title_labels_and_metadata_as_they_were_at_the_cut(thread: LocalThread) -> None:
+def test_a_fork_inherits_title_labels_and_metadata_at_the_cut(thread: LocalThread) -> None:
     thread.label(topic="words")
     early, late = thread.fork(at=5).summary(), thread.fork(title="Mine").summary()
     assert (early.title, early.labels, early.metadata) == ("Count", {"topic": "numbers"}, {"n": 4})
     assert (late.title, late.labels, late.metadata) == ("Mine", {"topic": "words"}, {"n": 4})
 
 
-def test_names_the_ancestor_that_owns_the_cut(thread: LocalThread) -> None:
+def test_a_fork_names_the_ancestor_that_owns_the_cut(thread: LocalThread) -> None:
     fork = thread.fork(at=4)
     fork.append(counted(5, 5))
     inside, outside = fork.fork(at=3).summary(), fork.fork(at=5).summary()
@@ -189,14 +189,14 @@ def test_names_the_ancestor_that_owns_the_cut(thread: LocalThread) -> None:
 
 
 @pytest.mark.parametrize("change", ["suspend", "end"])
-def test_forks_a_thread_that_rests_or_has_ended_into_an_active_one(thread: LocalThread, change: str) -> None:
+def test_a_fork_of_a_suspended_or_ended_thread_is_active(thread: LocalThread, change: str) -> None:
     getattr(thread, change)()
     for fork in (thread.fork(), thread.fork(at=3), thread.edit(3, "else")):
         assert fork.status == "active"
         fork.append(counted(5, 5))
 
 
-def test_refuses_to_fork_a_deleted_thread_but_lets_its_forks_go_on(thread: LocalThread) -> None:
+def test_refuses_to_fork_a_deleted_thread_but_its_forks_stay_usable(thread: LocalThread) -> None:
     fork = thread.fork(at=3)
     thread.delete()
     refused: list[Callable[[], object]] = [
@@ -225,7 +225,7 @@ def test_refuses_a_fork_whose_id_is_taken(conversations: Conversations, thread: 
     assert thread.status == "ended"
 
 
-def test_does_not_pass_on_that_its_parent_was_imported(conversations: Conversations) -> None:
+def test_a_fork_of_an_imported_thread_is_not_imported(conversations: Conversations) -> None:
     intent = Start(metadata={"a": 1}, source=Source(id="task-1", fields={"x": 1}), messages=tuple(counted(1, 2)))
     imported = conversations.thread(run(thread_commands.start(conversations._core, "imported", intent, None)))
     assert (imported.summary().imported, imported.summary().metadata) == (True, {"a": 1, "source_id": "task-1"})
@@ -236,7 +236,7 @@ def test_does_not_pass_on_that_its_parent_was_imported(conversations: Conversati
 # Rewinds
 
 
-def test_goes_back_and_then_forward_again_to_what_was_abandoned(thread: LocalThread) -> None:
+def test_rewinds_back_and_then_forward_to_abandoned_messages(thread: LocalThread) -> None:
     assert thread.rewind(to=3) == 6
     assert texts(thread) == ["one", "two"]
     thread.append(counted(5, 5))
@@ -287,7 +287,7 @@ def test_rewinds_a_fork_into_its_ancestors(thread: LocalThread) -> None:
     assert texts(thread) == ["one", "two", "three", "four"]
 
 
-def test_rewinds_what_rests_but_not_what_has_ended(thread: LocalThread) -> None:
+def test_rewinds_a_suspended_but_not_an_ended_thread(thread: LocalThread) -> None:
     thread.suspend()
     thread.rewind(to=3)
     thread.end()
@@ -299,7 +299,7 @@ def test_rewinds_what_rests_but_not_what_has_ended(thread: LocalThread) -> None:
             thread.rewind(to=to)
 
 
-def test_takes_nothing_but_messages_back(thread: LocalThread) -> None:
+def test_a_rewind_affects_only_messages(thread: LocalThread) -> None:
     thread.label(topic="words")
     thread.checkpoint("here")
     thread.suspend()
@@ -308,7 +308,7 @@ def test_takes_nothing_but_messages_back(thread: LocalThread) -> None:
     assert (summary.status, summary.labels, summary.checkpoints) == ("suspended", {"topic": "words"}, {"here": 6})
 
 
-def test_counts_the_messages_after_a_rewind_to_an_event_of_a_type_that_is_not_known(
+def test_counts_messages_after_a_rewind_to_an_unknown_event_type(
     conversations: Conversations, thread: LocalThread
 ) -> None:
     stream = "default/thread/counted"
@@ -327,8 +327,8 @@ def test_counts_the_messages_after_a_rewind_to_an_event_of_a_type_that_is_not_kn
 
 def test_edits_a_message_by_forking_before_it(thread: LocalThread) -> None:
     message = thread.history().messages[2]
-    for said in (message, 4):
-        branch = thread.edit(said, "drei", title="German", actor="user:1")
+    for target in (message, 4):
+        branch = thread.edit(target, "drei", title="German", actor="user:1")
         assert texts(branch) == ["one", "two", "drei"]
         assert branch.summary().title == "German"
         assert [event.actor for event in branch.events(after=3)] == ["user:1", "user:1"]
@@ -336,7 +336,7 @@ def test_edits_a_message_by_forking_before_it(thread: LocalThread) -> None:
     assert thread.version == 5
 
 
-def test_keeps_role_and_author_when_only_words_are_given(conversations: Conversations) -> None:
+def test_an_edit_with_only_text_keeps_role_and_author(conversations: Conversations) -> None:
     thread = conversations.start_thread()
     call = FunctionCall(call_id="1", name="find", arguments="{}")
     thread.append([Message.assistant("Look.", calls=[call], author="Joker"), Message.tool("1", 7)])
@@ -370,7 +370,7 @@ def test_edits_an_inherited_message_an_abandoned_one_and_a_redacted_one(thread: 
         (3, "lone \ud800", InvalidContentError),
     ],
 )
-def test_refuses_to_edit_what_is_no_message(
+def test_refuses_to_edit_anything_but_a_message(
     conversations: Conversations, thread: LocalThread, message: Any, new: Any, error: type[Exception]
 ) -> None:
     with pytest.raises(error):

@@ -1,4 +1,4 @@
-"""Comparing threads, forks and versions, on both faces; and real conversations of one task."""
+"""Comparing threads, forks and versions with both APIs, and real conversations of one task."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from clew.domain.messages import Message
 from clew.engine import Engine
 
 PAIRS = 200
-"""Pairs of conversations of one task that are compared at full scale: more than the corpus has."""
+"""Pairs of conversations of one task to compare at full scale; more than the corpus holds."""
 
 
-def kinds(found: Diff) -> list[str]:
-    return [row.kind for row in found.rows]
+def kinds(result: Diff) -> list[str]:
+    return [row.kind for row in result.rows]
 
 
 def test_a_fork_shares_its_past_with_its_parent(conversations: Conversations) -> None:
@@ -39,22 +39,22 @@ def test_a_fork_shares_its_past_with_its_parent(conversations: Conversations) ->
     deeper = fork.fork()
     parent.append(Message.assistant("It is in Rome, on its way to you."))
     deeper.append(Message.assistant("It is in Oslo, on its way to you."))
-    found = conversations.diff(parent.id, deeper.id)
-    assert (found.shared, found.shared_version) == (2, 3)
-    assert kinds(found) == ["same", "same", "changed"]
-    assert (found.a.thread_id, found.a.version, found.b.thread_id, found.b.version) == (parent.id, 4, deeper.id, 6)
-    assert plain_rows(conversations.diff(deeper.id, parent.id).rows) == mirrored_rows(found.rows)
+    result = conversations.diff(parent.id, deeper.id)
+    assert (result.shared, result.shared_version) == (2, 3)
+    assert kinds(result) == ["same", "same", "changed"]
+    assert (result.a.thread_id, result.a.version, result.b.thread_id, result.b.version) == (parent.id, 4, deeper.id, 6)
+    assert plain_rows(conversations.diff(deeper.id, parent.id).rows) == mirrored_rows(result.rows)
     assert kinds(conversations.diff(parent.id, fork.id)) == ["same", "same", "only-a"]
 
 
-def test_two_versions_of_a_thread_share_what_lies_before_a_rewind(conversations: Conversations) -> None:
+def test_two_versions_of_a_thread_share_the_messages_before_a_rewind(conversations: Conversations) -> None:
     thread = conversations.start_thread(messages=[Message.user("One"), Message.user("Two"), Message.user("Three")])
     thread.checkpoint("three", at=4)
     thread.rewind(to=2)
     thread.append(Message.user("Four"))
-    found = conversations.diff(thread.id, at="three")
-    assert found.shared == 1
-    assert [(row.kind, (row.a or row.b or found.a.messages[0]).text) for row in found.rows] == [
+    result = conversations.diff(thread.id, at="three")
+    assert result.shared == 1
+    assert [(row.kind, (row.a or row.b or result.a.messages[0]).text) for row in result.rows] == [
         ("same", "One"),
         ("only-a", "Two"),
         ("only-a", "Three"),
@@ -71,12 +71,12 @@ def test_a_redacted_message_is_redacted_on_both_sides_of_a_fork(conversations: C
     thread = conversations.start_thread(messages=[Message.user("My card is 4111"), Message.user("Thanks")])
     fork = thread.fork()
     thread.redact(2)
-    found = conversations.diff(thread.id, fork.id)
-    assert kinds(found) == ["same", "same"]
-    assert all(said is not None and said.redacted for said in found.rows[0][1:3])
+    result = conversations.diff(thread.id, fork.id)
+    assert kinds(result) == ["same", "same"]
+    assert all(side is not None and side.redacted for side in result.rows[0][1:3])
 
 
-def test_what_cannot_be_compared_is_refused(conversations: Conversations) -> None:
+def test_refuses_incomparable_threads_and_versions(conversations: Conversations) -> None:
     thread = conversations.start_thread(messages=[Message.user("Hello")])
     gone = conversations.start_thread(messages=[Message.user("Hello")])
     gone.delete()
@@ -96,7 +96,7 @@ def test_what_cannot_be_compared_is_refused(conversations: Conversations) -> Non
             call()
 
 
-def test_awaited_it_is_the_same(shared_url: str) -> None:
+def test_the_engine_gives_the_same_result(shared_url: str) -> None:
     with Conversations.open(shared_url) as conversations:
         thread = conversations.start_thread(thread_id="a", messages=[Message.user("One"), Message.user("Two")])
         fork = thread.fork(thread_id="b", at=2)
@@ -113,20 +113,20 @@ def test_awaited_it_is_the_same(shared_url: str) -> None:
     assert asyncio.run(compared()) == expected
 
 
-def test_conversations_of_one_task_are_compared_the_same_both_ways(corpus: list[dict[str, Any]], scale: float) -> None:
+def test_comparing_in_both_directions_gives_mirrored_results(corpus: list[dict[str, Any]], scale: float) -> None:
     tasks: dict[Any, list[dict[str, Any]]] = defaultdict(list)
     for value in corpus:
         tasks[value.get("metadata", {}).get("task_id")].append(value)
     pairs = [pair for values in tasks.values() for pair in combinations(values, 2)]
     assert pairs
-    found_same = 0
+    same = 0
     for values in pairs[: max(20, round(PAIRS * scale))]:
         a, b = (
             history(read_conversation(value).messages, side) for side, value in zip(("a", "b"), values, strict=True)
         )
-        found = diff(a, b)
-        assert plain_rows(diff(b, a).rows) == mirrored_rows(found.rows)
-        assert tuple(row.a for row in found.rows if row.a is not None) == a.messages
-        assert tuple(row.b for row in found.rows if row.b is not None) == b.messages
-        found_same += found.counts.same
-    assert found_same
+        result = diff(a, b)
+        assert plain_rows(diff(b, a).rows) == mirrored_rows(result.rows)
+        assert tuple(row.a for row in result.rows if row.a is not None) == a.messages
+        assert tuple(row.b for row in result.rows if row.b is not None) == b.messages
+        same += result.counts.same
+    assert same

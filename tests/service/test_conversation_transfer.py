@@ -50,12 +50,12 @@ def import_values(core: Core, *values: object) -> ImportReport:
 
 
 def export_all(core: Core, *, forks: bool = False) -> list[Any]:
-    found: list[Any] = []
+    exported: list[Any] = []
     cursor: Cursor | None = Cursor()
     while cursor is not None:
-        conversations, cursor = run(export_page(core, cursor, forks=forks))
-        found += conversations
-    return found
+        page, cursor = run(export_page(core, cursor, forks=forks))
+        exported += page
+    return exported
 
 
 def conversation(*messages: dict[str, Any], **fields: Any) -> dict[str, Any]:
@@ -86,20 +86,20 @@ def test_imports_the_samples_of_the_project(core: Core) -> None:
     assert all(each["metadata"]["topic"] for each in export_all(core))
 
 
-def test_gives_back_every_field_of_a_conversation(core: Core) -> None:
+def test_exports_every_field_of_a_conversation(core: Core) -> None:
     odd = {"big": 10**299, "float": 1.0, "none": None, "_type_": "os", "nested": [{"": [True, -0.0]}], "parent_id": "x"}
-    given = [
+    conversations = [
         conversation({**HELLO, **odd}, {**HI, "content": None}, id="a", **odd, title="T", metadata={"k": None}),
         conversation(id={"a": [1]}, title=None, metadata=None),
         conversation(HELLO, id=0, title=["x"], metadata={}),
         conversation(HELLO, id=False),
         conversation(HELLO, id=""),
     ]
-    assert import_values(core, *given).threads == 5
-    assert [canonical(each) for each in export_all(core)] == [canonical(each) for each in given]
+    assert import_values(core, *conversations).threads == 5
+    assert [canonical(each) for each in export_all(core)] == [canonical(each) for each in conversations]
 
 
-def test_a_conversation_without_an_id_is_exported_with_its_threads(core: Core) -> None:
+def test_exports_a_conversation_without_an_id_with_its_thread_id(core: Core) -> None:
     import_values(core, [HELLO], {"messages": [HI], "id": None, "x": 1})
     listed, bare = export_all(core)
     assert listed == {"id": thread_id(read_conversation([HELLO]).key(1)), "messages": [HELLO]}
@@ -107,7 +107,7 @@ def test_a_conversation_without_an_id_is_exported_with_its_threads(core: Core) -
     assert (bare["x"], len(bare["id"])) == (1, 16)
 
 
-def test_tells_equal_conversations_without_ids_apart_by_their_occurrence(core: Core) -> None:
+def test_distinguishes_equal_conversations_without_ids_by_occurrence(core: Core) -> None:
     assert import_values(core, [HELLO], [HI], [HELLO]).threads == 3
     assert import_values(core, [HELLO], [HELLO]).skipped == 2
     report = import_values(core, [HELLO], [HELLO], [HELLO])
@@ -147,18 +147,18 @@ def test_skips_an_equal_thread_of_any_status_and_refuses_to_extend_it(core: Core
     assert core.log.last_position() == position
 
 
-def test_refuses_a_thread_that_has_moved_on_or_differs(core: Core) -> None:
+def test_refuses_a_thread_that_has_advanced_or_differs(core: Core) -> None:
     import_values(core, conversation(HELLO, x=1))
     change(core, "c", Say((Message.assistant("Something else"),)))
-    for given, said in [
+    for value, reason in [
         (conversation(HELLO, x=1), "its thread has 2"),
         (conversation(HELLO, HI, x=1), "it differs from its thread at message 2"),
         (conversation(HELLO, HI, BYE, x=1), "it differs from its thread at message 2"),
         (conversation(HELLO, {**HI, "content": "Something else"}, x=1.0), "it differs from its thread in 'x'"),
     ]:
-        report = import_values(core, given)
+        report = import_values(core, value)
         assert (report.threads, report.skipped) == (0, 0)
-        assert said in report.failed[0].error
+        assert reason in report.failed[0].error
     assert import_values(core, conversation(HELLO, {**HI, "content": "Something else"}, x=1)).skipped == 1
 
 
@@ -191,11 +191,11 @@ def test_refuses_a_thread_of_the_same_id_that_was_not_imported(core: Core) -> No
     assert "taken by another thread" in failed.error
 
 
-def test_reports_what_cannot_be_imported_and_goes_on(core: Core) -> None:
-    unread = ImportFailure("a.jsonl", 2, "It is not JSON")
+def test_reports_invalid_conversations_and_imports_the_rest(core: Core) -> None:
+    unreadable = ImportFailure("a.jsonl", 2, "It is not JSON")
     items: list[Item | ImportFailure] = [
         Item("a.jsonl", 1, conversation(HELLO, id="first")),
-        unread,
+        unreadable,
         Item("a.jsonl", 3, conversation({"role": "wizard", "content": "secret"}, id="bad")),
         Item("a.jsonl", 4, conversation({**HELLO, "n": float("nan")}, id="bad")),
         Item("a.jsonl", 5, conversation(HELLO, id="last")),
@@ -204,7 +204,7 @@ def test_reports_what_cannot_be_imported_and_goes_on(core: Core) -> None:
     progress = lambda report: seen.append(report.threads + len(report.failed))  # noqa: E731  # one line is all it is
     report = run(import_conversations(core, iter(items), progress=progress))
     assert (report.threads, report.messages, report.events) == (2, 2, 4)
-    assert report.failed[0] == unread
+    assert report.failed[0] == unreadable
     assert [failed.line for failed in report.failed] == [2, 3, 4]
     assert not any("secret" in failed.error or "\n" in failed.error for failed in report.failed)
     assert [each["id"] for each in export_all(core)] == ["first", "last"]
@@ -226,7 +226,7 @@ def test_refuses_a_message_of_fifty_megabytes_and_imports_the_rest(core: Core, t
     assert export_all(core)[0] == conversation(HELLO)
 
 
-def test_imports_at_once_meet_on_one_thread(core: Core) -> None:
+def test_concurrent_imports_write_each_thread_once(core: Core) -> None:
     values = [conversation(HELLO, HI, id=number) for number in range(20)] + [[HELLO], [HELLO]]
     reports: list[ImportReport] = []
     gate = threading.Barrier(4)
@@ -246,24 +246,24 @@ def test_imports_at_once_meet_on_one_thread(core: Core) -> None:
     assert len(export_all(core)) == 22
 
 
-def test_looks_again_when_another_import_was_faster(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retries_when_another_import_was_faster(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     import_values(core, conversation(HELLO))
     submit = ConversationLog.submit
     raced: list[Appended] = []
 
-    def beaten(log: ConversationLog, write: Write) -> Any:
+    def submit_twice(log: ConversationLog, write: Write) -> Any:
         if not raced:
             raced.append(submit(log, write).outcome.result())
         return submit(log, write)
 
-    monkeypatch.setattr(ConversationLog, "submit", beaten)
+    monkeypatch.setattr(ConversationLog, "submit", submit_twice)
     assert import_values(core, conversation(HELLO, HI)).skipped == 1
     raced.clear()
     assert import_values(core, conversation(BYE, id="new")).skipped == 1
     assert [each["messages"] for each in export_all(core)] == [[HELLO, HI], [BYE]]
 
 
-def test_imports_one_conversation_or_says_why_not(core: Core) -> None:
+def test_imports_one_conversation_or_raises_the_reason(core: Core) -> None:
     done = run(import_conversation(core, read_conversation(conversation(HELLO)), 1, "user:42"))
     assert (done.thread_id, done.messages, done.events) == (thread_id("c"), 1, 2)
     assert {event.actor for event in core.log.lineage(core.stream(done.thread_id))} == {"user:42"}
@@ -293,7 +293,7 @@ def test_exports_imported_threads_first_then_the_others_by_creation(
     assert with_forks[4] == {"id": "f", "title": "F", "messages": [HELLO]}
 
 
-def test_exports_what_was_said_since_the_import(core: Core) -> None:
+def test_exports_messages_appended_after_the_import(core: Core) -> None:
     import_values(core, conversation(HELLO, x=[1]))
     results = (FunctionResult(call_id="1", result="a"), FunctionResult(call_id="2", result={"b": 1}))
     change(core, "c", Say((Message(role="tool", contents=results),)))

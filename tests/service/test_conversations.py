@@ -48,7 +48,7 @@ def test_starts_a_thread_with_title_labels_metadata_and_messages_in_one_commit(c
     assert len(positions) == 3
 
 
-def test_gives_threads_ids_of_their_own(conversations: Conversations) -> None:
+def test_gives_each_thread_its_own_id(conversations: Conversations) -> None:
     first, second = conversations.start_thread(), conversations.start_thread()
     assert first.id != second.id
     assert conversations.thread(first.id).version == 1
@@ -64,7 +64,7 @@ def test_refuses_to_start_a_thread_whose_id_is_taken(conversations: Conversation
 @pytest.mark.parametrize(
     "thread_id", ["x" * 200, "a/b%2Fc d", "Größe 漢字 🧵", "../..", "UPPER", "~", "a\nb", "%", "'\""]
 )
-def test_takes_any_unicode_of_up_to_200_characters_as_an_id(conversations: Conversations, thread_id: str) -> None:
+def test_accepts_any_unicode_of_up_to_200_characters_as_an_id(conversations: Conversations, thread_id: str) -> None:
     thread = conversations.start_thread(thread_id=thread_id, messages=[HELLO])
     fork = thread.fork(thread_id=thread_id[:199] + "'")
     assert thread.id == thread_id
@@ -74,7 +74,7 @@ def test_takes_any_unicode_of_up_to_200_characters_as_an_id(conversations: Conve
 
 
 @pytest.mark.parametrize("thread_id", ["", "x" * 201, "x" * 10_000, "lone \ud800", cast("str", 7), cast("str", b"x")])
-def test_refuses_an_id_that_is_none(conversations: Conversations, thread_id: str) -> None:
+def test_refuses_an_invalid_id(conversations: Conversations, thread_id: str) -> None:
     for use in (
         lambda: conversations.start_thread(thread_id=thread_id),
         lambda: conversations.open_thread(thread_id),
@@ -98,14 +98,14 @@ def test_refuses_an_id_that_is_none(conversations: Conversations, thread_id: str
         {"messages": [HELLO, None]},
     ],
 )
-def test_starts_nothing_of_wrong_parts(conversations: Conversations, wrong: dict[str, Any]) -> None:
+def test_invalid_arguments_start_no_thread(conversations: Conversations, wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidContentError):
         conversations.start_thread(thread_id="mine", **wrong)
     with pytest.raises(UnknownThreadError):
         conversations.thread("mine")
 
 
-def test_begins_a_thread_only_if_it_is_not_there(conversations: Conversations) -> None:
+def test_opens_an_existing_thread_or_starts_it(conversations: Conversations) -> None:
     conversations.open_thread("mine", actor="user:1").append(HELLO)
     assert texts(conversations.open_thread("mine")) == ["Hello."]
     assert [event.actor for event in conversations.thread("mine").events()] == ["user:1", None]
@@ -119,7 +119,7 @@ def test_refuses_to_open_a_deleted_thread_or_to_start_it_again(conversations: Co
         conversations.start_thread(thread_id="mine")
 
 
-def test_names_the_thread_that_is_not_there(conversations: Conversations) -> None:
+def test_an_error_names_the_missing_thread(conversations: Conversations) -> None:
     with pytest.raises(UnknownThreadError, match="'nobody'"):
         conversations.thread("nobody")
     with pytest.raises(UnknownThreadError):
@@ -141,13 +141,13 @@ def test_keeps_tenants_apart_in_one_store(shared_url: str) -> None:
 
 
 @pytest.mark.parametrize("tenant", ["", "x" * 201])
-def test_refuses_a_tenant_that_is_none(url: str, tenant: str) -> None:
+def test_refuses_an_invalid_tenant(url: str, tenant: str) -> None:
     with pytest.raises(InvalidNameError, match="tenant"):
         Conversations.open(url, tenant=tenant)
 
 
 @pytest.mark.parametrize("wrong", ["", "memory:x", "postgres", "sqlite:", "sqlite://host/x", "file", cast("str", 7)])
-def test_refuses_a_url_that_names_no_store(wrong: str) -> None:
+def test_refuses_a_url_without_a_known_store(wrong: str) -> None:
     with pytest.raises(StoreUrlError):
         Conversations.open(wrong)
 
@@ -155,9 +155,7 @@ def test_refuses_a_url_that_names_no_store(wrong: str) -> None:
 # Listing
 
 
-def test_lists_threads_forks_and_deleted_ones_in_the_order_in_which_they_were_begun(
-    conversations: Conversations, clock: SettableClock
-) -> None:
+def test_lists_all_threads_in_order_of_creation(conversations: Conversations, clock: SettableClock) -> None:
     began = clock.move(1)
     first = conversations.start_thread("First", thread_id="z", messages=[HELLO])
     conversations.start_thread(thread_id="a").delete()
@@ -179,7 +177,7 @@ def test_lists_threads_forks_and_deleted_ones_in_the_order_in_which_they_were_be
 
 
 @pytest.mark.parametrize("page", [1, 2, 3, 7, 100])
-def test_lists_every_thread_once_whatever_the_page(
+def test_lists_every_thread_once_for_any_page_size(
     conversations: Conversations, page: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("clew.service.operations.PAGE", page)
@@ -264,7 +262,7 @@ def test_refuses_everything_after_close(url: str) -> None:
             use()
 
 
-def test_finds_everything_again_when_it_is_opened_again(shared_url: str) -> None:
+def test_reads_everything_after_reopening(shared_url: str) -> None:
     with Conversations.open(shared_url) as conversations:
         thread = conversations.start_thread("Refund", messages=[HELLO])
         thread.fork(title="What if").append(Message.user("Else."))

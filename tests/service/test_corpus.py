@@ -1,4 +1,4 @@
-"""Real conversations, forked everywhere; and forks of forks of forks."""
+"""Real conversations forked at every version, and deeply nested forks."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ DEPTH = 1_000
 def imported(
     tmp_path_factory: pytest.TempPathFactory, corpus: list[dict[str, Any]], scale: float
 ) -> list[tuple[str, list[Any], Path]]:
-    """For each sampled conversation its thread's id, its messages, and the file that holds them all."""
+    """Return the thread id and messages of each sampled conversation, and the file with all of them."""
     path = tmp_path_factory.mktemp("corpus") / "clew.db"
     sample = random.Random(7).sample(corpus, max(1, min(len(corpus), round(len(corpus) * scale))))
-    found = []
+    threads = []
     with Conversations.open(f"sqlite:///{path}?synchronous=OFF") as conversations:
         for value in sample:
             done = run(import_conversation(conversations._core, read_conversation(value), 1))
-            found.append((done.thread_id, value["messages"], path))
-    return found
+            threads.append((done.thread_id, value["messages"], path))
+    return threads
 
 
-def test_a_fork_at_any_version_has_its_parents_history_costs_one_event_and_stands_still(
+def test_a_fork_at_any_version_costs_one_event_and_keeps_its_parents_history(
     imported: list[tuple[str, list[Any], Path]],
 ) -> None:
     url = f"sqlite:///{imported[0][2]}?synchronous=OFF"
@@ -49,7 +49,7 @@ def test_a_fork_at_any_version_has_its_parents_history_costs_one_event_and_stand
                 before = log.last_position()
                 forks.append((thread.fork(at=version), version))
                 assert log.last_position() == before + 1
-            thread.append(Message.user("The parent goes on."))
+            thread.append(Message.user("The parent continues."))
             thread.rewind(to=1)
             for fork, version in forks:
                 history = fork.history()
@@ -66,7 +66,7 @@ def test_a_fork_at_any_version_has_its_parents_history_costs_one_event_and_stand
 
 
 class Statements:
-    """The SQL statements of a service's readers that touch the events."""
+    """Records the SQL statements with which a service's readers read events."""
 
     def __init__(self, conversations: Conversations) -> None:
         self.seen: list[str] = []
@@ -97,11 +97,11 @@ class Statements:
         while readers._free:
             readers._free.pop().close()
 
-    def of_events(self) -> int:
-        """How many there were since this was last asked."""
-        found = [statement for statement in self.seen if " event " in statement or " clew_event " in statement]
+    def take_count(self) -> int:
+        """Return the number of statements since the last call."""
+        statements = [statement for statement in self.seen if " event " in statement or " clew_event " in statement]
         self.seen.clear()
-        return len(found)
+        return len(statements)
 
 
 def test_reads_forks_a_thousand_deep_in_one_query(shared_url: str) -> None:
@@ -119,18 +119,18 @@ def test_reads_forks_a_thousand_deep_in_one_query(shared_url: str) -> None:
             statements = Statements(conversations)
             log = conversations._core.log
             rows = log.lineage(conversations._core.stream(thread_id))
-            lineage = statements.of_events()
-            said = [message.text for message in conversations.thread(thread_id).history()]
-            history = statements.of_events()
-            assert said == [str(number) for number in range(DEPTH)]
+            lineage = statements.take_count()
+            texts = [message.text for message in conversations.thread(thread_id).history()]
+            history = statements.take_count()
+            assert texts == [str(number) for number in range(DEPTH)]
             assert len(rows) == (2 * DEPTH if thread_id == deepest else DEPTH + 1)
             conversations.thread(thread_id).history(at=500)
-            counts[thread_id] = [lineage, history, statements.of_events()]
+            counts[thread_id] = [lineage, history, statements.take_count()]
     assert counts[deepest] == counts["flat"]
     assert counts[deepest][0] == 1
 
 
-def test_forks_and_rewinds_a_hundred_times_to_abandoned_versions(shared_url: str) -> None:
+def test_forks_and_rewinds_to_abandoned_versions_a_hundred_times(shared_url: str) -> None:
     with Conversations.open(shared_url) as conversations:
         thread = conversations.start_thread(messages=[Message.user("kept")])
         for _ in range(100):

@@ -1,4 +1,4 @@
-"""Documents of several tenants, stores and namespaces: none sees, replaces or removes another's, at any version."""
+"""Documents of several tenants, stores and namespaces are isolated from each other at every version."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Namespaces = frozenset[str]
 
 
 class Place(NamedTuple):
-    """Whose store is seen, and in which namespace."""
+    """A view: the store of a tenant, seen in one namespace."""
 
     tenant: str
     store: str
@@ -36,7 +36,7 @@ class Upsert(NamedTuple):
 
 class Remove(NamedTuple):
     place: Place
-    which: int
+    choice: int
 
 
 places = st.builds(Place, st.sampled_from(TENANTS), st.sampled_from(STORES), st.sampled_from(NAMESPACES))
@@ -45,7 +45,7 @@ removes = st.builds(Remove, places, st.integers(0, 20))
 histories = st.lists(st.one_of(upserts, upserts, removes), max_size=12)
 
 
-class Held(NamedTuple):
+class StoredDocument(NamedTuple):
     id: str
     text: str
     link: str | None
@@ -54,27 +54,27 @@ class Held(NamedTuple):
 
 @dataclass
 class Naive:
-    """What each store should hold: by tenant and store, after each of its writes."""
+    """The expected documents of each (tenant, store), now and after each write."""
 
-    now: dict[tuple[str, str], list[Held]] = field(default_factory=dict)
+    now: dict[tuple[str, str], list[StoredDocument]] = field(default_factory=dict)
     past: list[tuple[Place, int, set[str]]] = field(default_factory=list)
 
-    def shown(self, place: Place) -> list[Held]:
+    def visible(self, place: Place) -> list[StoredDocument]:
         return [each for each in self.now.get(place[:2], []) if place.namespace in each.namespaces]
 
     def texts(self, place: Place) -> set[str]:
-        return {each.text for each in self.shown(place)}
+        return {each.text for each in self.visible(place)}
 
-    def add(self, place: Place, new: Held) -> None:
-        gone = [each for each in self.shown(place) if new.link is not None and each.link == new.link]
-        self.now[place[:2]] = [each for each in self.now.get(place[:2], []) if each not in gone] + [new]
+    def add(self, place: Place, new: StoredDocument) -> None:
+        replaced = [each for each in self.visible(place) if new.link is not None and each.link == new.link]
+        self.now[place[:2]] = [each for each in self.now.get(place[:2], []) if each not in replaced] + [new]
 
-    def remove(self, place: Place, old: Held) -> None:
+    def remove(self, place: Place, old: StoredDocument) -> None:
         self.now[place[:2]].remove(old)
 
 
 @given(history=histories, embedded=st.booleans())
-def test_no_view_ever_shows_or_touches_what_is_anothers(history: list[Upsert | Remove], *, embedded: bool) -> None:
+def test_no_view_shows_or_changes_documents_of_another(history: list[Upsert | Remove], *, embedded: bool) -> None:
     asyncio.run(_check(history, embedded=embedded))
 
 
@@ -87,29 +87,29 @@ async def _check(history: list[Upsert | Remove], *, embedded: bool) -> None:
             place: await engines[place.tenant].documents(place.store, namespace=place.namespace, embedder=embedder)
             for place in every
         }
-        written: list[tuple[Place, Held]] = []
+        written: list[tuple[Place, StoredDocument]] = []
         for number, step in enumerate(history):
             if isinstance(step, Upsert):
                 own = frozenset({step.place.namespace}) | step.others
                 text = f"words of number {number}"
                 document = Document(text, source_link=step.link, namespaces=sorted(own))
                 [id_] = await stores[step.place].upsert([document])
-                held = Held(id_, text, step.link, own)
-                naive.add(step.place, held)
-                written.append((step.place, held))
+                stored = StoredDocument(id_, text, step.link, own)
+                naive.add(step.place, stored)
+                written.append((step.place, stored))
             elif written:
-                await _remove(stores, naive, step.place, written[step.which % len(written)][1])
+                await _remove(stores, naive, step.place, written[step.choice % len(written)][1])
             for place in every[number % 3 :: 3]:
                 naive.past.append((place, _version(one, place), naive.texts(place)))
         for place in every:
-            assert await _found(stores[place]) == naive.texts(place)
+            assert await _texts_in(stores[place]) == naive.texts(place)
         for place, version, expected in naive.past:
-            assert await _found(stores[place], version) == expected
+            assert await _texts_in(stores[place], version) == expected
 
 
-async def _remove(stores: dict[Place, DocumentStore], naive: Naive, place: Place, old: Held) -> None:
-    """A view removes what it shows, and says that it does not know what it does not show."""
-    if old in naive.shown(place):
+async def _remove(stores: dict[Place, DocumentStore], naive: Naive, place: Place, old: StoredDocument) -> None:
+    """Check that a view removes only the documents that it shows."""
+    if old in naive.visible(place):
         await stores[place].remove(old.id)
         naive.remove(place, old)
         return
@@ -117,13 +117,13 @@ async def _remove(stores: dict[Place, DocumentStore], naive: Naive, place: Place
         await stores[place].remove(old.id)
     except UnknownDocumentError:
         return
-    message = "a document was removed that the namespace does not show"
+    message = "the view removed a document that it does not show"
     raise AssertionError(message)
 
 
-async def _found(store: DocumentStore, at: int | None = None) -> set[str]:
-    found = await store.search("words number of", top=EVERY, at=at)
-    return {passage.text for passage in found}
+async def _texts_in(store: DocumentStore, at: int | None = None) -> set[str]:
+    passages = await store.search("words number of", top=EVERY, at=at)
+    return {passage.text for passage in passages}
 
 
 def _version(engine: Engine, place: Place) -> int:
@@ -131,5 +131,5 @@ def _version(engine: Engine, place: Place) -> int:
 
 
 def _of_tenant(engine: Engine, tenant: str) -> Engine:
-    """The engine of another tenant on the same store: what is remembered and the index of vectors are shared."""
+    """Return the engine of another tenant on the same store; caches and the vector index are shared."""
     return Engine(replace(engine._core, tenant=tenant))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.service.embedders import SPOILT, Broken, CountingEmbedder
+from tests.service.embedders import SPOILT, BrokenEmbedder, CountingEmbedder
 from tests.service.settable_clock import SettableClock
 
 from clew import Document, DocumentStore, Engine, HashingEmbedder, Passage
@@ -62,15 +62,15 @@ def texts(found: Sequence[Passage]) -> set[str]:
     return {passage.text for passage in found}
 
 
-def void(_: object) -> None:
-    """What comes back is of no interest."""
+def ignore(_: object) -> None:
+    """Discard the value."""
 
 
 async def everything(store: DocumentStore, **options: Any) -> set[str]:
     return texts(await store.search("words", top=100, **options))
 
 
-def test_finds_a_passage_with_its_source_in_its_namespace_and_in_no_other(url: str) -> None:
+def test_finds_a_passage_with_its_source_only_in_its_namespace(url: str) -> None:
     async def work(engine: Engine) -> None:
         embedder = CountingEmbedder()
         store = await engine.documents("Memories", namespace="group/g2", embedder=embedder)
@@ -99,7 +99,7 @@ def test_a_second_upsert_of_a_link_leaves_one_live_document_and_both_events(url:
     on(url, work)
 
 
-def test_of_one_link_twice_in_an_upsert_the_last_stays(url: str) -> None:
+def test_the_last_document_of_a_link_in_an_upsert_wins(url: str) -> None:
     async def work(engine: Engine) -> None:
         store = await engine.documents("Memories", namespace="n")
         assert len(await store.upsert([doc("one words", "l"), doc("two words", "l")])) == 2
@@ -109,7 +109,7 @@ def test_of_one_link_twice_in_an_upsert_the_last_stays(url: str) -> None:
     on(url, work)
 
 
-def test_removal_ends_retrieval_and_at_before_it_still_finds_the_document(url: str) -> None:
+def test_a_removed_document_is_found_only_at_earlier_versions(url: str) -> None:
     clock = SettableClock()
     at = to_time(clock())
 
@@ -140,7 +140,7 @@ def test_removal_ends_retrieval_and_at_before_it_still_finds_the_document(url: s
     on(url, work, now=clock)
 
 
-def test_removes_by_id_what_the_namespace_shows_and_nothing_else(url: str) -> None:
+def test_removes_by_id_only_documents_of_the_namespace(url: str) -> None:
     async def work(engine: Engine) -> None:
         store = await engine.documents("Memories", namespace="n")
         other = await engine.documents("Memories", namespace="o")
@@ -154,7 +154,7 @@ def test_removes_by_id_what_the_namespace_shows_and_nothing_else(url: str) -> No
     on(url, work)
 
 
-def test_a_link_that_only_another_namespace_shows_is_anothers_document(url: str) -> None:
+def test_a_link_in_another_namespace_is_another_document(url: str) -> None:
     async def work(engine: Engine) -> None:
         mine = await engine.documents("Memories", namespace="n")
         theirs = await engine.documents("Memories", namespace="o")
@@ -184,7 +184,7 @@ def test_a_long_document_is_found_in_passages(url: str) -> None:
     on(url, work)
 
 
-def test_the_same_text_is_embedded_once_whoever_stores_it_and_however_often(url: str) -> None:
+def test_the_same_text_is_embedded_only_once(url: str) -> None:
     embedder = CountingEmbedder()
 
     async def work(engine: Engine) -> None:
@@ -203,7 +203,7 @@ def test_the_same_text_is_embedded_once_whoever_stores_it_and_however_often(url:
     on(url, work)
 
 
-def test_an_index_that_was_dropped_is_made_again_from_the_log_and_finds_the_same(tmp_path: Path) -> None:
+def test_a_dropped_index_is_rebuilt_from_the_log_with_equal_results(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/clew.db?synchronous=OFF"
     embedder, found = CountingEmbedder(), []
     file = tmp_path / "clew.db.vectors"
@@ -227,7 +227,7 @@ def test_an_index_that_was_dropped_is_made_again_from_the_log_and_finds_the_same
 
     on(url, fill)
     on(url, read)
-    assert embedder.texts == ["number seven words"], "the vectors are kept beside the log"
+    assert embedder.texts == ["number seven words"], "the vectors are stored next to the log"
     file.write_bytes(b"damaged" * 999)
     on(url, read)
     assert len(embedder.texts) == 21
@@ -235,7 +235,7 @@ def test_an_index_that_was_dropped_is_made_again_from_the_log_and_finds_the_same
     assert all(each == found[0] for each in found)
 
 
-def test_what_could_not_be_put_into_the_index_is_found_all_the_same(
+def test_finds_documents_that_could_not_be_indexed(
     url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work(engine: Engine) -> None:
@@ -256,9 +256,9 @@ def test_what_could_not_be_put_into_the_index_is_found_all_the_same(
 
 
 @pytest.mark.parametrize("spoilt", list(SPOILT))
-def test_an_embedder_that_fails_or_gives_nonsense_stores_nothing(spoilt: str) -> None:
+def test_a_failing_or_invalid_embedder_stores_nothing(spoilt: str) -> None:
     async def work(engine: Engine) -> None:
-        embedder = Broken(SPOILT[spoilt])
+        embedder = BrokenEmbedder(SPOILT[spoilt])
         store = await engine.documents("Memories", namespace="n", embedder=embedder)
         await store.upsert([doc("first words", "l")])
         embedder.broken = True
@@ -280,7 +280,7 @@ def test_an_embedder_that_fails_or_gives_nonsense_stores_nothing(spoilt: str) ->
 @pytest.mark.parametrize(
     ("name", "value"), [("model", "another"), ("dimensions", 5), ("model", ""), ("dimensions", None)]
 )
-def test_an_embedder_that_changed_stores_and_finds_nothing(name: str, value: Any) -> None:
+def test_a_changed_embedder_is_refused(name: str, value: Any) -> None:
     async def work(engine: Engine) -> None:
         embedder = CountingEmbedder(4)
         store = await engine.documents("Memories", namespace="n", embedder=embedder)
@@ -295,13 +295,13 @@ def test_an_embedder_that_changed_stores_and_finds_nothing(name: str, value: Any
     on("memory:", work)
 
 
-def test_the_embedder_that_is_asked_is_the_one_that_the_store_was_opened_with() -> None:
+def test_a_store_uses_the_embedder_that_opened_it() -> None:
     async def work(engine: Engine) -> None:
-        gone = Broken(SPOILT["raises"])
-        store = await engine.documents("Memories", namespace="n", embedder=gone)
+        first = BrokenEmbedder(SPOILT["raises"])
+        store = await engine.documents("Memories", namespace="n", embedder=first)
         await store.upsert([doc("first words")])
         assert await everything(store) == {"first words"}
-        gone.broken = True
+        first.broken = True
         embedder = CountingEmbedder(4)
         again = await engine.documents("Memories", namespace="n", embedder=embedder)
         assert await everything(again) == {"first words"}
@@ -310,7 +310,7 @@ def test_the_embedder_that_is_asked_is_the_one_that_the_store_was_opened_with() 
     on("memory:", work)
 
 
-def test_a_store_is_opened_only_with_the_embedder_that_it_began_with(url: str) -> None:
+def test_a_store_opens_only_with_its_first_embedder(url: str) -> None:
     async def work(engine: Engine) -> None:
         await engine.documents("Memories", namespace="n", embedder=HashingEmbedder(1_536))
         await engine.documents("Memories", namespace="o", embedder=HashingEmbedder(1_536))
@@ -333,7 +333,7 @@ def test_a_store_is_opened_only_with_the_embedder_that_it_began_with(url: str) -
 
 
 @pytest.mark.parametrize("namespace", [None, "", "  ", 7])
-def test_retrieval_without_a_namespace_is_an_error(namespace: Any) -> None:
+def test_a_store_needs_a_namespace(namespace: Any) -> None:
     async def work(engine: Engine) -> None:
         with pytest.raises(ScopeError, match="namespace"):
             await engine.documents("Memories", namespace=namespace)
@@ -342,7 +342,7 @@ def test_retrieval_without_a_namespace_is_an_error(namespace: Any) -> None:
     on("memory:", work)
 
 
-def test_a_store_needs_a_name_and_one_that_stands_for_no_facts(url: str) -> None:
+def test_a_store_needs_a_name_without_facts(url: str) -> None:
     async def work(engine: Engine) -> None:
         for name in (None, ""):
             with pytest.raises(ScopeError):
@@ -374,15 +374,13 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "kind", "said"), REFUSED, ids=range(len(REFUSED)))
-def test_refuses_what_cannot_be_stored_before_anything_is_embedded(
-    given: Any, kind: type[Exception], said: str
-) -> None:
+@pytest.mark.parametrize(("documents", "kind", "reason"), REFUSED, ids=range(len(REFUSED)))
+def test_refuses_invalid_documents_before_embedding(documents: Any, kind: type[Exception], reason: str) -> None:
     async def work(engine: Engine) -> None:
         embedder = CountingEmbedder()
         store = await engine.documents("Memories", namespace="n", embedder=embedder)
-        with pytest.raises(kind, match=said):
-            await store.upsert(given)
+        with pytest.raises(kind, match=reason):
+            await store.upsert(documents)
         assert (embedder.texts, events(engine)) == ([], ["scope-opened"])
 
     on("memory:", work)
@@ -401,17 +399,17 @@ def test_refuses_a_document_of_100_megabytes() -> None:
     on("memory:", work)
 
 
-def test_stores_what_was_given_though_the_caller_changes_it_meanwhile() -> None:
+def test_stores_a_document_as_given_even_if_the_caller_changes_it() -> None:
     async def work(engine: Engine) -> None:
-        embedder, given = CountingEmbedder(), Document("first words", namespaces=["n"], metadata={"a": [1]})
+        embedder, document = CountingEmbedder(), Document("first words", namespaces=["n"], metadata={"a": [1]})
         store = await engine.documents("Memories", namespace="n", embedder=embedder)
 
         def change() -> None:
-            given.text, given.namespaces = "other words", ("o",)
-            given.metadata["a"] = "changed"
+            document.text, document.namespaces = "other words", ("o",)
+            document.metadata["a"] = "changed"
 
         embedder.then = change
-        await store.upsert([given])
+        await store.upsert([document])
         [found] = await store.search("words")
         assert (found.text, found.namespaces, found.metadata) == ("first words", ("n",), {"a": [1]})
         found.metadata["a"] = "changed"
@@ -453,7 +451,7 @@ def test_two_engines_on_one_file_see_what_the_other_writes(tmp_path: Path) -> No
     asyncio.run(run())
 
 
-def test_min_score_keeps_out_what_has_little_to_do_with_the_query(url: str) -> None:
+def test_min_score_excludes_passages_with_a_low_score(url: str) -> None:
     async def work(engine: Engine) -> None:
         for name, embedder in (("Words", None), ("Meanings", HashingEmbedder())):
             store = await engine.documents(name, namespace="n", embedder=embedder)
@@ -473,7 +471,7 @@ def test_min_score_keeps_out_what_has_little_to_do_with_the_query(url: str) -> N
 @pytest.mark.parametrize(
     "options", [{"top": 0}, {"top": True}, {"top": 2.5}, {"min_score": -1}, {"min_score": 2}, {"min_score": "x"}]
 )
-def test_refuses_searches_that_make_no_sense(options: dict[str, Any]) -> None:
+def test_refuses_invalid_search_options(options: dict[str, Any]) -> None:
     async def work(engine: Engine) -> None:
         store = await engine.documents("Memories", namespace="n")
         with pytest.raises(InvalidContentError):
@@ -490,7 +488,7 @@ def test_a_cancelled_upsert_stores_nothing_and_the_next_one_works() -> None:
         embedder = CountingEmbedder()
         store = await engine.documents("Memories", namespace="n", embedder=embedder)
         task = asyncio.ensure_future(store.upsert([doc("first words")]))
-        embedder.then = lambda: void(task.cancel())
+        embedder.then = lambda: ignore(task.cancel())
         with pytest.raises(asyncio.CancelledError):
             await task
         embedder.then = lambda: None
@@ -502,9 +500,7 @@ def test_a_cancelled_upsert_stores_nothing_and_the_next_one_works() -> None:
 
 
 @pytest.mark.parametrize("any_url", ["memory", "sqlite"], indirect=True)  # a server with pgvector needs no numpy
-def test_says_what_to_install_before_a_store_is_begun_that_could_not_be_searched(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_the_missing_extra_before_it_creates_a_store(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # With pgvector a PostgreSQL server compares vectors by itself.
     monkeypatch.setitem(statements("vectors.sql"), "can have the extension", "SELECT false")
 
@@ -529,20 +525,20 @@ def test_the_default_index_of_a_store_in_memory_is_in_memory() -> None:
     on("memory:", work)
 
 
-def test_reads_a_namespace_under_the_lock_under_which_it_is_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: set[str] = set()
+def test_search_reads_a_namespace_under_the_lock_of_its_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    locked: set[str] = set()
     lock = Caches.lock
 
-    def noted(known: Caches, stream: str) -> threading.Lock:
-        asked.add(stream)
+    def recording_lock(known: Caches, stream: str) -> threading.Lock:
+        locked.add(stream)
         return lock(known, stream)
 
     async def work(engine: Engine) -> None:
         store = await engine.documents("docs", namespace="n")
         await store.upsert([doc("A parcel was lost.")])
-        monkeypatch.setattr(Caches, "lock", noted)
+        monkeypatch.setattr(Caches, "lock", recording_lock)
         assert await store.search("parcel", top=1)
         assert not await store.search("parcel", top=1, at=1)
-        assert asked == {"default/memory/docs"}
+        assert locked == {"default/memory/docs"}
 
     on("memory:", work)

@@ -1,4 +1,4 @@
-"""The service awaited: the same essentials, cancellation, and tasks that write at once."""
+"""The engine: the essentials of the service, cancellation, and concurrent tasks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HELLO = Message.user("Hello.")
 
 @pytest.fixture
 def with_engine(url: str, clock: SettableClock) -> Callable[[Callable[[Engine], Coroutine[Any, Any, None]]], None]:
-    """Runs a coroutine function with an open engine, in an event loop of its own."""
+    """Run a coroutine function with an open engine, in a new event loop."""
 
     def run(work: Callable[[Engine], Coroutine[Any, Any, None]]) -> None:
         async def opened() -> None:
@@ -51,8 +51,8 @@ Run = Callable[[Callable[[Engine], Coroutine[Any, Any, None]]], None]
 
 
 @contextmanager
-def resting_writer(engine: Engine) -> Iterator[None]:
-    """While this is held the writer takes appends, as soon as it can, and writes none of them."""
+def paused_writer(engine: Engine) -> Iterator[None]:
+    """Pause the writer: it accepts appends but writes none of them."""
     recorder = cast("Any", engine._core.log).recorder
     if isinstance(recorder, PostgresRecorder):
         with ExitStack() as held:
@@ -64,7 +64,7 @@ def resting_writer(engine: Engine) -> Iterator[None]:
         yield
 
 
-def waiting(engine: Engine) -> int:
+def queued_writes(engine: Engine) -> int:
     recorder = cast("Any", engine._core.log).recorder
     if isinstance(recorder, PostgresRecorder):
         return recorder.datastore.pool.waiting
@@ -73,18 +73,18 @@ def waiting(engine: Engine) -> int:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let the other tasks and threads go on; the time limit of the test ends a wait in vain."""
+    """Wait for the condition while other tasks and threads run; the test's time limit ends a hopeless wait."""
     while not condition():  # noqa: ASYNC110  # what is waited for happens in a thread
         await asyncio.sleep(0.001)
 
 
-async def taken_and_waiting(engine: Engine, thread: LocalThread) -> tuple[asyncio.Task[Any], asyncio.Task[Any]]:
-    """Two appends, while the writer rests: it has taken the first and not yet the second."""
+async def append_two_while_paused(engine: Engine, thread: LocalThread) -> tuple[asyncio.Task[Any], asyncio.Task[Any]]:
+    """Append twice while the writer is paused: it has taken the first append, and the second one waits."""
     first = asyncio.create_task(thread.append(Message.user("taken")))
     await asyncio.sleep(0)
-    await until(lambda: not waiting(engine))
+    await until(lambda: not queued_writes(engine))
     second = asyncio.create_task(thread.append(Message.user("waiting")))
-    await until(lambda: waiting(engine) == 1)
+    await until(lambda: queued_writes(engine) == 1)
     return first, second
 
 
@@ -95,8 +95,8 @@ async def texts(thread: LocalThread, **at: Any) -> list[str]:
 def test_writes_and_reads_like_conversations(with_engine: Run) -> None:
     async def work(engine: Engine) -> None:
         thread = await engine.start_thread("Refund", thread_id="mine", messages=[HELLO], actor="user:1")
-        said = await thread.append(Message.assistant("Hi."))
-        assert (said.version, await thread.version, await thread.status) == (3, 3, "active")
+        message = await thread.append(Message.assistant("Hi."))
+        assert (message.version, await thread.version, await thread.status) == (3, 3, "active")
         assert [each.version for each in await thread.append([HELLO, HELLO], expected_version=3)] == [4, 5]
         assert await thread.checkpoint("here", at=3) == 3
         await thread.label(topic="x")
@@ -153,7 +153,7 @@ def test_raises_the_same_errors(with_engine: Run) -> None:
     with_engine(work)
 
 
-def test_knows_version_and_status_of_a_thread_that_it_opens(shared_url: str) -> None:
+def test_an_opened_thread_has_its_version_and_status(shared_url: str) -> None:
     async def work() -> None:
         async with Engine.open(shared_url) as engine:
             thread = await engine.start_thread(thread_id="mine", messages=[HELLO])
@@ -168,11 +168,11 @@ def test_knows_version_and_status_of_a_thread_that_it_opens(shared_url: str) -> 
 # Cancellation
 
 
-def test_a_write_cancelled_before_the_writer_began_it_is_never_stored(with_engine: Run) -> None:
+def test_a_write_cancelled_in_the_queue_is_never_stored(with_engine: Run) -> None:
     async def work(engine: Engine) -> None:
         thread = await engine.start_thread()
-        with resting_writer(engine):
-            first, second = await taken_and_waiting(engine, thread)
+        with paused_writer(engine):
+            first, second = await append_two_while_paused(engine, thread)
             second.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await second
@@ -187,8 +187,8 @@ def test_a_write_cancelled_before_the_writer_began_it_is_never_stored(with_engin
 def test_a_later_cancellation_waits_for_the_outcome_of_the_write(with_engine: Run) -> None:
     async def work(engine: Engine) -> None:
         thread = await engine.start_thread()
-        with resting_writer(engine):
-            first, second = await taken_and_waiting(engine, thread)
+        with paused_writer(engine):
+            first, second = await append_two_while_paused(engine, thread)
             for _ in range(3):
                 first.cancel()
                 await asyncio.sleep(0.01)
@@ -205,10 +205,10 @@ def test_a_later_cancellation_waits_for_the_outcome_of_the_write(with_engine: Ru
 def test_a_cancelled_write_that_was_stored_is_found_by_its_idempotency_key(with_engine: Run) -> None:
     async def work(engine: Engine) -> None:
         thread = await engine.start_thread()
-        with resting_writer(engine):
+        with paused_writer(engine):
             append = asyncio.create_task(thread.append(HELLO, idempotency_key="k", expected_version=1))
             await asyncio.sleep(0)
-            await until(lambda: not waiting(engine))
+            await until(lambda: not queued_writes(engine))
             append.cancel()
         with pytest.raises(asyncio.CancelledError):
             await append
@@ -221,10 +221,10 @@ def test_a_cancelled_write_that_was_stored_is_found_by_its_idempotency_key(with_
 def test_a_timeout_raises_its_own_error(with_engine: Run) -> None:
     async def work(engine: Engine) -> None:
         thread = await engine.start_thread()
-        with resting_writer(engine):
+        with paused_writer(engine):
             first = asyncio.create_task(thread.append(HELLO))
             await asyncio.sleep(0)
-            await until(lambda: not waiting(engine))
+            await until(lambda: not queued_writes(engine))
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.01):
                     await thread.append(Message.user("too late"))
@@ -234,13 +234,13 @@ def test_a_timeout_raises_its_own_error(with_engine: Run) -> None:
     with_engine(work)
 
 
-def test_an_append_decided_on_a_cancelled_one_is_decided_again(with_engine: Run) -> None:
+def test_an_append_after_a_cancelled_one_is_decided_again(with_engine: Run) -> None:
     async def work(engine: Engine) -> None:
         thread = await engine.start_thread()
-        with resting_writer(engine):
-            first, second = await taken_and_waiting(engine, thread)
+        with paused_writer(engine):
+            first, second = await append_two_while_paused(engine, thread)
             third = asyncio.create_task(thread.append(Message.user("third")))
-            await until(lambda: waiting(engine) == 2)
+            await until(lambda: queued_writes(engine) == 2)
             second.cancel()
             await asyncio.sleep(0.01)
         assert [(await first).version, (await third).version] == [2, 3]
@@ -262,10 +262,10 @@ def test_sixteen_tasks_on_one_thread_lose_nothing(with_engine: Run) -> None:
                 await thread.append(Message.user(f"{writer} {number}"))
 
         await asyncio.gather(*(write(writer) for writer in range(16)))
-        said = await texts(thread)
-        assert len(said) == (await thread.summary()).messages == 320
+        written = await texts(thread)
+        assert len(written) == (await thread.summary()).messages == 320
         for writer in range(16):
-            own = [text for text in said if text.startswith(f"{writer} ")]
+            own = [text for text in written if text.startswith(f"{writer} ")]
             assert own == [f"{writer} {number}" for number in range(20)]
         assert [event.messages async for event in thread.events()] == list(range(321))
 
@@ -278,10 +278,10 @@ def test_sixteen_tasks_on_one_thread_share_commits(file_url: str) -> None:
             thread = await engine.start_thread()
             writer = cast("Any", engine._core.log).recorder.datastore._writer
             before = writer.commits
-            with resting_writer(engine):
+            with paused_writer(engine):
                 appends = [asyncio.create_task(thread.append(HELLO)) for _ in range(16)]
                 await asyncio.sleep(0.01)
-            versions = [said.version for said in await asyncio.gather(*appends)]
+            versions = [message.version for message in await asyncio.gather(*appends)]
             assert versions == list(range(2, 18))
             assert writer.commits - before <= 2
 
@@ -341,20 +341,20 @@ def test_close_ends_an_iteration_that_waits_in_another_task(with_engine: Run, cl
     async def work(engine: Engine) -> None:
         thread = await engine.start_thread(messages=[HELLO])
         subscription = thread.subscribe()
-        found: list[int] = []
+        versions: list[int] = []
 
         async def follow() -> None:
             async for event in subscription:
-                found.append(event.version)  # noqa: PERF401  # the test looks at it while it grows
+                versions.append(event.version)  # noqa: PERF401  # the test looks at it while it grows
 
         following = asyncio.create_task(follow())
-        await until(lambda: len(found) == 2)
+        await until(lambda: len(versions) == 2)
         if closing == "the engine":
             await engine.close()
         else:
             subscription.close()
         await following
-        assert found == [1, 2]
+        assert versions == [1, 2]
         assert await subscription.wait(0) is None
 
     with_engine(work)

@@ -1,4 +1,4 @@
-"""Memory scopes, awaited: searched by meaning, as a thread has them, and as a model does by tools."""
+"""Memory scopes of the engine: search by meaning, scopes of a thread, and memory tools of a model."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def texts(facts: Sequence[Fact]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", [None, "", " ", 5])
-async def test_refuses_a_scope_that_is_none_at_once(engine: Engine, name: Any) -> None:
+async def test_refuses_an_invalid_scope_at_once(engine: Engine, name: Any) -> None:
     with pytest.raises(ScopeError):
         await engine.memory(name)
     thread = await engine.start_thread()
@@ -59,7 +59,7 @@ async def test_refuses_a_scope_that_is_none_at_once(engine: Engine, name: Any) -
 # With an embedder
 
 
-async def test_a_scope_records_the_embedder_that_it_is_searched_with(engine: Engine) -> None:
+async def test_a_scope_records_its_embedder(engine: Engine) -> None:
     scope = await engine.memory("user/42", embedder=HashingEmbedder(64))
     await scope.remember("Prefers kilometres")
     [listed] = [each async for each in engine.scopes()]
@@ -69,63 +69,63 @@ async def test_a_scope_records_the_embedder_that_it_is_searched_with(engine: Eng
     plain = await engine.memory("user/42")
     assert texts(await plain.facts()) == ["Prefers kilometres"]
     again = await engine.memory("user/42", embedder=HashingEmbedder(64))
-    assert texts([found.fact for found in await again.search("kilometre")]) == ["Prefers kilometres"]
+    assert texts([hit.fact for hit in await again.search("kilometre")]) == ["Prefers kilometres"]
     assert await plain.search("kilometre") == []  # by words it is another one
 
 
-async def test_a_scope_that_another_embedder_begins_meanwhile_is_refused(engine: Engine) -> None:
+async def test_refuses_a_scope_that_another_embedder_opened_meanwhile(engine: Engine) -> None:
     first = await engine.memory("user/42", embedder=HashingEmbedder(64))
     second = await engine.memory("user/42", embedder=HashingEmbedder(32))
     await first.remember("one")
-    for ask in (second.remember("two"), second.facts(), second.search("one")):
+    for call in (second.remember("two"), second.facts(), second.search("one")):
         with pytest.raises(EmbeddingMismatchError):
-            await ask
+            await call
     assert texts(await first.facts(history=True)) == ["one"]
 
 
-async def test_refuses_what_is_no_embedder(engine: Engine) -> None:
-    nothing: Any = "text-embedding-3-small"
+async def test_refuses_anything_but_an_embedder(engine: Engine) -> None:
+    wrong: Any = "text-embedding-3-small"
     with pytest.raises(EmbeddingError):
-        await engine.memory("user/42", embedder=nothing)
+        await engine.memory("user/42", embedder=wrong)
 
 
-async def test_a_search_by_meaning_finds_live_facts_of_its_scope_only(engine: Engine) -> None:
+async def test_a_search_by_meaning_finds_only_live_facts_of_its_scope(engine: Engine) -> None:
     embedder = HashingEmbedder()
     scope = await engine.memory("user/42", embedder=embedder)
     other = await engine.memory("user/7", embedder=embedder)
     old = await scope.remember("Has a labrador called Bran")
     await other.remember("Has a labrador called Conn")
-    assert texts([found.fact for found in await scope.search("labradors")]) == [old.text]
+    assert texts([hit.fact for hit in await scope.search("labradors")]) == [old.text]
     await scope.supersede(old, "Has a labrador called Rua")
-    assert texts([found.fact for found in await scope.search("labradors")]) == ["Has a labrador called Rua"]
-    assert texts([found.fact for found in await scope.search("labradors", at=2)]) == [old.text]
-    assert texts([found.fact for found in await other.search("labradors")]) == ["Has a labrador called Conn"]
+    assert texts([hit.fact for hit in await scope.search("labradors")]) == ["Has a labrador called Rua"]
+    assert texts([hit.fact for hit in await scope.search("labradors", at=2)]) == [old.text]
+    assert texts([hit.fact for hit in await other.search("labradors")]) == ["Has a labrador called Conn"]
 
 
-class Counting(HashingEmbedder):
-    """Counts how often it is asked."""
+class CallCounter(HashingEmbedder):
+    """Counts its calls."""
 
-    asked = 0
+    calls = 0
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        self.asked += 1
+        self.calls += 1
         return await super().embed(texts)
 
 
-async def test_the_embedder_that_is_asked_is_the_one_that_was_given(engine: Engine) -> None:
-    first, second = Counting(), Counting()
+async def test_uses_the_given_embedder(engine: Engine) -> None:
+    first, second = CallCounter(), CallCounter()
     scope = await engine.memory("user/42", embedder=first)
     await scope.remember("Likes tea")
     await scope.search("tea")
-    before = first.asked
+    before = first.calls
     assert len(await (await engine.memory("user/42", embedder=second)).search("tea")) == 1
-    assert (first.asked, second.asked) == (before, 1)  # the fact has its vector already
+    assert (first.calls, second.calls) == (before, 1)  # the fact has its vector already
 
 
 # As a thread has it
 
 
-async def test_what_a_thread_remembers_has_it_as_its_provenance(engine: Engine) -> None:
+async def test_a_fact_learned_in_a_thread_has_it_as_provenance(engine: Engine) -> None:
     thread = await engine.start_thread(messages=[Message.user("I like tea"), Message.user("and jam")])
     scope = of_thread(thread)
     [tea, _] = (await thread.history()).messages
@@ -134,11 +134,13 @@ async def test_what_a_thread_remembers_has_it_as_its_provenance(engine: Engine) 
     assert (await scope.why(fact)).message == tea
     newest = await scope.remember("Likes jam")
     assert newest.learned == Provenance(thread=thread.id, version=3)
-    given = await scope.supersede(newest, "Likes honey", source=Provenance(thread="t", version=1), actor="user:42")
-    assert (given.learned, given.actor) == (Provenance(thread="t", version=1), "user:42")
+    superseding = await scope.supersede(
+        newest, "Likes honey", source=Provenance(thread="t", version=1), actor="user:42"
+    )
+    assert (superseding.learned, superseding.actor) == (Provenance(thread="t", version=1), "user:42")
 
 
-async def test_what_a_run_writes_is_written_once_however_often_its_hooks_are_called(engine: Engine) -> None:
+async def test_repeated_hooks_of_a_run_write_a_fact_only_once(engine: Engine) -> None:
     thread = await engine.start_thread()
     before = await (await engine.memory("user/42")).remember("Likes milk")
     written: list[Any] = []
@@ -161,7 +163,7 @@ async def test_what_a_run_writes_is_written_once_however_often_its_hooks_are_cal
     assert await scope.remember("Likes tea", idempotency_key="k") != written[0][0]
 
 
-async def test_a_scope_tells_a_thread_which_versions_were_read(engine: Engine) -> None:
+async def test_a_scope_of_a_thread_records_the_versions_read(engine: Engine) -> None:
     thread = await engine.start_thread()
     scope = of_thread(thread)
     assert list(scope.reads) == []
@@ -175,25 +177,25 @@ async def test_a_scope_tells_a_thread_which_versions_were_read(engine: Engine) -
     assert plain.reads == ()
 
 
-async def test_a_thread_as_of_a_cut_searches_what_it_knows(engine: Engine) -> None:
+async def test_a_fork_with_as_of_memory_searches_facts_up_to_its_cut_and_its_own(engine: Engine) -> None:
     thread = await engine.start_thread()
     fork = await thread.fork(memory="as-of")
     await of_thread(thread).remember("Likes tea")
     await of_thread(fork).remember("Likes green tea")
-    assert texts([found.fact for found in await of_thread(fork).search("tea")]) == ["Likes green tea"]
+    assert texts([hit.fact for hit in await of_thread(fork).search("tea")]) == ["Likes green tea"]
     with pytest.raises(UnknownFactError):
         await of_thread(fork).why((await of_thread(thread).facts())[0])
 
 
-async def test_a_thread_promotes_as_who_runs_on_it(engine: Engine) -> None:
+async def test_a_thread_promotes_facts_as_its_actor(engine: Engine) -> None:
     thread = await engine.start_thread()
     fact = await of_thread(thread).remember("Returns take 5 days")
     app = await engine.memory("app")
     first, second = [await of_thread(thread).promote(fact, to=app) for _ in range(2)]
     assert (first, first.actor, first.learned) == (second, "agent:a", fact.learned)
-    nothing: Any = None
+    no_scope: Any = None
     with pytest.raises(ScopeError):
-        await of_thread(thread).promote(fact, to=nothing)
+        await of_thread(thread).promote(fact, to=no_scope)
 
 
 async def test_many_tasks_write_to_one_scope(engine: Engine) -> None:
@@ -206,7 +208,7 @@ async def test_many_tasks_write_to_one_scope(engine: Engine) -> None:
 
 
 class Passing(ContextProvider):
-    """Passes on what a scope knows."""
+    """Provides the facts of a scope."""
 
     scope = "user/42"
 
@@ -216,7 +218,7 @@ class Passing(ContextProvider):
         return Context(instructions=" ".join(texts(facts)), facts=facts)
 
 
-async def test_used_by_names_the_model_calls_that_were_given_a_fact(engine: Engine) -> None:
+async def test_used_by_names_the_model_calls_that_received_a_fact(engine: Engine) -> None:
     scope = await engine.memory("user/42")
     fact, other = await scope.remember("Likes tea"), await (await engine.memory("user/7")).remember("Likes jam")
     assert await scope.used_by(fact) == []
@@ -244,7 +246,7 @@ async def test_used_by_names_every_model_call_of_a_run(engine: Engine, every: bo
     scope, thread = await engine.memory("user/42"), await engine.start_thread()
     fact = await scope.remember("Likes tea")
 
-    class Often(Passing):
+    class EveryCall(Passing):
         every_model_call = every
 
     async def boil() -> str:
@@ -252,7 +254,7 @@ async def test_used_by_names_every_model_call_of_a_run(engine: Engine, every: bo
         return "boiling"
 
     client = ScriptedChatClient([called("boil"), called("boil"), "Here you are."])
-    agent = Agent(client, engine=engine, name="Host", tools=[tool(boil)], context_providers=Often())
+    agent = Agent(client, engine=engine, name="Host", tools=[tool(boil)], context_providers=EveryCall())
     await agent.run("Tea, please", thread=thread)
     events = [event async for event in thread.events()]
     calls = [event.version for event in events if event.type == "model-called"]
@@ -266,7 +268,7 @@ async def test_used_by_names_every_model_call_of_a_run(engine: Engine, every: bo
 
 
 class Tools:
-    """The tools of a scope, called as a run calls them."""
+    """Calls the tools of a scope as a run does."""
 
     def __init__(self, scope: MemoryScope, thread: Any = None) -> None:
         self.tools = {each.name: each for each in scope.tools()}
@@ -302,7 +304,7 @@ async def test_a_model_stores_looks_up_changes_and_clears_memories(engine: Engin
     assert isinstance(await call("update_memory", f'{{"id": "{secret.id}", "text": "x"}}'), UnknownFactError)
 
 
-async def test_a_memory_that_a_model_stores_says_in_which_thread(engine: Engine) -> None:
+async def test_a_memory_stored_by_a_model_names_its_thread(engine: Engine) -> None:
     thread = await engine.start_thread(messages=[Message.user("I like tea")])
     scope = await engine.memory("user/42")
     await Tools(scope, thread)("store_memory", '{"text": "Likes tea"}')
@@ -311,21 +313,21 @@ async def test_a_memory_that_a_model_stores_says_in_which_thread(engine: Engine)
     assert (await scope.why(fact)).message == (await thread.history()).messages[0]
 
 
-async def test_a_memory_that_a_model_stores_in_a_run_leads_to_what_the_user_said(engine: Engine) -> None:
+async def test_a_memory_stored_in_a_run_leads_to_the_users_message(engine: Engine) -> None:
     scope, thread = await engine.memory("user/42"), await engine.start_thread()
     client = ScriptedChatClient([called("store_memory", text="Likes tea"), "Noted."])
     agent = Agent(client, engine=engine, name="Keeper", tools=scope.tools())
     await agent.run("I like tea", thread=thread)
     [fact] = await scope.facts()
-    said = (await thread.history()).messages[0]
+    message = (await thread.history()).messages[0]
     why = await scope.why(fact)
-    assert (why.message, why.version, why.redacted) == (said, said.version, False)
-    await thread.redact(said)
+    assert (why.message, why.version, why.redacted) == (message, message.version, False)
+    await thread.redact(message)
     why = await scope.why(fact)
-    assert (why.message, why.version, why.redacted) == (None, said.version, True)
+    assert (why.message, why.version, why.redacted) == (None, message.version, True)
 
 
-async def test_a_model_clears_what_is_to_end_some_day_and_what_is_yet_to_hold(engine: Engine) -> None:
+async def test_a_model_clears_facts_with_future_validity(engine: Engine) -> None:
     scope, ahead = await engine.memory("user/42"), datetime.now(UTC) + timedelta(days=9)
     call = Tools(scope, await engine.start_thread())
     old = await scope.remember("Lives in Oslo", key="town")
@@ -337,7 +339,7 @@ async def test_a_model_clears_what_is_to_end_some_day_and_what_is_yet_to_hold(en
     assert await call("clear_memories") == {"cleared": 0, "unknown": []}
 
 
-async def test_a_model_stores_beside_what_is_to_end_some_day(engine: Engine) -> None:
+async def test_a_model_stores_a_fact_next_to_one_with_a_planned_end(engine: Engine) -> None:
     scope, ahead = await engine.memory("user/42"), datetime.now(UTC) + timedelta(days=9)
     await scope.retract(await scope.remember("Lives in Oslo", key="town"), valid_to=ahead)
     await Tools(scope, await engine.start_thread())("store_memory", '{"text": "Lives in Rome", "key": "town"}')
@@ -345,28 +347,28 @@ async def test_a_model_stores_beside_what_is_to_end_some_day(engine: Engine) -> 
 
 
 @pytest.mark.parametrize("before", [False, True])
-async def test_calls_at_once_leave_one_memory_of_a_key(engine: Engine, *, before: bool) -> None:
+async def test_concurrent_calls_leave_one_memory_of_a_key(engine: Engine, *, before: bool) -> None:
     scope = await engine.memory("user/42")
     call = Tools(scope)
     if before:
         await call("store_memory", '{"text": "Prefers feet", "key": "units"}')
-    look, looked = scope.facts, asyncio.Barrier(2)
+    read_facts, both_read = scope.facts, asyncio.Barrier(2)
 
-    async def facts(**of: Any) -> list[Fact]:
-        found = await look(**of)
-        await looked.wait()  # neither sees what the other stores
-        return found
+    async def facts(**options: Any) -> list[Fact]:
+        result = await read_facts(**options)
+        await both_read.wait()  # neither call sees the other's write
+        return result
 
     scope.facts = facts  # type: ignore[method-assign]
-    said = ("Prefers miles", "Prefers kilometres")
-    stored = await asyncio.gather(*[call("store_memory", f'{{"text": "{text}", "key": "units"}}') for text in said])
-    assert [each["text"] for each in stored] == list(said)
+    stated = ("Prefers miles", "Prefers kilometres")
+    stored = await asyncio.gather(*[call("store_memory", f'{{"text": "{text}", "key": "units"}}') for text in stated])
+    assert [each["text"] for each in stored] == list(stated)
     del scope.facts
     assert len(await scope.facts(key="units")) == 1
-    assert {*said} <= {*texts(await scope.facts(history=True))}
+    assert {*stated} <= {*texts(await scope.facts(history=True))}
 
 
-async def test_a_call_that_is_made_again_after_another_had_its_say_stores_no_more(engine: Engine) -> None:
+async def test_a_repeated_call_after_another_write_stores_nothing(engine: Engine) -> None:
     scope = await engine.memory("user/42")
     call, other = Tools(scope), Tools(scope)
     other.calls = 9
@@ -377,7 +379,7 @@ async def test_a_call_that_is_made_again_after_another_had_its_say_stores_no_mor
     assert texts(await scope.facts()) == ["Prefers kilometres"]
 
 
-async def test_a_call_that_is_made_again_stores_once(engine: Engine) -> None:
+async def test_a_repeated_call_stores_once(engine: Engine) -> None:
     scope = await engine.memory("user/42")
     call = Tools(scope)
     for arguments in ('{"text": "Likes tea"}', '{"text": "Prefers miles", "key": "units"}'):

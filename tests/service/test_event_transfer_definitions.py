@@ -1,4 +1,4 @@
-"""Definitions of agents in Clew's own JSONL: only where they are asked for, and checked by their digests."""
+"""Definitions of agents in Clew's JSONL: exported only on request, and checked by their digests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from tests.service.moving_stores import STARTED, copied, file_of, forged, state
+from tests.service.moving_stores import STARTED, file_of, forged, import_lines, state
 
 from clew.conversations import Conversations
 from clew.domain.errors import CorruptEventError
@@ -25,7 +25,7 @@ FORM = Blob(digest(b"\xff"), "definition", b"\xff")
 
 
 def started(*tools: Blob, instructions: Blob | None = KIND, form: Blob | None = None) -> tuple[str, bytes]:
-    """The type and the stored bytes of an event that begins a run."""
+    """Return the type and stored bytes of an event that starts a run."""
     fingerprint = {"client": "chat", "tools": [tool.digest.hex() for tool in tools]}
     for name, blob in (("instructions", instructions), ("response_format", form)):
         fingerprint |= {} if blob is None else {name: blob.digest.hex()}
@@ -40,130 +40,134 @@ def exported(store: Conversations) -> list[bytes]:
     return list(store.export_events(definitions=True))
 
 
-def named(lines: list[bytes]) -> list[Blob | str]:
-    """The blobs of a file, and for each event its type."""
-    said = [read_line(line) for line in lines[1:-1]]
-    return [each if isinstance(each, Blob) else each.row.type for each in said]  # type: ignore[union-attr]  # an event's
+def blobs_and_types(lines: list[bytes]) -> list[Blob | str]:
+    """Return the blobs of a file and the type of each event, in order."""
+    entries = [read_line(line) for line in lines[1:-1]]
+    return [each if isinstance(each, Blob) else each.row.type for each in entries]  # type: ignore[union-attr]  # an event's
 
 
-def there(store: Conversations) -> list[Blob]:
+def stored_definitions(store: Conversations) -> list[Blob]:
     return [blob for blob in (KIND, TOOL, FORM) if store._core.log.blob(blob.digest) is not None]
 
 
 @pytest.fixture
 def source() -> Iterator[Conversations]:
-    """Two threads, on which agents ran, and of whose definitions one is missing."""
+    """Return a store with two threads with runs; one of their definitions is missing."""
     with Conversations.open("memory:") as store:
-        copied(store, file_of(*forged(("thread-started", STARTED), started(TOOL), started(TOOL, form=FORM))))
+        import_lines(store, file_of(*forged(("thread-started", STARTED), started(TOOL), started(TOOL, form=FORM))))
         missing = Blob(digest(b"gone"), "definition", b"gone")
-        copied(store, file_of(*forged(("thread-started", STARTED), started(missing, TOOL), name="default/thread/g")))
+        import_lines(
+            store, file_of(*forged(("thread-started", STARTED), started(missing, TOOL), name="default/thread/g"))
+        )
         put(store, FORM, KIND, TOOL)
         yield store
 
 
-def test_definitions_are_not_exported_unless_they_are_asked_for(source: Conversations) -> None:
+def test_exports_definitions_only_on_request(source: Conversations) -> None:
     lines = list(source.export_events())
     assert not any(b'"blob"' in line for line in lines)
     assert not any(blob.data in line for blob in (KIND, TOOL) for line in lines)
     with Conversations.open("memory:") as copy:
-        assert copied(copy, lines).definitions == 0
-        assert there(copy) == []
+        assert import_lines(copy, lines).definitions == 0
+        assert stored_definitions(copy) == []
 
 
-def test_each_definition_comes_once_before_the_first_event_that_names_it(source: Conversations) -> None:
+def test_exports_each_definition_once_before_the_first_event_that_names_it(source: Conversations) -> None:
     lines = exported(source)
-    began, ran = "thread-started", "run-started"
-    assert named(lines) == [began, KIND, TOOL, ran, FORM, ran, began, ran]
+    thread, run = "thread-started", "run-started"
+    assert blobs_and_types(lines) == [thread, KIND, TOOL, run, FORM, run, thread, run]
     assert json.loads(lines[-1]) == {"end": {"threads": 2, "events": 5, "blobs": 3}}
 
 
-def test_asyncio_exports_the_same(source: Conversations, url: str) -> None:
+def test_the_engine_exports_the_same(source: Conversations, url: str) -> None:
     async def move() -> list[bytes]:
         async with Engine.open(url) as engine:
-            found = await engine.import_events(io.BytesIO(b"".join(exported(source))))
-            assert found.definitions == 3
+            result = await engine.import_events(io.BytesIO(b"".join(exported(source))))
+            assert result.definitions == 3
             assert [line async for line in engine.export_events()] == list(source.export_events())
             return [line async for line in engine.export_events(definitions=True)]
 
     assert asyncio.run(move()) == exported(source)
 
 
-def test_the_schemas_of_tools_that_context_providers_gave_are_definitions_too() -> None:
-    given = ("context-provided", state(provider="memory", tools=[TOOL.digest.hex()]))
+def test_exports_the_tool_schemas_of_context_providers() -> None:
+    provided = ("context-provided", state(provider="memory", tools=[TOOL.digest.hex()]))
     with Conversations.open("memory:") as store, Conversations.open("memory:") as copy:
-        copied(store, file_of(*forged(("thread-started", STARTED), started(), given)))
+        import_lines(store, file_of(*forged(("thread-started", STARTED), started(), provided)))
         put(store, KIND, TOOL)
-        assert copied(copy, exported(store)).definitions == 2
-        assert there(copy) == [KIND, TOOL]
+        assert import_lines(copy, exported(store)).definitions == 2
+        assert stored_definitions(copy) == [KIND, TOOL]
 
 
-def test_a_copy_with_definitions_gives_equal_bytes(source: Conversations, url: str) -> None:
+def test_a_copy_with_definitions_exports_equal_bytes(source: Conversations, url: str) -> None:
     lines = exported(source)
     with Conversations.open(url) as copy:
-        found = copied(copy, lines)
-        assert (found.events, found.definitions, found.failed) == (5, 3, [])
+        result = import_lines(copy, lines)
+        assert (result.events, result.definitions, result.failed) == (5, 3, [])
         assert exported(copy) == lines
         assert list(copy.export_events()) == list(source.export_events())
         assert copy.verify().first_bad is None
-        assert copied(copy, lines).definitions == 0
+        assert import_lines(copy, lines).definitions == 0
 
 
-def test_definitions_reach_a_copy_that_has_the_events(source: Conversations) -> None:
+def test_an_import_adds_definitions_to_existing_events(source: Conversations) -> None:
     with Conversations.open("memory:") as copy:
-        copied(copy, source.export_events())
+        import_lines(copy, source.export_events())
         put(copy, TOOL)
-        found = copied(copy, exported(source))
-        assert (found.events, found.skipped, found.definitions) == (0, 5, 2)
+        result = import_lines(copy, exported(source))
+        assert (result.events, result.skipped, result.definitions) == (0, 5, 2)
         assert exported(copy) == exported(source)
 
 
-def test_a_definition_of_a_thread_that_is_refused_serves_the_others(source: Conversations) -> None:
+def test_a_definition_from_a_refused_thread_is_stored_for_the_others(source: Conversations) -> None:
     with Conversations.open("memory:") as copy:
         copy.start_thread(thread_id="f", messages=[Message.user("Mine")])
-        found = copied(copy, exported(source))
-        assert (len(found.failed), found.events) == (1, 2)
-        assert there(copy) == [KIND, TOOL, FORM]
+        result = import_lines(copy, exported(source))
+        assert (len(result.failed), result.events) == (1, 2)
+        assert stored_definitions(copy) == [KIND, TOOL, FORM]
         assert copy.verify().first_bad is None
 
 
-@pytest.mark.parametrize("keep", range(2, 10))
-def test_a_torn_file_has_the_definitions_of_what_it_has(source: Conversations, keep: int) -> None:
+@pytest.mark.parametrize("count", range(2, 10))
+def test_imports_the_definitions_of_a_torn_file_up_to_the_tear(source: Conversations, count: int) -> None:
     lines = exported(source)
     with Conversations.open("memory:") as copy:
-        assert copied(copy, lines[:keep]).torn
-        events = [name for name in named(exported(copy)) if isinstance(name, str)]
-        assert len(there(copy)) == (0, 0, 2, 3, 3, 3)[len(events)]
-        assert copied(copy, lines).failed == []
+        assert import_lines(copy, lines[:count]).torn
+        events = [name for name in blobs_and_types(exported(copy)) if isinstance(name, str)]
+        assert len(stored_definitions(copy)) == (0, 0, 2, 3, 3, 3)[len(events)]
+        assert import_lines(copy, lines).failed == []
         assert exported(copy) == lines
 
 
-def test_an_event_that_cannot_be_read_names_nothing(source: Conversations) -> None:
+def test_an_unreadable_event_names_no_definition(source: Conversations) -> None:
     rows = (("thread-started", STARTED), ("run-started", b"\1key\xff"))
     odd = started(instructions=Blob(b"", "definition", b""))
     lines = file_of(*forged(*rows, odd, name="default/thread/h"))
-    assert copied(source, lines).events == 3
-    assert len(named(exported(source))) == 11
+    assert import_lines(source, lines).events == 3
+    assert len(blobs_and_types(exported(source))) == 11
     blob, wrong = write_line(KIND), [*lines]
     wrong.insert(3, blob)
     damaged = file_of(*forged(rows[0], ("run-started", bytes(17) + b"{"), name="default/thread/h"))
     damaged.insert(2, blob)
     for each, place in ((wrong, 5), (damaged, 4)):
         with Conversations.open("memory:") as copy:
-            ((line, error),) = copied(copy, each).failed
+            ((line, error),) = import_lines(copy, each).failed
             assert line == place
             assert "is not named by the event after it" in str(error)
-            assert there(copy) == []
+            assert stored_definitions(copy) == []
 
 
-def test_more_than_any_agent_has_is_refused(source: Conversations, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refuses_more_definitions_than_an_agent_can_have(
+    source: Conversations, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(event_transfer, "MOST_HELD", 20)
     with Conversations.open("memory:") as copy:
-        ((line, error),) = copied(copy, exported(source)).failed
+        ((line, error),) = import_lines(copy, exported(source)).failed
         assert line == 4
         assert "than any agent has" in str(error)
 
 
-def test_a_damaged_definition_is_neither_exported_nor_written_over(
+def test_a_damaged_definition_is_neither_exported_nor_overwritten(
     source: Conversations, conversations: Conversations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def damaged(_: bytes) -> Blob:
@@ -175,5 +179,5 @@ def test_a_damaged_definition_is_neither_exported_nor_written_over(
         exported(source)
     assert len(list(source.export_events())) == 7
     monkeypatch.setattr(conversations._core.log, "blob", damaged)
-    found = copied(conversations, lines)
-    assert (found.events, found.definitions, found.failed) == (5, 0, [])
+    result = import_lines(conversations, lines)
+    assert (result.events, result.definitions, result.failed) == (5, 0, [])

@@ -1,4 +1,4 @@
-"""Memory scopes move with the threads of their tenant, and read the same where they come to."""
+"""Memory scopes move with the threads of their tenant, and the copy reads the same."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from clew.service.operations import run
 
 
 def fill(conversations: Conversations) -> str:
-    """Two scopes and a thread, each written to by turns, and a fork that reads as of its cut; returns its id."""
+    """Write to two scopes and a thread in turns; return the id of a fork that reads memory as of its cut."""
     scope, thread = conversations.memory("user/42"), conversations.start_thread()
-    said = thread.append(Message.user("I like tea"))
-    tea = scope.remember("Likes tea", key="drink", source=Provenance(thread=thread.id, version=said.version))
+    message = thread.append(Message.user("I like tea"))
+    tea = scope.remember("Likes tea", key="drink", source=Provenance(thread=thread.id, version=message.version))
     thread.append(Message.user("Now I like coffee"))
     fork = thread.fork(memory="as-of")
     scope.supersede(tea, "Likes coffee")
     scope.promote(scope.facts()[0], to=conversations.memory("app"))
-    thread.redact(said)
+    thread.redact(message)
     return fork.id
 
 
@@ -36,7 +36,7 @@ def exported(conversations: Conversations) -> bytes:
     return b"".join(conversations.export_events())
 
 
-def test_scopes_come_with_everything_and_read_the_same(conversations: Conversations) -> None:
+def test_an_export_of_all_threads_includes_memory_scopes(conversations: Conversations) -> None:
     fork = fill(conversations)
     with Conversations.open("memory:") as copy:
         report = copy.import_events(io.BytesIO(exported(conversations)))
@@ -56,7 +56,7 @@ def test_scopes_come_with_everything_and_read_the_same(conversations: Conversati
         assert (again.events, again.threads, again.skipped) == (0, 0, report.events)
 
 
-def test_a_scope_is_gone_on_with_where_it_has_come_to(conversations: Conversations) -> None:
+def test_a_copied_scope_continues_at_its_version(conversations: Conversations) -> None:
     scope = conversations.memory("user/42")
     for number in range(SNAPSHOT_EVERY + 1):
         scope.remember(str(number))
@@ -70,14 +70,14 @@ def test_a_scope_is_gone_on_with_where_it_has_come_to(conversations: Conversatio
         assert copy.memory("user/42").facts()[-1] == added
 
 
-def test_threads_that_are_named_come_without_scopes(conversations: Conversations) -> None:
+def test_an_export_of_named_threads_has_no_scopes(conversations: Conversations) -> None:
     fork = fill(conversations)
     lines = b"".join(conversations.export_events(fork))
     assert b"/memory/" not in lines
     assert b"/memory/" in exported(conversations)
 
 
-def test_scopes_of_other_tenants_do_not_come(shared_url: str) -> None:
+def test_excludes_and_refuses_scopes_of_other_tenants(shared_url: str) -> None:
     with Conversations.open(shared_url, tenant="a") as a, Conversations.open(shared_url, tenant="b") as b:
         fill(a)
         assert b"/memory/" not in exported(b)
@@ -96,9 +96,7 @@ def test_scopes_of_other_tenants_do_not_come(shared_url: str) -> None:
         ("default/memory/", None),
     ],
 )
-def test_refuses_what_is_neither_a_thread_nor_a_scope_and_a_scope_that_is_forked(
-    stream: str, fork: Fork | None
-) -> None:
+def test_refuses_unknown_streams_and_forked_scopes(stream: str, fork: Fork | None) -> None:
     row = Row(0, stream, 2, "fact-remembered", b"", b"", None)
     with pytest.raises(ImportFormatError, match="is not the name of a thread"):
         check_stream(Entry(row, fork), "default")

@@ -1,4 +1,4 @@
-"""What is given and what is got cannot change what the service remembers; a child of a fork begins afresh."""
+"""Arguments and results are isolated from the service's caches; a forked process starts with empty caches."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from clew.service.core import BoundedCache
 HELLO = Message.user("Hello")
 
 
-def test_changing_what_was_got_changes_nothing(conversations: Conversations) -> None:
+def test_changing_a_result_changes_nothing_stored(conversations: Conversations) -> None:
     thread = conversations.start_thread(metadata={"a": {"b": 1}}, labels={"c": [1]})
     thread.checkpoint("here")
     thread.append(Message.user("Hi", metadata={"m": {"n": 1}}))
-    for got in (thread.summary(), thread.state(), thread.state(at=2), list(thread.replay())[-1][1]):
-        got.metadata["a"]["b"] = 2  # type: ignore[index, call-overload]  # JSON of any shape
-        got.labels["c"].append(2)  # type: ignore[union-attr]  # the same
-        got.checkpoints["there"] = 1
+    for result in (thread.summary(), thread.state(), thread.state(at=2), list(thread.replay())[-1][1]):
+        result.metadata["a"]["b"] = 2  # type: ignore[index, call-overload]  # JSON of any shape
+        result.labels["c"].append(2)  # type: ignore[union-attr]  # the same
+        result.checkpoints["other"] = 1
     metadata: Any = thread.history().messages[-1].metadata
     metadata["m"]["n"] = 2
     thread.append([HELLO] * (SNAPSHOT_EVERY + 1))  # a snapshot is stored now
@@ -35,14 +35,14 @@ def test_changing_what_was_got_changes_nothing(conversations: Conversations) -> 
     assert thread.history(at_message=1).messages[0].metadata == {"m": {"n": 1}}
 
 
-def test_changing_what_was_given_changes_nothing(conversations: Conversations) -> None:
+def test_changing_an_argument_changes_nothing_stored(conversations: Conversations) -> None:
     metadata: Any = {"a": {"b": 1}}
     labels: Any = {"c": [1]}
     thread = conversations.start_thread(metadata=metadata, labels=labels)
     more: Any = [1]
     thread.label(d=more)
-    for given in (metadata["a"], labels):
-        given["x"] = 1
+    for argument in (metadata["a"], labels):
+        argument["x"] = 1
     labels["c"].append(2)
     more.append(2)
     thread.append(HELLO)
@@ -62,25 +62,25 @@ def test_changing_what_was_given_changes_nothing(conversations: Conversations) -
     ],
     ids=str,
 )
-def test_a_copy_of_a_message_that_is_none_is_refused(conversations: Conversations, wrong: dict[str, Any]) -> None:
+def test_refuses_an_invalid_copy_of_a_message(conversations: Conversations, wrong: dict[str, Any]) -> None:
     thread = conversations.start_thread()
     with pytest.raises(InvalidContentError):
         thread.append(HELLO.model_copy(update=wrong))
     assert (thread.version, len(thread.history())) == (1, 0)
 
 
-def test_replay_gives_the_states_of_the_definition(conversations: Conversations) -> None:
+def test_replay_equals_evolving_the_events(conversations: Conversations) -> None:
     thread = conversations.start_thread(messages=[HELLO] * 3)
     thread.rewind(to=2)
     thread.append(Message.user("Again"))
     thread.rewind(to=4)
     state = ThreadState()
-    for event, found in thread.replay():
+    for event, replayed in thread.replay():
         state = evolve(state, event)
-        assert found == state
+        assert replayed == state
 
 
-def test_a_child_of_a_fork_appends_while_the_parent_s_threads_do(conversations: Conversations) -> None:
+def test_a_forked_process_appends_while_its_parents_threads_append(conversations: Conversations) -> None:
     thread = conversations.start_thread()
     done = threading.Event()
 
@@ -110,7 +110,7 @@ def test_a_child_of_a_fork_appends_while_the_parent_s_threads_do(conversations: 
     assert conversations.verify().first_bad is None
 
 
-def test_what_was_put_longest_ago_makes_room() -> None:
+def test_the_cache_drops_its_oldest_entry() -> None:
     recent: BoundedCache[str] = BoundedCache(2, 10)
     for name in "abc":
         recent.put(name, name)
@@ -124,7 +124,7 @@ def test_what_was_put_longest_ago_makes_room() -> None:
     assert recent.get("c") is None
 
 
-def test_a_message_of_another_thread_is_neither_redacted_nor_edited(conversations: Conversations) -> None:
+def test_refuses_to_redact_or_edit_a_message_of_another_thread(conversations: Conversations) -> None:
     one, two = conversations.start_thread(), conversations.start_thread()
     mine = one.append(Message.user("secret of one"))
     two.append(Message.user("precious of two"))
@@ -137,14 +137,14 @@ def test_a_message_of_another_thread_is_neither_redacted_nor_edited(conversation
     assert one.history().messages[0].redacted
 
 
-def test_an_expected_version_that_is_no_number_is_refused(conversations: Conversations) -> None:
+def test_refuses_an_expected_version_that_is_not_a_number(conversations: Conversations) -> None:
     thread = conversations.start_thread()
     wrong: Any = "1"
     with pytest.raises(UnknownVersionError, match="not a version"):
         thread.append(HELLO, expected_version=wrong)
 
 
-def test_one_path_or_one_id_may_stand_without_a_list(conversations: Conversations, tmp_path: Path) -> None:
+def test_accepts_one_path_or_id_without_a_list(conversations: Conversations, tmp_path: Path) -> None:
     path = tmp_path / "one.json"
     path.write_text('{"id": "a", "messages": [{"role": "user", "content": "Hello"}]}')
     assert conversations.import_files(str(path)).threads == 1
@@ -152,11 +152,11 @@ def test_one_path_or_one_id_may_stand_without_a_list(conversations: Conversation
     assert [each["id"] for each in conversations.export(summary.id)] == ["a"]
 
 
-def test_redacted_text_is_in_no_file_when_the_redaction_is_answered(file_url: str, tmp_path: Path) -> None:
+def test_redacted_text_is_in_no_file_after_the_redaction_returns(file_url: str, tmp_path: Path) -> None:
     with Conversations.open(file_url) as conversations:
         thread = conversations.start_thread()
         for number in range(10):
-            said = thread.append(Message.user(f"canary {number}"), idempotency_key=f"key {number}")
+            message = thread.append(Message.user(f"canary {number}"), idempotency_key=f"key {number}")
             assert any(b"canary" in each.read_bytes() for each in tmp_path.iterdir())
-            thread.redact(said)
+            thread.redact(message)
             assert [each.name for each in tmp_path.iterdir() if b"canary" in each.read_bytes()] == []

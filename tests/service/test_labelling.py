@@ -1,4 +1,4 @@
-"""Labels under any name: as a mapping, by keyword, or both."""
+"""Setting labels with any name: by mapping, keyword or both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from clew.engine import Engine
 AWKWARD: dict[str, Any] = {"actor": "me", "self": "you", "labels": [1], "": "nameless", "two words": True}
 
 
-def test_a_mapping_takes_labels_of_any_name(conversations: Conversations) -> None:
+def test_a_mapping_accepts_labels_of_any_name(conversations: Conversations) -> None:
     thread = conversations.start_thread()
     thread.label(AWKWARD, actor="user:1", topic="refund")
     assert thread.summary().labels == {**AWKWARD, "topic": "refund"}
@@ -23,29 +23,29 @@ def test_a_mapping_takes_labels_of_any_name(conversations: Conversations) -> Non
     assert thread.summary().labels == {"": "nameless", "two words": True, "topic": "refund"}
 
 
-def test_what_is_given_by_keyword_comes_after_the_mapping(conversations: Conversations) -> None:
+def test_keywords_override_the_mapping(conversations: Conversations) -> None:
     thread = conversations.start_thread()
-    given = {"topic": "a"}
-    thread.label(given, topic="b")
+    labels = {"topic": "a"}
+    thread.label(labels, topic="b")
     assert thread.summary().labels == {"topic": "b"}
-    assert given == {"topic": "a"}
+    assert labels == {"topic": "a"}
 
 
-@pytest.mark.parametrize("given", [None, {}])
-def test_refuses_no_label(conversations: Conversations, given: dict[str, Any] | None) -> None:
+@pytest.mark.parametrize("labels", [None, {}])
+def test_refuses_an_empty_mapping(conversations: Conversations, labels: dict[str, Any] | None) -> None:
     with pytest.raises(InvalidContentError, match="no label was given"):
-        conversations.start_thread().label(given)
+        conversations.start_thread().label(labels)
 
 
-@pytest.mark.parametrize("given", ["topic", 5, [("topic", "refund")], {1: "one"}])
-def test_refuses_what_is_no_mapping_of_names(conversations: Conversations, given: Any) -> None:
+@pytest.mark.parametrize("labels", ["topic", 5, [("topic", "refund")], {1: "one"}])
+def test_refuses_anything_but_a_mapping_with_string_keys(conversations: Conversations, labels: Any) -> None:
     thread = conversations.start_thread()
     with pytest.raises(InvalidContentError):
-        thread.label(given)
+        thread.label(labels)
     assert thread.version == 1
 
 
-def test_the_engine_takes_them_too() -> None:
+def test_the_engine_accepts_the_same_labels() -> None:
     async def label() -> dict[str, Any]:
         async with Engine.open("memory:") as engine:
             thread = await engine.start_thread()

@@ -1,4 +1,4 @@
-"""What each status allows, and redaction."""
+"""The operations that each status allows, and redaction."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def texts(thread: LocalThread, **at: Any) -> list[str | None]:
     return [None if message.redacted else message.text for message in thread.history(**at)]
 
 
-@pytest.mark.parametrize("asked", [*WRITES, *READS])
+@pytest.mark.parametrize("operation", [*WRITES, *READS])
 @pytest.mark.parametrize("reached", list(REACH))
-def test_allows_what_the_status_allows_and_nothing_else(thread: LocalThread, reached: str, asked: str) -> None:
+def test_each_status_allows_only_its_operations(thread: LocalThread, reached: str, operation: str) -> None:
     for change in REACH[reached]:
         getattr(thread, change)()
     status, version = thread.status, thread.version
-    do = (WRITES | READS)[asked]
-    if asked in REFUSED[status]:
+    do = (WRITES | READS)[operation]
+    if operation in REFUSED[status]:
         with pytest.raises(ThreadStatusError) as caught:
             do(thread)
         assert type(caught.value) is (ThreadDeletedError if status == "deleted" else ThreadStatusError)
@@ -89,7 +89,7 @@ def test_allows_what_the_status_allows_and_nothing_else(thread: LocalThread, rea
         do(thread)
 
 
-def test_what_had_arrived_of_an_answer_goes_with_the_thread_that_is_deleted(thread: LocalThread) -> None:
+def test_deleting_a_thread_deletes_its_partial_answer(thread: LocalThread) -> None:
     log, stream = thread._core.log, thread._core.stream(thread.id)
     log.submit(Write((), {}, drafts=(Draft(stream, "run", b"words"),))).outcome.result()
     thread.end()
@@ -123,7 +123,7 @@ def test_keeps_the_reasons(thread: LocalThread) -> None:
 # Redaction
 
 
-def test_shows_a_message_redacted_in_the_thread_its_forks_its_past_and_after_rewinds(thread: LocalThread) -> None:
+def test_a_redaction_applies_to_forks_earlier_versions_and_after_rewinds(thread: LocalThread) -> None:
     fork = thread.fork()
     assert (texts(fork), texts(thread)) == (["one", "two"], ["one", "two"])
     message = thread.history().messages[0]
@@ -138,11 +138,11 @@ def test_shows_a_message_redacted_in_the_thread_its_forks_its_past_and_after_rew
     assert isinstance(event.data, MessageRedacted)
     assert (event.data.version, event.data.reason, event.actor) == (2, "private", "user:1")
     assert list(thread.events(at=2))[-1].data == Shredded("user")
-    shown = thread.history().messages[0]
-    assert (shown.role, shown.text, shown.contents, shown.event_id) == ("user", "", (), message.event_id)
+    redacted = thread.history().messages[0]
+    assert (redacted.role, redacted.text, redacted.contents, redacted.event_id) == ("user", "", (), message.event_id)
 
 
-def test_appends_the_redaction_of_an_inherited_message_to_the_thread_that_owns_it(
+def test_appends_a_redaction_to_the_thread_that_owns_the_message(
     conversations: Conversations, thread: LocalThread
 ) -> None:
     fork = thread.fork()
@@ -182,7 +182,7 @@ def test_redacts_a_message_only_once_and_nothing_but_messages(thread: LocalThrea
     assert (thread.version, fork.version) == (4, 4)
 
 
-def test_redacts_a_message_once_when_many_ask_at_once(conversations: Conversations, thread: LocalThread) -> None:
+def test_redacts_a_message_once_under_concurrent_calls(conversations: Conversations, thread: LocalThread) -> None:
     outcomes: list[object] = []
     ready = threading.Barrier(8)
 
@@ -202,14 +202,14 @@ def test_redacts_a_message_once_when_many_ask_at_once(conversations: Conversatio
     assert conversations.verify().first_bad is None
 
 
-def test_leaves_no_word_of_a_redacted_message_in_the_file(tmp_path: Path) -> None:
+def test_removes_a_redacted_message_from_the_file(tmp_path: Path) -> None:
     word = "unmistakable-secret"
     with Conversations.open(f"sqlite:///{tmp_path}/clew.db") as conversations:
         thread = conversations.start_thread(messages=[Message.user("one")])
-        said = thread.append(Message.user(f"It is {word}."), idempotency_key="k")
+        message = thread.append(Message.user(f"It is {word}."), idempotency_key="k")
         fork = thread.fork()
         assert any(word.encode() in path.read_bytes() for path in tmp_path.iterdir())
-        fork.redact(said)
+        fork.redact(message)
         assert fork.history().messages[1].redacted
     with Conversations.open(f"sqlite:///{tmp_path}/clew.db") as conversations:
         assert conversations.verify().first_bad is None

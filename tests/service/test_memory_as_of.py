@@ -1,4 +1,4 @@
-"""How threads read memory scopes: as they are, or as of a cut, with what was learned from there on."""
+"""How threads read memory scopes: live, or as of a cut with the facts that they learn later."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ HELLO = Message.user("Hello")
 NAME = "user/42"
 
 HISTORIES = 1_000
-"""Random histories of a full campaign."""
+"""The number of random histories at full scale."""
 
 
 def seen_from(conversations: Conversations, thread: Thread | None, name: str = NAME) -> Scope:
-    """A scope as a thread reads it and writes to it; without a thread as it is."""
+    """Return a scope as seen by a thread, or live without a thread."""
     return Scope(conversations._core, name, learner=None if thread is None else ThreadAccess(thread.id))
 
 
-def texts(scope: Scope, **asked: Any) -> list[str]:
-    return [fact.text for fact in run(scope_queries.facts(scope, **asked))]
+def texts(scope: Scope, **options: Any) -> list[str]:
+    return [fact.text for fact in run(scope_queries.facts(scope, **options))]
 
 
 def remember(scope: Scope, text: str, source: Provenance | None = None) -> Fact:
@@ -50,15 +50,13 @@ def thread(conversations: Conversations) -> Thread:
     return conversations.start_thread(messages=[HELLO])
 
 
-def test_a_fork_reads_scopes_as_they_are_unless_it_says_otherwise(conversations: Conversations, thread: Thread) -> None:
+def test_a_fork_reads_scopes_live_by_default(conversations: Conversations, thread: Thread) -> None:
     live, as_of = thread.fork(), thread.fork(memory="as-of")
     remember(seen_from(conversations, thread), "Likes tea")
     assert [texts(seen_from(conversations, each)) for each in (thread, live, as_of)] == [["Likes tea"]] * 2 + [[]]
 
 
-def test_a_fork_as_of_knows_what_was_there_at_the_cut_and_not_only_at_its_beginning(
-    conversations: Conversations, thread: Thread
-) -> None:
+def test_a_fork_as_of_knows_the_facts_at_its_cut(conversations: Conversations, thread: Thread) -> None:
     fact = remember(seen_from(conversations, None), "Likes tea")
     thread.append(HELLO)
     supersede(seen_from(conversations, None), fact, "Likes coffee")
@@ -68,7 +66,7 @@ def test_a_fork_as_of_knows_what_was_there_at_the_cut_and_not_only_at_its_beginn
     assert texts(seen_from(conversations, thread.fork(memory="as-of"))) == ["Likes coffee"]
 
 
-def test_a_fork_as_of_knows_what_it_learned_itself(conversations: Conversations, thread: Thread) -> None:
+def test_a_fork_as_of_knows_the_facts_that_it_learned(conversations: Conversations, thread: Thread) -> None:
     fact = remember(seen_from(conversations, None), "Likes tea")
     thread.append(HELLO)
     fork = thread.fork(memory="as-of")
@@ -82,11 +80,11 @@ def test_a_fork_as_of_knows_what_it_learned_itself(conversations: Conversations,
     run(scope_commands.retract(inside, ours, None, WriteOptions()))
     assert (texts(inside), texts(outside)) == (["Likes jam"], ["Likes coffee", "Likes jam"])
     assert texts(inside, at=3) == ["Likes tea"]
-    found = run(scope_queries.select_facts(inside))
-    assert [found.fact(number).text for number in found.numbers] == ["Likes jam"]
+    selection = run(scope_queries.select_facts(inside))
+    assert [selection.fact(number).text for number in selection.numbers] == ["Likes jam"]
 
 
-def test_forks_of_a_fork_read_as_it_does_until_they_say_otherwise(conversations: Conversations, thread: Thread) -> None:
+def test_forks_of_a_fork_inherit_its_memory_mode(conversations: Conversations, thread: Thread) -> None:
     first = thread.fork(memory="as-of")
     first.append(HELLO)
     remember(seen_from(conversations, first), "learned in the fork")
@@ -101,7 +99,7 @@ def test_forks_of_a_fork_read_as_it_does_until_they_say_otherwise(conversations:
     assert len(texts(seen_from(conversations, back))) == 3  # it was forked from the thread, which reads live
 
 
-def test_a_fork_as_of_a_fork_as_of_knows_no_more_than_that_did(conversations: Conversations, thread: Thread) -> None:
+def test_a_fork_as_of_a_fork_as_of_knows_only_its_facts(conversations: Conversations, thread: Thread) -> None:
     remember(seen_from(conversations, None), "known from the start")
     thread.append(HELLO)
     first = thread.fork(memory="as-of")
@@ -116,16 +114,16 @@ def test_a_fork_as_of_a_fork_as_of_knows_no_more_than_that_did(conversations: Co
         2,
         2,
     ]
-    supersede(seen_from(conversations, second), ours, "learned anew")
+    supersede(seen_from(conversations, second), ours, "learned again")
     third = second.fork(memory="as-of")
     assert texts(seen_from(conversations, third)) == ["known from the start", "learned in the fork"]
     second.append(HELLO)
-    assert texts(seen_from(conversations, second.fork())) == ["known from the start", "learned anew"]
-    assert texts(seen_from(conversations, second.fork(memory="as-of"))) == ["known from the start", "learned anew"]
+    assert texts(seen_from(conversations, second.fork())) == ["known from the start", "learned again"]
+    assert texts(seen_from(conversations, second.fork(memory="as-of"))) == ["known from the start", "learned again"]
     assert len(texts(seen_from(conversations, second.fork(memory="live")))) == 4
 
 
-def test_a_rewind_unlearns_nothing(conversations: Conversations, thread: Thread) -> None:
+def test_a_rewind_keeps_learned_facts(conversations: Conversations, thread: Thread) -> None:
     fork = thread.fork(memory="as-of")
     fork.append(HELLO)
     remember(seen_from(conversations, fork), "learned in the fork")
@@ -133,7 +131,7 @@ def test_a_rewind_unlearns_nothing(conversations: Conversations, thread: Thread)
     assert texts(seen_from(conversations, fork)) == ["learned in the fork"]
 
 
-def test_how_a_fork_reads_is_kept_in_snapshots(conversations: Conversations, thread: Thread) -> None:
+def test_snapshots_contain_the_memory_mode_of_a_fork(conversations: Conversations, thread: Thread) -> None:
     fork = thread.fork(memory="as-of")
     remember(seen_from(conversations, None), "learned elsewhere")
     for _ in range(3):
@@ -143,7 +141,7 @@ def test_how_a_fork_reads_is_kept_in_snapshots(conversations: Conversations, thr
     assert texts(seen_from(conversations, fork)) == []
 
 
-def test_refuses_to_read_in_another_way(conversations: Conversations, thread: Thread) -> None:
+def test_refuses_an_unknown_memory_mode(conversations: Conversations, thread: Thread) -> None:
     for wrong in ("then", "", True, "AS-OF"):
         memory: Any = wrong
         with pytest.raises(InvalidContentError, match="memory="):
@@ -156,7 +154,7 @@ def test_refuses_to_read_in_another_way(conversations: Conversations, thread: Th
 
 @dataclass
 class NaiveThread:
-    """A thread, and when each of its own versions was recorded."""
+    """A thread and the time at which each of its own versions was recorded."""
 
     id: str
     parent: NaiveThread | None = None
@@ -170,22 +168,22 @@ class NaiveThread:
 
 
 @dataclass
-class Written:
-    """Something that was written to the scope: when, at which of its versions, and where it was learned."""
+class NaiveWrite:
+    """A write to the scope: its time, its version in the scope, and where the fact was learned."""
 
-    when: int
+    time: int
     version: int
     new: str | None
     ended: str | None
     learned: tuple[NaiveThread, int] | None
 
 
-def knows(thread: NaiveThread, written: Written) -> bool:
-    """Whether a thread knows what was written, told by walking up from it to the fork that reads as of its cut."""
-    return knows_at(thread, thread.version, written)
+def knows(thread: NaiveThread, write: NaiveWrite) -> bool:
+    """Return whether a thread knows a write; walks up to the nearest fork that reads as of its cut."""
+    return knows_at(thread, thread.version, write)
 
 
-def knows_at(thread: NaiveThread, version: int, written: Written) -> bool:
+def knows_at(thread: NaiveThread, version: int, write: NaiveWrite) -> bool:
     chain: list[tuple[NaiveThread, int]] = []
     each, left = thread, version
     while each.memory is None and each.parent is not None:
@@ -194,20 +192,20 @@ def knows_at(thread: NaiveThread, version: int, written: Written) -> bool:
     if each.memory != "as-of" or each.parent is None:
         return True
     chain.append((each, left))
-    if written.when <= each.parent.recorded[each.cut]:
-        return knows_at(each.parent, each.cut, written)
-    if written.learned is None:
+    if write.time <= each.parent.recorded[each.cut]:
+        return knows_at(each.parent, each.cut, write)
+    if write.learned is None:
         return False
-    learner, learned = written.learned
+    learner, learned = write.learned
     for part, last in chain:
         if part is learner:
-            in_time = part is thread or written.when <= part.recorded.get(last, 0)
+            in_time = part is thread or write.time <= part.recorded.get(last, 0)
             return learned <= last and (learned > each.cut or in_time)
     return False
 
 
-def known(written: list[Written], thread: NaiveThread | None, upto: int) -> list[str]:
-    """The live facts, by what the thread knows of all that was written."""
+def known(written: list[NaiveWrite], thread: NaiveThread | None, upto: int) -> list[str]:
+    """Return the live facts among the writes that the thread knows."""
     live: dict[str, None] = {}
     for each in written:
         if each.version <= upto and (thread is None or knows(thread, each)):
@@ -219,12 +217,12 @@ def known(written: list[Written], thread: NaiveThread | None, upto: int) -> list
 
 
 class History:
-    """A store with one scope, and the model of it; every step is chosen by numbers."""
+    """A store with one scope and its model; random numbers choose each step."""
 
     def __init__(self, conversations: Conversations) -> None:
         self.conversations = conversations
         self.clock = 0
-        self.written: list[Written] = []
+        self.written: list[NaiveWrite] = []
         self.threads: list[NaiveThread] = []
         self.start()
 
@@ -233,49 +231,49 @@ class History:
         self.threads.append(thread)
         self._record(thread)
 
-    def say(self, which: int, *_: int) -> None:
-        thread = self._thread(which)
+    def say(self, choice: int, *_: int) -> None:
+        thread = self._thread(choice)
         self._real(thread).append(HELLO)
         self._record(thread)
 
-    def rewind(self, which: int, to: int, _: int) -> None:
-        thread = self._thread(which)
+    def rewind(self, choice: int, to: int, _: int) -> None:
+        thread = self._thread(choice)
         self._real(thread).rewind(1 + to % thread.version)
         self._record(thread)
 
-    def fork(self, which: int, at: int, how: int) -> None:
-        parent = self._thread(which)
+    def fork(self, choice: int, at: int, mode: int) -> None:
+        parent = self._thread(choice)
         cut = 1 + at % parent.version if at % 2 else parent.version
-        memory: Any = (None, "as-of", None, "live", "as-of")[how % 5]
-        made = self._real(parent).fork(at=cut, memory=memory)
-        thread = NaiveThread(made.id, parent.owner(cut), cut, memory, cut)
+        memory: Any = (None, "as-of", None, "live", "as-of")[mode % 5]
+        fork = self._real(parent).fork(at=cut, memory=memory)
+        thread = NaiveThread(fork.id, parent.owner(cut), cut, memory, cut)
         self.threads.append(thread)
         self._record(thread)
 
-    def remember(self, which: int, at: int, alone: int) -> None:
-        thread, scope = self._writer(which, alone)
+    def remember(self, choice: int, at: int, alone: int) -> None:
+        thread, scope = self._writer(choice, alone)
         source = self._source(thread, at)
         fact = remember(scope, str(len(self.written)), source)
-        self._wrote(fact.version, fact.id, None, thread, source)
+        self._record_write(fact.version, fact.id, None, thread, source)
 
-    def supersede(self, which: int, fact: int, alone: int) -> None:
-        thread, scope = self._writer(which, alone)
+    def supersede(self, choice: int, fact: int, alone: int) -> None:
+        thread, scope = self._writer(choice, alone)
         live = run(scope_queries.facts(scope))
         if live:
             old = live[fact % len(live)]
             new = supersede(scope, old, str(len(self.written)))
-            self._wrote(new.version, new.id, old.id, thread, None)
+            self._record_write(new.version, new.id, old.id, thread, None)
 
-    def retract(self, which: int, fact: int, alone: int) -> None:
-        thread, scope = self._writer(which, alone)
+    def retract(self, choice: int, fact: int, alone: int) -> None:
+        thread, scope = self._writer(choice, alone)
         live = run(scope_queries.facts(scope))
         if live:
             old = live[fact % len(live)]
             run(scope_commands.retract(scope, old, None, WriteOptions()))
-            self._wrote(self.written[-1].version + 1, None, old.id, thread, None)
+            self._record_write(self.written[-1].version + 1, None, old.id, thread, None)
 
     def compare(self, number: int) -> None:
-        """Every thread reads what the model says, at the newest version and at another one."""
+        """Check that every thread reads what the model expects, at the newest version and at another."""
         last = self.written[-1].version if self.written else 0
         for thread in (None, *self.threads):
             scope = seen_from(self.conversations, None if thread is None else self._real(thread))
@@ -284,18 +282,18 @@ class History:
                 at = 1 + number % last
                 assert [fact.id for fact in run(scope_queries.facts(scope, at=at))] == known(self.written, thread, at)
 
-    def _thread(self, which: int) -> NaiveThread:
-        return self.threads[-1 - which % min(len(self.threads), 4)]
+    def _thread(self, choice: int) -> NaiveThread:
+        return self.threads[-1 - choice % min(len(self.threads), 4)]
 
     def _real(self, thread: NaiveThread) -> Thread:
         return self.conversations.thread(thread.id)
 
-    def _writer(self, which: int, alone: int) -> tuple[NaiveThread | None, Scope]:
-        thread = None if alone % 5 == 0 else self._thread(which)
+    def _writer(self, choice: int, alone: int) -> tuple[NaiveThread | None, Scope]:
+        thread = None if alone % 5 == 0 else self._thread(choice)
         return thread, seen_from(self.conversations, None if thread is None else self._real(thread))
 
     def _source(self, thread: NaiveThread | None, at: int) -> Provenance | None:
-        """By default it is the newest version; else one of the thread's lineage, as a message of its history is."""
+        """Return no source (the newest version), or a version in the thread's lineage."""
         return None if thread is None or at % 2 else Provenance(thread=thread.id, version=1 + at % thread.version)
 
     def _record(self, thread: NaiveThread) -> None:
@@ -303,12 +301,12 @@ class History:
         self.clock += 1
         thread.recorded[thread.version] = self.clock
 
-    def _wrote(
+    def _record_write(
         self, version: int, new: str | None, ended: str | None, thread: NaiveThread | None, source: Provenance | None
     ) -> None:
         self.clock += 1
         learned = None if thread is None else (thread, thread.version if source is None else source.version)
-        self.written.append(Written(self.clock, version, new, ended, learned))
+        self.written.append(NaiveWrite(self.clock, version, new, ended, learned))
 
 
 _numbers = st.integers(0, 30)
@@ -317,7 +315,7 @@ _steps = st.sampled_from(
 )
 
 
-def test_random_histories_are_read_as_a_naive_model_reads_them(scale: float) -> None:
+def test_random_histories_agree_with_the_naive_model(scale: float) -> None:
     @settings(max_examples=math.ceil(HISTORIES * scale))
     @given(st.lists(st.tuples(_steps, _numbers, _numbers, _numbers), min_size=15, max_size=40), _numbers)
     def check(steps: list[tuple[str, int, int, int]], number: int) -> None:

@@ -1,4 +1,4 @@
-"""Whatever is written to scopes, by whatever tenant, user or agent: nobody is told of a fact of another scope."""
+"""No scope reveals facts of another scope, whatever tenants, users and agents write."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from clew.domain.memory.facts import Fact, FactOrigin
 from clew.infrastructure.hashing_embedder import HashingEmbedder
 
 CAMPAIGN = 80
-"""Made stores of a full campaign."""
+"""The number of generated stores at full scale."""
 
 TENANTS = ("a", "b", "a/memory", "%61")
 NAMES = ("user/1", "user/11", "user", "user%2F1", "USER/1", "agent/1", "a/memory/user", "é", "e\u0301", "*", "_", "a")
@@ -37,7 +37,7 @@ _writes = st.tuples(
 
 
 class Model:
-    """Scopes of several tenants in one store. Each fact says a word of its own, and ``homes`` where it may be read."""
+    """Scopes of several tenants in one store. Each fact has a unique word; ``homes`` maps it to its allowed scopes."""
 
     def __init__(self, engines: dict[str, Engine]) -> None:
         self.engines = engines
@@ -48,21 +48,21 @@ class Model:
     async def scope(self, place: Place, *, embedder: HashingEmbedder | None = None) -> MemoryScope:
         return await self.engines[place[0]].memory(place[1], embedder=embedder)
 
-    def say(self, place: Place) -> str:
+    def secret_for(self, place: Place) -> str:
         word = f"canary{len(self.homes)}x"
         self.homes[word] = {place}
         return f"the secret {word}"
 
-    async def write(self, what: str, place: Place, other: Place) -> None:
+    async def write(self, operation: str, place: Place, other: Place) -> None:
         scope = await self.scope(place)
         live = await scope.facts()
-        if what == "tool":
-            await self.tool(scope, "store_memory", {"text": self.say(place), "key": "units"})
-        elif what == "remember" or not live:
-            await scope.remember(self.say(place))
-        elif what == "supersede":
-            await scope.supersede(live[0], self.say(place))
-        elif what == "retract":
+        if operation == "tool":
+            await self.tool(scope, "store_memory", {"text": self.secret_for(place), "key": "units"})
+        elif operation == "remember" or not live:
+            await scope.remember(self.secret_for(place))
+        elif operation == "supersede":
+            await scope.supersede(live[0], self.secret_for(place))
+        elif operation == "retract":
             await scope.retract(live[-1])
         else:
             await self.promote(live[0], place, other)
@@ -84,40 +84,40 @@ class Model:
         return (await call_tool(tool, json.dumps(arguments), context)).result
 
     async def check(self, place: Place) -> None:
-        """Everything that a scope tells is its own, and what is another's is not known to it."""
+        """Check that a scope returns only its own facts and does not know others."""
         scope = await self.scope(place)
-        meant = await self.scope(place, embedder=HashingEmbedder(16))
-        told: list[Any] = [await scope.facts(), await scope.facts(history=True)]
-        for each in (scope, meant):
-            told += [await each.search("the secret", top=99), await each.search(" ".join(self.homes) or "x", top=99)]
-        told += [await self.tool(scope, "retrieve_memories", {"query": "secret", "top": 50})]
-        told += [await self.tool(scope, "retrieve_memories", {"top": 50})]
-        own = [fact.id for fact in told[1]]
+        by_meaning = await self.scope(place, embedder=HashingEmbedder(16))
+        shown: list[Any] = [await scope.facts(), await scope.facts(history=True)]
+        for each in (scope, by_meaning):
+            shown += [await each.search("the secret", top=99), await each.search(" ".join(self.homes) or "x", top=99)]
+        shown += [await self.tool(scope, "retrieve_memories", {"query": "secret", "top": 50})]
+        shown += [await self.tool(scope, "retrieve_memories", {"top": 50})]
+        own = [fact.id for fact in shown[1]]
         for home, fact in self.facts.values():
             assert (home == place) is (fact.id in own)
             if home == place:
-                told.append(flat(await scope.why(fact)))
+                shown.append(with_origins(await scope.why(fact)))
                 assert await scope.used_by(fact) == []
         foreign = [fact for home, fact in self.facts.values() if home != place]
         for fact in foreign[:2] + foreign[-1:]:
             await self.refuse(scope, fact)
-        for word in WORD.findall(repr(told)):
+        for word in WORD.findall(repr(shown)):
             assert place in self.homes[word]
 
     async def refuse(self, scope: MemoryScope, fact: Fact) -> None:
-        """A fact of another scope is not known, by whatever name."""
+        """Check that a fact of another scope is unknown under any name."""
         forms: list[Fact | str] = [fact, fact.id, fact._replace(scope=scope.name)]
-        asked = forms[len(self.homes) % 3]
-        for ask in (scope.why(asked), scope.used_by(asked), scope.supersede(asked, "x"), scope.retract(asked)):
+        foreign = forms[len(self.homes) % 3]
+        for call in (scope.why(foreign), scope.used_by(foreign), scope.supersede(foreign, "x"), scope.retract(foreign)):
             with pytest.raises(UnknownFactError):
-                await ask
+                await call
         assert "UnknownFactError" in await self.tool(scope, "update_memory", {"id": fact.id, "text": "x"})
         assert await self.tool(scope, "clear_memories", {"ids": [fact.id]}) == {"cleared": 0, "unknown": [fact.id]}
 
 
-def flat(why: FactOrigin) -> list[Fact]:
-    """The fact and those that it was promoted from, which a promotion has shown to this scope."""
-    return [why.fact, *([] if why.promoted_from is None else flat(why.promoted_from))]
+def with_origins(why: FactOrigin) -> list[Fact]:
+    """Return the fact and the facts that it was promoted from; the promotion allowed this scope to see them."""
+    return [why.fact, *([] if why.promoted_from is None else with_origins(why.promoted_from))]
 
 
 async def _check(writes: Iterable[tuple[str, Place, Place]]) -> None:
@@ -128,8 +128,8 @@ async def _check(writes: Iterable[tuple[str, Place, Place]]) -> None:
             engines[tenant] = of_tenant(first, tenant)
         model = Model(engines)
         places: dict[Place, None] = {}
-        for what, place, other in writes:
-            await model.write(what, place, other)
+        for operation, place, other in writes:
+            await model.write(operation, place, other)
             places |= {place: None, other: None}
         for place in places:
             await model.check(place)
@@ -142,11 +142,11 @@ async def _check(writes: Iterable[tuple[str, Place, Place]]) -> None:
 
 
 def of_tenant(engine: Engine, tenant: str) -> Engine:
-    """The same store, for another tenant."""
+    """Return the engine of another tenant on the same store."""
     return Engine(replace(engine._core, tenant=tenant))
 
 
-def test_nobody_is_told_of_a_fact_of_another_scope(scale: float) -> None:
+def test_no_scope_reveals_a_fact_of_another(scale: float) -> None:
     @settings(max_examples=math.ceil(CAMPAIGN * scale))
     @given(st.lists(_writes, min_size=3, max_size=10))
     def check(writes: list[tuple[str, Place, Place]]) -> None:
@@ -160,10 +160,10 @@ def test_tenants_of_one_store_do_not_see_each_others_scopes(shared_url: str) -> 
         mine = a.memory("user/42").remember("Likes tea")
         theirs = b.memory("user/42").remember("Likes jam")
         assert (a.memory("user/42").facts(), b.memory("user/42").facts()) == ([mine], [theirs])
-        assert [found.fact for found in b.memory("user/42").search("likes tea jam")] == [theirs]
+        assert [hit.fact for hit in b.memory("user/42").search("likes tea jam")] == [theirs]
         with pytest.raises(UnknownFactError):
             b.memory("user/42").why(mine)
         with pytest.raises(ScopeError):
             a.memory("user/42").promote(mine, to=b.memory("app"))
-        assert [[each.name for each in every.scopes()] for every in (a, b)] == [["user/42"], ["user/42"]]
+        assert [[each.name for each in tenant.scopes()] for tenant in (a, b)] == [["user/42"], ["user/42"]]
         assert list(b.export()) == []

@@ -1,4 +1,4 @@
-"""Finding messages by their words."""
+"""Searching messages by their words."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ WORDS = 400
 RARE = 20
 
 
-def places(found: list[Hit]) -> list[tuple[str, int]]:
-    return [(hit.thread_id, hit.version) for hit in found]
+def places(hits: list[Hit]) -> list[tuple[str, int]]:
+    return [(hit.thread_id, hit.version) for hit in hits]
 
 
-def test_finds_messages_newest_first_and_says_where_they_are(conversations: Conversations) -> None:
+def test_finds_messages_newest_first_with_their_place(conversations: Conversations) -> None:
     thread = conversations.start_thread(thread_id="a")
     thread.append(Message.user("My teapot broke.", author="Maeve"), actor="user:1")
     thread.append(
@@ -44,7 +44,7 @@ def test_finds_messages_newest_first_and_says_where_they_are(conversations: Conv
     assert places(conversations.search("teapot refund*")) == [("a", 4), ("a", 3)]
     assert places(conversations.search("teapot -broke")) == [("a", 4), ("a", 3)]
     assert places(conversations.search('"teapot broke"')) == places(conversations.search("MY")) == [("a", 2)]
-    assert conversations.search("Maeve") == [], "a name is not a word of the message"
+    assert conversations.search("Maeve") == [], "the author's name is not part of the text"
     (hit,) = conversations.search("broke")
     event = next(thread.events(after=1, at=2))
     assert hit == Hit(
@@ -68,13 +68,13 @@ def test_finds_messages_newest_first_and_says_where_they_are(conversations: Conv
     assert newest.id == "b"
 
 
-def test_a_sign_of_a_newer_unicode_is_no_part_of_a_word(conversations: Conversations) -> None:
+def test_a_newer_unicode_symbol_separates_words(conversations: Conversations) -> None:
     thread = conversations.start_thread(messages=[Message.user("great\N{THINKING FACE}tea, Gro\u0308sse")])
     for word in ("great", "tea", "grosse"):
         assert places(conversations.search(word)) == [(thread.id, 2)]
 
 
-def test_names_the_forks_that_have_a_message(conversations: Conversations) -> None:
+def test_a_hit_names_the_forks_with_the_message(conversations: Conversations) -> None:
     thread = conversations.start_thread(thread_id="root", messages=[Message.user("apple"), Message.user("pear")])
     with_both = thread.fork(thread_id="both")
     thread.fork(thread_id="first", at=2)
@@ -91,7 +91,7 @@ def test_names_the_forks_that_have_a_message(conversations: Conversations) -> No
     assert (len(hit.forks), hit.fork_count) == (10, 23)
 
 
-def test_searches_what_a_thread_has_and_no_more(conversations: Conversations) -> None:
+def test_searches_only_the_history_of_the_thread(conversations: Conversations) -> None:
     root = conversations.start_thread(thread_id="root", messages=[Message.user("tea one"), Message.user("tea two")])
     early = root.fork(thread_id="early", at=2)
     root.append(Message.user("tea three"))
@@ -109,7 +109,7 @@ def test_searches_what_a_thread_has_and_no_more(conversations: Conversations) ->
         conversations.search("tea", thread="nobody")
 
 
-def test_shows_nothing_of_deleted_threads_but_what_living_forks_have(conversations: Conversations) -> None:
+def test_finds_messages_of_a_deleted_thread_only_through_living_forks(conversations: Conversations) -> None:
     root = conversations.start_thread(thread_id="root", messages=[Message.user("apple"), Message.user("pear")])
     for each in ("one", "two"):
         root.fork(thread_id=each, at=2)
@@ -121,7 +121,7 @@ def test_shows_nothing_of_deleted_threads_but_what_living_forks_have(conversatio
         conversations.search("apple", thread="root")
 
 
-def test_pages_through_all_that_is_found(conversations: Conversations, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_through_all_hits(conversations: Conversations, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clew.service.message_search.POSITIONS", 2)
     for number in range(12):
         thread = conversations.start_thread(thread_id=f"t{number:02}", messages=[Message.user("tea")])
@@ -134,7 +134,7 @@ def test_pages_through_all_that_is_found(conversations: Conversations, monkeypat
     assert places(conversations.search("tea", before=last.position)) == everything[3:]
 
 
-def test_another_tenant_s_messages_are_never_found(shared_url: str) -> None:
+def test_never_finds_messages_of_another_tenant(shared_url: str) -> None:
     with (
         Conversations.open(shared_url, tenant="ours") as ours,
         Conversations.open(shared_url, tenant="theirs") as theirs,
@@ -149,7 +149,7 @@ def test_another_tenant_s_messages_are_never_found(shared_url: str) -> None:
             assert [each.events for each in service.usage()] == [2]
 
 
-def test_what_is_redacted_is_not_shown_though_the_index_has_it_still(tmp_path: Path) -> None:
+def test_does_not_show_redacted_messages_that_the_index_still_has(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/clew.db"
     with Conversations.open(url) as conversations:
         thread = conversations.start_thread(messages=[Message.user("canary apple"), Message.user("apple")])
@@ -160,7 +160,7 @@ def test_what_is_redacted_is_not_shown_though_the_index_has_it_still(tmp_path: P
         assert conversations.search("canary") == []
 
 
-def test_a_row_that_was_changed_is_not_shown(tmp_path: Path) -> None:
+def test_does_not_show_a_modified_row(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/clew.db"
     with Conversations.open(url) as conversations:
         thread = conversations.start_thread(messages=[Message.user("apple one"), Message.user("apple two")])
@@ -180,7 +180,7 @@ def indexed() -> Iterator[Conversations]:
 
 
 @given(text=st.text() | st.text(st.sampled_from('ab"*-():^+{}.,AND ORNEAR\\\0ä漢')))
-def test_any_text_is_searched_for_or_refused(indexed: Conversations, text: str) -> None:
+def test_accepts_or_refuses_any_query(indexed: Conversations, text: str) -> None:
     try:
         found = indexed.search(text)
     except InvalidSearchError:
@@ -188,32 +188,30 @@ def test_any_text_is_searched_for_or_refused(indexed: Conversations, text: str) 
     assert len(found) <= 1
 
 
-def test_finds_every_message_by_any_of_its_rarer_words_through_forks_until_it_is_redacted(
-    corpus: list[dict[str, Any]], scale: float
-) -> None:
+def test_finds_each_message_by_its_rare_words_until_it_is_redacted(corpus: list[dict[str, Any]], scale: float) -> None:
     chance = random.Random(3)
     with Conversations.open("memory:") as conversations:
         report = conversations.import_items(Item("corpus", line, value) for line, value in enumerate(corpus, start=1))
         assert report.failed == []
-        having: dict[str, set[tuple[str, int]]] = defaultdict(set)
+        places_of: dict[str, set[tuple[str, int]]] = defaultdict(set)
         for thread in list(conversations.threads()):
-            for said in conversations.thread(thread.id).history():
-                assert said.message is not None
-                for token in tokens(searchable(said.message.model_dump(mode="json"))):
-                    having[token.folded].add((thread.id, said.version))
-        rare = sorted(word for word, where in having.items() if len(where) <= RARE)
+            for message in conversations.thread(thread.id).history():
+                assert message.message is not None
+                for token in tokens(searchable(message.message.model_dump(mode="json"))):
+                    places_of[token.folded].add((thread.id, message.version))
+        rare = sorted(word for word, where in places_of.items() if len(where) <= RARE)
         for word in chance.sample(rare, min(len(rare), math.ceil(WORDS * scale))):
             found = conversations.search(word, limit=RARE + 1)
-            assert set(places(found)) == having[word], word
+            assert set(places(found)) == places_of[word], word
             assert all(any(part.found for part in hit.snippet) for hit in found), word
         for _ in range(5):
-            word = chance.choice([each for each in rare if having[each]])
-            thread_id, version = chance.choice(sorted(having[word]))
+            word = chance.choice([each for each in rare if places_of[each]])
+            thread_id, version = chance.choice(sorted(places_of[word]))
             fork = conversations.thread(thread_id).fork(at=version)
             assert (thread_id, version) in places(conversations.search(word, thread=fork.id, limit=RARE + 1))
             assert any(fork.id in hit.forks for hit in conversations.search(word, limit=RARE + 1))
             fork.redact(version)
-            for where in having.values():
+            for where in places_of.values():
                 where.discard((thread_id, version))
-            assert set(places(conversations.search(word, limit=RARE + 1))) == having[word]
+            assert set(places(conversations.search(word, limit=RARE + 1))) == places_of[word]
             assert (thread_id, version) not in places(conversations.search(word, thread=fork.id, limit=RARE + 1))

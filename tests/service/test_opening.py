@@ -1,4 +1,4 @@
-"""Opening a service: what cannot be opened leaves nothing open."""
+"""A service that fails to open leaves nothing open."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from clew.infrastructure.sqlite.store import SQLiteStore
 
 
 @pytest.mark.parametrize("failing", ["open_projections", "open_vectors"])
-def test_a_log_is_closed_when_the_rest_of_a_store_cannot_be_opened(
+def test_closes_the_log_when_another_part_cannot_be_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
     closed: list[str] = []
 
-    def noted(name: str) -> Any:
+    def recording_close(name: str) -> Any:
         open_part = getattr(SQLiteStore, name)
 
-        def opened(*given: Any, **more: Any) -> Any:
-            made = open_part(*given, **more)
-            close = made.close
+        def opened(*args: Any, **kwargs: Any) -> Any:
+            part = open_part(*args, **kwargs)
+            close = part.close
 
             def closing() -> None:
                 closed.append(name)
                 close()
 
-            monkeypatch.setattr(made, "close", closing)
-            return made
+            monkeypatch.setattr(part, "close", closing)
+            return part
 
         return opened
 
@@ -38,7 +38,7 @@ def test_a_log_is_closed_when_the_rest_of_a_store_cannot_be_opened(
         raise StoreUnavailableError("gone")
 
     for name in ("open_log", "open_projections"):
-        monkeypatch.setattr(SQLiteStore, name, noted(name))
+        monkeypatch.setattr(SQLiteStore, name, recording_close(name))
     monkeypatch.setattr(SQLiteStore, failing, fail)
     with pytest.raises(StoreUnavailableError, match="gone"):
         Conversations.open(f"sqlite:///{tmp_path}/clew.db")

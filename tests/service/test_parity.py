@@ -1,4 +1,4 @@
-"""The two faces have the same names: one is generated from the other."""
+"""Both APIs have the same names: the sync API is generated from the async one."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ sync_twin = tool()
 
 
 @pytest.mark.parametrize("source", sync_twin.TWINS)
-def test_the_sync_face_is_what_its_source_makes_of_it(source: str) -> None:
+def test_the_sync_api_is_up_to_date_with_its_source(source: str) -> None:
     target, _ = sync_twin.TWINS[source]
     stored = (sync_twin.PACKAGE / target).read_text(encoding="utf-8")
     assert stored == sync_twin.twin(source), f"{target} is older than {source}: run `make generate`"
 
 
-def test_nothing_of_asyncio_is_left_in_the_sync_face() -> None:
+def test_the_sync_api_contains_no_asyncio() -> None:
     for target, _ in sync_twin.TWINS.values():
         text = (sync_twin.PACKAGE / target).read_text(encoding="utf-8")
         for word in ("async", "await", "asyncio", "Engine", "clew.aio", "clew.agents", "__aenter__"):
             assert word not in text.split("\n", 1)[1], f"{word} is in {target}"
 
 
-def test_every_sentence_that_is_different_there_is_in_a_source() -> None:
+def test_each_replaced_sentence_occurs_in_a_source() -> None:
     sources = "".join((sync_twin.PACKAGE / source).read_text(encoding="utf-8") for source in sync_twin.TWINS)
     assert [prose for prose in sync_twin.PROSE if prose not in sources] == []
 
 
-def test_leaves_out_what_is_marked_and_nothing_else() -> None:
+def test_omits_only_marked_lines() -> None:
     text = (
         "def one(\n"
         "    a: int,\n"
@@ -92,7 +92,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("sync", "aio", "only"), PAIRS, ids=lambda value: getattr(value, "__name__", ""))
-def test_only_what_agents_need_is_missing_from_the_sync_face(sync: type, aio: type, only: set[str]) -> None:
+def test_the_sync_api_lacks_only_the_names_for_agents(sync: type, aio: type, only: set[str]) -> None:
     assert public(aio) - public(sync) == only
     assert public(sync) <= public(aio)
     for name in public(sync):

@@ -1,4 +1,4 @@
-"""Whatever happened, in whatever batches it was taken in: what a projection holds is what a rebuild makes."""
+"""Incremental projecting in any batches gives the same contents as a rebuild."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ catching_up = st.lists(st.tuples(st.integers(0, 59), st.integers(1, 4), st.boole
 
 @settings(max_examples=max(20, round(400 * SCALE)))
 @given(steps=steps, catching_up=catching_up, final=st.integers(1, 50))
-def test_rebuilding_equals_taking_in_as_it_comes(
+def test_rebuilding_equals_incremental_projecting(
     steps: list[tuple[str, int, int]], catching_up: list[tuple[int, int, bool, int]], final: int
 ) -> None:
     with Conversations.open("memory:", embedded=False, now=SettableClock()) as conversations:
@@ -51,7 +51,7 @@ def test_rebuilding_equals_taking_in_as_it_comes(
 
 @settings(max_examples=max(5, round(80 * SCALE)))
 @given(steps=steps, turns=st.lists(st.tuples(st.booleans(), st.integers(1, 9)), max_size=40))
-def test_processes_that_take_turns_come_to_the_same(
+def test_alternating_processes_give_the_same_contents(
     steps: list[tuple[str, int, int]], turns: list[tuple[bool, int]]
 ) -> None:
     with (

@@ -1,4 +1,4 @@
-"""Events that a projection cannot take in."""
+"""Parking events that a projection cannot apply."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.service.lengths import Lengths, Ten, filling, positions
+from tests.service.lengths import Lengths, Ten, positions, projector_of
 from tests.service.projected import History, batches_of, made, projector, rebuild
 
 from clew.conversations import Conversations
@@ -26,12 +26,12 @@ from clew.projections import Directory
 from clew.service import projection_batch
 
 
-def test_parks_an_event_that_a_projection_fails_at_and_goes_on(ten: Ten, store: SQLiteProjections) -> None:
+def test_parks_a_failing_event_and_continues(ten: Ten, store: SQLiteProjections) -> None:
     ten.conversations.thread("t").label(topic="secret")
     ten.conversations.thread("t").append(Message.user("more"))
     with batches_of(4):
         projector(ten.log, store, [Lengths(fails=["thread-labelled"]), Directory()]).drain()
-    assert positions(store) == [*range(1, 11), 12], "nothing of the event that failed is there"
+    assert positions(store) == [*range(1, 11), 12], "the failed event has no rows"
     count, (parked,) = store.parked("lengths", 9)
     assert (count, parked.position, parked.stream, parked.version) == (1, 11, "default/thread/t", 11)
     assert parked.type == "thread-labelled"
@@ -40,8 +40,8 @@ def test_parks_an_event_that_a_projection_fails_at_and_goes_on(ten: Ten, store: 
     assert store.select("directory", Query("thread"))[0]["labels"] == {"topic": "secret"}
 
 
-def test_what_is_noted_of_a_parked_event_has_nothing_of_its_content(ten: Ten, store: SQLiteProjections) -> None:
-    filling(ten.log, store, Lengths(fails=["message-appended"])).drain()
+def test_a_parked_event_does_not_reveal_its_content(ten: Ten, store: SQLiteProjections) -> None:
+    projector_of(ten.log, store, Lengths(fails=["message-appended"])).drain()
     count, parked = store.parked("lengths", 3)
     assert count == 9
     assert len(parked) == 3
@@ -62,44 +62,44 @@ class Poisoned(Lengths):
 
 
 @pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """As long as the number of events that were taken in alone; no batch ends early because the machine is slow."""
-    found: list[None] = []
+def attempts(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """Collect one entry per event that is applied alone; no batch ends early on a slow machine."""
+    calls: list[None] = []
     attempt = SQLiteSession.attempt
 
     def counted(session: SQLiteSession) -> Any:
-        found.append(None)
+        calls.append(None)
         return attempt(session)
 
     monkeypatch.setattr(SQLiteSession, "attempt", counted)
     monkeypatch.setattr(projection_batch, "LONGEST_SECONDS", float("inf"))
-    return found
+    return calls
 
 
-def test_an_event_that_a_projection_fails_at_costs_few_others_anything(
-    ten: Ten, store: SQLiteProjections, alone: list[None], monkeypatch: pytest.MonkeyPatch
+def test_a_failing_event_delays_few_others(
+    ten: Ten, store: SQLiteProjections, attempts: list[None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ten.conversations.start_thread(messages=[Message.user("word")] * 1_989)
     read: list[int] = []
-    begun: list[int] = []
+    sessions: list[int] = []
     recorded_after, session = ten.log.recorded_after, store.session
 
-    def reading(position: int, limit: int) -> Sequence[Recorded | Unreadable]:
+    def recording_read(position: int, limit: int) -> Sequence[Recorded | Unreadable]:
         read.append(position)
         return recorded_after(position, limit)
 
-    def beginning(seen: int, names: Any = None) -> Any:
-        begun.append(seen)
+    def recording_session(seen: int, names: Any = None) -> Any:
+        sessions.append(seen)
         return session(seen, names)
 
-    monkeypatch.setattr(ten.log, "recorded_after", reading)
-    monkeypatch.setattr(store, "session", beginning)
-    filling(ten.log, store, Poisoned({1_000})).drain()
+    monkeypatch.setattr(ten.log, "recorded_after", recording_read)
+    monkeypatch.setattr(store, "session", recording_session)
+    projector_of(ten.log, store, Poisoned({1_000})).drain()
     assert positions(store) == [each for each in range(1, 2_001) if each != 1_000]
     assert [each.position for each in store.parked("lengths", 9)[1]] == [1_000]
-    assert 0 < len(alone) <= projection_batch.AT_ONCE
-    assert len(begun) < 25, "each of them reads where everything stands"
-    assert read == [0], "what a failed attempt has read is there for the next"
+    assert 0 < len(attempts) <= projection_batch.AT_ONCE
+    assert len(sessions) < 25, "each session reads all positions"
+    assert read == [0], "the next attempt reuses the events of the failed one"
 
 
 @pytest.fixture(scope="module")
@@ -110,29 +110,29 @@ def many() -> Iterator[EventLog]:
     ten.conversations.close()
 
 
-def test_whatever_a_projection_fails_at_the_rest_is_taken_in_once(many: EventLog, alone: list[None]) -> None:
+def test_other_events_are_applied_once_for_any_failures(many: EventLog, attempts: list[None]) -> None:
     @given(st.sets(st.integers(1, 400), max_size=5), st.sampled_from([7, 60, 130, 8_000]))
     def check(at: set[int], size: int) -> None:
-        alone.clear()
+        attempts.clear()
         store = SQLiteProjections(None)
         with batches_of(size):
-            filling(many, store, Poisoned(at)).drain()
+            projector_of(many, store, Poisoned(at)).drain()
         assert positions(store) == [each for each in range(1, 401) if each not in at]
         assert sum(row["events"] for row in store.select("lengths", Query("sum"))) == 400 - len(at)
         assert [each.position for each in store.parked("lengths", 9)[1]] == sorted(at)
-        assert len(alone) <= projection_batch.AT_ONCE * len(at)
+        assert len(attempts) <= projection_batch.AT_ONCE * len(at)
         store.close()
 
     check()
 
 
-def test_it_is_said_that_an_event_was_parked_when_it_is_there_to_be_seen(
+def test_logs_a_parked_event_only_after_the_commit(
     log: EventLog, store: SQLiteProjections, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: object) -> None:
-        raise SQLiteUnavailableError("the disk is full, says the test")
+        raise SQLiteUnavailableError("the disk is full")
 
-    one = filling(log, store, Poisoned({5}))
+    one = projector_of(log, store, Poisoned({5}))
     with monkeypatch.context() as broken:
         broken.setattr(SQLiteSession, "move", fail)
         with pytest.raises(StoreUnavailableError):
@@ -142,20 +142,20 @@ def test_it_is_said_that_an_event_was_parked_when_it_is_there_to_be_seen(
     assert caplog.messages == ["Projection lengths continues without the event at position 5"]
 
 
-@pytest.mark.parametrize("value", [2**70, "no number", 1.5], ids=str)
-def test_parks_an_event_whose_values_the_store_cannot_take(log: EventLog, store: SQLiteProjections, value: Any) -> None:
+@pytest.mark.parametrize("value", [2**70, "not a number", 1.5], ids=str)
+def test_parks_an_event_with_values_that_the_store_refuses(log: EventLog, store: SQLiteProjections, value: Any) -> None:
     class Sums(Lengths):
         tables = (Table("event", (Column("position", "integer"), Column("sum", "integer", adds=True)), ("position",)),)
 
         def project(self, event: Recorded, _: Rows) -> Iterator[Change]:
             yield Upsert("event", {"position": event.position, "sum": value if event.version == 5 else 1})
 
-    filling(log, store, Sums()).drain()
+    projector_of(log, store, Sums()).drain()
     assert positions(store) == [1, 2, 3, 4, 6, 7, 8, 9, 10]
     assert [each.version for each in store.parked("lengths", 9)[1]] == [5]
 
 
-def test_a_sum_never_becomes_too_large_to_be_exact(log: EventLog, store: SQLiteProjections) -> None:
+def test_parks_events_before_a_sum_overflows(log: EventLog, store: SQLiteProjections) -> None:
     class Sums(Lengths):
         tables = (Table("event", (Column("position", "integer"), Column("sum", "integer", adds=True)), ("position",)),)
 
@@ -163,7 +163,7 @@ def test_a_sum_never_becomes_too_large_to_be_exact(log: EventLog, store: SQLiteP
             yield Upsert("event", {"position": event.position * 0, "sum": 2**62})
 
     with batches_of(1):
-        filling(log, store, Sums()).drain()
+        projector_of(log, store, Sums()).drain()
     assert store.select("lengths", Query("event")) == [{"position": 0, "sum": 2**62}]
     assert store.parked("lengths", 1)[0] == 9
 
@@ -172,10 +172,10 @@ def test_a_sum_never_becomes_too_large_to_be_exact(log: EventLog, store: SQLiteP
     "change",
     [
         Upsert("nowhere", {"position": 1}),
-        Upsert("event", {"position": 1, "unheard_of": 1}),
+        Upsert("event", {"position": 1, "unknown": 1}),
         Upsert("event", {"length": 1}),
         Upsert("event", {"position": [1]}),
-        "no change",
+        "not a change",
     ],
     ids=str,
 )
@@ -186,12 +186,12 @@ def test_parks_an_event_whose_changes_do_not_fit_the_declaration(
         def project(self, event: Recorded, _: Rows) -> Iterator[Change]:
             yield change if event.version == 5 else Upsert("event", {"position": event.position})
 
-    filling(log, store, Unfit()).drain()
+    projector_of(log, store, Unfit()).drain()
     assert positions(store) == [1, 2, 3, 4, 6, 7, 8, 9, 10]
 
 
 def damaged(url: str, folder: Path, statement: str) -> None:
-    """Make a log, and let somebody change its file."""
+    """Make a log, then change its file with this statement."""
     with Conversations.open(url, embedded=False) as conversations:
         made(History(conversations), 9, 10)
     with closing(sqlite3.connect(folder / "clew.db")) as connection:
@@ -209,13 +209,11 @@ def test_parks_a_damaged_row_of_the_log(file_url: str, tmp_path: Path, store: SQ
         assert conversations._core.log.last_position() == min(built.position for built in store.generations())
 
 
-def test_ends_where_the_last_row_of_the_log_cannot_be_read(
-    file_url: str, tmp_path: Path, store: SQLiteProjections
-) -> None:
+def test_ends_at_an_unreadable_last_row(file_url: str, tmp_path: Path, store: SQLiteProjections) -> None:
     damaged(file_url, tmp_path, "UPDATE event SET stream = 77 WHERE position = (SELECT max(position) FROM event)")
     with Conversations.open(file_url, embedded=False) as conversations:
         log = conversations._core.log
-        one = filling(log, store, Lengths())
+        one = projector_of(log, store, Lengths())
         one.drain()
         one.catch_up("lengths")
         assert positions(store) == list(range(1, log.last_position()))
@@ -223,9 +221,9 @@ def test_ends_where_the_last_row_of_the_log_cannot_be_read(
         assert positions(store) == list(range(1, log.last_position()))
 
 
-def test_a_rebuild_with_mended_code_takes_in_what_was_parked(log: EventLog, store: SQLiteProjections) -> None:
-    filling(log, store, Lengths(fails=["thread-started"])).drain()
+def test_a_rebuild_with_fixed_code_applies_parked_events(log: EventLog, store: SQLiteProjections) -> None:
+    projector_of(log, store, Lengths(fails=["thread-started"])).drain()
     assert store.parked("lengths", 9)[0] == 1
-    filling(log, store, Lengths(), code="mended").drain()
+    projector_of(log, store, Lengths(), code="fixed").drain()
     assert store.parked("lengths", 9)[0] == 0
     assert positions(store) == list(range(1, 11))

@@ -1,4 +1,4 @@
-"""Projections that several processes fill, and that are killed in between: every event counts once."""
+"""Several processes, some of them killed, fill the projections: each event counts once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.infrastructure.recording import in_child
-from tests.service.projected import CANARY, History, batches_of, contents, is_left, made, projector, rebuild
+from tests.service.projected import CANARY, History, batches_of, canary_remains, contents, made, projector, rebuild
 
 from clew.conversations import Conversations
 from clew.domain.messages import Message
@@ -30,23 +30,23 @@ def url(path: str) -> str:
     return f"sqlite:///{path}?synchronous=OFF"
 
 
-def fill_for_ever(path: str, seed: int) -> None:
-    """Take in what there is, then build one after the other anew, until somebody ends it."""
+def fill_forever(path: str, seed: int) -> None:
+    """Catch up, then rebuild random projections until the process is killed."""
     chance = random.Random(seed)
     log, store = store_at(url(path)).open_log(), SQLiteProjections(path + ".projections")
-    filling = projector(log, store)
+    one = projector(log, store)
     with batches_of(chance.choice([5, 40, 300])):
         while True:
-            filling.drain()
-            rebuild(filling, chance.choice(SHIPPED).name)
+            one.drain()
+            rebuild(one, chance.choice(SHIPPED).name)
 
 
-def killed(path: str, seed: int, delay: float) -> None:
-    """Let a child fill for a while, then kill it wherever it is."""
+def run_and_kill(path: str, seed: int, delay: float) -> None:
+    """Let a child fill projections for a while, then kill it."""
     child = os.fork()
     if child == 0:
         try:
-            fill_for_ever(path, seed)
+            fill_forever(path, seed)
         finally:
             os._exit(1)
     time.sleep(delay)
@@ -67,17 +67,17 @@ def assert_equal_to_a_clean_build(path: str) -> None:
         each.close()
 
 
-def test_every_event_counts_once_however_often_the_process_is_killed(path: str, scale: float) -> None:
+def test_each_event_counts_once_although_processes_are_killed(path: str, scale: float) -> None:
     chance = random.Random(7)
     with Conversations.open(url(path), embedded=False) as conversations:
         history = made(History(conversations), 1, 200)
         for run in range(max(12, round(200 * scale))):
-            killed(path, run, 0.01 + chance.random() ** 2 * 0.08)
+            run_and_kill(path, run, 0.01 + chance.random() ** 2 * 0.08)
             made(history, run, 5)
     assert_equal_to_a_clean_build(path)
 
 
-def test_two_processes_that_fill_one_database_count_every_event_once(path: str) -> None:
+def test_two_processes_on_one_database_count_each_event_once(path: str) -> None:
     Conversations.open(url(path)).close()
 
     def work(number: int) -> None:
@@ -85,8 +85,8 @@ def test_two_processes_that_fill_one_database_count_every_event_once(path: str) 
             for count in range(20):
                 thread = conversations.start_thread(thread_id=f"{number}-{count}")
                 thread.append([Message.user(f"every word{number}{count}")] * 5)
-                found = [row.id for row in conversations.threads()]
-                assert f"{number}-{count}" in found
+                ids = [row.id for row in conversations.threads()]
+                assert f"{number}-{count}" in ids
                 assert len(conversations.search(f"word{number}{count}")) == 5
 
     children = []
@@ -101,7 +101,7 @@ def test_two_processes_that_fill_one_database_count_every_event_once(path: str) 
     assert_equal_to_a_clean_build(path)
 
 
-def test_a_redaction_that_was_cut_short_is_carried_on_by_the_next_process(path: str, tmp_path: Path) -> None:
+def test_the_next_process_completes_an_interrupted_redaction(path: str, tmp_path: Path) -> None:
     def redact_and_die() -> None:
         conversations = Conversations.open(url(path))
         thread = conversations.start_thread(thread_id="t")
@@ -112,19 +112,17 @@ def test_a_redaction_that_was_cut_short_is_carried_on_by_the_next_process(path: 
         thread.redact(2)
 
     assert in_child(redact_and_die) == -signal.SIGKILL
-    assert is_left(tmp_path)
+    assert canary_remains(tmp_path)
     log, store = store_at(url(path)).open_log(), SQLiteProjections(path + ".projections")
     projector(log, store).catch_up("search")
     assert store.find("search", "words", Words((CANARY,)), before=None, limit=9) == []
     assert len(store.find("search", "words", Words(("something",)), before=None, limit=9)) == 1
     store.close()
     log.close()
-    assert not is_left(tmp_path)
+    assert not canary_remains(tmp_path)
 
 
-def test_text_that_a_killed_process_left_in_the_write_ahead_log_goes_with_the_next_one(
-    path: str, tmp_path: Path
-) -> None:
+def test_the_next_process_removes_text_that_a_killed_one_left_in_the_write_ahead_log(path: str, tmp_path: Path) -> None:
     def redact_and_die() -> None:
         conversations = Conversations.open(url(path))
         thread = conversations.start_thread(thread_id="t")
@@ -135,15 +133,15 @@ def test_text_that_a_killed_process_left_in_the_write_ahead_log_goes_with_the_ne
         thread.redact(2)
 
     assert in_child(redact_and_die) == -signal.SIGKILL
-    assert is_left(tmp_path)
+    assert canary_remains(tmp_path)
     log, store = store_at(url(path)).open_log(), SQLiteProjections(path + ".projections")
     projector(log, store).advance()
-    assert not is_left(tmp_path)
+    assert not canary_remains(tmp_path)
     store.close()
     log.close()
 
 
-def test_the_child_of_a_fork_goes_on_filling(path: str) -> None:
+def test_a_forked_process_fills_projections(path: str) -> None:
     with Conversations.open(url(path)) as conversations:
         conversations.start_thread(thread_id="before").append(Message.user("every word"))
         assert len(conversations.search("word")) == 1
@@ -159,16 +157,16 @@ def test_the_child_of_a_fork_goes_on_filling(path: str) -> None:
     assert_equal_to_a_clean_build(path)
 
 
-def test_what_a_child_fills_after_its_parent_has_closed_is_in_the_file(path: str) -> None:
+def test_a_forked_process_fills_the_file_after_its_parent_closed(path: str) -> None:
     conversations = Conversations.open(url(path))
     conversations.start_thread("of the parent")
     conversations.wait()
-    go, gone = os.pipe()
+    receive, send = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             assert len(list(conversations.threads())) == 1
-            os.read(go, 1)
+            os.read(receive, 1)
             conversations.start_thread("of the child")
             conversations.wait()
             with sqlite3.connect(f"{path}.projections") as other:  # not in a log that was deleted
@@ -178,5 +176,5 @@ def test_what_a_child_fills_after_its_parent_has_closed_is_in_the_file(path: str
             os._exit(1)
     time.sleep(0.3)
     conversations.close()
-    os.write(gone, b"x")
+    os.write(send, b"x")
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

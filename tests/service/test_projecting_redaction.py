@@ -1,4 +1,4 @@
-"""Redacted text leaves the indexes of words: it is found no more, and no byte of it is in any file of the store."""
+"""Redacted text leaves the text indexes: searches do not find it, and no file of the store contains it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.infrastructure.recording import wait_until
-from tests.service.projected import CANARY, batches_of, contents, is_left, projector
+from tests.service.projected import CANARY, batches_of, canary_remains, contents, projector
 
 from clew.conversations import Conversations
 from clew.domain.errors import StoreUnavailableError
@@ -37,7 +37,7 @@ def conversations(file_url: str) -> Iterator[Conversations]:
         yield opened
 
 
-def found(conversations: Conversations) -> int:
+def count_found(conversations: Conversations) -> int:
     store = conversations._core.models._store
     conversations._core.models.projector.catch_up("search")
     return len(store.find("search", "words", Words((CANARY,)), before=None, limit=99))
@@ -48,52 +48,52 @@ def test_no_byte_of_redacted_text_is_in_any_file(
     conversations: Conversations, tmp_path: Path, message: Message
 ) -> None:
     thread = conversations.start_thread(thread_id="t", messages=[Message.user(f"word{n}") for n in range(50)])
-    said = thread.append(message)
+    appended = thread.append(message)
     fork = thread.fork()
     thread.append([Message.user(f"more{number}") for number in range(50)])
     conversations.wait()
-    assert found(conversations) == (0 if message.author else 1), "an author is not a word of the message"
-    assert is_left(tmp_path)
-    fork.redact(said.version)
-    assert not is_left(tmp_path), "it is gone when the redaction is answered"
-    assert found(conversations) == 0
+    assert count_found(conversations) == (0 if message.author else 1), "the author's name is not part of the text"
+    assert canary_remains(tmp_path)
+    fork.redact(appended.version)
+    assert not canary_remains(tmp_path), "it is gone when the redaction returns"
+    assert count_found(conversations) == 0
     conversations.wait()
     conversations.rebuild("search")
-    assert not is_left(tmp_path)
+    assert not canary_remains(tmp_path)
     assert len(conversations.search("word7")) == 1
 
 
-def test_text_goes_while_it_is_indexed_in_many_small_batches(conversations: Conversations, tmp_path: Path) -> None:
+def test_removes_text_while_it_is_indexed_in_small_batches(conversations: Conversations, tmp_path: Path) -> None:
     threads = [conversations.start_thread() for _ in range(3)]
     with batches_of(2):
         for number in range(12):
-            said = threads[number % 3].append(Message.user(f"the {CANARY} sings {number}"))
-            assert found(conversations) == 1
-            threads[number % 3].redact(said.version)
-            assert found(conversations) == 0
-    assert not is_left(tmp_path)
+            message = threads[number % 3].append(Message.user(f"the {CANARY} sings {number}"))
+            assert count_found(conversations) == 1
+            threads[number % 3].redact(message.version)
+            assert count_found(conversations) == 0
+    assert not canary_remains(tmp_path)
 
 
-def test_text_goes_though_somebody_reads_for_long(conversations: Conversations, tmp_path: Path) -> None:
+def test_removes_text_after_a_long_read(conversations: Conversations, tmp_path: Path) -> None:
     thread = conversations.start_thread()
-    said = thread.append(Message.user(f"the {CANARY} sings"))
-    assert found(conversations) == 1
+    message = thread.append(Message.user(f"the {CANARY} sings"))
+    assert count_found(conversations) == 1
     reader = sqlite3.connect(tmp_path / "clew.db.projections", isolation_level=None)
     reader.execute("BEGIN")
     reader.execute("SELECT * FROM generation").fetchall()
-    thread.redact(said.version)
-    assert found(conversations) == 0
-    assert is_left(tmp_path)
+    thread.redact(message.version)
+    assert count_found(conversations) == 0
+    assert canary_remains(tmp_path)
     reader.execute("ROLLBACK")
     reader.close()
     thread.append(Message.user("more"))
     # At the next change, or soon after it where a reader of this process was in the way.
-    wait_until(lambda: not is_left(tmp_path))
+    wait_until(lambda: not canary_remains(tmp_path))
 
 
-def test_text_goes_from_what_is_being_built_anew(conversations: Conversations, tmp_path: Path) -> None:
+def test_removes_text_from_a_running_rebuild(conversations: Conversations, tmp_path: Path) -> None:
     thread = conversations.start_thread(messages=[Message.user(f"word{number}") for number in range(20)])
-    said = thread.append(Message.user(f"the {CANARY} sings"))
+    message = thread.append(Message.user(f"the {CANARY} sings"))
     conversations.wait()
     redacted = False
 
@@ -101,20 +101,20 @@ def test_text_goes_from_what_is_being_built_anew(conversations: Conversations, t
         nonlocal redacted
         if reached >= 22 and not redacted:
             redacted = True
-            thread.redact(said.version)
-            assert not is_left(tmp_path)
+            thread.redact(message.version)
+            assert not canary_remains(tmp_path)
 
     thread.append([Message.user(f"more{number}") for number in range(20)])
     with batches_of(5):
         conversations.rebuild("search", progress=redact)
     assert redacted
-    assert found(conversations) == 0
-    assert not is_left(tmp_path)
+    assert count_found(conversations) == 0
+    assert not canary_remains(tmp_path)
     assert len(conversations.search("more19")) == 1
 
 
-class Mine:
-    """An index of words that only its own program knows."""
+class ForeignIndex:
+    """A text index that only one program knows."""
 
     name = "mine"
     version = 1
@@ -127,15 +127,15 @@ class Mine:
             yield IndexText("words", event.message.text)
 
 
-@pytest.mark.parametrize("first", [False, True], ids=["meets it later", "met it before"])
-def test_text_leaves_an_index_that_the_process_that_redacts_does_not_know(
+@pytest.mark.parametrize("first", [False, True], ids=["projected later", "projected before"])
+def test_removes_text_from_an_index_unknown_to_the_redacting_process(
     file_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, first: bool
 ) -> None:
     def count(program: Conversations, word: str) -> int:
         program._core.models.projector.catch_up("mine")
         return len(program._core.models._store.find("mine", "words", Words((word,)), before=None, limit=9))
 
-    with Conversations.open(file_url, projections=[*SHIPPED, Mine()]) as program:
+    with Conversations.open(file_url, projections=[*SHIPPED, ForeignIndex()]) as program:
         thread = program.start_thread(thread_id="t")
         thread.append([Message.user(f"the {CANARY} sings"), Message.user("something else")])
         assert (count(program, CANARY), count(program, "something")) == (1, 1)
@@ -145,29 +145,29 @@ def test_text_leaves_an_index_that_the_process_that_redacts_does_not_know(
             models.stop()
             forget = models.projector.forget
 
-            def late(stream: str, version: int, by: int) -> None:
+            def delayed(stream: str, version: int, by: int) -> None:
                 if first:
                     program._core.models.projector.drain()
                 forget(stream, version, by)
 
-            monkeypatch.setattr(models.projector, "forget", late)
+            monkeypatch.setattr(models.projector, "forget", delayed)
             other.thread("t").redact(2)
-            assert not is_left(tmp_path)
+            assert not canary_remains(tmp_path)
         assert (count(program, CANARY), count(program, "something")) == (0, 1)
 
 
-def test_text_goes_without_a_projection_that_runs_here(file_url: str, tmp_path: Path) -> None:
+def test_removes_text_without_an_embedded_projection(file_url: str, tmp_path: Path) -> None:
     with Conversations.open(file_url) as runner:
         thread = runner.start_thread(thread_id="t")
         thread.append(Message.user(f"the {CANARY} sings"))
-        assert found(runner) == 1
+        assert count_found(runner) == 1
         with Conversations.open(file_url, embedded=False) as other:
             other.thread("t").redact(2)
-        assert not is_left(tmp_path)
-        assert found(runner) == 0
+        assert not canary_remains(tmp_path)
+        assert count_found(runner) == 0
 
 
-def test_text_goes_when_it_is_redacted_while_it_is_being_indexed(conversations: Conversations, tmp_path: Path) -> None:
+def test_removes_text_that_is_redacted_while_it_is_indexed(conversations: Conversations, tmp_path: Path) -> None:
     thread = conversations.start_thread()
     models = conversations._core.models
     done = threading.Event()
@@ -176,15 +176,15 @@ def test_text_goes_when_it_is_redacted_while_it_is_being_indexed(conversations: 
         while not done.is_set():
             models.projector.advance()
 
-    filling = threading.Thread(target=index)
-    filling.start()
+    worker = threading.Thread(target=index)
+    worker.start()
     for number in range(25):
-        said = thread.append(Message.user(f"the {CANARY} sings {number}"))
-        thread.redact(said.version)
+        message = thread.append(Message.user(f"the {CANARY} sings {number}"))
+        thread.redact(message.version)
     done.set()
-    filling.join()
-    assert found(conversations) == 0
-    wait_until(lambda: not is_left(tmp_path))
+    worker.join()
+    assert count_found(conversations) == 0
+    wait_until(lambda: not canary_remains(tmp_path))
     clean = SQLiteProjections(None)
     log = conversations._core.log
     projector(log, clean).drain()
@@ -193,7 +193,7 @@ def test_text_goes_when_it_is_redacted_while_it_is_being_indexed(conversations: 
     clean.close()
 
 
-def test_rebuilding_a_log_with_many_redactions_makes_no_part_of_an_index_twice(
+def test_rebuilding_a_log_with_redactions_indexes_nothing_twice(
     conversations: Conversations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     thread = conversations.start_thread()
@@ -202,20 +202,20 @@ def test_rebuilding_a_log_with_many_redactions_makes_no_part_of_an_index_twice(
     conversations.wait()
 
     def reindex(*_: object) -> None:
-        pytest.fail("what was shredded before the rebuild is not in it")
+        pytest.fail("the rebuild does not contain text that was shredded before")
 
     monkeypatch.setattr("clew.infrastructure.sqlite.projection_session.SQLiteSession.reindex", reindex)
     with batches_of(3):
         conversations.rebuild("search")
 
 
-def test_a_redaction_waits_for_who_is_just_indexing_the_text(
+def test_a_redaction_waits_for_a_process_that_indexes_the_text(
     conversations: Conversations, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     thread = conversations.start_thread()
     conversations.wait()
     conversations._core.models.stop()
-    said = thread.append(Message.user(f"the {CANARY} sings"))
+    message = thread.append(Message.user(f"the {CANARY} sings"))
     projecting, read, answered = conversations._core.models.projector, threading.Event(), threading.Event()
     project = SHIPPED[1].__class__.project
 
@@ -226,38 +226,38 @@ def test_a_redaction_waits_for_who_is_just_indexing_the_text(
         return changes
 
     monkeypatch.setattr(SHIPPED[1].__class__, "project", slowly)
-    filling = threading.Thread(target=projecting.advance)
-    filling.start()
+    worker = threading.Thread(target=projecting.advance)
+    worker.start()
     assert read.wait(5)
-    thread.redact(said)
-    left = is_left(tmp_path)
+    thread.redact(message)
+    remained = canary_remains(tmp_path)
     answered.set()
-    filling.join()
-    assert not left
-    assert not is_left(tmp_path)
+    worker.join()
+    assert not remained
+    assert not canary_remains(tmp_path)
 
 
-@pytest.mark.parametrize("ends", ["before it is closed", "while it is closed"])
-def test_text_leaves_the_log_of_writes_when_nobody_reads_it_any_more(file_url: str, tmp_path: Path, ends: str) -> None:
+@pytest.mark.parametrize("ends", ["before closing", "while closing"])
+def test_text_leaves_the_write_ahead_log_after_the_last_read(file_url: str, tmp_path: Path, ends: str) -> None:
     with Conversations.open(file_url) as other:  # of another process: the last to close empties the log anyway
         with Conversations.open(file_url, embedded=False) as conversations:
-            said = conversations.start_thread(messages=[Message.user(f"the {CANARY} sings")])
+            message = conversations.start_thread(messages=[Message.user(f"the {CANARY} sings")])
             other.wait()
             with closing(sqlite3.connect(f"{tmp_path}/clew.db.projections", isolation_level=None)) as reader:
                 reader.execute("BEGIN")
                 reader.execute("SELECT count(*) FROM generation").fetchall()
-                said.redact(2)
+                message.redact(2)
                 other._core.models.stop()
-                if ends == "before it is closed":
+                if ends == "before closing":
                     reader.execute("ROLLBACK")
-                    wait_until(lambda: not is_left(tmp_path))
+                    wait_until(lambda: not canary_remains(tmp_path))
                 else:
                     conversations._core.models.stop()
-                    assert is_left(tmp_path)
-        assert not is_left(tmp_path)
+                    assert canary_remains(tmp_path)
+        assert not canary_remains(tmp_path)
 
 
-def test_a_store_stays_where_it_is_when_the_process_goes_elsewhere(
+def test_a_store_keeps_its_folder_when_the_process_changes_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
@@ -271,32 +271,32 @@ def test_a_store_stays_where_it_is_when_the_process_goes_elsewhere(
         assert len(conversations.search(CANARY)) == 1
         thread.redact(2)
         assert not conversations.search(CANARY)
-        assert not is_left(here)
+        assert not canary_remains(here)
     assert not list(elsewhere.iterdir())
 
 
-def test_a_thread_is_recounted_once_a_batch_however_much_of_it_is_redacted(conversations: Conversations) -> None:
+def test_a_thread_is_recounted_once_per_batch(conversations: Conversations) -> None:
     thread = conversations.start_thread(messages=[Message.user(f"word{number}") for number in range(50)])
     for version in range(2, 52):
         thread.redact(version)
     conversations._core.models.stop()
 
-    class Counted(Usage):
+    class CountingUsage(Usage):
         seen = 0
 
         def project(self, event: Recorded, rows: Rows) -> Iterable[Change]:
-            Counted.seen += 1
+            CountingUsage.seen += 1
             return super().project(event, rows)
 
     log, store, plain = conversations._core.log, SQLiteProjections(None), SQLiteProjections(None)
-    projector(log, store, [Counted()]).drain()
-    assert Counted.seen == 2 * log.last_position()
+    projector(log, store, [CountingUsage()]).drain()
+    assert CountingUsage.seen == 2 * log.last_position()
     with batches_of(1):
         projector(log, plain, [Usage()]).drain()
     assert contents(log, store, [Usage()]) == contents(log, plain, [Usage()])
 
 
-def test_says_that_a_message_is_redacted_when_the_read_models_cannot_be_reached(file_url: str, tmp_path: Path) -> None:
+def test_reports_a_redaction_although_the_read_models_are_unavailable(file_url: str, tmp_path: Path) -> None:
     with Conversations.open(file_url) as conversations:
         thread = conversations.start_thread(messages=[Message.user(f"the {CANARY} sings")])
         conversations.wait()
@@ -318,7 +318,7 @@ with Conversations.open(sys.argv[1]) as conversations:
 """
 
 
-def test_what_another_process_redacted_under_a_reader_is_gone_after_the_next_append(
+def test_the_next_append_removes_text_that_another_process_redacted_under_a_reader(
     conversations: Conversations, file_url: str, tmp_path: Path
 ) -> None:
     thread = conversations.start_thread(thread_id="t", messages=[Message.user(f"the {CANARY} sings")])
@@ -329,9 +329,9 @@ def test_what_another_process_redacted_under_a_reader_is_gone_after_the_next_app
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM sqlite_master").fetchall()
     subprocess.run([sys.executable, "-c", REDACT, file_url], check=True)
-    assert is_left(tmp_path), "somebody reads what was there before"
+    assert canary_remains(tmp_path), "the readers still see the old text"
     for reader in readers:
         reader.close()
     thread.append(Message.user("later"))
     conversations.wait()
-    wait_until(lambda: not is_left(tmp_path))
+    wait_until(lambda: not canary_remains(tmp_path))

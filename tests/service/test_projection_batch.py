@@ -1,4 +1,4 @@
-"""How a batch is taken in: for how long, and what is noted of an event that cannot be."""
+"""Applying a batch: its duration, reading again, and the record of a parked event."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from clew.service import projection_batch
 
 
 class Events:
-    """The position of each event; fails at labels."""
+    """Stores the position of each event; fails on labels."""
 
     name = "events"
     version = 1
@@ -32,23 +32,23 @@ class Events:
         yield Upsert("event", {"position": event.position})
 
 
-def test_a_batch_that_takes_long_ends_where_it_is(store: SQLiteProjections, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_batch_ends_early(store: SQLiteProjections, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(projection_batch, "LONGEST_SECONDS", 0.0)
     with Conversations.open("memory:", embedded=False) as conversations:
         conversations.start_thread(messages=[Message.user("word")] * (2 * projection_batch.AT_ONCE))
-        filling = projector(conversations._core.log, store, [Events()])
+        one = projector(conversations._core.log, store, [Events()])
         reached = [0]
-        while filling.advance():
+        while one.advance():
             reached += [built.position for built in store.generations()]
-    once = projection_batch.AT_ONCE
-    assert reached == [0, once, 2 * once, 2 * once + 1]
+    batch = projection_batch.AT_ONCE
+    assert reached == [0, batch, 2 * batch, 2 * batch + 1]
     assert [row["position"] for row in store.select("events", Query("event", order=("position",)))] == [
-        *range(1, 2 * once + 2)
+        *range(1, 2 * batch + 2)
     ]
 
 
 def positions_read(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """After which positions the log is read from now on."""
+    """Record after which positions the log is read from now on."""
     read: list[int] = []
 
     def recorded_after(position: int, limit: int) -> Sequence[Recorded | Unreadable]:
@@ -60,7 +60,7 @@ def positions_read(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("redacted", [False, True])
-def test_what_is_left_of_a_batch_is_read_again_only_when_something_was_redacted(
+def test_the_rest_of_a_batch_is_read_again_only_after_a_redaction(
     store: SQLiteProjections, monkeypatch: pytest.MonkeyPatch, *, redacted: bool
 ) -> None:
     monkeypatch.setattr(projection_batch, "LONGEST_SECONDS", 0.0)
@@ -68,37 +68,37 @@ def test_what_is_left_of_a_batch_is_read_again_only_when_something_was_redacted(
         thread = conversations.start_thread(messages=[Message.user("word")] * (2 * projection_batch.AT_ONCE))
         log = conversations._core.log
         read = positions_read(log, monkeypatch)
-        filling = projector(log, store, [Search()])
-        filling.advance()
+        one = projector(log, store, [Search()])
+        one.advance()
         if redacted:
             thread.redact(2 * projection_batch.AT_ONCE)
-        while filling.advance():
+        while one.advance():
             pass
         assert read[:2] == ([0, projection_batch.AT_ONCE] if redacted else [0])
-        found = store.find("search", Search.texts[0], Words(("word",)), before=None, limit=1_000)
-    assert len(found) == 2 * projection_batch.AT_ONCE - redacted
+        positions = store.find("search", Search.texts[0], Words(("word",)), before=None, limit=1_000)
+    assert len(positions) == 2 * projection_batch.AT_ONCE - redacted
 
 
-def test_after_the_store_was_away_the_log_is_read_again(
+def test_reads_the_log_again_after_the_store_was_unavailable(
     store: SQLiteProjections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
-        raise StoreUnavailableError("away, says the test")
+        raise StoreUnavailableError("unavailable")
 
     with Conversations.open("memory:", embedded=False) as conversations:
         conversations.start_thread(messages=[Message.user("word")])
         log = conversations._core.log
         read = positions_read(log, monkeypatch)
-        filling = projector(log, store, [Search()])
+        one = projector(log, store, [Search()])
         with monkeypatch.context() as broken:
             broken.setattr(SQLiteSession, "move", fail)
             with pytest.raises(StoreUnavailableError):
-                filling.advance()
-        filling.advance()
+                one.advance()
+        one.advance()
     assert read == [0, 0]
 
 
-def test_a_parked_event_is_noted_with_the_name_of_its_stream(store: SQLiteProjections) -> None:
+def test_a_parked_event_names_its_stream(store: SQLiteProjections) -> None:
     with Conversations.open("memory:", tenant="a b/c", embedded=False) as conversations:
         conversations.start_thread(thread_id="t u").label(topic="refund")
         projector(conversations._core.log, store, [Events()]).drain()

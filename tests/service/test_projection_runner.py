@@ -1,4 +1,4 @@
-"""Filling projections until a signal says that it is enough."""
+"""Running projections until a signal stops the runner."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from clew.service.projection_runner import Runner
 
 
 def interrupted_at(number: int) -> bool:
-    """Let a signal end a runner at the n-th call or return of a function; False when it waits before that."""
+    """Stop a runner with a signal at the n-th call or return of a function; False if it becomes idle before."""
     store = SimpleNamespace(generations=list, claim=lambda *_: ["p"], release=lambda _: None, purge=lambda: False)
-    filled = SimpleNamespace(
+    projector = SimpleNamespace(
         projections={"p": 1},
         store=store,
         projection=lambda _: 1,
@@ -36,15 +36,15 @@ def interrupted_at(number: int) -> bool:
         progress=lambda *_: (0, 0),
     )
     log = SimpleNamespace(last_position=lambda: 0, listen=lambda _: lambda: None, is_bound=lambda: False)
-    core: Any = SimpleNamespace(models=SimpleNamespace(projector=filled), log=log)
+    core: Any = SimpleNamespace(models=SimpleNamespace(projector=projector), log=log)
     runner = Runner(core, [], lambda _, __: None)
     signal.signal(signal.SIGUSR1, lambda *_: runner.stop())
-    met = 0
+    calls = 0
 
     def count(_frame: FrameType, _event: str, _argument: object) -> None:
-        nonlocal met
-        met += 1
-        if met == number:
+        nonlocal calls
+        calls += 1
+        if calls == number:
             sys.setprofile(None)
             signal.raise_signal(signal.SIGUSR1)
 
@@ -56,10 +56,10 @@ def interrupted_at(number: int) -> bool:
     finally:
         sys.setprofile(None)
         signal.setitimer(signal.ITIMER_REAL, 0)
-    return met >= number
+    return calls >= number
 
 
-def test_a_signal_ends_it_wherever_it_is() -> None:
+def test_a_signal_stops_the_runner_at_any_point() -> None:
     child = os.fork()
     if child == 0:
         try:
@@ -79,10 +79,10 @@ def test_a_signal_ends_it_wherever_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("raised", "tried"), [(StoreUnavailableError, []), (ZeroDivisionError, ["worker"]), (None, ["worker"])]
+    ("raised", "expected"), [(StoreUnavailableError, []), (ZeroDivisionError, ["worker"]), (None, ["worker"])]
 )
-def test_a_store_that_is_away_is_not_waited_for_again_to_let_go_of_the_leases(
-    shared_url: str, monkeypatch: pytest.MonkeyPatch, raised: type[Exception] | None, tried: list[str]
+def test_does_not_wait_for_an_unavailable_store_to_release_leases(
+    shared_url: str, monkeypatch: pytest.MonkeyPatch, raised: type[Exception] | None, expected: list[str]
 ) -> None:
     with Conversations.open(shared_url, embedded=False) as conversations:
         projector = conversations._core.models.projector
@@ -101,12 +101,10 @@ def test_a_store_that_is_away_is_not_waited_for_again_to_let_go_of_the_leases(
         conversations.start_thread()
         with nullcontext() if raised is None else pytest.raises(raised):
             runner.follow()
-        assert released == tried
+        assert released == expected
 
 
-def test_tells_opentelemetry_how_far_it_is_and_what_it_has_taken_in(
-    shared_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reports_lag_and_applied_events_to_opentelemetry(shared_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = InMemoryMetricReader()
     provider = MeterProvider(metric_readers=[reader])
     monkeypatch.setattr(
@@ -116,14 +114,14 @@ def test_tells_opentelemetry_how_far_it_is_and_what_it_has_taken_in(
         conversations.start_thread(messages=[Message.user("word")] * 9)
         lags: list[int] = []
 
-        def told(*_: int) -> None:
-            found = metrics_of(reader)
-            assert found["clew.projection.parked"] == {"usage": 0}
-            assert (found["clew.projection.lag.seconds"]["usage"] > 0) == (
-                found["clew.projection.lag.events"]["usage"] > 0
+        def record_lag(*_: int) -> None:
+            metrics = metrics_of(reader)
+            assert metrics["clew.projection.parked"] == {"usage": 0}
+            assert (metrics["clew.projection.lag.seconds"]["usage"] > 0) == (
+                metrics["clew.projection.lag.events"]["usage"] > 0
             )
-            lags.append(found["clew.projection.lag.events"]["usage"])
+            lags.append(metrics["clew.projection.lag.events"]["usage"])
 
-        Runner(conversations._core, ["usage"], told).run()
+        Runner(conversations._core, ["usage"], record_lag).run()
         assert lags == [10, 6, 2, 0]
         assert metrics_of(reader) == {"clew.projection.events": {"usage": 10}}

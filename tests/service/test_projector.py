@@ -1,4 +1,4 @@
-"""Filling projections: batches, changed code, another log, and building them anew."""
+"""Filling projections: batches, changed code, another log, and rebuilding."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.infrastructure.recording import wait_until
-from tests.service.lengths import Lengths, Ten, filling, live, positions
+from tests.service.lengths import Lengths, Ten, live, positions, projector_of
 from tests.service.projected import History, batches_of, contents, made, projector, rebuild
 
 from clew.conversations import Conversations
@@ -31,7 +31,7 @@ from clew.projections import SHIPPED, Directory
 
 
 def test_saves_the_position_with_the_rows_of_a_batch(log: EventLog, store: SQLiteProjections) -> None:
-    one = filling(log, store, Lengths())
+    one = projector_of(log, store, Lengths())
     with batches_of(4):
         for reached in (4, 8, 10):
             assert one.advance()
@@ -43,12 +43,12 @@ def test_saves_the_position_with_the_rows_of_a_batch(log: EventLog, store: SQLit
 def test_a_batch_that_is_not_committed_leaves_neither_rows_nor_position(
     log: EventLog, store: SQLiteProjections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = filling(log, store, Lengths())
+    one = projector_of(log, store, Lengths())
     with batches_of(4):
         one.advance()
 
         def fail(*_: object) -> None:
-            raise SQLiteUnavailableError("the disk is full, says the test")
+            raise SQLiteUnavailableError("the disk is full")
 
         with monkeypatch.context() as broken:
             broken.setattr(SQLiteSession, "move", fail)
@@ -59,16 +59,16 @@ def test_a_batch_that_is_not_committed_leaves_neither_rows_nor_position(
         assert positions(store) == list(range(1, 11))
 
 
-def test_events_that_a_projection_does_not_want_move_its_position(log: EventLog, store: SQLiteProjections) -> None:
+def test_unwanted_events_move_the_position_of_a_projection(log: EventLog, store: SQLiteProjections) -> None:
     projection = Lengths()
     projection.types = frozenset({"thread-started"})
-    filling(log, store, projection).drain()
+    projector_of(log, store, projection).drain()
     assert positions(store) == [1]
     assert live(store) == [("a", 1, 10)]
 
 
-def test_projections_at_different_positions_come_together(ten: Ten, store: SQLiteProjections) -> None:
-    filling(ten.log, store, Lengths()).drain()
+def test_projections_at_different_positions_catch_up_together(ten: Ten, store: SQLiteProjections) -> None:
+    projector_of(ten.log, store, Lengths()).drain()
     ten.conversations.thread("t").append(Message.user("more"))
     both = projector(ten.log, store, [Lengths(), Directory()])
     with batches_of(7):
@@ -77,61 +77,59 @@ def test_projections_at_different_positions_come_together(ten: Ten, store: SQLit
     assert store.select("directory", Query("thread"))[0]["version"] == 11
 
 
-def test_what_is_appended_when_the_end_was_read_ahead_is_read(ten: Ten, store: SQLiteProjections) -> None:
-    filling = projector(ten.log, store, [Lengths()])
+def test_reads_events_appended_after_the_end_was_read_ahead(ten: Ten, store: SQLiteProjections) -> None:
+    one = projector(ten.log, store, [Lengths()])
     with batches_of(5):
-        filling.drain()
+        one.drain()
         assert len(store.select("lengths", Query("event"))) == 10
         ten.conversations.thread("t").append(Message.user("one more"))
-        filling.catch_up("lengths")
+        one.catch_up("lengths")
     assert len(store.select("lengths", Query("event"))) == 11
 
 
 # Changed code
 
 
-def test_changed_code_is_built_beside_what_is_read(log: EventLog, store: SQLiteProjections) -> None:
-    filling(log, store, Lengths()).drain()
-    changed = filling(log, store, Lengths(length=99), code="b")
+def test_changed_code_is_built_next_to_the_live_tables(log: EventLog, store: SQLiteProjections) -> None:
+    projector_of(log, store, Lengths()).drain()
+    changed = projector_of(log, store, Lengths(length=99), code="b")
     with batches_of(3):
         while changed.advance():
             rows = store.select("lengths", Query("event"))
             assert len(rows) == 10
-            assert len({row["length"] == 99 for row in rows}) == 1, "half of the old rows and half of the new"
+            assert len({row["length"] == 99 for row in rows}) == 1, "a mix of old and new rows"
     assert live(store) == [("b", 1, 10)]
     assert {row["length"] for row in store.select("lengths", Query("event"))} == {99}
     assert len(store.generations()) == 1
 
 
-def test_a_higher_version_is_built_anew_and_read_from_the_old_tables_until_then(
-    ten: Ten, store: SQLiteProjections
-) -> None:
-    filling(ten.log, store, Lengths()).drain()
-    newer = filling(ten.log, store, Lengths(version=2), code="b")
+def test_reads_use_the_old_tables_until_a_higher_version_is_built(ten: Ten, store: SQLiteProjections) -> None:
+    projector_of(ten.log, store, Lengths()).drain()
+    newer = projector_of(ten.log, store, Lengths(version=2), code="b")
     ten.conversations.thread("t").append(Message.user("more"))
     with batches_of(3):
         newer.catch_up("lengths")
-        assert live(store) == [("a", 1, 11)], "what is read has what was written, though it is built anew"
+        assert live(store) == [("a", 1, 11)], "reads see the new event during the rebuild"
         newer.drain()
     assert live(store) == [("b", 2, 11)]
 
 
 @pytest.mark.parametrize("code", ["a", "b"])
-def test_tables_that_are_declared_otherwise_are_waited_for(log: EventLog, store: SQLiteProjections, code: str) -> None:
-    filling(log, store, Lengths()).drain()
+def test_waits_for_tables_with_a_new_declaration(log: EventLog, store: SQLiteProjections, code: str) -> None:
+    projector_of(log, store, Lengths()).drain()
 
     class Wider(Lengths):
         tables = (*Lengths.tables, Table("other", (Column("key"),), ("key",)))
 
     with batches_of(3):
-        filling(log, store, Wider(), code=code).catch_up("lengths")
+        projector_of(log, store, Wider(), code=code).catch_up("lengths")
     assert live(store) == [(code, 1, 10)]
     assert store.select("lengths", Query("other")) == []
 
 
-def test_a_newer_version_is_left_alone(ten: Ten, store: SQLiteProjections, monkeypatch: pytest.MonkeyPatch) -> None:
-    filling(ten.log, store, Lengths(version=3), code="b").drain()
-    older = filling(ten.log, store, Lengths(version=2), code="a")
+def test_leaves_a_newer_version_unchanged(ten: Ten, store: SQLiteProjections, monkeypatch: pytest.MonkeyPatch) -> None:
+    projector_of(ten.log, store, Lengths(version=3), code="b").drain()
+    older = projector_of(ten.log, store, Lengths(version=2), code="a")
     older.catch_up("lengths")
     ten.conversations.thread("t").append(Message.user("more"))
     assert not older.advance()
@@ -143,8 +141,8 @@ def test_a_newer_version_is_left_alone(ten: Ten, store: SQLiteProjections, monke
         rebuild(older, "lengths")
 
 
-def test_two_processes_with_different_code_do_not_build_against_each_other(ten: Ten, store: SQLiteProjections) -> None:
-    first, second = filling(ten.log, store, Lengths(), "a"), filling(ten.log, store, Lengths(), "b")
+def test_two_processes_with_different_code_do_not_rebuild_in_turns(ten: Ten, store: SQLiteProjections) -> None:
+    first, second = projector_of(ten.log, store, Lengths(), "a"), projector_of(ten.log, store, Lengths(), "b")
     generations: set[int] = set()
     for _ in range(5):
         ten.conversations.thread("t").append(Message.user("more"))
@@ -153,19 +151,19 @@ def test_two_processes_with_different_code_do_not_build_against_each_other(ten: 
         generations.update(built.id for built in store.generations())
         first.catch_up("lengths")
         assert len(positions(store)) == ten.log.last_position()
-    assert generations == {2}, "what came second took the place of the first, once"
+    assert generations == {2}, "the second code replaced the first once"
     assert live(store) == [("b", 1, 15)]
 
 
 # Another log
 
 
-def test_tables_of_another_log_are_built_anew(log: EventLog, store: SQLiteProjections) -> None:
+def test_tables_of_another_log_are_rebuilt(log: EventLog, store: SQLiteProjections) -> None:
     with Conversations.open("memory:", embedded=False) as other:
         other.start_thread(messages=[Message.user("word")] * 20)
-        filling(other._core.log, store, Lengths()).drain()
+        projector_of(other._core.log, store, Lengths()).drain()
     assert len(positions(store)) == 21
-    filling(log, store, Lengths()).drain()
+    projector_of(log, store, Lengths()).drain()
     assert len(positions(store)) == 10
     assert store.select("lengths", Query("sum"))[0]["events"] == 9
 
@@ -173,7 +171,7 @@ def test_tables_of_another_log_are_built_anew(log: EventLog, store: SQLiteProjec
 # Rebuilding
 
 
-def test_a_rebuild_never_blanks_what_is_read(ten: Ten) -> None:
+def test_reads_see_all_rows_during_a_rebuild(ten: Ten) -> None:
     made(History(ten.conversations), 3, 150)
     store = SQLiteProjections(None)
     one = projector(ten.log, store)
@@ -196,18 +194,18 @@ def test_a_rebuild_never_blanks_what_is_read(ten: Ten) -> None:
     store.close()
 
 
-def test_reads_beside_a_rebuild_have_all_rows(tmp_path: Path, ten: Ten) -> None:
+def test_concurrent_reads_see_all_rows_during_a_rebuild(tmp_path: Path, ten: Ten) -> None:
     store = SQLiteProjections(str(tmp_path / "clew.db.projections"))
-    one = filling(ten.log, store, Lengths())
+    one = projector_of(ten.log, store, Lengths())
     one.drain()
     counts: list[int] = []
     done = threading.Event()
 
-    def look() -> None:
+    def read_repeatedly() -> None:
         while not done.is_set():
             counts.append(len(positions(store)))
 
-    reader = threading.Thread(target=look)
+    reader = threading.Thread(target=read_repeatedly)
     reader.start()
     with batches_of(2):
         for _ in range(10):
@@ -219,8 +217,8 @@ def test_reads_beside_a_rebuild_have_all_rows(tmp_path: Path, ten: Ten) -> None:
     store.close()
 
 
-def test_a_rebuild_comes_to_its_end_while_more_and_more_is_appended(ten: Ten, store: SQLiteProjections) -> None:
-    one = filling(ten.log, store, Lengths())
+def test_a_rebuild_ends_while_events_are_appended(ten: Ten, store: SQLiteProjections) -> None:
+    one = projector_of(ten.log, store, Lengths())
     one.drain()
     rounds = 0
 
@@ -236,8 +234,8 @@ def test_a_rebuild_comes_to_its_end_while_more_and_more_is_appended(ten: Ten, st
     assert [built.id for built in store.generations()] == [2]
 
 
-def test_a_rebuild_that_was_ended_in_the_middle_is_carried_on(log: EventLog, store: SQLiteProjections) -> None:
-    one = filling(log, store, Lengths())
+def test_an_interrupted_rebuild_is_continued(log: EventLog, store: SQLiteProjections) -> None:
+    one = projector_of(log, store, Lengths())
     one.drain()
 
     def interrupt(reached: int, last: int) -> None:
@@ -248,20 +246,18 @@ def test_a_rebuild_that_was_ended_in_the_middle_is_carried_on(log: EventLog, sto
     with batches_of(2), pytest.raises(KeyboardInterrupt):
         rebuild(one, "lengths", interrupt)
     assert [(built.live, built.position) for built in store.generations()] == [(True, 10), (False, 4)]
-    filling(log, store, Lengths()).drain()
+    projector_of(log, store, Lengths()).drain()
     assert [(built.live, built.position) for built in store.generations()] == [(True, 10)]
     assert store.generations()[0].id == 2
 
 
-def test_a_rebuild_of_what_was_never_built_builds_it_once(log: EventLog, store: SQLiteProjections) -> None:
-    rebuild(filling(log, store, Lengths()), "lengths")
+def test_a_rebuild_of_a_new_projection_builds_it_once(log: EventLog, store: SQLiteProjections) -> None:
+    rebuild(projector_of(log, store, Lengths()), "lengths")
     assert [(built.id, built.live, built.position) for built in store.generations()] == [(1, True, 10)]
 
 
-def test_refuses_names_that_there_are_not_and_names_that_are_there_twice(
-    log: EventLog, store: SQLiteProjections
-) -> None:
-    one = filling(log, store, Lengths())
+def test_refuses_unknown_and_duplicate_names(log: EventLog, store: SQLiteProjections) -> None:
+    one = projector_of(log, store, Lengths())
     for call in (partial(rebuild, one), one.catch_up):
         with pytest.raises(UnknownProjectionError, match="lengths"):
             call("widths")
@@ -270,15 +266,15 @@ def test_refuses_names_that_there_are_not_and_names_that_are_there_twice(
 
 
 @pytest.mark.parametrize("projections", [(), (Lengths(),)])
-def test_nothing_is_looked_at_in_the_background_where_nothing_is_filled(
+def test_notifies_the_background_worker_only_with_projections(
     file_url: str, monkeypatch: pytest.MonkeyPatch, projections: tuple[Lengths, ...]
 ) -> None:
-    nudged: list[BackgroundWorker] = []
+    notified: list[BackgroundWorker] = []
 
-    def note(background: BackgroundWorker) -> None:
-        nudged.append(background)
+    def record(background: BackgroundWorker) -> None:
+        notified.append(background)
 
-    monkeypatch.setattr(BackgroundWorker, "notify", note)
+    monkeypatch.setattr(BackgroundWorker, "notify", record)
     with Conversations.open(file_url, projections=projections) as conversations:
         conversations.start_thread()
-    assert len(nudged) == len(projections)
+    assert len(notified) == len(projections)

@@ -1,4 +1,4 @@
-"""The read models of a service: what is read has what was written, wherever the projections are filled."""
+"""The read models of a service: reads see earlier writes, wherever the projections are filled."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from clew.service.projection_runner import Runner
 
 
 class Events:
-    """A row an event; one of a certain type cannot be taken in."""
+    """Stores one row per event; fails on labels."""
 
     name = "events"
     version = 1
@@ -40,14 +40,14 @@ class Events:
 
     def project(self, event: Recorded, _: Rows) -> Iterator[Change]:
         if event.type == "thread-labelled":
-            raise ValueError("no labels, says the test")
+            raise ValueError("this projection refuses labels")
         yield Upsert("event", {"position": event.position, "type": event.type})
 
 
 ALL = Query("event", order=("position",))
 
 # Of these stores the positions are known: one, two, three.
-counting = pytest.mark.parametrize("any_url", ["memory", "sqlite"], indirect=True)
+known_positions = pytest.mark.parametrize("any_url", ["memory", "sqlite"], indirect=True)
 
 
 @pytest.fixture
@@ -56,20 +56,20 @@ def conversations(url: str) -> Iterator[Conversations]:
         yield opened
 
 
-def test_reads_what_was_written_before_the_call(conversations: Conversations) -> None:
+def test_reads_see_earlier_writes(conversations: Conversations) -> None:
     for count in range(1, 30):
         conversations.start_thread()
         assert len(conversations.rows("events", ALL)) == count
 
 
-@counting
+@known_positions
 def test_reads_the_rows_that_a_query_names(conversations: Conversations) -> None:
     conversations.start_thread().append([Message.user("a"), Message.user("b")])
-    found = conversations.rows("events", Query("event", [Where("type", "=", "message-appended")], ["-position"], 1))
-    assert found == [{"position": 3, "type": "message-appended"}]
+    rows = conversations.rows("events", Query("event", [Where("type", "=", "message-appended")], ["-position"], 1))
+    assert rows == [{"position": 3, "type": "message-appended"}]
 
 
-def test_refuses_projections_tables_and_columns_that_there_are_not(conversations: Conversations) -> None:
+def test_refuses_unknown_projections_tables_and_columns(conversations: Conversations) -> None:
     with pytest.raises(UnknownProjectionError, match="events"):
         conversations.rows("directory", ALL)
     with pytest.raises(UnknownProjectionError, match="events"):
@@ -79,8 +79,8 @@ def test_refuses_projections_tables_and_columns_that_there_are_not(conversations
             conversations.rows("events", query)
 
 
-@counting
-def test_says_how_far_projections_are_and_what_they_went_on_without(conversations: Conversations) -> None:
+@known_positions
+def test_reports_the_position_and_parked_events_of_projections(conversations: Conversations) -> None:
     conversations._core.models.stop()  # what is written is not taken in before it is looked at
     assert [each.state for each in conversations.projections()] == ["waiting"]
     thread = conversations.start_thread(thread_id="t")
@@ -96,8 +96,8 @@ def test_says_how_far_projections_are_and_what_they_went_on_without(conversation
     assert len(conversations.rows("events", ALL)) == 2
 
 
-@counting
-def test_says_that_a_rebuild_is_under_way(conversations: Conversations) -> None:
+@known_positions
+def test_reports_a_running_rebuild(conversations: Conversations) -> None:
     conversations.start_thread(messages=[Message.user("word")] * 9)
     conversations.wait()
     conversations._core.models.stop()  # it would build along, and be told of elsewhere
@@ -113,7 +113,7 @@ def test_says_that_a_rebuild_is_under_way(conversations: Conversations) -> None:
     assert seen == [("building", 10, 0), ("building", 10, 4), ("building", 10, 8), ("live", 10, None)]
 
 
-def test_a_service_that_only_reads_builds_what_was_changed_anew(file_url: str) -> None:
+def test_a_service_that_only_reads_rebuilds_a_changed_projection(file_url: str) -> None:
     class Newer(Events):
         version = 2
 
@@ -127,33 +127,33 @@ def test_a_service_that_only_reads_builds_what_was_changed_anew(file_url: str) -
         assert conversations.projections()[0].version == 2
 
 
-def test_indexes_and_tables_that_this_clew_makes_otherwise_are_built_anew_before_they_are_read(
+def test_rebuilds_indexes_and_tables_with_an_old_layout_before_reading(
     shared_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def shown() -> dict[str, tuple[str, int]]:
+    def states() -> dict[str, tuple[str, int]]:
         with Conversations.open(shared_url, embedded=False) as conversations:
             built = conversations._core.models.projector.store.generations()
             generations = {each.name: each.id for each in built if each.live}
             return {each.name: (each.state, generations[each.name]) for each in conversations.projections()}
 
-    def found() -> dict[str, tuple[str, int]]:
+    def states_after_reading() -> dict[str, tuple[str, int]]:
         with Conversations.open(shared_url) as conversations:
             assert [hit.version for hit in conversations.search("word")] == [2]
             assert conversations.thread("t").summary().messages == 1
             conversations.wait()
-        return shown()
+        return states()
 
     with Conversations.open(shared_url) as conversations:
         conversations.start_thread(thread_id="t", messages=[Message.user("word")])
         conversations.wait()
-    before = found()
+    before = states_after_reading()
     assert {state for state, _ in before.values()} == {"live"}
     # The index of words lies there otherwise.
     table = text_index._SQL["texts"]
     monkeypatch.setitem(text_index._SQL, "texts", table.replace("words text", "more integer, words text"))
     monkeypatch.setattr("clew.infrastructure.sqlite.text_index.STRETCH", 7)
-    assert shown() == before | {"search": ("changed", before["search"][1])}
-    words = found()
+    assert states() == before | {"search": ("changed", before["search"][1])}
+    words = states_after_reading()
     assert words == before | {"search": words["search"]}
     assert words["search"][1] > before["search"][1]
     # So do tables, of which search has none.
@@ -163,16 +163,16 @@ def test_indexes_and_tables_that_this_clew_makes_otherwise_are_built_anew_before
             f"clew.infrastructure.{store}.projection_session.statements",
             lambda name, table, statements=statements: (*statements(name, table), f"DROP TABLE {name}"),
         )
-    assert {name for name, (state, _) in shown().items() if state == "live"} == {"search"}
+    assert {name for name, (state, _) in states().items() if state == "live"} == {"search"}
 
 
-@counting
-def test_fills_by_itself_after_an_append(conversations: Conversations) -> None:
+@known_positions
+def test_fills_in_the_background_after_an_append(conversations: Conversations) -> None:
     conversations.start_thread()
     wait_until(lambda: conversations.projections()[0].position == 1)
 
 
-@counting
+@known_positions
 def test_waits_until_a_position_is_reached(conversations: Conversations) -> None:
     conversations.start_thread(messages=[Message.user("word")] * 9)
     conversations.wait(4)
@@ -186,7 +186,7 @@ def test_waits_until_a_position_is_reached(conversations: Conversations) -> None
     assert not waiting.is_alive()
 
 
-def test_who_waits_where_nobody_fills_is_told_so_once_for_each_standstill(
+def test_logs_once_per_standstill_when_no_process_fills(
     file_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("clew.service.read_models.STANDSTILL_SECONDS", 0.0)
@@ -210,7 +210,7 @@ def test_who_waits_where_nobody_fills_is_told_so_once_for_each_standstill(
     assert "no progress of events. `clew project run`" in caplog.text
 
 
-def test_waits_for_another_process_when_it_does_not_fill_by_itself(file_url: str) -> None:
+def test_waits_for_another_process_without_embedded_projections(file_url: str) -> None:
     with Conversations.open(file_url, projections=[Events()], embedded=False) as conversations:
         conversations.start_thread()
         with pytest.raises(ProjectionBehindError):
@@ -230,18 +230,18 @@ def test_waits_for_another_process_when_it_does_not_fill_by_itself(file_url: str
             assert not following.is_alive()
 
 
-def test_a_runner_that_was_stopped_does_nothing(conversations: Conversations) -> None:
+def test_a_stopped_runner_does_nothing(conversations: Conversations) -> None:
     conversations.start_thread()
-    told: list[tuple[int, int]] = []
-    runner = Runner(conversations._core, ["events"], lambda *reached: told.append(reached))
+    progress: list[tuple[int, int]] = []
+    runner = Runner(conversations._core, ["events"], lambda *reached: progress.append(reached))
     runner.stop()
     runner.follow()
-    assert told == []
+    assert progress == []
     with pytest.raises(UnknownProjectionError):
         Runner(conversations._core, ["nothing"], lambda *_: None)
 
 
-def test_refuses_a_declaration_that_cannot_be_carried_out_at_once(url: str) -> None:
+def test_refuses_an_invalid_declaration_at_once(url: str) -> None:
     class Unnamed(Events):
         name = "No Name"
 
@@ -249,7 +249,7 @@ def test_refuses_a_declaration_that_cannot_be_carried_out_at_once(url: str) -> N
         Conversations.open(url, projections=[Unnamed()])
 
 
-def test_a_projection_that_is_another_programs_is_named(file_url: str) -> None:
+def test_lists_a_projection_of_another_program(file_url: str) -> None:
     with Conversations.open(file_url, projections=[Events()]) as conversations:
         conversations.start_thread()
         conversations.wait()
@@ -259,7 +259,7 @@ def test_a_projection_that_is_another_programs_is_named(file_url: str) -> None:
         conversations.wait()
 
 
-@counting
+@known_positions
 def test_the_engine_offers_the_same(url: str) -> None:
     async def work() -> None:
         async with Engine.open(url, projections=[Events()]) as engine:
@@ -272,33 +272,33 @@ def test_the_engine_offers_the_same(url: str) -> None:
     asyncio.run(work())
 
 
-def test_waiting_tells_how_far_one_projection_has_come_and_leaves_the_others(file_url: str) -> None:
-    told: list[tuple[int, int]] = []
+def test_waits_for_one_projection_and_reports_its_progress(file_url: str) -> None:
+    progress: list[tuple[int, int]] = []
     with Conversations.open(file_url, embedded=False) as conversations:
         conversations.start_thread(messages=[Message.user("Hello")] * 45)
     with batches_of(20), Conversations.open(file_url) as conversations:
-        conversations.wait(projection="usage", progress=lambda *reached: told.append(reached))
-        assert told == [(0, 46), (20, 46), (40, 46)]
+        conversations.wait(projection="usage", progress=lambda *reached: progress.append(reached))
+        assert progress == [(0, 46), (20, 46), (40, 46)]
         assert {status.name for status in conversations.projections() if not status.lag} == {"usage"}
         with pytest.raises(UnknownProjectionError):
             conversations.wait(projection="nothing")
 
 
-def test_a_service_that_nobody_closed_is_let_go_of(tmp_path: Path) -> None:
+def test_an_unclosed_service_is_garbage_collected(tmp_path: Path) -> None:
     conversations = Conversations.open(f"sqlite:///{tmp_path}/clew.db?synchronous=OFF")
     conversations.start_thread()
     conversations.wait()
     core = weakref.ref(conversations._core.models)
     del conversations
 
-    def is_gone() -> bool:
+    def is_collected() -> bool:
         gc.collect()
         return core() is None
 
-    wait_until(is_gone)
+    wait_until(is_collected)
 
 
-def test_what_no_column_can_hold_is_not_found(url: str) -> None:
+def test_values_beyond_the_column_types_match_nothing(url: str) -> None:
     with Conversations.open(url) as service:
         service.start_thread("A title", messages=[Message.user("a word")])
         assert len(service.search("word", before=10**30, limit=10**30)) == 1
@@ -313,7 +313,7 @@ def test_what_no_column_can_hold_is_not_found(url: str) -> None:
             service.rows("directory", Query("thread", [Where("title", "in", Query("thread"))]))
 
 
-async def many_wait(url: str) -> None:
+async def wait_with_many_tasks(url: str) -> None:
     async with Engine.open(url, projections=[Events()], embedded=False) as engine:
         thread = await engine.start_thread()
         waiting = [asyncio.create_task(engine.wait()) for _ in range(100)]
@@ -328,12 +328,12 @@ async def many_wait(url: str) -> None:
         await waiting[0]
 
 
-def test_tasks_that_wait_hold_no_threads(url: str) -> None:
-    asyncio.run(many_wait(url))
+def test_waiting_tasks_occupy_no_threads(url: str) -> None:
+    asyncio.run(wait_with_many_tasks(url))
 
 
 class Misplaced:
-    """A table that cannot be recounted: its key begins otherwise."""
+    """A table that cannot be recounted: its key does not start with the tenant."""
 
     name = "misplaced"
     version = 1
@@ -345,47 +345,47 @@ class Misplaced:
         yield Recount("of", event.tenant, event.kind, event.thread_id)
 
 
-def test_parks_a_recount_of_rows_that_are_no_thread_s(url: str) -> None:
+def test_parks_a_recount_of_a_table_without_thread_keys(url: str) -> None:
     with Conversations.open(url, projections=[Misplaced()]) as service:
         service.start_thread(messages=[Message.user("a word")]).redact(2)
         service.wait()
         assert "recounted" in service.projections()[0].parked_events[0].error
 
 
-def test_rows_are_those_of_the_tenant_where_a_table_says_whose_they_are(file_url: str) -> None:
+def test_rows_of_a_table_with_tenants_are_those_of_the_tenant(file_url: str) -> None:
     with Conversations.open(file_url, tenant="a") as one, Conversations.open(file_url, tenant="b") as other:
         one.start_thread("of a")
         other.start_thread("of b")
-        everybody = Query("thread", columns=["title"])
-        assert one.rows("directory", everybody) == [{"title": "of a"}]
+        all_titles = Query("thread", columns=["title"])
+        assert one.rows("directory", all_titles) == [{"title": "of a"}]
         within = Where("thread_id", "in", Query("thread", columns=["thread_id"]))
-        assert other.rows("directory", everybody._replace(where=[within])) == [{"title": "of b"}]
+        assert other.rows("directory", all_titles._replace(where=[within])) == [{"title": "of b"}]
 
 
-def test_a_store_that_is_away_is_a_line_in_the_log_and_is_gone_on_with(
+def test_logs_an_unavailable_store_and_continues(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(_: object) -> dict[str, str]:
-        message = "the server is away, says the test"
+    def unavailable(_: object) -> dict[str, str]:
+        message = "the server is unavailable"
         raise StoreUnavailableError(message)
 
     with Conversations.open("memory:") as conversations:
         with monkeypatch.context() as patched:
-            patched.setattr(type(conversations._core.models._store), "holders", away)
+            patched.setattr(type(conversations._core.models._store), "holders", unavailable)
             conversations.start_thread()
             wait_until(lambda: bool(caplog.records))
         (record,) = caplog.records
         assert (record.levelname, record.exc_info) == ("WARNING", None)
-        assert record.getMessage().endswith("the server is away, says the test")
+        assert record.getMessage().endswith("the server is unavailable")
         conversations.start_thread()
         conversations.wait(timeout=10)
 
 
-def test_reads_on_when_the_tables_are_deleted_under_it(file_url: str, tmp_path: Path) -> None:
+def test_continues_after_the_tables_are_deleted(file_url: str, tmp_path: Path) -> None:
     with Conversations.open(file_url) as conversations:
-        conversations.start_thread("kept", messages=[Message.user("parcel")])
+        conversations.start_thread("Refund", messages=[Message.user("parcel")])
         for _ in range(3):
             conversations.wait()
             (tmp_path / "clew.db.projections").unlink()
-            assert [summary.title for summary in conversations.threads()] == ["kept"]
+            assert [summary.title for summary in conversations.threads()] == ["Refund"]
             assert len(conversations.search("parcel")) == 1

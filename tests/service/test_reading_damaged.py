@@ -1,4 +1,4 @@
-"""Reading on where stored bytes are damaged: what comes before is given, then the error, then what comes after it."""
+"""Reading past damaged events: the events before, then an error, then the events after it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.infrastructure.recording import wait_until
 from tests.service.grants import Grants
-from tests.service.moving_stores import SAID
+from tests.service.moving_stores import STORED_MESSAGE
 
 from clew import Conversations, Engine, Message
 from clew.domain.events import Event
@@ -31,61 +31,61 @@ Read = Callable[[int], Iterable[Event]]
 
 
 def add(log: EventLog, thread_id: str, version: int, *states: bytes, type_: str = "message-appended") -> None:
-    """Append events as somebody who damages them."""
+    """Append events with these stored bytes."""
     stored = [
         StoredEvent(f"default/thread/{thread_id}", number, type_, state) for number, state in enumerate(states, version)
     ]
     log._recorder.submit(Append(stored)).result()  # type: ignore[attr-defined]  # the log is an application
 
 
-def those_there(subscription: Subscription) -> Iterator[Event]:
+def available(subscription: Subscription) -> Iterator[Event]:
     with subscription as events:
         while (event := events.wait(0)) is not None:
             yield event
 
 
-def read_on(ask: Read, place: str) -> tuple[list[int], list[int]]:
-    """The places of all events, and of those that are damaged, behind which it is asked again."""
-    found: list[int] = []
+def read_on(read_after: Read, place: str) -> tuple[list[int], list[int]]:
+    """Return the places of all readable and of all damaged events; each error continues after the damaged event."""
+    readable: list[int] = []
     damaged: list[int] = []
     while True:
         try:
-            for event in ask(damaged[-1] if damaged else 0):
-                found.append(getattr(event, place))  # noqa: PERF401 - what came before the error counts
+            for event in read_after(damaged[-1] if damaged else 0):
+                readable.append(getattr(event, place))  # noqa: PERF401 - what came before the error counts
         except CorruptEventError as error:
             damaged.append(getattr(error, place))
             assert_helps(error)
         else:
-            return found, damaged
+            return readable, damaged
 
 
 def assert_helps(error: CorruptEventError) -> None:
-    """It names the event, and says what to do."""
-    said = str(error)
-    assert f"{error.stream} version {error.version} (message-appended) cannot be read" in said
-    assert "verify says where the damage begins" in said
-    assert f"after version {error.version}, or of the whole store after position {error.position}." in said
+    """Check that the error names the event and the next step."""
+    text = str(error)
+    assert f"{error.stream} version {error.version} (message-appended) cannot be read" in text
+    assert "verify says where the damage begins" in text
+    assert f"after version {error.version}, or of the whole store after position {error.position}." in text
 
 
-def test_what_comes_before_and_after_a_damaged_event_is_read(url: str) -> None:
+def test_reads_the_events_before_and_after_a_damaged_one(url: str) -> None:
     with Conversations.open(url) as conversations:
         first = conversations.start_thread(thread_id="first", messages=[Message.user("Hello")] * 30)
         log = conversations._core.log
         add(log, "first", 32, DAMAGED)
         conversations.start_thread(thread_id="other", messages=[Message.user("Hello")] * 30)
-        add(log, "first", 33, SAID)
+        add(log, "first", 33, STORED_MESSAGE)
         in_thread = [*range(1, 32), 33], [32]
-        assert read_on(lambda after: those_there(first.subscribe(after=after)), "version") == in_thread
+        assert read_on(lambda after: available(first.subscribe(after=after)), "version") == in_thread
         assert read_on(lambda after: first.events(after=after), "version") == in_thread
         assert read_on(lambda after: conversations.thread("first").events(after=after), "version") == in_thread
-        positions, damaged = read_on(lambda after: those_there(conversations.subscribe(after=after)), "position")
+        positions, damaged = read_on(lambda after: available(conversations.subscribe(after=after)), "position")
         assert (len(positions), positions) == (31 + 31 + 1, sorted(positions))
         assert [(each.stream, each.version) for each in log.rows_after(damaged[0] - 1, 1, "")] == [
             ("default/thread/first", 32)
         ]
 
 
-def test_the_error_comes_again_until_it_is_asked_behind_it_and_survives_pickling(url: str) -> None:
+def test_the_error_repeats_until_the_reader_skips_the_event(url: str) -> None:
     with Conversations.open(url) as conversations:
         first = conversations.start_thread(thread_id="first")
         add(conversations._core.log, "first", 2, DAMAGED)
@@ -95,16 +95,16 @@ def test_the_error_comes_again_until_it_is_asked_behind_it_and_survives_pickling
                 for _ in range(2):
                     with pytest.raises(CorruptEventError) as caught:
                         next(events)
-                again = pickle.loads(pickle.dumps(caught.value))  # noqa: S301 - made here
+                again = pickle.loads(pickle.dumps(caught.value))  # noqa: S301  # made here
                 assert (str(again), vars(again)) == (str(caught.value), vars(caught.value))
                 assert (again.stream, again.version) == ("default/thread/first", 2)
 
 
-def test_an_event_that_says_what_the_thread_is_does_not_hide_the_others(url: str) -> None:
+def test_a_damaged_label_does_not_hide_other_events(url: str) -> None:
     with Conversations.open(url) as conversations:
         first = conversations.start_thread(thread_id="first", messages=[Message.user("Hello")])
         add(conversations._core.log, "first", 3, DAMAGED, type_="thread-labelled")
-        add(conversations._core.log, "first", 4, SAID)
+        add(conversations._core.log, "first", 4, STORED_MESSAGE)
         events = first.events()
         assert [next(events).version for _ in range(2)] == [1, 2]
         with pytest.raises(CorruptEventError, match=r"version 3 \(thread-labelled\)"):
@@ -114,13 +114,13 @@ def test_an_event_that_says_what_the_thread_is_does_not_hide_the_others(url: str
             next(first.events(at=4))
 
 
-def test_asyncio_reads_on_as_well(url: str) -> None:
+def test_the_engine_reads_past_damage_too(url: str) -> None:
     async def work() -> None:
         async with Engine.open(url) as engine:
             thread = await engine.start_thread(thread_id="first", messages=[Message.user("Hello")] * 6)
-            add(engine._core.log, "first", 8, DAMAGED, SAID)
-            asked: tuple[AsyncIterator[Event], ...] = (engine.subscribe(), thread.subscribe(), thread.events())
-            for events in asked:
+            add(engine._core.log, "first", 8, DAMAGED, STORED_MESSAGE)
+            streams: tuple[AsyncIterator[Event], ...] = (engine.subscribe(), thread.subscribe(), thread.events())
+            for events in streams:
                 assert [(await anext(events)).version for _ in range(7)] == [*range(1, 8)]
                 with pytest.raises(CorruptEventError) as caught:
                     await anext(events)
@@ -133,24 +133,24 @@ def test_asyncio_reads_on_as_well(url: str) -> None:
     asyncio.run(work())
 
 
-def test_who_may_not_read_a_thread_hears_nothing_of_its_damage(url: str) -> None:
+def test_damage_of_an_unreadable_thread_is_hidden(url: str) -> None:
     with Conversations.open(url, authorize=Grants(ada={"hers"})) as service:
         operator, ada = service.acting_as("operator"), service.acting_as("ada")
         operator.start_thread(thread_id="theirs")
         add(service._core.log, "theirs", 2, DAMAGED)
         operator.start_thread(thread_id="hers")
-        assert [event.thread_id for event in those_there(ada.subscribe())] == ["hers"]
+        assert [event.thread_id for event in available(ada.subscribe())] == ["hers"]
         with pytest.raises(CorruptEventError):
-            list(those_there(operator.subscribe()))
+            list(available(operator.subscribe()))
 
 
-def test_who_reads_all_shards_is_given_what_comes_before_and_told_of_the_damage(
+def test_reading_all_shards_reports_the_damage_after_the_events_before_it(
     file_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shards, "RETRY_SECONDS", 0.01)
     with Conversations.open(file_url) as conversations:
         conversations.start_thread(thread_id="first", messages=[Message.user("Hello")])
-        add(conversations._core.log, "first", 3, DAMAGED, SAID)
+        add(conversations._core.log, "first", 3, DAMAGED, STORED_MESSAGE)
     shard = Shard("east", "", takes=True, tenants=1)
     with ShardEvents(lambda: [shard], lambda _: store_at(file_url).open_log(), Positions()) as events:
         assert [next(events).event.version for _ in range(2)] == [1, 2]
@@ -161,20 +161,20 @@ def test_who_reads_all_shards_is_given_what_comes_before_and_told_of_the_damage(
 
 
 @given(st.lists(st.booleans(), max_size=25), st.integers(1, 9))
-def test_nothing_is_left_out_or_given_twice_wherever_the_damage_is(sound: list[bool], page: int) -> None:
+def test_each_readable_event_is_read_once_around_any_damage(sound: list[bool], page: int) -> None:
     with pytest.MonkeyPatch.context() as patch, Conversations.open("memory:") as conversations:
         patch.setattr(feeds, "PAGE", page)
         patch.setattr(thread_queries, "PAGE", page)
         thread = conversations.start_thread(thread_id="first")
         if sound:
-            add(conversations._core.log, "first", 2, *(SAID if each else DAMAGED for each in sound))
+            add(conversations._core.log, "first", 2, *(STORED_MESSAGE if each else DAMAGED for each in sound))
         expected = (
             [1, *(version for version, each in enumerate(sound, 2) if each)],
             [version for version, each in enumerate(sound, 2) if not each],
         )
         reads: list[Read] = [
-            lambda after: those_there(conversations.subscribe(after=after)),
-            lambda after: those_there(thread.subscribe(after=after)),
+            lambda after: available(conversations.subscribe(after=after)),
+            lambda after: available(thread.subscribe(after=after)),
             lambda after: thread.events(after=after),
         ]
         for read in reads:  # in this store a position is a version

@@ -1,4 +1,4 @@
-"""Everything that reads threads, of a thread with runs."""
+"""Reading a thread with runs in all ways."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CANARY = "Canarybird"
 
 @pytest.fixture
 def thread(conversations: Conversations) -> LocalThread:
-    """A thread with four runs, of which the last waits for an approval."""
+    """Return a thread with four runs; the last one waits for an approval."""
     thread = conversations.start_thread(thread_id="t")
     record(conversations, "t", "r1", *made_runs.with_a_tool(CANARY))
     record(conversations, "t", "r2", *made_runs.cut_short(CANARY))
@@ -27,7 +27,7 @@ def thread(conversations: Conversations) -> LocalThread:
     return thread
 
 
-def test_replaying_and_stepping_go_through_runs(thread: LocalThread) -> None:
+def test_replaying_and_stepping_show_runs(thread: LocalThread) -> None:
     replayed = list(thread.replay())
     assert [event.version for event, _ in replayed] == list(range(1, 37))
     for event, state in replayed:
@@ -39,13 +39,15 @@ def test_replaying_and_stepping_go_through_runs(thread: LocalThread) -> None:
         assert runs == ([] if step.control.run is None else [step.control.run.id])
 
 
-def test_what_shows_messages_shows_those_of_runs_and_nothing_else_of_them(
+def test_exports_and_markdown_contain_only_the_messages_of_runs(
     conversations: Conversations, thread: LocalThread
 ) -> None:
     (exported,) = [*conversations.export(forks=False)]
     messages = exported["messages"]
     assert isinstance(messages, list)
-    assert [each["role"] for each in messages if isinstance(each, dict)] == [said.role for said in thread.history()]
+    assert [each["role"] for each in messages if isinstance(each, dict)] == [
+        message.role for message in thread.history()
+    ]
     assert thread.markdown().count("\n## ") == len(thread.history()) == 10
     fork = thread.fork(at=15, thread_id="fork")
     compared = conversations.diff("t", "fork")
@@ -53,16 +55,16 @@ def test_what_shows_messages_shows_those_of_runs_and_nothing_else_of_them(
     assert [run.outcome for run in run_summaries(fork.events())] == ["completed"]
 
 
-def test_no_event_of_a_run_holds_what_messages_say(conversations: Conversations, thread: LocalThread) -> None:
+def test_no_run_event_contains_the_text_of_messages(conversations: Conversations, thread: LocalThread) -> None:
     log = conversations._core.log
     assert isinstance(log, ConversationLog)
     rows = {row.version: row for row in log.own_rows("default/thread/t", after=0, limit=100)}
     runs = [event.version for event in thread.events() if isinstance(event.data, RunEvent)]
-    said = [event.version for event in thread.events() if isinstance(event.data, MessageAppended)]
+    messages = [event.version for event in thread.events() if isinstance(event.data, MessageAppended)]
     assert len(runs) == 25
     assert not [version for version in runs if CANARY.encode() in rows[version].state]
-    assert len([version for version in said if CANARY.encode() in rows[version].state]) == 9
-    for version in said:
+    assert len([version for version in messages if CANARY.encode() in rows[version].state]) == 9
+    for version in messages:
         thread.redact(version)
     everything = [row.state for row in log.own_rows("default/thread/t", after=0, limit=100)]
     assert not [state for state in everything if CANARY.encode() in state]

@@ -1,4 +1,4 @@
-"""Building a projection anew beside what is read: nobody ever sees half of it, whatever is killed."""
+"""Rebuilding a projection next to the live tables: readers never see a part of it, even if a process is killed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 from tests.infrastructure.recording import in_child
-from tests.service.counting import Counting, Newer, assert_every_event_counts_once, opened
+from tests.service.counting import Counting, NewerCounting, assert_every_event_counts_once, opened
 from tests.service.projected import batches_of, rebuild
 
 from clew.conversations import Conversations
@@ -18,7 +18,7 @@ from clew.infrastructure.stores import store_at
 from clew.projections import Query
 
 
-def test_a_reader_sees_the_old_tables_or_the_new_ones_and_always_whole(shared_url: str, scale: float) -> None:
+def test_a_reader_sees_the_complete_old_or_new_tables(shared_url: str, scale: float) -> None:
     with Conversations.open(shared_url, embedded=False) as conversations:
         conversations.start_thread(messages=[Message.user("every word")] * 99)
     with closing(opened(shared_url, Counting())) as core:
@@ -42,41 +42,41 @@ def test_a_reader_sees_the_old_tables_or_the_new_ones_and_always_whole(shared_ur
             with batches_of(7):
                 for turn in range(max(4, round(60 * scale))):
                     # The newer one leaves what its elder built alone, and the elder one does not come back.
-                    with closing(opened(shared_url, Newer() if turn else Counting())) as core:
+                    with closing(opened(shared_url, NewerCounting() if turn else Counting())) as core:
                         rebuild(core.models.projector, "counting")
         finally:
             done.set()
             reader.join()
     assert not failed
     assert set(seen) <= {(1,), (2,)}
-    assert seen == sorted(seen), "what was there before came back"
+    assert seen == sorted(seen), "the old tables came back"
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_what_a_killed_rebuild_has_left_is_carried_on_or_dropped(shared_url: str, *, again: bool) -> None:
+def test_a_killed_rebuild_is_continued_or_dropped(shared_url: str, *, again: bool) -> None:
     with Conversations.open(shared_url, embedded=False) as conversations:
         conversations.start_thread(messages=[Message.user("every word")] * 29)
     with closing(opened(shared_url, Counting())) as core:
         core.models.projector.drain()
 
-    def begin() -> None:
-        core = opened(shared_url, Newer())
+    def start_and_die() -> None:
+        core = opened(shared_url, NewerCounting())
         with batches_of(7):
             for batches, _ in enumerate(core.models.projector.rebuild("counting")):
                 if batches == 2:
                     os.kill(os.getpid(), signal.SIGKILL)
 
-    assert in_child(begin) == -signal.SIGKILL
-    with closing(opened(shared_url, Newer())) as core:
+    assert in_child(start_and_die) == -signal.SIGKILL
+    with closing(opened(shared_url, NewerCounting())) as core:
         store = core.models.projector.store
-        live, beside = store.generations()
-        assert (live.live, beside.live, 0 < beside.position < live.position) == (True, False, True)
+        live, building = store.generations()
+        assert (live.live, building.live, 0 < building.position < live.position) == (True, False, True)
         assert {row["made"] for row in store.select("counting", Query("event"))} == {1}
         if again:
             rebuild(core.models.projector, "counting")
         else:
             core.models.projector.drain()
         (built,) = store.generations()
-        assert (built.id == beside.id) is not again
+        assert (built.id == building.id) is not again
         assert {row["made"] for row in store.select("counting", Query("event"))} == {2}
         assert_every_event_counts_once(core)

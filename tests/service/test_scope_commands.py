@@ -1,4 +1,4 @@
-"""Memory scopes, as an application writes and reads them."""
+"""Writing and reading memory scopes from an application."""
 
 from __future__ import annotations
 
@@ -52,26 +52,26 @@ def stored(conversations: Conversations) -> int:
 
 
 @pytest.mark.parametrize("name", [None, "", "  ", 42, b"user", ["user/42"]], ids=repr)
-def test_refuses_a_scope_that_is_none_at_once(conversations: Conversations, name: Any) -> None:
+def test_refuses_an_invalid_scope_at_once(conversations: Conversations, name: Any) -> None:
     with pytest.raises(ScopeError, match="shared by everybody"):
         conversations.memory(name)
     assert stored(conversations) == 0
 
 
-def test_refuses_a_name_that_no_id_can_have(conversations: Conversations) -> None:
+def test_refuses_an_invalid_name(conversations: Conversations) -> None:
     for name in ("x" * 201, "\ud800"):
         with pytest.raises(InvalidNameError):
             conversations.memory(name)
     assert conversations.memory("x" * 200).remember("x").scope == "x" * 200
 
 
-def test_refuses_a_screen_that_is_no_function(conversations: Conversations) -> None:
+def test_refuses_a_screen_that_is_not_a_function(conversations: Conversations) -> None:
     screen: Any = Allow()
     with pytest.raises(ScopeError, match="screen"):
         conversations.memory("app", screen=screen)
 
 
-def test_a_scope_that_is_only_looked_into_is_not_begun(conversations: Conversations, scope: MemoryScope) -> None:
+def test_reading_does_not_open_a_scope(conversations: Conversations, scope: MemoryScope) -> None:
     assert (scope.facts(), scope.search("tea"), scope.facts(history=True), scope.facts(at=NOON)) == ([], [], [], [])
     assert (stored(conversations), list(conversations.scopes())) == (0, [])
 
@@ -82,15 +82,15 @@ def test_a_fact_is_remembered_superseded_and_retracted(scope: MemoryScope, clock
     dublin = scope.supersede(cork, "Lives in Dublin")
     assert scope.facts() == [dublin]
     assert (dublin.key, dublin.kind, dublin.metadata, dublin.replaces) == ("home", "place", {}, cork.id)
-    gone = clock.move(10)
+    retracted_at = clock.move(10)
     scope.retract(dublin.id, reason="moved on")
     assert scope.facts() == []
     before, after = scope.facts(history=True)
     assert (before.status, before.valid_to, before.actor) == ("superseded", moved, "agent:a")
-    assert (after.status, after.valid_to) == ("retracted", gone)
+    assert (after.status, after.valid_to) == ("retracted", retracted_at)
 
 
-def test_what_was_known_then_is_read_by_version_and_by_time(scope: MemoryScope, clock: SettableClock) -> None:
+def test_earlier_facts_are_read_by_version_and_time(scope: MemoryScope, clock: SettableClock) -> None:
     start = clock.move(0)
     cork = scope.remember("Lives in Cork")
     clock.move(10)
@@ -103,11 +103,11 @@ def test_what_was_known_then_is_read_by_version_and_by_time(scope: MemoryScope, 
     assert texts(scope.facts(valid_at=start)) == ["Lives in Cork"]
     [then] = scope.facts(at=2)
     assert (then.status, then.valid_to) == ("live", None)
-    assert [found.fact.text for found in scope.search("lives", at=2)] == ["Lives in Cork"]
-    assert [found.fact.text for found in scope.search("lives", valid_at=start)] == ["Lives in Cork"]
+    assert [hit.fact.text for hit in scope.search("lives", at=2)] == ["Lives in Cork"]
+    assert [hit.fact.text for hit in scope.search("lives", valid_at=start)] == ["Lives in Cork"]
 
 
-def test_what_is_true_later_or_was_true_earlier_is_not_told_now(scope: MemoryScope, clock: SettableClock) -> None:
+def test_lists_only_facts_that_are_valid_now(scope: MemoryScope, clock: SettableClock) -> None:
     later = clock.move(100)
     clock.move(-50)
     scope.remember("Will live in Galway", valid_from=later)
@@ -120,7 +120,7 @@ def test_what_is_true_later_or_was_true_earlier_is_not_told_now(scope: MemorySco
     assert texts(scope.facts()) == ["Will live in Galway"]
 
 
-def test_what_is_to_end_some_day_can_be_ended_before(scope: MemoryScope, clock: SettableClock) -> None:
+def test_a_fact_with_a_planned_end_can_end_earlier(scope: MemoryScope, clock: SettableClock) -> None:
     now = clock.move(0)
     later, still_later = now + timedelta(days=1), now + timedelta(days=9)
     fact = scope.remember("Lives in Oslo")
@@ -143,7 +143,7 @@ def test_what_is_to_end_some_day_can_be_ended_before(scope: MemoryScope, clock: 
 
 
 @pytest.mark.parametrize("at", [0, -1, 3, True, "2", 1.0])
-def test_refuses_a_version_that_the_scope_does_not_have(scope: MemoryScope, at: Any) -> None:
+def test_refuses_a_missing_version(scope: MemoryScope, at: Any) -> None:
     scope.remember("x")
     with pytest.raises(UnknownVersionError):
         scope.facts(at=at)
@@ -152,7 +152,7 @@ def test_refuses_a_version_that_the_scope_does_not_have(scope: MemoryScope, at: 
 
 
 @pytest.mark.parametrize("time", [datetime(2026, 1, 1), "2026-01-01", 5], ids=repr)  # noqa: DTZ001  # what is refused
-def test_refuses_a_time_that_names_no_moment(conversations: Conversations, scope: MemoryScope, time: Any) -> None:
+def test_refuses_a_time_without_an_offset(conversations: Conversations, scope: MemoryScope, time: Any) -> None:
     for name in ("valid_from", "valid_to"):
         with pytest.raises(InvalidTimeError, match=name):
             scope.remember("x", **{name: time})
@@ -173,22 +173,22 @@ def test_refuses_a_time_that_names_no_moment(conversations: Conversations, scope
     ],
     ids=["before the year 1", "after 9999"],
 )
-def test_refuses_a_time_that_utc_cannot_say(scope: MemoryScope, time: datetime) -> None:
+def test_refuses_a_time_that_utc_cannot_express(scope: MemoryScope, time: datetime) -> None:
     fact = scope.remember("x")
-    asks: list[Callable[[], object]] = [
+    calls: list[Callable[[], object]] = [
         lambda: scope.remember("y", valid_from=time),
         lambda: scope.remember("y", valid_to=time),
         lambda: scope.retract(fact, valid_to=time),
         lambda: scope.facts(at=time),
         lambda: scope.facts(valid_at=time),
     ]
-    for ask in asks:
+    for call in calls:
         with pytest.raises(InvalidTimeError, match="in UTC"):
-            ask()
+            call()
     assert scope.facts(history=True) == [fact]
 
 
-def test_the_first_and_the_last_moment_there_are_can_be_said(scope: MemoryScope) -> None:
+def test_accepts_the_first_and_last_moment_in_utc(scope: MemoryScope) -> None:
     first, last = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
     fact = scope.remember("x", valid_from=first, valid_to=last)
     assert scope.facts(valid_at=first) == scope.facts() == [fact]
@@ -211,21 +211,19 @@ def test_the_first_and_the_last_moment_there_are_can_be_said(scope: MemoryScope)
     ],
     ids=lambda wrong: str(wrong)[:60],
 )
-def test_stores_nothing_of_what_cannot_be_stored(
-    conversations: Conversations, scope: MemoryScope, wrong: dict[str, Any]
-) -> None:
+def test_invalid_facts_store_nothing(conversations: Conversations, scope: MemoryScope, wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidContentError):
         scope.remember(**wrong)
     assert stored(conversations) == 0
     fact = scope.remember("good")
-    given = {name: value for name, value in wrong.items() if name != "key"}
-    if given != {"text": "x"}:
+    arguments = {name: value for name, value in wrong.items() if name != "key"}
+    if arguments != {"text": "x"}:
         with pytest.raises(InvalidContentError):
-            scope.supersede(fact, **given)
+            scope.supersede(fact, **arguments)
     assert (scope.facts(), stored(conversations)) == ([fact], 2)
 
 
-def test_refuses_what_is_no_live_fact_of_the_scope(conversations: Conversations, scope: MemoryScope) -> None:
+def test_refuses_anything_but_a_live_fact_of_the_scope(conversations: Conversations, scope: MemoryScope) -> None:
     mine, theirs = scope.remember("mine"), conversations.memory("user/7").remember("theirs")
     scope.retract(mine)
     for fact in (mine, mine.id, theirs, theirs.id, "nobody", theirs._replace(scope="user/42")):
@@ -240,13 +238,13 @@ def test_refuses_what_is_no_live_fact_of_the_scope(conversations: Conversations,
             scope.why(fact)
         with pytest.raises(UnknownFactError):
             scope.used_by(fact)
-    nothing: Any = None
+    wrong: Any = None
     with pytest.raises(InvalidContentError, match="neither a fact"):
-        scope.why(nothing)
+        scope.why(wrong)
     assert len(scope.facts(history=True)) == 1
 
 
-def test_the_same_key_again_remembers_nothing_more(scope: MemoryScope) -> None:
+def test_a_repeated_idempotency_key_writes_nothing(scope: MemoryScope) -> None:
     first = scope.remember("Likes tea", idempotency_key="k1")
     scope.remember("Likes jam")
     assert scope.remember("Likes tea", idempotency_key="k1") == first
@@ -262,7 +260,7 @@ def test_the_same_key_again_remembers_nothing_more(scope: MemoryScope) -> None:
     assert len(scope.facts(history=True)) == 3
 
 
-def test_what_was_given_can_be_changed_and_changes_nothing(scope: MemoryScope) -> None:
+def test_changing_metadata_changes_nothing_stored(scope: MemoryScope) -> None:
     metadata: Any = {"a": {"b": 1}}
     fact = scope.remember("x", metadata=metadata)
     metadata["a"]["b"] = 2
@@ -285,16 +283,16 @@ def test_the_actor_is_recorded_and_checked(conversations: Conversations) -> None
         scope.remember("three", actor="")
 
 
-def test_facts_are_found_by_their_words(scope: MemoryScope) -> None:
+def test_finds_facts_by_their_words(scope: MemoryScope) -> None:
     scope.remember("Prefers kilometres to miles", kind="preference")
     scope.remember("Has a dog called Bran")
     old = scope.remember("Has a cat called Bran", kind="pet")
     scope.retract(old)
-    [found] = scope.search("what is the dog's name?")
-    assert (found.fact.text, 0 < found.score <= 1) == ("Has a dog called Bran", True)
+    [hit] = scope.search("what is the dog's name?")
+    assert (hit.fact.text, 0 < hit.score <= 1) == ("Has a dog called Bran", True)
     assert scope.search("dog", kind="preference") == []
     assert texts([each.fact for each in scope.search("kilometres dog Bran has", top=1)]) == ["Has a dog called Bran"]
-    scope.supersede(found.fact, "Has a dog called Conn")
+    scope.supersede(hit.fact, "Has a dog called Conn")
     assert texts([each.fact for each in scope.search("dog")]) == ["Has a dog called Conn"]
     for wrong in ({"top": 0}, {"min_score": 2}):
         with pytest.raises(InvalidContentError):
@@ -305,25 +303,25 @@ def test_why_leads_to_the_message_and_shows_that_it_was_redacted(
     conversations: Conversations, scope: MemoryScope
 ) -> None:
     thread = conversations.start_thread()
-    said = thread.append(Message.user("I am vegetarian"))
-    fact = scope.remember("Is vegetarian", source=Provenance(thread=thread.id, version=said.version), actor="agent:a")
+    message = thread.append(Message.user("I am vegetarian"))
+    fact = scope.remember(
+        "Is vegetarian", source=Provenance(thread=thread.id, version=message.version), actor="agent:a"
+    )
     why = scope.why(fact)
-    assert (why.fact, why.thread_id, why.version, why.actor) == (fact, thread.id, said.version, "agent:a")
-    assert (why.message, why.redacted, why.promoted_from) == (said, False, None)
+    assert (why.fact, why.thread_id, why.version, why.actor) == (fact, thread.id, message.version, "agent:a")
+    assert (why.message, why.redacted, why.promoted_from) == (message, False, None)
     branch = thread.fork()
-    inherited = scope.remember("Eats no meat", source=Provenance(thread=branch.id, version=said.version))
-    assert scope.why(inherited).message == said
-    thread.redact(said)
+    inherited = scope.remember("Eats no meat", source=Provenance(thread=branch.id, version=message.version))
+    assert scope.why(inherited).message == message
+    thread.redact(message)
     for each in (fact, inherited):
         why = scope.why(each)
-        assert (why.message, why.redacted, why.version) == (None, True, said.version)
+        assert (why.message, why.redacted, why.version) == (None, True, message.version)
     scope.retract(fact)
     assert scope.why(fact).fact.status == "retracted"
 
 
-def test_why_says_what_is_known_where_the_message_cannot_be_read(
-    conversations: Conversations, scope: MemoryScope
-) -> None:
+def test_why_returns_the_source_of_an_unreadable_message(conversations: Conversations, scope: MemoryScope) -> None:
     thread = conversations.start_thread(messages=[Message.user("Hello")])
     sources = [Provenance(thread="nobody", version=3), Provenance(thread=thread.id, version=9)]
     sources += [Provenance(thread=thread.id, version=1), Provenance(thread=thread.id, version=2)]
@@ -335,49 +333,49 @@ def test_why_says_what_is_known_where_the_message_cannot_be_read(
     assert (alone.thread_id, alone.version, alone.message) == (None, None, None)
 
 
-def test_a_message_alone_does_not_say_where_it_is_from(conversations: Conversations, scope: MemoryScope) -> None:
-    said = conversations.start_thread().append(Message.user("Hello"))
+def test_refuses_a_message_as_source_without_its_thread(conversations: Conversations, scope: MemoryScope) -> None:
+    message = conversations.start_thread().append(Message.user("Hello"))
     with pytest.raises(InvalidContentError, match="does not name its thread"):
-        scope.remember("x", source=said)
+        scope.remember("x", source=message)
 
 
-def test_a_fact_that_was_shredded_is_not_known_any_more(conversations: Conversations, scope: MemoryScope) -> None:
+def test_a_shredded_fact_is_unknown(conversations: Conversations, scope: MemoryScope) -> None:
     scope.remember("Likes tea")
-    kept = scope.remember("Likes jam")
+    other = scope.remember("Likes jam")
     assert len(scope.search("likes")) == 2
     core, stream = conversations._core, "default/memory/user%2F42"
     row = core.log.redactable(stream, 2)
     head = core.log.lineage(stream)[-1].hash
     assert row is not None
     assert head is not None
-    said = FactRetracted(fact="nobody")
-    event = Event(stream, 4, "fact-retracted", core.event_id(), core.now(), 0, said)
+    retraction = FactRetracted(fact="nobody")
+    event = Event(stream, 4, "fact-retracted", core.event_id(), core.now(), 0, retraction)
     core.log.submit(Write([event], {stream: head}, shreds=[Shred(stream, 2, row.digest, row.stub)])).outcome.result()
-    assert scope.facts(history=True) == [kept]
-    assert [found.fact for found in scope.search("likes")] == [kept]
+    assert scope.facts(history=True) == [other]
+    assert [hit.fact for hit in scope.search("likes")] == [other]
 
 
-def test_promotions_that_go_round_in_a_circle_are_told_once(conversations: Conversations) -> None:
+def test_follows_a_cycle_of_promotions_once(conversations: Conversations) -> None:
     for name, other in (("a", "b"), ("b", "a")):
         promoted = FactReference(scope=other, fact="f", version=1)
-        said = FactRemembered(fact="f", statement=Statement(text=name, promoted=promoted))
-        run(commit(conversations._core, name, ScopeFold, lambda _fold, _now, said=said: [said]))  # type: ignore[misc]
+        remembered = FactRemembered(fact="f", statement=Statement(text=name, promoted=promoted))
+        run(commit(conversations._core, name, ScopeFold, lambda _fold, _now, event=remembered: [event]))  # type: ignore[misc]
     why = conversations.memory("a").why("f")
-    told = []
+    scopes = []
     each: FactOrigin | None = why
     while each is not None:
-        told.append(each.fact.scope)
+        scopes.append(each.fact.scope)
         each = each.promoted_from
-    assert told == ["a", "b", "a"]
+    assert scopes == ["a", "b", "a"]
 
 
-def test_a_fact_that_no_model_was_told_was_not_used(conversations: Conversations, scope: MemoryScope) -> None:
+def test_a_fact_that_no_model_received_was_not_used(conversations: Conversations, scope: MemoryScope) -> None:
     fact, thread = scope.remember("Likes tea"), conversations.start_thread()
-    passed_on = ContextProvided(provider="facts", facts=(fact.reference,))
+    provided_context = ContextProvided(provider="facts", facts=(fact.reference,))
     failed = RunFailed(error=Failure(kind="TimeoutError"))
-    record(conversations, thread.id, "run-1", JOKER, passed_on, failed)
+    record(conversations, thread.id, "run-1", JOKER, provided_context, failed)
     assert scope.used_by(fact) == []
-    [*_, provided, call] = record(conversations, thread.id, "run-2", JOKER, passed_on, called(-2))
+    [*_, provided, call] = record(conversations, thread.id, "run-2", JOKER, provided_context, called(-2))
     assert scope.used_by(fact) == [FactUse(thread.id, call, provided, "run-2")]
     thread.delete()
     assert scope.used_by(fact) == [FactUse(thread.id, call, provided, "run-2")]
@@ -386,18 +384,18 @@ def test_a_fact_that_no_model_was_told_was_not_used(conversations: Conversations
 # Promoting
 
 
-def test_a_fact_reaches_a_wider_scope_with_its_provenance(
+def test_promotes_a_fact_to_a_wider_scope_with_its_provenance(
     conversations: Conversations, scope: MemoryScope, clock: SettableClock
 ) -> None:
     source = Provenance(thread=conversations.start_thread().id, version=1)
     fact = scope.remember("Returns take 5 days", key="returns", metadata={"a": 1}, source=source)
     clock.move(60)
-    app, everybody = conversations.memory("app/shop"), conversations.memory("all")
+    app, all_apps = conversations.memory("app/shop"), conversations.memory("all")
     wide = scope.promote(fact, to=app, actor="user:boss")
     assert (wide.text, wide.key, wide.metadata, wide.learned) == (fact.text, "returns", {"a": 1}, source)
     assert (wide.promoted, wide.actor, wide.valid_from) == (fact.reference, "user:boss", fact.valid_from)
-    wider = app.promote(wide.id, to=everybody)
-    why = everybody.why(wider)
+    wider = app.promote(wide.id, to=all_apps)
+    why = all_apps.why(wider)
     assert (why.thread_id, why.promoted_from) == (source.thread, app.why(wide))
     assert app.why(wide).promoted_from == scope.why(fact)
     assert (scope.facts(), app.facts()) == ([fact], [wide])
@@ -410,7 +408,7 @@ def test_a_screen_allows_redacts_or_refuses(conversations: Conversations, scope:
         seen.append(fact)
         if "card" in fact.text:
             return Refuse("no payment data")
-        return Redact("Somebody likes tea") if "Caoimhe" in fact.text else Allow()
+        return Redact("A customer likes tea") if "Caoimhe" in fact.text else Allow()
 
     app = conversations.memory("app", screen=screen)
     plain = scope.remember("Tea sells well", metadata={"a": 1})
@@ -418,27 +416,29 @@ def test_a_screen_allows_redacts_or_refuses(conversations: Conversations, scope:
     card = scope.remember("Pays by card 4111")
     assert scope.promote(plain, to=app).metadata == {"a": 1}
     redacted = scope.promote(named, to=app)
-    assert (redacted.text, redacted.key, redacted.metadata) == ("Somebody likes tea", None, {})
+    assert (redacted.text, redacted.key, redacted.metadata) == ("A customer likes tea", None, {})
     with pytest.raises(FactRefusedError, match="no payment data") as raised:
         scope.promote(card, to=app)
     assert (raised.value.scope, raised.value.reason) == ("app", "no payment data")
     assert seen == [plain, named, card]
-    assert texts(app.facts(history=True)) == ["Tea sells well", "Somebody likes tea"]
+    assert texts(app.facts(history=True)) == ["Tea sells well", "A customer likes tea"]
 
 
 _NO_TEXT: Any = 5
 
 
 @pytest.mark.parametrize(
-    "given", [None, True, "yes", Allow, Redact(""), Redact("\n"), Redact(_NO_TEXT), Redact, KeyError("4111")], ids=repr
+    "verdict",
+    [None, True, "yes", Allow, Redact(""), Redact("\n"), Redact(_NO_TEXT), Redact, KeyError("4111")],
+    ids=repr,
 )
-def test_a_screen_that_does_not_say_keeps_the_fact_out(
-    conversations: Conversations, scope: MemoryScope, given: Any
+def test_a_screen_without_a_valid_verdict_refuses_the_fact(
+    conversations: Conversations, scope: MemoryScope, verdict: Any
 ) -> None:
     def screen(_fact: Fact) -> Any:
-        if isinstance(given, Exception):
-            raise given
-        return given
+        if isinstance(verdict, Exception):
+            raise verdict
+        return verdict
 
     app = conversations.memory("app", screen=screen)
     with pytest.raises(FactRefusedError, match="its screen") as raised:
@@ -447,14 +447,14 @@ def test_a_screen_that_does_not_say_keeps_the_fact_out(
     assert app.facts(history=True) == []
 
 
-def test_a_fact_is_not_promoted_out_of_its_tenant_nor_into_its_own_scope(
+def test_refuses_to_promote_to_another_tenant_or_the_same_scope(
     conversations: Conversations, scope: MemoryScope
 ) -> None:
     fact = scope.remember("x")
     other = Conversations(conversations._core.acting_as(None))
-    nothing: Any = "app"
+    wrong: Any = "app"
     with pytest.raises(ScopeError, match="is not a memory scope"):
-        scope.promote(fact, to=nothing)
+        scope.promote(fact, to=wrong)
     with pytest.raises(ScopeError, match="already"):
         scope.promote(fact, to=other.memory("user/42"))
     with Conversations.open("memory:") as elsewhere, pytest.raises(ScopeError, match="another tenant or store"):
@@ -471,7 +471,7 @@ def test_a_fact_is_promoted_once_for_a_key(conversations: Conversations, scope: 
 # Beside threads
 
 
-def test_scopes_are_listed_as_they_were_opened(conversations: Conversations, clock: SettableClock) -> None:
+def test_lists_scopes_in_the_order_of_their_opening(conversations: Conversations, clock: SettableClock) -> None:
     first = conversations.memory("user/42")
     fact = first.remember("one")
     opened = clock.move(0)
@@ -486,7 +486,7 @@ def test_scopes_are_listed_as_they_were_opened(conversations: Conversations, clo
     assert (listed[0].opened_at, listed[0].updated_at, listed[0].embedder) == (opened, updated, None)
 
 
-def test_threads_and_what_is_made_of_them_do_not_show_scopes(conversations: Conversations, scope: MemoryScope) -> None:
+def test_thread_queries_do_not_show_scopes(conversations: Conversations, scope: MemoryScope) -> None:
     thread = conversations.start_thread(title="Tea", messages=[Message.user("I like tea")])
     before = conversations.usage()
     for _ in range(3):
@@ -508,7 +508,7 @@ def test_threads_and_what_is_made_of_them_do_not_show_scopes(conversations: Conv
     assert conversations.verify().events == 8
 
 
-def test_many_write_to_one_scope_and_all_of_it_is_known(conversations: Conversations) -> None:
+def test_concurrent_writes_to_a_scope_are_all_stored(conversations: Conversations) -> None:
     def remember(number: int) -> None:
         scope = conversations.memory("user/42")
         for each in range(5):
@@ -519,12 +519,12 @@ def test_many_write_to_one_scope_and_all_of_it_is_known(conversations: Conversat
         writer.start()
     for writer in writers:
         writer.join()
-    found = conversations.memory("user/42").facts()
-    assert sorted(texts(found)) == sorted(f"{number}.{each}" for number in range(6) for each in range(5))
-    assert [fact.version for fact in found] == list(range(2, 32))
+    facts = conversations.memory("user/42").facts()
+    assert sorted(texts(facts)) == sorted(f"{number}.{each}" for number in range(6) for each in range(5))
+    assert [fact.version for fact in facts] == list(range(2, 32))
 
 
-def test_refuses_a_scope_that_begins_to_hold_documents_meanwhile(shared_url: str) -> None:
+def test_refuses_a_scope_that_another_process_opened_for_documents(shared_url: str) -> None:
     begun = [ScopeOpened(holds="documents")]
 
     def now() -> int:
@@ -541,7 +541,7 @@ def test_refuses_a_scope_that_begins_to_hold_documents_meanwhile(shared_url: str
         assert stored(others) == 1
 
 
-def test_one_of_many_supersedes_a_fact(conversations: Conversations, scope: MemoryScope) -> None:
+def test_one_of_many_concurrent_calls_supersedes_a_fact(conversations: Conversations, scope: MemoryScope) -> None:
     fact = scope.remember("one")
     lost: list[UnknownFactError] = []
 
@@ -559,17 +559,17 @@ def test_one_of_many_supersedes_a_fact(conversations: Conversations, scope: Memo
     assert (len(lost), len(scope.facts()), len(scope.facts(history=True))) == (4, 1, 2)
 
 
-def test_what_another_process_writes_is_read(shared_url: str) -> None:
+def test_reads_the_writes_of_another_process(shared_url: str) -> None:
     with Conversations.open(shared_url) as here, Conversations.open(shared_url) as there:
         fact = here.memory("user/42").remember("one")
         assert there.memory("user/42").facts() == [fact]
         there.memory("user/42").supersede(fact, "two")
         assert texts(here.memory("user/42").facts()) == ["two"]
         here.memory("user/42").remember("three")
-        assert [found.fact.text for found in there.memory("user/42").search("three two")] == ["two", "three"]
+        assert [hit.fact.text for hit in there.memory("user/42").search("three two")] == ["two", "three"]
 
 
-def test_facts_are_there_when_the_store_is_opened_again(shared_url: str) -> None:
+def test_facts_persist_after_reopening(shared_url: str) -> None:
     with Conversations.open(shared_url) as service:
         service.memory("user/42").remember("one", valid_from=NOON)
     with Conversations.open(shared_url, create=False) as service:

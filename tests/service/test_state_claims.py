@@ -24,7 +24,7 @@ async def claims(engine: Engine, state: Json = KEY) -> list[Event]:
     return engine._core.log.lineage(claim_stream(engine._core.tenant, "history-store", state))
 
 
-def test_a_state_is_the_threads_that_said_so_first(url: str) -> None:
+def test_a_state_belongs_to_the_thread_that_claimed_it_first(url: str) -> None:
     async def check() -> None:
         async with Engine.open(url) as engine:
             await claim(engine, "one")
@@ -63,16 +63,16 @@ def test_another_process_finds_the_claim(shared_url: str) -> None:
     asyncio.run(check())
 
 
-def test_of_many_threads_that_say_so_at_once_one_is_first(url: str) -> None:
+def test_one_of_many_concurrent_claims_wins(url: str) -> None:
     async def check() -> None:
         async with Engine.open(url) as engine:
-            said = await asyncio.gather(
+            outcomes = await asyncio.gather(
                 *(claim(engine, f"thread-{number % 4}") for number in range(12)), return_exceptions=True
             )
             [claimed] = await claims(engine)
             assert isinstance(claimed.data, StateClaimed)
             winner = int(claimed.data.thread_id.removeprefix("thread-"))
-            for number, outcome in enumerate(said):
+            for number, outcome in enumerate(outcomes):
                 if number % 4 == winner:
                     assert outcome is None
                 else:
@@ -81,11 +81,11 @@ def test_of_many_threads_that_say_so_at_once_one_is_first(url: str) -> None:
     asyncio.run(check())
 
 
-def test_a_claim_of_a_thread_that_has_not_begun_stands_for_the_thread_that_will(url: str) -> None:
+def test_an_unstarted_thread_keeps_its_claim_until_another_thread_starts(url: str) -> None:
     async def check() -> None:
         async with Engine.open(url) as engine:
-            beginning = engine.unstarted_thread("local")
-            await beginning.runs.claim_state("history-store", KEY)
+            unstarted = engine.unstarted_thread("local")
+            await unstarted.runs.claim_state("history-store", KEY)
             with pytest.raises(HistoryStoreSharedError):
                 await claim(engine, "two")
             assert [each.id async for each in engine.threads()] == ["two"]
@@ -93,13 +93,13 @@ def test_a_claim_of_a_thread_that_has_not_begun_stands_for_the_thread_that_will(
     asyncio.run(check())
 
 
-def test_states_that_only_python_holds_equal_have_streams_of_their_own() -> None:
+def test_states_that_are_equal_only_in_python_have_separate_streams() -> None:
     states: list[Json] = [1, 1.0, True, "1", [1], {"1": 1}, {"1": True}, {"1": None}]
     assert len({claim_stream("default", "history-store", state) for state in states}) == len(states)
 
 
 @given(st.dictionaries(st.text(st.characters(codec="utf-8")), jsons, max_size=4))
-def test_the_order_of_keys_makes_no_difference_and_nothing_of_the_state_is_in_the_name(state: dict[str, Json]) -> None:
+def test_the_stream_name_ignores_key_order_and_hides_the_state(state: dict[str, Json]) -> None:
     name = claim_stream("default", "history-store", state)
     assert name == claim_stream("default", "history-store", dict(reversed(state.items())))
     assert name.startswith("default/system/history-store:")

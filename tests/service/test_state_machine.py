@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from tests.servers.postgres_server import Databases
-from tests.service.naive_threads import NaiveThreads, Refused, Said
+from tests.service.naive_threads import NaiveMessage, NaiveThreads, Refused
 
 from clew.conversations import Conversations
 from clew.domain.errors import ClewError
@@ -40,18 +40,18 @@ KINDS = {
     "delete": "thread-deleted",
 }
 
-# Any number names a thread or a version; which one is its remainder, so that shrinking stays meaningful.
+# Any number names a thread or a version; the remainder chooses one, so that shrinking stays meaningful.
 number = st.integers(0, 9_999)
 name = st.sampled_from(["draft", "before refund", "Größe", "v1"])
 ticks = st.integers(-3, 5)
 
 
-def said(messages: tuple[HistoryMessage, ...]) -> list[Said]:
-    return [Said(m.version, m.role, None if m.redacted else m.text) for m in messages]
+def naive_messages(messages: tuple[HistoryMessage, ...]) -> list[NaiveMessage]:
+    return [NaiveMessage(m.version, m.role, None if m.redacted else m.text) for m in messages]
 
 
 class ConversationsAgreeWithTheModel(RuleBasedStateMachine):
-    """Every step is done to the model, to a memory store and to a SQLite store: all three must agree."""
+    """Applies each step to the model, a memory store and a SQLite store; all three must agree."""
 
     steps: ClassVar[int] = 0
 
@@ -68,27 +68,27 @@ class ConversationsAgreeWithTheModel(RuleBasedStateMachine):
 
     # Doing the same three times
 
-    def agree(self, modelled: Callable[[], Any], done: Callable[[Conversations], Any]) -> None:
+    def agree(self, expect: Callable[[], Any], actual: Callable[[Conversations], Any]) -> None:
         type(self).steps += 1
         expected: Any
         try:
-            expected = modelled()
+            expected = expect()
         except Refused as refused:
             expected = refused.error
         for store in self.stores:
-            found: Any
+            result: Any
             try:
-                found = done(store)
+                result = actual(store)
             except ClewError as error:
-                found = type(error)
-            assert found == expected, type(store._core.log.recorder).__name__  # type: ignore[attr-defined]  # the log is an application
+                result = type(error)
+            assert result == expected, type(store._core.log.recorder).__name__  # type: ignore[attr-defined]  # the log is an application
 
-    def pick(self, which: int) -> str:
-        return list(self.model.lines)[which % len(self.model.lines)]
+    def pick(self, choice: int) -> str:
+        return list(self.model.lines)[choice % len(self.model.lines)]
 
-    def pick_version(self, thread: str, which: int) -> int:
-        """Any version, and the two that are not: 0 and one too many."""
-        return which % (self.model.version(thread) + 2)
+    def pick_version(self, thread: str, choice: int) -> int:
+        """Choose any version, 0 or one beyond the newest."""
+        return choice % (self.model.version(thread) + 2)
 
     def new_texts(self, count: int) -> list[tuple[str, str]]:
         self.texts += count
@@ -106,38 +106,38 @@ class ConversationsAgreeWithTheModel(RuleBasedStateMachine):
             lambda store: started(store.start_thread("First", thread_id="first", messages=as_messages(texts))),
         )
 
-    @rule(which=number, move=ticks)
-    def start_another_thread(self, which: int, move: int) -> None:
+    @rule(choice=number, move=ticks)
+    def start_another_thread(self, choice: int, move: int) -> None:
         self.now += move
-        thread = f"thread-{which % 7}"
+        thread = f"thread-{choice % 7}"
         self.agree(
             lambda: self.model.start(thread, "Another", [], self.now),
             lambda store: started(store.start_thread("Another", thread_id=thread)),
         )
 
-    @rule(which=number, count=st.sampled_from([1, 1, 2, 3, 8, 60]), move=ticks)
-    def append(self, which: int, count: int, move: int) -> None:
+    @rule(choice=number, count=st.sampled_from([1, 1, 2, 3, 8, 60]), move=ticks)
+    def append(self, choice: int, count: int, move: int) -> None:
         self.now += move
-        thread, texts = self.pick(which), self.new_texts(count)
+        thread, texts = self.pick(choice), self.new_texts(count)
         self.agree(
             lambda: self.model.append(thread, texts, self.now),
             lambda store: [m.version for m in store.thread(thread).append(as_messages(texts))],
         )
 
-    @rule(which=number, version=number, title=st.sampled_from([None, "What if"]), move=ticks)
-    def fork(self, which: int, version: int, title: str | None, move: int) -> None:
+    @rule(choice=number, version=number, title=st.sampled_from([None, "What if"]), move=ticks)
+    def fork(self, choice: int, version: int, title: str | None, move: int) -> None:
         self.now += move
-        thread, new = self.pick(which), f"fork-{len(self.model.lines)}"
+        thread, new = self.pick(choice), f"fork-{len(self.model.lines)}"
         at = self.pick_version(thread, version)
         self.agree(
             lambda: self.model.fork(thread, at, new, title, self.now),
             lambda store: started(store.thread(thread).fork(at=at, title=title, thread_id=new)),
         )
 
-    @rule(which=number, version=number, move=ticks)
-    def edit(self, which: int, version: int, move: int) -> None:
+    @rule(choice=number, version=number, move=ticks)
+    def edit(self, choice: int, version: int, move: int) -> None:
         self.now += move
-        thread, new = self.pick(which), f"fork-{len(self.model.lines)}"
+        thread, new = self.pick(choice), f"fork-{len(self.model.lines)}"
         at = self.pick_version(thread, version)
         ((_, text),) = self.new_texts(1)
         self.agree(
@@ -145,49 +145,49 @@ class ConversationsAgreeWithTheModel(RuleBasedStateMachine):
             lambda store: started(store.thread(thread).edit(at, text, thread_id=new)),
         )
 
-    @rule(which=number, chosen=name, version=st.none() | number, move=ticks)
-    def checkpoint(self, which: int, chosen: str, version: int | None, move: int) -> None:
+    @rule(choice=number, chosen=name, version=st.none() | number, move=ticks)
+    def checkpoint(self, choice: int, chosen: str, version: int | None, move: int) -> None:
         self.now += move
-        thread = self.pick(which)
+        thread = self.pick(choice)
         at = None if version is None else self.pick_version(thread, version)
         self.agree(
             lambda: self.model.checkpoint(thread, chosen, at, self.now),
             lambda store: store.thread(thread).checkpoint(chosen, at=at),
         )
 
-    @rule(which=number, version=number, move=ticks)
-    def rewind(self, which: int, version: int, move: int) -> None:
+    @rule(choice=number, version=number, move=ticks)
+    def rewind(self, choice: int, version: int, move: int) -> None:
         self.now += move
-        thread = self.pick(which)
+        thread = self.pick(choice)
         to = self.pick_version(thread, version)
         self.agree(
             lambda: self.model.rewind(thread, to, self.now),
             lambda store: store.thread(thread).rewind(to=to),
         )
 
-    @rule(which=number, version=number, move=ticks)
-    def redact(self, which: int, version: int, move: int) -> None:
+    @rule(choice=number, version=number, move=ticks)
+    def redact(self, choice: int, version: int, move: int) -> None:
         self.now += move
-        thread = self.pick(which)
+        thread = self.pick(choice)
         at = self.pick_version(thread, version)
         self.agree(
             lambda: self.model.redact(thread, at, self.now),
             lambda store: store.thread(thread).redact(at),
         )
 
-    @rule(which=number, chosen=st.sampled_from(["topic", "tier"]), value=st.sampled_from([None, 1, "refund"]))
-    def label(self, which: int, chosen: str, value: str | int | None) -> None:
-        thread = self.pick(which)
+    @rule(choice=number, chosen=st.sampled_from(["topic", "tier"]), value=st.sampled_from([None, 1, "refund"]))
+    def label(self, choice: int, chosen: str, value: str | int | None) -> None:
+        thread = self.pick(choice)
         named: dict[str, Any] = {chosen: value}
         self.agree(
             lambda: self.model.label(thread, chosen, value, self.now),
             lambda store: store.thread(thread).label(**named),
         )
 
-    @rule(which=number, kind=st.sampled_from(["suspend", "resume", "resume", "end", "delete"]), move=ticks)
-    def change(self, which: int, kind: str, move: int) -> None:
+    @rule(choice=number, kind=st.sampled_from(["suspend", "resume", "resume", "end", "delete"]), move=ticks)
+    def change(self, choice: int, kind: str, move: int) -> None:
         self.now += move
-        thread = self.pick(which)
+        thread = self.pick(choice)
         self.agree(
             lambda: self.model.change(thread, kind, self.now),
             lambda store: getattr(store.thread(thread), kind)(),
@@ -195,53 +195,53 @@ class ConversationsAgreeWithTheModel(RuleBasedStateMachine):
 
     # Travelling in time
 
-    @rule(which=number, version=number)
-    def read_the_history_at_a_version(self, which: int, version: int) -> None:
-        thread = self.pick(which)
+    @rule(choice=number, version=number)
+    def read_the_history_at_a_version(self, choice: int, version: int) -> None:
+        thread = self.pick(choice)
         at = self.pick_version(thread, version)
         self.agree(
             lambda: self.read(thread, lambda: self.model.at_version(thread, at)),
-            lambda store: said(store.thread(thread).history(at=at).messages),
+            lambda store: naive_messages(store.thread(thread).history(at=at).messages),
         )
 
-    @rule(which=number, chosen=name)
-    def read_the_history_at_a_checkpoint(self, which: int, chosen: str) -> None:
-        thread = self.pick(which)
+    @rule(choice=number, chosen=name)
+    def read_the_history_at_a_checkpoint(self, choice: int, chosen: str) -> None:
+        thread = self.pick(choice)
         self.agree(
             lambda: self.read(thread, lambda: self.model.at_checkpoint(thread, chosen)),
-            lambda store: said(store.thread(thread).history(at=chosen).messages),
+            lambda store: naive_messages(store.thread(thread).history(at=chosen).messages),
         )
 
-    @rule(which=number, before=st.integers(-2, 60))
-    def read_the_history_at_a_time(self, which: int, before: int) -> None:
-        thread, time = self.pick(which), self.now - before
+    @rule(choice=number, before=st.integers(-2, 60))
+    def read_the_history_at_a_time(self, choice: int, before: int) -> None:
+        thread, time = self.pick(choice), self.now - before
         self.agree(
             lambda: self.read(thread, lambda: self.model.at_time(thread, time)),
-            lambda store: said(store.thread(thread).history(at=to_time(time)).messages),
+            lambda store: naive_messages(store.thread(thread).history(at=to_time(time)).messages),
         )
 
-    @rule(which=number, message=number)
-    def read_the_history_at_a_message(self, which: int, message: int) -> None:
-        thread = self.pick(which)
+    @rule(choice=number, message=number)
+    def read_the_history_at_a_message(self, choice: int, message: int) -> None:
+        thread = self.pick(choice)
         at = message % (len(self.model.history(thread, self.model.version(thread))) + 2)
         self.agree(
             lambda: self.read(thread, lambda: self.model.at_message(thread, at)),
-            lambda store: said(store.thread(thread).history(at_message=at).messages),
+            lambda store: naive_messages(store.thread(thread).history(at_message=at).messages),
         )
 
-    @rule(which=number, version=number)
-    def read_the_state(self, which: int, version: int) -> None:
-        thread = self.pick(which)
+    @rule(choice=number, version=number)
+    def read_the_state(self, choice: int, version: int) -> None:
+        thread = self.pick(choice)
         at = self.pick_version(thread, version)
 
-        def modelled() -> dict[str, Any]:
+        def expect() -> dict[str, Any]:
             messages = self.read(thread, lambda: self.model.at_version(thread, at))
             return {"messages": messages, **self.facts(thread, at)}
 
-        def done(store: Conversations) -> dict[str, Any]:
+        def actual(store: Conversations) -> dict[str, Any]:
             state = store.thread(thread).state(at=at)
             return {
-                "messages": said(state.messages),
+                "messages": naive_messages(state.messages),
                 "count": state.control.messages,
                 "status": state.status,
                 "title": state.title,
@@ -249,45 +249,45 @@ class ConversationsAgreeWithTheModel(RuleBasedStateMachine):
                 "checkpoints": state.checkpoints,
             }
 
-        self.agree(modelled, done)
+        self.agree(expect, actual)
 
-    @rule(which=number, version=number, step=number)
-    def replay(self, which: int, version: int, step: int) -> None:
-        thread = self.pick(which)
+    @rule(choice=number, version=number, step=number)
+    def replay(self, choice: int, version: int, step: int) -> None:
+        thread = self.pick(choice)
         at = self.pick_version(thread, version)
 
-        def modelled() -> list[Any]:
+        def expect() -> list[Any]:
             self.model.readable(thread)
             upto = self.model.at_version(thread, at)
-            looked = step % upto + 1
+            stepped = step % upto + 1
             return [
-                self.told(thread, upto),
-                looked,
-                self.model.status(thread, looked),
-                self.model.history(thread, looked),
+                self.facts_of_events(thread, upto),
+                stepped,
+                self.model.status(thread, stepped),
+                self.model.history(thread, stepped),
             ]
 
-        def done(store: Conversations) -> list[Any]:
+        def actual(store: Conversations) -> list[Any]:
             replayed = list(store.thread(thread).replay(at=at))
             _, state = replayed[step % len(replayed)]
-            told = [(e.thread_id, e.version, e.type, e.recorded_at) for e, _ in replayed]
-            return [told, state.version, state.status, said(state.messages)]
+            facts_of_events = [(e.thread_id, e.version, e.type, e.recorded_at) for e, _ in replayed]
+            return [facts_of_events, state.version, state.status, naive_messages(state.messages)]
 
-        self.agree(modelled, done)
+        self.agree(expect, actual)
 
-    @rule(which=number)
-    def read_the_events(self, which: int) -> None:
-        thread = self.pick(which)
+    @rule(choice=number)
+    def read_the_events(self, choice: int) -> None:
+        thread = self.pick(choice)
         self.agree(
-            lambda: self.told(thread, self.model.version(thread)),
+            lambda: self.facts_of_events(thread, self.model.version(thread)),
             lambda store: [(e.thread_id, e.version, e.type, e.recorded_at) for e in store.thread(thread).events()],
         )
 
-    def read(self, thread: str, version: Callable[[], int]) -> list[Said]:
+    def read(self, thread: str, version: Callable[[], int]) -> list[NaiveMessage]:
         self.model.readable(thread)
         return self.model.history(thread, version())
 
-    def told(self, thread: str, upto: int) -> list[Any]:
+    def facts_of_events(self, thread: str, upto: int) -> list[Any]:
         return [(e.owner, e.version, KINDS[e.kind], e.time) for e in self.model.lines[thread][:upto]]
 
     def facts(self, thread: str, at: int | None = None) -> dict[str, Any]:
@@ -329,8 +329,8 @@ class ConversationsAgreeWithTheModel(RuleBasedStateMachine):
                 "checkpoints": each.checkpoints,
             }
             if each.status != "deleted":
-                found = said(store.thread(each.id).history().messages)
-                assert found == self.model.history(each.id, each.version)
+                actual = naive_messages(store.thread(each.id).history().messages)
+                assert actual == self.model.history(each.id, each.version)
         self.compare_searches(store)
         seen = [
             (None if parsed is None else parsed.id, event.version)
@@ -345,7 +345,7 @@ class ConversationsAgreeWithTheModel(RuleBasedStateMachine):
         )
 
     def compare_searches(self, store: Conversations) -> None:
-        """Some messages are found in exactly the threads that can be read and have them, and redacted ones in none."""
+        """Check that searches find messages exactly in the readable threads that have them, and no redacted ones."""
         living = {id_: line for id_, line in self.model.lines.items() if self.model.status(id_) != "deleted"}
         messages = [
             event
@@ -355,24 +355,24 @@ class ConversationsAgreeWithTheModel(RuleBasedStateMachine):
         ]
         redacted = [event for event in messages if (event.owner, event.version) in self.model.redacted]
         for event in (*messages[:: len(messages) // 3 + 1], *redacted[:2]):
-            having = {id_ for id_, line in living.items() if event in line[event.version - 1 : event.version]}
+            expected = {id_ for id_, line in living.items() if event in line[event.version - 1 : event.version]}
             if event in redacted:
-                having = set()
+                expected = set()
             hits = store.search(f'"{event.payload[1]}"')
-            assert [hit.fork_count + 1 for hit in hits] == [len(having)] * bool(having)
-            assert {id_ for hit in hits for id_ in (hit.thread_id, *hit.forks)} <= having
+            assert [hit.fork_count + 1 for hit in hits] == [len(expected)] * bool(expected)
+            assert {id_ for hit in hits for id_ in (hit.thread_id, *hit.forks)} <= expected
             for id_ in list(living)[-2:]:
-                found = store.search(f'"{event.payload[1]}"', thread=id_)
-                assert [hit.version for hit in found] == [event.version] * (id_ in having)
+                hits = store.search(f'"{event.payload[1]}"', thread=id_)
+                assert [hit.version for hit in hits] == [event.version] * (id_ in expected)
 
 
 def started(thread: Thread) -> None:
-    """What begins a thread gives the thread, which the model has no word for."""
+    """Ignore the new thread; the model returns nothing for a start."""
     assert thread.id
 
 
 class PostgresAgreesWithTheModel(ConversationsAgreeWithTheModel):
-    """The same with a PostgreSQL store, which takes longer."""
+    """The same with a PostgreSQL store, which is slower."""
 
     databases: ClassVar[Databases]
 
@@ -390,11 +390,11 @@ def as_messages(texts: list[tuple[str, str]]) -> list[Message]:
 
 
 def all_events(store: Conversations) -> list[Any]:
-    found: list[Any] = []
+    events: list[Any] = []
     with store.subscribe() as subscription:
         while (event := subscription.wait(0)) is not None:
-            found.append(event)
-    return found
+            events.append(event)
+    return events
 
 
 def test_both_stores_agree_with_a_naive_model(scale: float) -> None:

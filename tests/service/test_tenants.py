@@ -1,7 +1,7 @@
-"""Whatever three tenants do in one database, nobody is shown anything of another's.
+"""Three tenants in one database never see each other's data.
 
-On PostgreSQL the database itself keeps them apart, and a worker that sees all of them fills what they read. On SQLite
-Clew does. The tenants have threads, scopes, documents and keys of the same names, and each says a word of its own.
+On PostgreSQL the database isolates them, and a worker that sees all of them fills the projections. On SQLite Clew does.
+The tenants use the same names for threads, scopes, documents and keys; each writes a unique word.
 """
 
 from __future__ import annotations
@@ -34,25 +34,27 @@ from clew.service.projection_runner import Runner
 T = TypeVar("T")
 
 CAMPAIGN = 20
-"""Made databases of a full campaign."""
+"""The number of generated databases at full scale."""
 
 THREADS = ("t1", "t11", "t")
 SCOPE = "user/1"
 WORD = re.compile(r"zq[0-9]+x[0-9]+q")
 OPEN_TO_ALL = {"clew_meta", "clew_generation", "clew_stretch", "clew_worker"}
-"""Tables that hold nothing of any tenant's, and that everybody may read."""
+"""Tables without data of tenants, which all roles may read."""
 
-OF_THREADS = ("say", "fork", "mark", "redact", "edit", "rewind", "delete")
-OTHERS = ("remember", "retract", "file", "import", "move")
+ON_THREADS = ("say", "fork", "mark", "redact", "edit", "rewind", "delete")
+ON_OTHERS = ("remember", "retract", "file", "import", "move")
 
-_steps = st.tuples(st.integers(0, 2), st.sampled_from(("say", *OF_THREADS, *OTHERS)), st.sampled_from(THREADS))
-_every = [(who, what, "t1") for what in (*OF_THREADS[:-1], *OTHERS) for who in range(3)]
-_every += [(who, what, "t11") for what in ("say", "delete") for who in range(3)]
+_steps = st.tuples(st.integers(0, 2), st.sampled_from(("say", *ON_THREADS, *ON_OTHERS)), st.sampled_from(THREADS))
+_every = [
+    (tenant_number, operation, "t1") for operation in (*ON_THREADS[:-1], *ON_OTHERS) for tenant_number in range(3)
+]
+_every += [(tenant_number, operation, "t11") for operation in ("say", "delete") for tenant_number in range(3)]
 
 
 @dataclass
 class Tenant:
-    """What one tenant has said, and what is there of it."""
+    """A tenant and the data that it has stored."""
 
     name: str
     word: str
@@ -61,55 +63,55 @@ class Tenant:
     threads: set[str] = field(default_factory=set)
     facts: dict[str, str] = field(default_factory=dict)
     documents: set[str] = field(default_factory=set)
-    said: Iterator[int] = field(default_factory=count)
+    numbers: Iterator[int] = field(default_factory=count)
 
     def say(self) -> str:
-        return f"this is {self.word} number {next(self.said)}"
+        return f"this is {self.word} number {next(self.numbers)}"
 
-    async def do(self, what: str, thread_id: str) -> None:
-        """Do something; what the thread does not allow is not done."""
-        if what in OF_THREADS:
+    async def do(self, operation: str, thread_id: str) -> None:
+        """Do an operation; skip it if the thread refuses it."""
+        if operation in ON_THREADS:
             self.threads.add(thread_id)
             with suppress(ThreadStatusError, NotRedactableError):
-                await self._change(what, await self.engine.open_thread(thread_id, actor=f"user:{self.word}"))
-        elif what == "remember":
+                await self._change(operation, await self.engine.open_thread(thread_id, actor=f"user:{self.word}"))
+        elif operation == "remember":
             scope = await self.engine.memory(SCOPE)
             fact = await scope.remember(self.say())
             self.facts[fact.id] = fact.text
-        elif what == "retract" and self.facts:
+        elif operation == "retract" and self.facts:
             await (await self.engine.memory(SCOPE)).retract(self.facts.popitem()[0])
-        elif what == "file":
+        elif operation == "file":
             store = await self.engine.documents("shelf", namespace="all")
             text = self.say()
             await store.upsert([Document(text, source_link=text, namespaces=["all"])])
             self.documents.add(text)
-        elif what == "import":
+        elif operation == "import":
             item = {"id": "source", "messages": [{"role": "user", "content": f"this is {self.word} number one"}]}
             path = self.folder / f"{self.word}.json"
             path.write_text(json.dumps(item))
             report = await self.engine.import_files(path)
             assert not report.failed
-        elif what == "move":
+        elif operation == "move":
             lines = [line async for line in self.engine.export_events()]
             moved = await self.engine.import_events(BytesIO(b"".join(lines)))
             assert not moved.failed
 
-    async def _change(self, what: str, thread: Any) -> None:
-        if what == "say":
-            await thread.append(Message.user(self.say()), idempotency_key=f"key {next(self.said)}")
-        elif what == "fork":
+    async def _change(self, operation: str, thread: Any) -> None:
+        if operation == "say":
+            await thread.append(Message.user(self.say()), idempotency_key=f"key {next(self.numbers)}")
+        elif operation == "fork":
             fork = await thread.fork(title=self.say())
             self.threads.add(fork.id)
-        elif what == "mark":
+        elif operation == "mark":
             await thread.label(of=self.word)
-            await thread.checkpoint(f"checkpoint {self.word} {next(self.said)}")
-        elif what == "rewind":
+            await thread.checkpoint(f"checkpoint {self.word} {next(self.numbers)}")
+        elif operation == "rewind":
             await thread.rewind(to=max(1, await _version(thread) - 1))
-        elif what == "delete":
+        elif operation == "delete":
             await thread.delete(reason=self.say())
         else:
             messages = (await thread.history()).messages
-            if messages and what == "redact":
+            if messages and operation == "redact":
                 await thread.redact(messages[-1])
             elif messages:
                 edited = await thread.edit(messages[-1], self.say())
@@ -117,8 +119,8 @@ class Tenant:
 
 
 @dataclass
-class House:
-    """A database, and how to open it for a tenant."""
+class TenantDatabase:
+    """A database and how to open it for a tenant."""
 
     folder: Path
     url: str
@@ -127,18 +129,18 @@ class House:
 
 
 @pytest.fixture(params=["sqlite", "bound"])
-def house(request: pytest.FixtureRequest, file_url: str, tmp_path: Path) -> Iterator[House]:
+def database(request: pytest.FixtureRequest, file_url: str, tmp_path: Path) -> Iterator[TenantDatabase]:
     if request.param == "sqlite":
-        yield House(tmp_path, file_url)
+        yield TenantDatabase(tmp_path, file_url)
         return
     logins = keep_apart(request.getfixturevalue("postgres"))
     with _worker(logins.operator):
-        yield House(tmp_path, logins.app, logins)
+        yield TenantDatabase(tmp_path, logins.app, logins)
 
 
 @contextmanager
 def _worker(url: str) -> Iterator[None]:
-    """Somebody who fills the projections of all tenants."""
+    """Run a worker that fills the projections of all tenants."""
     with Conversations.open(url, embedded=False) as operator:
         runner = Runner(operator._core, [], lambda *_: None)
         thread = threading.Thread(target=runner.follow)
@@ -150,39 +152,39 @@ def _worker(url: str) -> Iterator[None]:
             thread.join()
 
 
-def test_nothing_of_another_tenant_is_ever_shown(house: House, scale: float) -> None:
+def test_no_tenant_sees_data_of_another(database: TenantDatabase, scale: float) -> None:
     @settings(max_examples=max(1, round(CAMPAIGN * scale)))
     @given(steps=st.lists(_steps, max_size=25))
     @example(steps=_every)
     def check(steps: list[tuple[int, str, str]]) -> None:
-        asyncio.run(_check(house, steps))
+        asyncio.run(_check(database, steps))
 
     check()
 
 
-async def _check(house: House, steps: list[tuple[int, str, str]]) -> None:
-    number = next(house.numbers)
+async def _check(database: TenantDatabase, steps: list[tuple[int, str, str]]) -> None:
+    number = next(database.numbers)
     async with AsyncExitStack() as stack:
         tenants = []
         for index, name in enumerate((f"a{number}", f"a{number}/thread", f"ä %{number}")):
-            engine = await stack.enter_async_context(Engine.open(house.url, tenant=name))
-            tenants.append(Tenant(name, f"zq{number}x{index}q", engine, house.folder))
-        for who, what, thread_id in steps:
-            await tenants[who].do(what, thread_id)
+            engine = await stack.enter_async_context(Engine.open(database.url, tenant=name))
+            tenants.append(Tenant(name, f"zq{number}x{index}q", engine, database.folder))
+        for tenant_number, operation, thread_id in steps:
+            await tenants[tenant_number].do(operation, thread_id)
         others = {thread_id for tenant in tenants for thread_id in tenant.threads}
         for tenant in tenants:
-            shown = [each async for each in _everything(tenant)]
+            shown = [each async for each in _all_reads(tenant)]
             assert set(WORD.findall(repr(shown))) <= {tenant.word}
             for thread_id in others - tenant.threads:
                 with pytest.raises(UnknownThreadError):
                     await (await tenant.engine.thread(thread_id)).history()
-    if house.logins is not None:
+    if database.logins is not None:
         for tenant in tenants:
-            _look(house.logins, tenant)
+            _check_tables(database.logins, tenant)
 
 
-async def _everything(tenant: Tenant) -> AsyncIterator[object]:
-    """All that the service has to say to a tenant."""
+async def _all_reads(tenant: Tenant) -> AsyncIterator[object]:
+    """Yield the results of all reads of a tenant."""
     engine = tenant.engine
     last = await engine.start_thread(messages=[Message.user(tenant.say())])
     tenant.threads.add(last.id)
@@ -216,9 +218,9 @@ async def _everything(tenant: Tenant) -> AsyncIterator[object]:
     yield await scope.search("this is number", top=100)
     yield await _all(engine.scopes())
     store = await engine.documents("shelf", namespace="all")
-    found = await store.search("this is number", top=100)
-    assert {passage.text for passage in found} == tenant.documents
-    yield found
+    passages = await store.search("this is number", top=100)
+    assert {passage.text for passage in passages} == tenant.documents
+    yield passages
     assert (await engine.verify()).first_bad is None
     yield await engine.projections()
 
@@ -247,11 +249,11 @@ async def _of_thread(tenant: Tenant, thread_id: str) -> AsyncIterator[object]:
 
 
 async def _upto(subscription: Any, thread_id: str) -> list[object]:
-    found = []
+    events = []
     async for event in subscription:
-        found.append(event)
+        events.append(event)
         if event.stream.endswith(f"/{thread_id}") and event.version == 2:
-            return found
+            return events
     raise AssertionError
 
 
@@ -259,12 +261,12 @@ async def _version(thread: Any) -> int:
     return int((await thread.summary()).version)
 
 
-async def _all(found: AsyncIterable[T]) -> list[T]:
-    return [each async for each in found]
+async def _all(items: AsyncIterable[T]) -> list[T]:
+    return [each async for each in items]
 
 
-def _look(logins: Logins, tenant: Tenant) -> None:
-    """What SQL finds, of whatever table or view there is, on behalf of a tenant."""
+def _check_tables(logins: Logins, tenant: Tenant) -> None:
+    """Check that SQL on behalf of a tenant returns only its rows, from any table or view."""
     numbers = {stream_id(tenant_part(tenant.name)), tenant.name.encode()}
     with psycopg.connect(logins.app, autocommit=True) as connection:
         for name, columns in connection.execute(_RELATIONS).fetchall():
@@ -276,8 +278,8 @@ def _look(logins: Logins, tenant: Tenant) -> None:
                     continue
                 assert set(WORD.findall(repr(rows))) <= {tenant.word}, name
                 if "tenant" in columns:
-                    whose = {row[columns.index("tenant")] for row in rows}
-                    assert {each if isinstance(each, int) else bytes(each) for each in whose} <= numbers, name
+                    owners = {row[columns.index("tenant")] for row in rows}
+                    assert {each if isinstance(each, int) else bytes(each) for each in owners} <= numbers, name
                 else:
                     assert name in OPEN_TO_ALL
             if "tenant" in columns:

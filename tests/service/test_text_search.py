@@ -10,7 +10,7 @@ from clew.domain.memory.ranking import Ranking
 from clew.infrastructure.inmemory.vectors import InMemoryVectors
 from clew.service.memory.text_search import EmbeddingIndex, SearchIndex, Texts
 
-HELD = {1: "the lost parcel", 2: "a lost letter", 3: "bananas are yellow", 4: "the parcel was found"}
+TEXTS = {1: "the lost parcel", 2: "a lost letter", 3: "bananas are yellow", 4: "the parcel was found"}
 
 
 def numbers(ranking: Ranking) -> list[int]:
@@ -18,67 +18,67 @@ def numbers(ranking: Ranking) -> list[int]:
 
 
 @pytest.mark.parametrize("embedded", [False, True])
-def test_finds_only_what_is_allowed(embedded: bool) -> None:  # noqa: FBT001  # a parameter of the test
+def test_finds_only_allowed_texts(embedded: bool) -> None:  # noqa: FBT001  # a parameter of the test
     async def check() -> None:
         meaning = EmbeddingIndex(CountingEmbedder(), InMemoryVectors()) if embedded else None
         searchable = SearchIndex("c", meaning)
-        every = numbers(await searchable.search(Texts(1, HELD), "lost parcel", top=9))
+        every = numbers(await searchable.search(Texts(1, TEXTS), "lost parcel", top=9))
         assert every[0] == 1
         assert {1, 2, 4} <= set(every)
-        assert numbers(await searchable.search(Texts(1, HELD), "lost parcel", top=9, allowed={2, 4})) == [
+        assert numbers(await searchable.search(Texts(1, TEXTS), "lost parcel", top=9, allowed={2, 4})) == [
             number for number in every if number in {2, 4}
         ]
-        assert await searchable.search(Texts(1, HELD), "lost parcel", allowed=set()) == []
+        assert await searchable.search(Texts(1, TEXTS), "lost parcel", allowed=set()) == []
         assert await searchable.search(Texts(0, {}), "lost parcel") == []
 
     asyncio.run(check())
 
 
-def test_finds_what_is_allowed_behind_many_that_are_not() -> None:
+def test_finds_allowed_texts_behind_many_others() -> None:
     async def check() -> None:
-        held = {
+        texts = {
             number: f"lost parcel {number}" if number < 200 else f"a found letter {number}" for number in range(203)
         }
         searchable = SearchIndex("c", EmbeddingIndex(CountingEmbedder(), InMemoryVectors()))
-        found = await searchable.search(Texts(1, held), "found lost parcel", top=9, allowed={200, 201, 202})
-        assert set(numbers(found)) == {200, 201, 202}
+        results = await searchable.search(Texts(1, texts), "found lost parcel", top=9, allowed={200, 201, 202})
+        assert set(numbers(results)) == {200, 201, 202}
 
     asyncio.run(check())
 
 
-def test_follows_its_texts_forwards_and_back_and_embeds_each_once() -> None:
+def test_follows_changes_of_its_texts_and_embeds_each_once() -> None:
     async def check() -> None:
         embedder = CountingEmbedder()
         searchable = SearchIndex("c", EmbeddingIndex(embedder, InMemoryVectors()))
-        first, second = dict(list(HELD.items())[:2]), dict(list(HELD.items())[1:])
-        for stamp, held in ((1, first), (2, second), (3, HELD), (1, first), (3, HELD)):
-            found = numbers(await searchable.search(Texts(stamp, held), "lost parcel", top=9))
-            assert set(found) <= held.keys()
-            assert {number for number in held if number != 3} <= set(found)
-        assert sorted(text for text in embedder.texts if text != "lost parcel") == sorted(HELD.values())
+        first, second = dict(list(TEXTS.items())[:2]), dict(list(TEXTS.items())[1:])
+        for stamp, texts in ((1, first), (2, second), (3, TEXTS), (1, first), (3, TEXTS)):
+            results = numbers(await searchable.search(Texts(stamp, texts), "lost parcel", top=9))
+            assert set(results) <= texts.keys()
+            assert {number for number in texts if number != 3} <= set(results)
+        assert sorted(text for text in embedder.texts if text != "lost parcel") == sorted(TEXTS.values())
 
     asyncio.run(check())
 
 
-def test_many_that_search_at_once_embed_what_is_missing_once() -> None:
+def test_concurrent_searches_embed_missing_texts_once() -> None:
     async def check() -> None:
         embedder = CountingEmbedder()
         searchable = SearchIndex("c", EmbeddingIndex(embedder, InMemoryVectors()))
-        found = await asyncio.gather(*(searchable.search(Texts(1, HELD), "lost parcel") for _ in range(8)))
-        assert all(each == found[0] for each in found)
-        assert len(embedder.texts) == len(HELD) + 8
+        results = await asyncio.gather(*(searchable.search(Texts(1, TEXTS), "lost parcel") for _ in range(8)))
+        assert all(each == results[0] for each in results)
+        assert len(embedder.texts) == len(TEXTS) + 8
 
     asyncio.run(check())
 
 
-def test_says_so_when_the_index_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_raises_an_error_when_the_index_stores_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     index = InMemoryVectors()
     monkeypatch.setattr(index, "put", lambda *_: None)
     with pytest.raises(EmbeddingError, match="Search again"):
-        asyncio.run(SearchIndex("c", EmbeddingIndex(CountingEmbedder(), index)).search(Texts(1, HELD), "lost parcel"))
+        asyncio.run(SearchIndex("c", EmbeddingIndex(CountingEmbedder(), index)).search(Texts(1, TEXTS), "lost parcel"))
 
 
-def test_what_is_searched_by_words_needs_no_event_loop() -> None:
+def test_a_search_by_words_needs_no_event_loop() -> None:
     searchable = SearchIndex("c")
-    assert numbers(searchable.by_words(Texts(1, HELD), "lost parcel", top=1)) == [1]
-    assert searchable.by_words(Texts(1, HELD), "lost parcel", min_score=1) == [(1, 1.0)]
+    assert numbers(searchable.by_words(Texts(1, TEXTS), "lost parcel", top=1)) == [1]
+    assert searchable.by_words(Texts(1, TEXTS), "lost parcel", min_score=1) == [(1, 1.0)]

@@ -1,4 +1,4 @@
-"""Listing threads and trees, from the directory."""
+"""Listing threads and trees from the directory."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from clew.sync.threads import LocalThread
 KINDS: list[Json] = [0, 1, "x"]
 
 
-def ids(found: Any) -> list[str]:
-    return [each.id for each in found]
+def ids(summaries: Any) -> list[str]:
+    return [each.id for each in summaries]
 
 
 @pytest.fixture
 def many(conversations: Conversations, clock: SettableClock) -> Conversations:
-    """Some forty threads: forks, labels that changed, every status, and many of one moment."""
+    """Forty threads: forks, changed labels, every status, and many with equal times."""
     chance = random.Random(5)
     made: list[LocalThread] = []
     for number in range(40):
@@ -58,21 +58,21 @@ def many(conversations: Conversations, clock: SettableClock) -> Conversations:
     return conversations
 
 
-def expected(found: list[ThreadSummary], which: dict[str, Any]) -> list[ThreadSummary]:
-    """What is asked for, by looking at every thread."""
+def expected(summaries: list[ThreadSummary], query: dict[str, Any]) -> list[ThreadSummary]:
+    """Return the expected result of a query by a scan of all threads."""
     listed = [
         each
-        for each in found
-        if which.get("status") in {None, each.status}
-        and which.get("parent") in {None, each.parent_id}
-        and all(each.labels.get(name) == value for name, value in (which.get("labels") or {}).items())
+        for each in summaries
+        if query.get("status") in {None, each.status}
+        and query.get("parent") in {None, each.parent_id}
+        and all(each.labels.get(name) == value for name, value in (query.get("labels") or {}).items())
     ]
-    if which.get("order") == "updated":
+    if query.get("order") == "updated":
         listed.sort(key=lambda each: each.updated_at)
-    return listed[::-1] if which.get("newest_first") else listed
+    return listed[::-1] if query.get("newest_first") else listed
 
 
-WHICH = [
+FILTERS = [
     {"status": status, "labels": labels, "parent": parent}
     for status in (None, "active", "deleted")
     for labels in (None, {"kind": 1}, {"kind": "x", "more": [1]}, {"none": 1})
@@ -81,25 +81,25 @@ WHICH = [
 
 
 @pytest.mark.parametrize("few", [0, 3, 1_000])
-def test_lists_what_is_asked_for_in_the_order_asked_for_a_page_at_a_time(
+def test_lists_matching_threads_in_order_in_pages(
     many: Conversations, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("clew.service.thread_directory.FEW", few)
     everything = [many.thread(f"t{number:02}").summary() for number in range(40)]
     assert list(many.threads()) == everything
-    for which, order, newest_first in itertools.product(WHICH, ("begun", "updated"), (False, True)):
-        asked: dict[str, Any] = {**which, "order": order, "newest_first": newest_first}
-        wanted = expected(everything, asked)
+    for filters, order, newest_first in itertools.product(FILTERS, ("begun", "updated"), (False, True)):
+        query: dict[str, Any] = {**filters, "order": order, "newest_first": newest_first}
+        wanted = expected(everything, query)
         with monkeypatch.context() as patch:
             patch.setattr("clew.service.operations.PAGE", 3)
-            assert list(many.threads(**asked)) == wanted, asked
-        assert list(many.threads(**asked, limit=4)) == wanted[:4]
+            assert list(many.threads(**query)) == wanted, query
+        assert list(many.threads(**query, limit=4)) == wanted[:4]
         if len(wanted) > 2:
-            assert list(many.threads(**asked, limit=3, after=wanted[1])) == wanted[2:5]
-            assert list(many.threads(**asked, after=wanted[1].id)) == wanted[2:]
+            assert list(many.threads(**query, limit=3, after=wanted[1])) == wanted[2:5]
+            assert list(many.threads(**query, after=wanted[1].id)) == wanted[2:]
 
 
-def test_a_page_goes_on_where_it_was_though_the_last_thread_has_changed(
+def test_a_page_continues_although_the_last_thread_has_changed(
     conversations: Conversations, clock: SettableClock
 ) -> None:
     for each in ("a", "b", "c"):
@@ -111,9 +111,9 @@ def test_a_page_goes_on_where_it_was_though_the_last_thread_has_changed(
     assert ids(conversations.threads(order="updated", newest_first=True, after=last)) == ["b", "a"]
 
 
-def test_refuses_what_no_list_can_be(conversations: Conversations) -> None:
+def test_refuses_invalid_filters(conversations: Conversations) -> None:
     with pytest.raises(InvalidContentError, match="Use one of: active"):
-        conversations.threads(status="gone")  # type: ignore[arg-type]
+        conversations.threads(status="unknown")  # type: ignore[arg-type]
     with pytest.raises(InvalidContentError, match="Use one of: begun"):
         conversations.threads(order="size")  # type: ignore[arg-type]
     with pytest.raises(InvalidContentError, match="'topic' is None"):
@@ -125,11 +125,11 @@ def test_refuses_what_no_list_can_be(conversations: Conversations) -> None:
     assert list(conversations.threads(limit=0)) == []
 
 
-def test_lists_threads_with_events_that_this_clew_does_not_know(tmp_path: Path) -> None:
+def test_lists_threads_with_unknown_event_types(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/clew.db"
     with Conversations.open(url, embedded=False) as conversations:
         conversations.start_thread("First", thread_id="first", labels={"a": 1}, metadata={"m": 1})
-        known = conversations.start_thread("Known", thread_id="known", labels={"gone": None, "a": [1.5]})
+        known = conversations.start_thread("Known", thread_id="known", labels={"removed": None, "a": [1.5]})
         known.fork(thread_id="fork", at=1)
         known.append(Message.user("Hello"))
         known.label(b=2)
@@ -148,7 +148,7 @@ def test_lists_threads_with_events_that_this_clew_does_not_know(tmp_path: Path) 
         assert [branch.thread for branch in conversations.tree("fork")] == listed[1:]
 
 
-def test_a_thread_says_what_its_summary_says_when_it_was_imported(conversations: Conversations) -> None:
+def test_an_imported_thread_is_listed_with_its_summary(conversations: Conversations) -> None:
     source = {
         "id": 10**40,
         "title": "T",
@@ -163,7 +163,7 @@ def test_a_thread_says_what_its_summary_says_when_it_was_imported(conversations:
     assert listed.imported
 
 
-def test_draws_the_tree_that_a_thread_belongs_to(conversations: Conversations) -> None:
+def test_returns_the_tree_of_a_thread(conversations: Conversations) -> None:
     root = conversations.start_thread(thread_id="root", messages=[Message.user(str(each)) for each in range(5)])
     conversations.start_thread(thread_id="other")
     root.checkpoint("four", at=4)
@@ -172,9 +172,9 @@ def test_draws_the_tree_that_a_thread_belongs_to(conversations: Conversations) -
     late.checkpoint("also four", at=4)
     late.fork(thread_id="deep").delete()
     root.checkpoint("early", at=2)
-    for asked in ("root", "deep", "early"):
-        found = [(each.thread.id, each.depth, each.forks, each.checkpoints) for each in conversations.tree(asked)]
-        assert found == [
+    for thread_id in ("root", "deep", "early"):
+        tree = [(each.thread.id, each.depth, each.forks, each.checkpoints) for each in conversations.tree(thread_id)]
+        assert tree == [
             ("root", 0, 2, (("early", 2), ("four", 4))),
             ("early", 1, 0, ()),
             ("late", 1, 1, (("also four", 4),)),
@@ -187,7 +187,7 @@ def test_draws_the_tree_that_a_thread_belongs_to(conversations: Conversations) -
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 500])
-def test_draws_all_trees_whatever_the_page(many: Conversations, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_returns_all_trees_for_any_page_size(many: Conversations, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clew.service.thread_directory.ROWS", rows)
     roots = [each.id for each in many.threads() if each.parent_id is None]
     trees = [list(many.tree(root)) for root in roots]
@@ -195,7 +195,7 @@ def test_draws_all_trees_whatever_the_page(many: Conversations, rows: int, monke
     assert list(many.tree(newest_first=True)) == [branch for tree in reversed(trees) for branch in tree]
 
 
-async def awaited(url: str) -> None:
+async def check_engine(url: str) -> None:
     async with Engine.open(url) as engine:
         thread = await engine.start_thread("Refund", thread_id="a", messages=[Message.user("A teapot")])
         await thread.fork(thread_id="b")
@@ -206,11 +206,11 @@ async def awaited(url: str) -> None:
         assert [each.events for each in await engine.usage()] == [3]
 
 
-def test_all_of_it_can_be_awaited(url: str) -> None:
-    asyncio.run(awaited(url))
+def test_the_engine_lists_and_searches_the_same(url: str) -> None:
+    asyncio.run(check_engine(url))
 
 
-def test_says_of_each_thread_who_holds_its_history(conversations: Conversations) -> None:
+def test_lists_the_kind_of_each_thread(conversations: Conversations) -> None:
     core = conversations._core
     run(commit(core, "remote", Start(kind="remote"), CommitOptions(base=Control())))
     conversations.start_thread(thread_id="local")
@@ -220,7 +220,7 @@ def test_says_of_each_thread_who_holds_its_history(conversations: Conversations)
     assert listed == {id_: conversations.thread(id_).summary().kind for id_ in listed}
 
 
-def test_labels_are_equal_when_their_json_is_in_whatever_order_its_fields_are(url: str) -> None:
+def test_labels_match_with_any_order_of_json_fields(url: str) -> None:
     with Conversations.open(url) as conversations:
         conversations.start_thread(thread_id="t", labels={"o": {"a": 1, "b": [2]}})
         assert [each.id for each in conversations.threads(labels={"o": {"b": [2], "a": 1}})] == ["t"]

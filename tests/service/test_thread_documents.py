@@ -1,4 +1,4 @@
-"""Threads as documents: restored elsewhere, where nothing of them is there, something, the same, or something else."""
+"""Threads as documents, restored into stores with none, some, all or different events of the thread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.service.moving_stores import CANARY, fill, heads
-from tests.service.serialized_threads import document_of, keep, positions
+from tests.service.serialized_threads import document_of, positions, record_state
 from tests.service.settable_clock import SettableClock
 
 from clew import Engine
@@ -39,7 +39,7 @@ def source(clock: SettableClock) -> Iterator[Conversations]:
         yield store
 
 
-def test_a_thread_is_the_same_elsewhere(source: Conversations, conversations: Conversations) -> None:
+def test_a_restored_thread_equals_its_source(source: Conversations, conversations: Conversations) -> None:
     restored = conversations.restore_thread(document_of(source, "branch"))
     thread = source.thread("branch")
     assert restored.id == "branch"
@@ -48,15 +48,17 @@ def test_a_thread_is_the_same_elsewhere(source: Conversations, conversations: Co
     events = [event._replace(position=None) for event in restored.events()]
     assert events == [event._replace(position=None) for event in thread.events()]
     assert conversations.verify().first_bad is None
-    assert restored.append(Message.user("On we go")).version == thread.version + 1
+    assert restored.append(Message.user("We go on")).version == thread.version + 1
     assert [hit.thread_id for hit in conversations.search("go")] == ["branch"]
 
 
-def test_of_the_ancestors_there_is_what_the_thread_needs(source: Conversations, conversations: Conversations) -> None:
-    source.thread("root/ä").append(Message.user("Said long after the cut"))
+def test_a_document_contains_only_the_needed_events_of_ancestors(
+    source: Conversations, conversations: Conversations
+) -> None:
+    source.thread("root/ä").append(Message.user("Written long after the cut"))
     document = document_of(source, "branch")
     root = source.thread("root/ä")
-    assert "Said long after" not in json.dumps(document)
+    assert "Written long after" not in json.dumps(document)
     conversations.restore_thread(document)
     # Version 6 redacts an inherited message: without it the copy would not verify.
     assert conversations.thread("root/ä").version == 6
@@ -65,7 +67,7 @@ def test_of_the_ancestors_there_is_what_the_thread_needs(source: Conversations, 
     assert conversations.verify().first_bad is None
 
 
-def test_the_same_again_writes_nothing(source: Conversations, conversations: Conversations) -> None:
+def test_restoring_the_same_document_again_writes_nothing(source: Conversations, conversations: Conversations) -> None:
     document = document_of(source, "branch")
     conversations.restore_thread(document)
     before = positions(conversations)
@@ -74,7 +76,7 @@ def test_the_same_again_writes_nothing(source: Conversations, conversations: Con
     assert source.restore_thread(document).summary() == source.thread("branch").summary()
 
 
-def test_what_is_missing_is_added(source: Conversations, conversations: Conversations) -> None:
+def test_restoring_adds_missing_events(source: Conversations, conversations: Conversations) -> None:
     conversations.restore_thread(document_of(source, "branch"))
     thread = source.thread("branch")
     thread.append([Message.user("More"), Message.assistant("And more")])
@@ -83,13 +85,11 @@ def test_what_is_missing_is_added(source: Conversations, conversations: Conversa
     assert [hit.thread_id for hit in conversations.search("more")] == ["branch", "branch"]
 
 
-def test_of_a_thread_that_has_gone_on_the_older_document_is_refused(
-    source: Conversations, conversations: Conversations
-) -> None:
+def test_refuses_a_document_older_than_the_thread(source: Conversations, conversations: Conversations) -> None:
     document = document_of(source, "branch")
-    there = conversations.restore_thread(document)
-    there.append(Message.user("Later"))
-    before, head = positions(conversations), there.summary()
+    copy = conversations.restore_thread(document)
+    copy.append(Message.user("Later"))
+    before, head = positions(conversations), copy.summary()
     with pytest.raises(ThreadAheadError, match="at version 11, and the document has its version 10") as caught:
         conversations.restore_thread(document)
     assert isinstance(caught.value, ThreadExistsError)
@@ -98,30 +98,30 @@ def test_of_a_thread_that_has_gone_on_the_older_document_is_refused(
     fork = conversations.restore_thread(document, on_existing="fork", actor="user:7")
     assert (fork.summary().parent_id, fork.summary().forked_at) == ("branch", 10)
     assert [each.text for each in fork.history()] == [each["text"] for each in document["history"]]
-    assert there.summary() == head
+    assert copy.summary() == head
 
 
-@pytest.mark.parametrize("where", ["branch", "root/ä"])
+@pytest.mark.parametrize("thread_id", ["branch", "root/ä"])
 def test_a_thread_with_another_past_is_refused_unless_as_new(
-    source: Conversations, conversations: Conversations, where: str
+    source: Conversations, conversations: Conversations, thread_id: str
 ) -> None:
-    if where == "branch":
+    if thread_id == "branch":
         conversations.restore_thread(document_of(source, "branch"))
         conversations.thread("branch").append(Message.user("Mine"))
         source.thread("branch").append(Message.user("Theirs"))
     else:
-        conversations.start_thread(thread_id=where, messages=[Message.user("Mine")])
+        conversations.start_thread(thread_id=thread_id, messages=[Message.user("Mine")])
     document, before = document_of(source, "branch"), positions(conversations)
-    there, version = heads(conversations), 11 if where == "branch" else 1
+    before_heads, version = heads(conversations), 11 if thread_id == "branch" else 1
     for on_existing in ("raise", "fork"):
         with pytest.raises(ThreadDivergedError, match="as_new=True") as caught:
             conversations.restore_thread(document, on_existing=on_existing)
-        assert (caught.value.thread_id, caught.value.version) == (where, version)
+        assert (caught.value.thread_id, caught.value.version) == (thread_id, version)
     assert positions(conversations) == before
     new = conversations.restore_thread(document, as_new=True)
-    assert new.id not in there
+    assert new.id not in before_heads
     assert [each.text for each in new.history()] == [each["text"] for each in document["history"]]
-    assert heads(conversations) == {**there, new.id: new.summary().head}
+    assert heads(conversations) == {**before_heads, new.id: new.summary().head}
     assert conversations.verify().first_bad is None
 
 
@@ -136,7 +136,7 @@ def test_a_fork_of_another_thread_under_the_same_id_has_another_past(
     assert positions(conversations) == before
 
 
-def test_an_ancestor_that_went_its_own_way_after_the_cut_is_left_as_it_is(
+def test_an_ancestor_that_diverged_after_the_cut_stays_unchanged(
     source: Conversations, conversations: Conversations
 ) -> None:
     root = source.start_thread(thread_id="r", messages=[Message.user("Secret"), Message.user("Hello")])
@@ -151,9 +151,7 @@ def test_an_ancestor_that_went_its_own_way_after_the_cut_is_left_as_it_is(
     assert conversations.verify().first_bad is None
 
 
-def test_what_was_redacted_in_one_of_two_stores_is_the_same_thread(
-    source: Conversations, conversations: Conversations
-) -> None:
+def test_a_redaction_does_not_make_threads_diverge(source: Conversations, conversations: Conversations) -> None:
     thread = source.start_thread(thread_id="t", messages=[Message.user(CANARY), Message.user("Hello")])
     whole = document_of(source, "t")
     conversations.restore_thread(whole)
@@ -167,9 +165,7 @@ def test_what_was_redacted_in_one_of_two_stores_is_the_same_thread(
     assert restored.history().messages[0].redacted
 
 
-def test_an_inherited_message_that_was_redacted_is_redacted_elsewhere_too(
-    source: Conversations, conversations: Conversations
-) -> None:
+def test_restoring_redacts_an_inherited_message(source: Conversations, conversations: Conversations) -> None:
     root = source.start_thread(thread_id="r", messages=[Message.user(CANARY)])
     root.fork(thread_id="f")
     conversations.restore_thread(document_of(source, "f"))
@@ -178,22 +174,22 @@ def test_an_inherited_message_that_was_redacted_is_redacted_elsewhere_too(
     assert conversations.verify().first_bad is None
 
 
-def test_the_words_of_what_was_redacted_leave_the_files(source: Conversations, tmp_path: Path) -> None:
-    def there() -> bool:
+def test_a_restored_redaction_removes_the_words_from_the_files(source: Conversations, tmp_path: Path) -> None:
+    def word_remains() -> bool:
         return any(b"zanzibar" in file.read_bytes() for file in tmp_path.iterdir())
 
     thread = source.start_thread(thread_id="t", messages=[Message.user("zanzibar"), Message.user("Two")])
     with Conversations.open(f"sqlite:///{tmp_path}/copy.db") as copy:
         copy.restore_thread(document_of(source, "t"))
         assert len(copy.search("zanzibar")) == 1
-        assert there()
+        assert word_remains()
         thread.redact(2)
         copy.restore_thread(document_of(source, "t"))
-        assert not there()
+        assert not word_remains()
         assert copy.search("zanzibar") == []
 
 
-def test_a_thread_can_go_to_and_fro(source: Conversations, conversations: Conversations) -> None:
+def test_a_thread_can_move_back_and_forth(source: Conversations, conversations: Conversations) -> None:
     here, there = source.thread("branch"), conversations.restore_thread(document_of(source, "branch"))
     for _ in range(2):
         there.append(Message.user("There"), expected_version=here.version)
@@ -204,7 +200,7 @@ def test_a_thread_can_go_to_and_fro(source: Conversations, conversations: Conver
     assert there.history() == here.history()
 
 
-def test_the_document_of_another_tenant_can_only_be_begun_again(source: Conversations, clock: SettableClock) -> None:
+def test_a_document_of_another_tenant_is_restored_only_as_new(source: Conversations, clock: SettableClock) -> None:
     document = document_of(source, "branch")
     with Conversations.open("memory:", tenant="other", now=clock) as store:
         with pytest.raises(
@@ -216,9 +212,7 @@ def test_the_document_of_another_tenant_can_only_be_begun_again(source: Conversa
         assert [each.text for each in new.history()] == [each["text"] for each in document["history"]]
 
 
-def test_a_thread_that_is_begun_again_says_where_it_comes_from(
-    source: Conversations, conversations: Conversations
-) -> None:
+def test_a_thread_restored_as_new_records_its_origin(source: Conversations, conversations: Conversations) -> None:
     thread = source.start_thread(
         "Tea",
         thread_id="t",
@@ -226,19 +220,19 @@ def test_a_thread_that_is_begun_again_says_where_it_comes_from(
         metadata={"shop": 7},
         messages=[Message.user("A"), Message.user("Secret"), Message.assistant("B")],
     )
-    keep(source, "t", "notes", {"n": 1}, seen=2)
-    keep(source, "t", "notes", {"n": 2}, seen=3)
-    keep(source, "t", HISTORY_STORE, {"place": "t"})
+    record_state(source, "t", "notes", {"n": 1}, seen=2)
+    record_state(source, "t", "notes", {"n": 2}, seen=3)
+    record_state(source, "t", HISTORY_STORE, {"place": "t"})
     thread.append(Message.user("Not on the path"))
-    keep(source, "t", "notes", {"n": 3}, seen=8)
+    record_state(source, "t", "notes", {"n": 3}, seen=8)
     thread.rewind(7)
     thread.redact(3)
     new = conversations.restore_thread(document_of(source, "t"), as_new=True, actor="user:7")
-    began = next(new.events())
-    assert isinstance(began.data, ThreadStarted)
-    assert began.actor == "user:7"
+    first = next(new.events())
+    assert isinstance(first.data, ThreadStarted)
+    assert first.actor == "user:7"
     summary = thread.summary()
-    assert began.data.metadata == {
+    assert first.data.metadata == {
         "shop": 7,
         "restored_from": {"tenant": "default", "thread": "t", "version": summary.version, "head": summary.head},
     }
@@ -248,12 +242,14 @@ def test_a_thread_that_is_begun_again_says_where_it_comes_from(
     assert new.history().context.states["notes"].seen == new.history().messages[0].version
 
 
-def test_the_states_are_those_on_the_path(source: Conversations, conversations: Conversations) -> None:
+def test_a_document_contains_the_provider_states_on_the_path(
+    source: Conversations, conversations: Conversations
+) -> None:
     thread = source.start_thread(thread_id="t")
-    keep(source, "t", "notes", {"n": 1})
-    keep(source, "t", HISTORY_STORE, {"place": "t"})
+    record_state(source, "t", "notes", {"n": 1})
+    record_state(source, "t", HISTORY_STORE, {"place": "t"})
     fork = thread.fork(thread_id="f")
-    keep(source, "f", "notes", {"n": 2})
+    record_state(source, "f", "notes", {"n": 2})
     fork.rewind(4)
     document = document_of(source, "f")
     assert document["states"] == {"notes": {"n": 1}}
@@ -261,16 +257,14 @@ def test_the_states_are_those_on_the_path(source: Conversations, conversations: 
     assert document_of(source, "t")["states"] == {"notes": {"n": 1}, HISTORY_STORE: {"place": "t"}}
 
 
-def test_what_is_not_there_or_deleted_is_not_serialized(source: Conversations) -> None:
+def test_refuses_to_serialize_a_missing_or_deleted_thread(source: Conversations) -> None:
     with pytest.raises(UnknownThreadError):
         Thread(source._core, source._live, "nobody").serialize()
     with pytest.raises(ThreadDeletedError):
         source.thread("leaf").serialize()
 
 
-def test_a_fork_of_a_thread_that_was_deleted_since_can_be_restored(
-    source: Conversations, conversations: Conversations
-) -> None:
+def test_restores_a_fork_of_a_deleted_thread(source: Conversations, conversations: Conversations) -> None:
     root = source.start_thread(thread_id="r", messages=[Message.user("Hello")])
     fork = root.fork(thread_id="f")
     root.delete()
@@ -278,28 +272,28 @@ def test_a_fork_of_a_thread_that_was_deleted_since_can_be_restored(
     assert conversations.thread("r").status == "active"  # as far as the fork knows
 
 
-def test_what_is_redacted_while_it_is_read_is_read_again(
+def test_a_redaction_during_serializing_is_respected(
     source: Conversations, conversations: Conversations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     thread = source.start_thread(thread_id="t", messages=[Message.user(CANARY), Message.user("Hello")])
     log: Any = source._core.log
     own_rows = log.own_rows
 
-    def redacting(stream: str, *, after: int, limit: int) -> Any:
-        found = own_rows(stream, after=after, limit=limit)
+    def redact_while_reading(stream: str, *, after: int, limit: int) -> Any:
+        rows = own_rows(stream, after=after, limit=limit)
         if after == 2 and not thread.history().messages[0].redacted:
             thread.redact(2)
-        return found
+        return rows
 
     monkeypatch.setattr(thread_documents, "PAGE", 1)
-    monkeypatch.setattr(log, "own_rows", redacting)
+    monkeypatch.setattr(log, "own_rows", redact_while_reading)
     document = document_of(source, "t")
     monkeypatch.undo()
     assert CANARY not in json.dumps(document["history"])
     assert conversations.restore_thread(document).history() == thread.history()
 
 
-def test_a_long_thread_has_its_snapshots(source: Conversations, conversations: Conversations) -> None:
+def test_a_restored_long_thread_has_snapshots(source: Conversations, conversations: Conversations) -> None:
     messages = [Message.user(str(number)) for number in range(2 * SNAPSHOT_EVERY)]
     source.start_thread(thread_id="long", messages=messages).fork(thread_id="fork")
     restored = conversations.restore_thread(document_of(source, "fork"))
@@ -309,9 +303,7 @@ def test_a_long_thread_has_its_snapshots(source: Conversations, conversations: C
     assert conversations.verify().first_bad is None
 
 
-def test_no_event_of_a_long_thread_is_folded_more_than_once(
-    source: Conversations, conversations: Conversations
-) -> None:
+def test_folds_each_event_of_a_long_thread_only_once(source: Conversations, conversations: Conversations) -> None:
     messages = [Message.user(str(number)) for number in range(6 * SNAPSHOT_EVERY)]
     fork = source.start_thread(thread_id="long", messages=messages).fork(thread_id="fork")
     fork.append(messages)
@@ -321,9 +313,9 @@ def test_no_event_of_a_long_thread_is_folded_more_than_once(
 
     def counted(*args: Any, **options: Any) -> Any:
         nonlocal read
-        found = lineage(*args, **options)
-        read += len(found)
-        return found
+        events = lineage(*args, **options)
+        read += len(events)
+        return events
 
     recorder.lineage = counted
     restored = conversations.restore_thread(document)
@@ -333,7 +325,7 @@ def test_no_event_of_a_long_thread_is_folded_more_than_once(
     assert restored.summary() == fork.summary()
 
 
-def test_two_that_restore_at_once_come_to_one_thread(source: Conversations, tmp_path: Path) -> None:
+def test_concurrent_restores_give_one_thread(source: Conversations, tmp_path: Path) -> None:
     documents = [document_of(source, "branch"), document_of(source, "root/ä")] * 4
     url = f"sqlite:///{tmp_path}/clew.db?synchronous=OFF"
     stores = [Conversations.open(url) for _ in documents]
@@ -358,13 +350,13 @@ def test_two_that_restore_at_once_come_to_one_thread(source: Conversations, tmp_
         store.close()
 
 
-def test_the_awaited_face_says_the_same(source: Conversations, url: str) -> None:
+def test_the_engine_restores_and_serializes_the_same(source: Conversations, url: str) -> None:
     document = document_of(source, "branch")
 
-    async def there_and_back() -> dict[str, Any]:
+    async def restore_and_serialize() -> dict[str, Any]:
         async with Engine.open(url) as engine:
             restored = await engine.restore_thread(document)
             assert await restored.version == 10
             return await restored.serialize()
 
-    assert json.loads(json.dumps(asyncio.run(there_and_back()))) == document
+    assert json.loads(json.dumps(asyncio.run(restore_and_serialize()))) == document

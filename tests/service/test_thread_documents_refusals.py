@@ -1,4 +1,4 @@
-"""What is not serialized, and documents of which nothing is stored."""
+"""Threads that are not serialized, and documents that are refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.service.moving_stores import CANARY, fill
-from tests.service.serialized_threads import document_of, keep, positions
+from tests.service.serialized_threads import document_of, positions, record_state
 from tests.service.settable_clock import SettableClock
 
 from clew.conversations import Conversations
@@ -36,26 +36,26 @@ def source(clock: SettableClock) -> Iterator[Conversations]:
         "sk-four-nine-two-four-nine-two",
     ],
 )
-def test_a_state_that_looks_like_a_credential_is_refused_by_name(source: Conversations, state: Any) -> None:
+def test_refuses_a_provider_state_that_looks_like_a_credential(source: Conversations, state: Any) -> None:
     source.start_thread(thread_id="t")
-    keep(source, "t", "keeper", state)
-    keep(source, "t", "keeper", {"n": 2})  # the older event would come along all the same
+    record_state(source, "t", "keeper", state)
+    record_state(source, "t", "keeper", {"n": 2})  # the older event would come along all the same
     with pytest.raises(CredentialError, match="state of 'keeper' at version 2") as caught:
         source.thread("t").serialize()
     assert CANARY not in str(caught.value)
 
 
-def test_a_credential_beyond_a_cut_is_refused_where_it_would_come_along(source: Conversations) -> None:
+def test_refuses_a_credential_after_the_cut_if_the_document_includes_it(source: Conversations) -> None:
     root = source.start_thread(thread_id="r", messages=[Message.user("Hello")])
     fork = root.fork(thread_id="f")
-    keep(source, "r", "keeper", {"password": CANARY})
+    record_state(source, "r", "keeper", {"password": CANARY})
     assert CANARY not in json.dumps(fork.serialize())
     root.redact(2)  # the event that says so lies after the state
     with pytest.raises(CredentialError, match="state of 'keeper' at version 3"):
         fork.serialize()
 
 
-def test_what_a_service_is_said_to_call_a_thread_may_be_no_credential(source: Conversations) -> None:
+def test_refuses_a_service_thread_id_that_looks_like_a_credential(source: Conversations) -> None:
     bound = Record((ServiceThreadBound(id="sk-proj-four-nine-two-four-nine-two", kind="conversation"),))
     run(commit(source._core, "t", [Start(kind="remote"), bound], CommitOptions(base=Control())))
     with pytest.raises(CredentialError, match="the service's id of the thread at version 2") as caught:
@@ -74,25 +74,27 @@ def damaged(change: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, A
 DAMAGE: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a newer version": damaged(lambda document: document.update(version=2)),
     "a torn file": lambda document: {key: document[key] for key in ("clew", "version", "thread", "streams")},
-    "a row less": damaged(lambda document: document["streams"][-1]["rows"].pop()),
-    "the first row less": damaged(lambda document: document["streams"][0]["rows"].pop(0)),
-    "a row twice": damaged(lambda document: document["streams"][0]["rows"].append(document["streams"][0]["rows"][-1])),
+    "a missing row": damaged(lambda document: document["streams"][-1]["rows"].pop()),
+    "a missing first row": damaged(lambda document: document["streams"][0]["rows"].pop(0)),
+    "a repeated row": damaged(
+        lambda document: document["streams"][0]["rows"].append(document["streams"][0]["rows"][-1])
+    ),
     "another order": damaged(lambda document: document["streams"].reverse()),
-    "a stream less": damaged(lambda document: document["streams"].pop(0)),
-    "a stream twice": damaged(lambda document: document["streams"].append(document["streams"][0])),
+    "a missing stream": damaged(lambda document: document["streams"].pop(0)),
+    "a repeated stream": damaged(lambda document: document["streams"].append(document["streams"][0])),
     "another head": damaged(lambda document: document["thread"].update(head="0" * 64)),
     "another id": damaged(lambda document: document["thread"].update(id="mine")),
     "another tenant": damaged(lambda document: document["thread"].update(tenant="other")),
     "another name": damaged(lambda document: document["streams"][-1].update(name="default/thread/mine")),
     "other states": damaged(lambda document: document.update(states={"notes": 1})),
     "another history": damaged(lambda document: document["history"][0].update(text="Other words")),
-    "the service's": damaged(lambda document: document["service"].update(service_thread_id="resp_1")),
+    "another service thread": damaged(lambda document: document["service"].update(service_thread_id="resp_1")),
 }
 
 
 @pytest.mark.parametrize("as_new", [False, True])
 @pytest.mark.parametrize("name", DAMAGE)
-def test_of_a_damaged_document_nothing_is_stored(
+def test_a_damaged_document_stores_nothing(
     source: Conversations, conversations: Conversations, name: str, *, as_new: bool
 ) -> None:
     with pytest.raises(ThreadDocumentError):
@@ -100,9 +102,7 @@ def test_of_a_damaged_document_nothing_is_stored(
     assert positions(conversations) == 0
 
 
-def test_a_document_of_a_hundred_megabytes_that_is_damaged_is_refused(
-    source: Conversations, conversations: Conversations
-) -> None:
+def test_refuses_a_damaged_document_of_100_megabytes(source: Conversations, conversations: Conversations) -> None:
     document = document_of(source, "branch")
     document["streams"][0]["rows"][1]["state"] = "A" * 100_000_000
     with pytest.raises(ThreadDocumentError, match="String should have at most"):
@@ -114,15 +114,15 @@ def test_a_document_of_a_hundred_megabytes_that_is_damaged_is_refused(
     assert positions(conversations) == 0
 
 
-@pytest.mark.parametrize("given", ["both", None, ["fork"]])
-def test_what_is_neither_raise_nor_fork_is_refused(
-    source: Conversations, conversations: Conversations, given: Any
+@pytest.mark.parametrize("on_existing", ["both", None, ["fork"]])
+def test_refuses_an_unknown_value_of_on_existing(
+    source: Conversations, conversations: Conversations, on_existing: Any
 ) -> None:
     with pytest.raises(InvalidContentError, match="is neither 'raise' nor 'fork'"):
-        conversations.restore_thread(document_of(source, "branch"), on_existing=given)
+        conversations.restore_thread(document_of(source, "branch"), on_existing=on_existing)
 
 
-def test_a_thread_that_does_not_verify_is_not_serialized(source: Conversations) -> None:
+def test_refuses_to_serialize_a_thread_that_does_not_verify(source: Conversations) -> None:
     log: Any = source._core.log
     own_rows = log.own_rows
 

@@ -1,4 +1,4 @@
-"""Steps: any version of a thread at once, as folding it says, and without folding it."""
+"""Steps show any version of a thread, equal to folding its events, without folding all of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from clew.service import thread_versions
 from clew.sync.threads import LocalThread
 
 numbers = st.integers(0, 9_999)
-deeds = st.lists(
+operations = st.lists(
     st.tuples(
         st.sampled_from(["append", "append", "append many", "rewind", "fork", "redact", "label", "checkpoint"]), numbers
     ),
@@ -28,10 +28,10 @@ deeds = st.lists(
 )
 
 
-def do(thread: LocalThread, deed: str, number: int, count: int) -> LocalThread:
-    """One deed to a thread; returns the one that is gone on with. Numbers name versions by their remainder."""
+def apply_operation(thread: LocalThread, operation: str, number: int, count: int) -> LocalThread:
+    """Apply an operation and return the thread to continue with. A number chooses a version by its remainder."""
     version = number % thread.version + 1
-    match deed:
+    match operation:
         case "append":
             thread.append(Message.user(f"text {number}"))
         case "append many":
@@ -57,29 +57,29 @@ def check(thread: LocalThread, last: int) -> None:
     head = thread.state().control
     before: tuple[Any, ...] = ()
     for event in thread.events():
-        found, state = thread.step(at=event.version, last=last), thread.state(at=event.version)
-        assert found.event == event
-        assert (found.control, found.head) == (state.control, head)
-        assert found.messages == state.messages[max(0, len(state.messages) - last) :]
-        gone = before[max(0, len(before) - last) :]
-        assert found.taken == tuple(said for said in gone if said not in state.messages)
+        step, state = thread.step(at=event.version, last=last), thread.state(at=event.version)
+        assert step.event == event
+        assert (step.control, step.head) == (state.control, head)
+        assert step.messages == state.messages[max(0, len(state.messages) - last) :]
+        abandoned = before[max(0, len(before) - last) :]
+        assert step.taken == tuple(message for message in abandoned if message not in state.messages)
         before = state.messages
 
 
-@given(deeds, st.integers(0, 6), st.integers(1, 7))
-def test_every_step_is_what_folding_the_thread_says(done: list[tuple[str, int]], last: int, page: int) -> None:
+@given(operations, st.integers(0, 6), st.integers(1, 7))
+def test_every_step_equals_the_folded_thread(operations_done: list[tuple[str, int]], last: int, page: int) -> None:
     with pytest.MonkeyPatch.context() as patch, Conversations.open("memory:") as conversations:
         patch.setattr(thread_versions, "PAGE", page)
         thread = conversations.start_thread("Made", messages=[Message.user("first")])
         threads = {thread.id: thread}
-        for count, (deed, number) in enumerate(done):
-            thread = do(thread, deed, number, count)
+        for count, (operation, number) in enumerate(operations_done):
+            thread = apply_operation(thread, operation, number, count)
             threads[thread.id] = thread
         for each in threads.values():
             check(each, last)
 
 
-def test_a_rewind_names_what_it_took_and_one_to_an_abandoned_branch_brings_it_back(
+def test_a_step_at_a_rewind_shows_the_removed_messages(
     conversations: Conversations,
 ) -> None:
     thread = conversations.start_thread(messages=[Message.user(text) for text in ("one", "two", "three")])
@@ -89,7 +89,7 @@ def test_a_rewind_names_what_it_took_and_one_to_an_abandoned_branch_brings_it_ba
     thread.rewind(to=4)
 
     def texts(step: Step) -> tuple[list[str], list[str]]:
-        return [said.text for said in step.messages], [said.text for said in step.taken]
+        return [message.text for message in step.messages], [message.text for message in step.taken]
 
     assert texts(thread.step(at=4)) == (["one", "two", "three"], [])
     assert texts(thread.step(at=6)) == (["one"], ["two", "three"])
@@ -102,7 +102,7 @@ def test_a_rewind_names_what_it_took_and_one_to_an_abandoned_branch_brings_it_ba
     assert (thread.step(at=2).version, thread.step(at=2).newest, thread.step(at=2).status) == (2, 8, "active")
 
 
-def test_refuses_what_is_not_there(conversations: Conversations) -> None:
+def test_refuses_missing_versions_and_threads(conversations: Conversations) -> None:
     thread = conversations.start_thread(thread_id="gone")
     for version in (0, 2, -1):
         with pytest.raises(UnknownVersionError):
@@ -114,33 +114,31 @@ def test_refuses_what_is_not_there(conversations: Conversations) -> None:
         LocalThread(thread._core, thread._live, "none").step()
 
 
-def test_gives_nobody_what_is_shared(conversations: Conversations) -> None:
+def test_a_step_is_a_copy(conversations: Conversations) -> None:
     thread = conversations.start_thread(labels={"topic": ["a"]})
-    found = thread.step()
-    found.control.labels["topic"].append("b")  # type: ignore[union-attr]  # it is a list
-    found.head.checkpoints["x"] = 1
+    step = thread.step()
+    step.control.labels["topic"].append("b")  # type: ignore[union-attr]  # it is a list
+    step.head.checkpoints["x"] = 1
     assert thread.step().control.labels == {"topic": ["a"]}
     assert thread.step().checkpoints == ()
 
 
-def test_asyncio_steps_the_same(shared_url: str) -> None:
+def test_the_engine_steps_the_same(shared_url: str) -> None:
     with Conversations.open(shared_url) as conversations:
         thread = conversations.start_thread(thread_id="one", messages=[Message.user("a"), Message.user("b")])
         thread.rewind(to=2)
         steps = [thread.step(at=version, last=1) for version in range(1, 5)]
 
-    async def awaited() -> list[Step]:
+    async def engine_steps() -> list[Step]:
         async with Engine.open(shared_url) as engine:
-            found = await engine.thread("one")
-            return [await found.step(at=version, last=1) for version in range(1, 5)]
+            step = await engine.thread("one")
+            return [await step.step(at=version, last=1) for version in range(1, 5)]
 
-    assert asyncio.run(awaited()) == steps
+    assert asyncio.run(engine_steps()) == steps
 
 
 @pytest.mark.parametrize("shape", ["plain", "one commit", "forked", "rewound"])
-def test_reads_a_bounded_part_of_a_thread_however_long_it_is(
-    file_url: str, monkeypatch: pytest.MonkeyPatch, shape: str
-) -> None:
+def test_reads_a_bounded_part_of_a_long_thread(file_url: str, monkeypatch: pytest.MonkeyPatch, shape: str) -> None:
     with Conversations.open(file_url) as conversations:
         thread = conversations.start_thread(thread_id="long")
         if shape == "one commit":
@@ -160,9 +158,9 @@ def test_reads_a_bounded_part_of_a_thread_however_long_it_is(
         lineage = recorder.lineage
 
         def counting(*arguments: Any, **options: Any) -> Any:
-            found = lineage(*arguments, **options)
-            rows.append(len(found))
-            return found
+            events = lineage(*arguments, **options)
+            rows.append(len(events))
+            return events
 
         monkeypatch.setattr(recorder, "lineage", counting)
         for version in versions:

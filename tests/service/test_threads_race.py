@@ -1,4 +1,4 @@
-"""Many threads, services and processes on one conversation."""
+"""Concurrent threads, services and processes on one conversation."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ EACH = 12
 
 
 def together(work: Callable[[int], None], count: int = THREADS) -> None:
-    """Run ``work(number)`` in so many threads at once; what one of them raises is raised here."""
+    """Run ``work(number)`` in this many threads at once; raise the first error of any of them."""
     ready, failures = threading.Barrier(count), list[BaseException]()
 
-    def begin(number: int) -> None:
+    def start(number: int) -> None:
         ready.wait()
         try:
             work(number)
         except BaseException as error:  # noqa: BLE001  # raised in the thread of the test
             failures.append(error)
 
-    threads = [threading.Thread(target=begin, args=(number,)) for number in range(count)]
+    threads = [threading.Thread(target=start, args=(number,)) for number in range(count)]
     for each in threads:
         each.start()
     for each in threads:
@@ -43,17 +43,17 @@ def together(work: Callable[[int], None], count: int = THREADS) -> None:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for another thread to get somewhere; the time limit of the test ends a wait in vain."""
+    """Wait for a condition set by another thread; the test's time limit ends a hopeless wait."""
     while not condition():
         time.sleep(0.001)
 
 
-def holds_everything(conversations: Conversations, thread: Thread, writers: int, each: int) -> None:
-    """Every message of every writer is there, in its writer's order, and the counts say so."""
-    said = [message.text for message in thread.history()]
-    assert sorted(said) == sorted(f"{writer} {number}" for writer in range(writers) for number in range(each))
+def check_all_messages(conversations: Conversations, thread: Thread, writers: int, each: int) -> None:
+    """Check that each writer's messages are complete and in order, and that the counts match."""
+    stored = [message.text for message in thread.history()]
+    assert sorted(stored) == sorted(f"{writer} {number}" for writer in range(writers) for number in range(each))
     for writer in range(writers):
-        own = [int(text.split()[1]) for text in said if text.split()[0] == str(writer)]
+        own = [int(text.split()[1]) for text in stored if text.split()[0] == str(writer)]
         assert own == list(range(each))
     events = list(thread.events())
     assert [event.version for event in events] == list(range(1, len(events) + 1))
@@ -74,7 +74,7 @@ def test_sixteen_threads_lose_nothing_on_one_conversation(conversations: Convers
 
     together(work)
     assert thread.version == 1 + THREADS * EACH
-    holds_everything(conversations, thread, THREADS, EACH)
+    check_all_messages(conversations, thread, THREADS, EACH)
 
 
 def test_sixteen_threads_share_commits(file_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,9 +85,9 @@ def test_sixteen_threads_share_commits(file_url: str, monkeypatch: pytest.Monkey
         before, submitted, submit = datastore._writer.commits, list[int](), log.submit
 
         def counting(write: Write) -> Submitted:
-            found = submit(write)
-            submitted.append(1)  # only then is it the writer's
-            return found
+            submission = submit(write)
+            submitted.append(1)  # the writer has it now
+            return submission
 
         monkeypatch.setattr(log, "submit", counting)
         with datastore.exclusive():
@@ -136,10 +136,10 @@ def test_exactly_one_of_sixteen_threads_starts_an_id(conversations: Conversation
 
 def test_sixteen_threads_open_one_thread(conversations: Conversations) -> None:
     together(lambda writer: conversations.open_thread("shared").append(Message.user(f"{writer} 0")) and None)
-    holds_everything(conversations, conversations.thread("shared"), THREADS, 1)
+    check_all_messages(conversations, conversations.thread("shared"), THREADS, 1)
 
 
-def test_says_a_key_once_when_sixteen_threads_say_it(conversations: Conversations) -> None:
+def test_sixteen_threads_append_an_idempotency_key_once(conversations: Conversations) -> None:
     thread = conversations.start_thread()
     versions: list[int] = []
     together(lambda _: versions.append(thread.append(Message.user("once"), idempotency_key="k").version))
@@ -147,19 +147,19 @@ def test_says_a_key_once_when_sixteen_threads_say_it(conversations: Conversation
     assert thread.version == 2
 
 
-def test_appends_forks_rewinds_and_redactions_of_many_threads_agree_in_the_end(conversations: Conversations) -> None:
+def test_concurrent_appends_forks_rewinds_and_redactions_stay_consistent(conversations: Conversations) -> None:
     thread = conversations.start_thread(messages=[Message.user("first")])
 
     def work(writer: int) -> None:
         for number in range(4):
-            said = thread.append(Message.user(f"{writer} {number}"))
+            message = thread.append(Message.user(f"{writer} {number}"))
             match writer % 4:
                 case 0:
-                    thread.rewind(to=said.version)
+                    thread.rewind(to=message.version)
                 case 1:
-                    thread.fork(at=said.version).append(Message.user("in the fork"))
+                    thread.fork(at=message.version).append(Message.user("in the fork"))
                 case 2:
-                    thread.redact(said)
+                    thread.redact(message)
                 case _:
                     named: dict[str, Any] = {f"of {writer}": number}
                     thread.label(**named)
@@ -168,11 +168,11 @@ def test_appends_forks_rewinds_and_redactions_of_many_threads_agree_in_the_end(c
     for event, state in thread.replay():
         assert event.messages == len(state.messages)
     assert thread.version == 2 + THREADS * 4 + THREADS // 4 * 3 * 4
-    assert sum(message.type == "message-redacted" for message in thread.events()) == THREADS
+    assert sum(event.type == "message-redacted" for event in thread.events()) == THREADS
     assert conversations.verify().first_bad is None
 
 
-def test_nothing_is_said_after_the_end_when_many_threads_race_for_it(conversations: Conversations) -> None:
+def test_no_message_follows_the_end_in_a_race(conversations: Conversations) -> None:
     for _ in range(5):
         thread = conversations.start_thread()
 
@@ -203,25 +203,25 @@ def test_two_services_on_one_store_lose_nothing(shared_url: str) -> None:
                     thread.label(writer=writer)
 
         together(work)
-        holds_everything(one, one.thread("shared"), THREADS, EACH)
-        holds_everything(other, other.thread("shared"), THREADS, EACH)
+        check_all_messages(one, one.thread("shared"), THREADS, EACH)
+        check_all_messages(other, other.thread("shared"), THREADS, EACH)
 
 
 def test_exactly_one_of_two_services_wins_a_version(shared_url: str) -> None:
     with Conversations.open(shared_url) as one, Conversations.open(shared_url) as other:
         one.start_thread(thread_id="shared")
         for version in range(1, 8):
-            found: list[tuple[int, int] | int] = []
+            outcomes: list[tuple[int, int] | int] = []
 
-            def work(writer: int, version: int = version, found: list[tuple[int, int] | int] = found) -> None:
+            def work(writer: int, version: int = version, outcomes: list[tuple[int, int] | int] = outcomes) -> None:
                 try:
                     thread = (one, other)[writer % 2].thread("shared")
-                    found.append(thread.append(Message.user("x"), expected_version=version).version)
+                    outcomes.append(thread.append(Message.user("x"), expected_version=version).version)
                 except ConflictError as error:
-                    found.append((error.expected, error.actual))
+                    outcomes.append((error.expected, error.actual))
 
             together(work, 4)
-            assert sorted(found, key=str) == [(version, version + 1)] * 3 + [version + 1]
+            assert sorted(outcomes, key=str) == [(version, version + 1)] * 3 + [version + 1]
 
 
 PROCESS = """
@@ -258,7 +258,7 @@ print(json.dumps(won))
 """
 
 
-def test_two_processes_on_one_store_lose_nothing_and_share_the_versions_that_they_race_for(shared_url: str) -> None:
+def test_two_processes_lose_nothing_and_each_version_has_one_winner(shared_url: str) -> None:
     with Conversations.open(shared_url) as conversations:
         conversations.start_thread(thread_id="shared")
         processes = [
@@ -270,14 +270,14 @@ def test_two_processes_on_one_store_lose_nothing_and_share_the_versions_that_the
             )
             for first in (0, 4)
         ]
-        won = [version for each in raced(processes) for version in each]
-        holds_everything(conversations, conversations.thread("shared"), 8, EACH)
+        won = [version for each in run_together(processes) for version in each]
+        check_all_messages(conversations, conversations.thread("shared"), 8, EACH)
         assert sorted(won) == list(range(1, EACH + 1))
         assert conversations.thread("race").version == 1 + EACH
 
 
-def raced(processes: list[subprocess.Popen[str]]) -> list[Any]:
-    """Let the processes begin at once, and give what each printed at the end."""
+def run_together(processes: list[subprocess.Popen[str]]) -> list[Any]:
+    """Start the work of all processes at once and return what each one printed."""
     for each in processes:
         assert each.stdout is not None
         assert each.stdout.readline() == "ready\n"
@@ -291,7 +291,7 @@ def raced(processes: list[subprocess.Popen[str]]) -> list[Any]:
 
 
 @pytest.mark.parametrize("change", ["suspend", "end"])
-def test_a_failed_start_on_a_taken_id_opens_no_way_around_the_status(file_url: str, change: str) -> None:
+def test_a_failed_start_on_an_existing_id_does_not_bypass_the_status(file_url: str, change: str) -> None:
     with Conversations.open(file_url) as conversations:
         thread = conversations.start_thread(thread_id="taken", messages=[Message.user("one")])
         getattr(thread, change)()

@@ -34,7 +34,7 @@ def user(*words: str) -> list[Message]:
 # Times
 
 
-def test_reads_what_was_there_at_a_time(conversations: Conversations, clock: SettableClock) -> None:
+def test_reads_a_thread_at_a_time(conversations: Conversations, clock: SettableClock) -> None:
     began = clock.move(0)
     thread = conversations.start_thread(messages=user("one"))
     later = clock.move(10)
@@ -55,7 +55,7 @@ def test_reads_what_was_there_at_a_time(conversations: Conversations, clock: Set
         thread.history(at=later.replace(tzinfo=None))
 
 
-def test_finds_a_time_in_a_forks_ancestors(conversations: Conversations, clock: SettableClock) -> None:
+def test_finds_a_time_in_the_ancestors_of_a_fork(conversations: Conversations, clock: SettableClock) -> None:
     thread = conversations.start_thread(messages=user("one"))
     then = clock.move(10)
     thread.append(user("two"))
@@ -66,7 +66,7 @@ def test_finds_a_time_in_a_forks_ancestors(conversations: Conversations, clock: 
     assert fork.history(at=to_time(clock.now)).version == fork.version == 6
 
 
-def test_lets_recorded_time_never_decrease_along_a_lineage(conversations: Conversations, clock: SettableClock) -> None:
+def test_recorded_time_never_decreases_along_a_lineage(conversations: Conversations, clock: SettableClock) -> None:
     thread = conversations.start_thread(messages=user("one"))
     clock.move(-3600)
     thread.append(user("two"))
@@ -87,7 +87,7 @@ def test_lets_recorded_time_never_decrease_along_a_lineage(conversations: Conver
 # Messages
 
 
-def test_reads_up_to_a_message_of_the_heads_path(conversations: Conversations) -> None:
+def test_reads_up_to_a_message_of_the_current_path(conversations: Conversations) -> None:
     thread = conversations.start_thread()
     assert thread.history(at_message=0).version == 1
     thread.label(x=1)
@@ -105,7 +105,7 @@ def test_reads_up_to_a_message_of_the_heads_path(conversations: Conversations) -
 
 
 @pytest.mark.parametrize("number", [-1, 2, 10**30, "1", 1.0, True])
-def test_refuses_a_message_that_is_not_there(conversations: Conversations, number: Any) -> None:
+def test_refuses_a_missing_message(conversations: Conversations, number: Any) -> None:
     thread = conversations.start_thread(messages=user("one"))
     for use in (thread.history, thread.state, lambda at_message: list(thread.events(at_message=at_message))):
         with pytest.raises(UnknownVersionError):
@@ -113,7 +113,7 @@ def test_refuses_a_message_that_is_not_there(conversations: Conversations, numbe
 
 
 @pytest.mark.parametrize("at", [0, -1, 3, 10**30, True, 1.0, b"x", ("x",)])
-def test_refuses_a_version_that_is_not_there(conversations: Conversations, at: Any) -> None:
+def test_refuses_a_missing_version(conversations: Conversations, at: Any) -> None:
     thread = conversations.start_thread(messages=user("one"))
     for use in (
         lambda: thread.history(at=at),
@@ -126,7 +126,7 @@ def test_refuses_a_version_that_is_not_there(conversations: Conversations, at: A
             use()
 
 
-def test_says_which_checkpoints_there_are(conversations: Conversations) -> None:
+def test_an_unknown_checkpoint_error_lists_the_checkpoints(conversations: Conversations) -> None:
     thread = conversations.start_thread()
     thread.checkpoint("here")
     with pytest.raises(UnknownCheckpointError, match=r"'there'.*'here'"):
@@ -136,7 +136,7 @@ def test_says_which_checkpoints_there_are(conversations: Conversations) -> None:
 # Histories, states, replays
 
 
-def test_reads_on_from_what_it_has_read_and_sees_what_other_services_did(shared_url: str) -> None:
+def test_later_reads_see_the_changes_of_other_services(shared_url: str) -> None:
     with Conversations.open(shared_url) as one, Conversations.open(shared_url) as other:
         here = one.start_thread(thread_id="shared", messages=user("one"))
         there = other.thread("shared")
@@ -151,7 +151,7 @@ def test_reads_on_from_what_it_has_read_and_sees_what_other_services_did(shared_
         assert here.status == "ended"
 
 
-def test_gives_every_event_with_the_state_after_it(conversations: Conversations) -> None:
+def test_replay_gives_each_event_with_the_state_after_it(conversations: Conversations) -> None:
     thread = conversations.start_thread("Refund", labels={"a": 1}, messages=user("one"))
     thread.checkpoint("here")
     thread.label(a=None, b=2)
@@ -184,7 +184,7 @@ def test_reads_a_lineage_of_many_pages(conversations: Conversations) -> None:
         assert [next(events).version for _ in range(801)] == list(range(301, 1102))
 
 
-def test_shows_a_model_calls_with_their_results(conversations: Conversations) -> None:
+def test_the_view_puts_results_after_their_calls(conversations: Conversations) -> None:
     thread = conversations.start_thread(messages=user("Where?"))
     thread.append(Message.assistant(calls=[FunctionCall(call_id="1", name="find", arguments="{}")]))
     thread.append([Message.user("Quick!"), Message.tool("1", "here")])
@@ -199,7 +199,7 @@ def follow(subscription: Subscription, count: int) -> list[Event]:
     return [next(subscription) for _ in range(count)]
 
 
-def test_gives_what_is_there_and_then_what_comes(conversations: Conversations) -> None:
+def test_a_subscription_gives_old_events_and_then_new_ones(conversations: Conversations) -> None:
     first = conversations.start_thread(thread_id="first", messages=user("one"))
     _, second = (event.position or 0 for event in first.events())
     with (
@@ -219,7 +219,7 @@ def test_gives_what_is_there_and_then_what_comes(conversations: Conversations) -
         writer.join()
 
 
-def test_follows_the_lineage_of_a_fork(conversations: Conversations) -> None:
+def test_a_subscription_follows_the_lineage_of_a_fork(conversations: Conversations) -> None:
     thread = conversations.start_thread(messages=user("one"))
     fork = thread.fork()
     thread.append(user("not of the fork"))
@@ -229,7 +229,7 @@ def test_follows_the_lineage_of_a_fork(conversations: Conversations) -> None:
         assert next(events).version == 4
 
 
-def test_sees_every_event_once_and_in_order_while_threads_write(conversations: Conversations) -> None:
+def test_a_subscription_sees_each_event_once_and_in_order_during_writes(conversations: Conversations) -> None:
     def write(writer: int) -> None:
         thread = conversations.open_thread(f"thread-{writer}")
         for number in range(20):
@@ -239,18 +239,18 @@ def test_sees_every_event_once_and_in_order_while_threads_write(conversations: C
         writers = [threading.Thread(target=write, args=(writer,)) for writer in range(8)]
         for each in writers:
             each.start()
-        found = follow(events, 8 * 21)
+        seen = follow(events, 8 * 21)
         for each in writers:
             each.join()
         assert events.wait(0) is None
-    positions = [event.position or 0 for event in found]
+    positions = [event.position or 0 for event in seen]
     assert sorted(set(positions)) == positions
-    assert len(found) == 8 * 21
+    assert len(seen) == 8 * 21
     for writer in range(8):
-        assert [e.version for e in found if e.thread_id == f"thread-{writer}"] == list(range(1, 22))
+        assert [e.version for e in seen if e.thread_id == f"thread-{writer}"] == list(range(1, 22))
 
 
-def test_sees_what_another_service_writes(shared_url: str) -> None:
+def test_a_subscription_sees_the_events_of_another_service(shared_url: str) -> None:
     with Conversations.open(shared_url) as one, Conversations.open(shared_url) as other:
         thread = one.start_thread(thread_id="shared")
         started = next(iter(thread.events())).position or 0
@@ -261,16 +261,16 @@ def test_sees_what_another_service_writes(shared_url: str) -> None:
 
 
 @pytest.mark.parametrize("closing", ["the subscription", "the service", "the service of another actor"])
-def test_ends_an_iteration_that_waits_in_another_thread(conversations: Conversations, closing: str) -> None:
+def test_close_ends_an_iteration_that_waits_in_another_thread(conversations: Conversations, closing: str) -> None:
     thread = conversations.start_thread()
     service = conversations.acting_as("user:1") if closing == "the service of another actor" else conversations
     subscription = service.thread(thread.id).subscribe()
-    found: list[int] = []
+    seen: list[int] = []
     reached = threading.Event()
 
     def work() -> None:
         for event in subscription:
-            found.append(event.version)
+            seen.append(event.version)
             reached.set()
 
     waiting = threading.Thread(target=work)
@@ -278,10 +278,10 @@ def test_ends_an_iteration_that_waits_in_another_thread(conversations: Conversat
     reached.wait()
     subscription.close() if closing == "the subscription" else conversations.close()
     waiting.join()
-    assert found == [1]
+    assert seen == [1]
 
 
-def test_gives_nothing_after_close_not_even_what_it_has_read_already(conversations: Conversations) -> None:
+def test_a_closed_subscription_gives_no_more_events(conversations: Conversations) -> None:
     conversations.start_thread(messages=user("one", "two"))
     subscription = conversations.subscribe()
     assert next(subscription).version == 1
@@ -291,7 +291,7 @@ def test_gives_nothing_after_close_not_even_what_it_has_read_already(conversatio
     assert subscription.wait(0) is None
 
 
-def test_waits_no_longer_than_it_is_told_though_others_write(conversations: Conversations) -> None:
+def test_a_wait_respects_its_timeout_while_others_write(conversations: Conversations) -> None:
     thread = conversations.start_thread(thread_id="quiet")
     stop = threading.Event()
 
@@ -308,14 +308,14 @@ def test_waits_no_longer_than_it_is_told_though_others_write(conversations: Conv
     writer.join()
 
 
-def test_forgets_a_subscription_that_nobody_holds(conversations: Conversations) -> None:
+def test_forgets_an_unreferenced_subscription(conversations: Conversations) -> None:
     conversations.start_thread()
     assert next(conversations.subscribe()).version == 1
     gc.collect()
     assert list(conversations._live) == []
 
 
-def test_subscribes_to_nothing_after_close(url: str) -> None:
+def test_subscribing_after_close_is_refused(url: str) -> None:
     conversations = Conversations.open(url)
     thread = conversations.start_thread()
     conversations.close()

@@ -1,4 +1,4 @@
-"""How much there is."""
+"""Usage: counts of threads, events, messages and tokens."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ DAY = 86_400
 
 @pytest.fixture
 def used(conversations: Conversations, clock: SettableClock) -> Conversations:
-    told: JsonObject = {"usage": {"prompt_tokens": 7, "completion_tokens": 3}}
+    metadata: JsonObject = {"usage": {"prompt_tokens": 7, "completion_tokens": 3}}
     thread = conversations.start_thread(thread_id="one", messages=[Message.user("x" * 500)])
     clock.move(2 * DAY)
-    thread.append(Message.assistant("y", metadata=told))
+    thread.append(Message.assistant("y", metadata=metadata))
     thread.fork(thread_id="fork").append(Message.assistant("z", metadata={"usage": {"input_tokens": 2}}))
     return conversations
 
 
-def counted(found: list[UsageCounts]) -> list[tuple[object, ...]]:
+def counted(counts: list[UsageCounts]) -> list[tuple[object, ...]]:
     return [
         (each.thread_id, each.day, each.threads, each.forks, each.events, each.messages, each.input_tokens)
-        for each in found
+        for each in counts
     ]
 
 
-def test_counts_all_in_all_by_thread_and_by_day(used: Conversations) -> None:
+def test_counts_in_total_by_thread_and_by_day(used: Conversations) -> None:
     began = next(used.threads()).created_at.date()
     later = date.fromordinal(began.toordinal() + 2)
     (total,) = used.usage()
@@ -52,19 +52,19 @@ def test_counts_all_in_all_by_thread_and_by_day(used: Conversations) -> None:
     assert sum(each.bytes for each in used.usage(by="day")) == total.bytes > 500
 
 
-def test_the_tokens_that_imported_messages_tell_are_counted(conversations: Conversations) -> None:
-    told = [
+def test_counts_the_tokens_in_imported_messages(conversations: Conversations) -> None:
+    messages = [
         {"role": "assistant", "content": "a", "usage": {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}},
         {"role": "assistant", "content": "b", "metadata": {"usage": {"input_tokens": 1, "output_tokens": 1}}},
         {"role": "assistant", "content": "c", "usage": [5], "other": 1},
         {"role": "assistant", "content": "d", "usage": {"prompt_tokens": True, "completion_tokens": -2}},
     ]
-    assert conversations.import_items([Item("here", 1, {"messages": told})]).failed == []
+    assert conversations.import_items([Item("here", 1, {"messages": messages})]).failed == []
     (total,) = conversations.usage()
     assert (total.messages, total.input_tokens, total.output_tokens) == (4, 6, 3)
 
 
-def test_a_redaction_makes_it_less(used: Conversations) -> None:
+def test_a_redaction_reduces_the_counts(used: Conversations) -> None:
     (before,) = used.usage()
     used.thread("one").redact(3)
     (after,) = used.usage()
@@ -72,10 +72,8 @@ def test_a_redaction_makes_it_less(used: Conversations) -> None:
     assert (after.input_tokens, after.output_tokens) == (2, 0)
 
 
-def test_the_calls_of_runs_and_their_tokens_are_counted_by_thread_and_day(
-    conversations: Conversations, clock: SettableClock
-) -> None:
-    def calls(found: list[UsageCounts]) -> list[tuple[object, ...]]:
+def test_counts_calls_and_tokens_of_runs_by_thread_and_day(conversations: Conversations, clock: SettableClock) -> None:
+    def calls(counts: list[UsageCounts]) -> list[tuple[object, ...]]:
         return [
             (
                 each.thread_id,
@@ -85,7 +83,7 @@ def test_the_calls_of_runs_and_their_tokens_are_counted_by_thread_and_day(
                 each.tool_calls,
                 each.failed_calls,
             )
-            for each in found
+            for each in counts
         ]
 
     conversations.start_thread(thread_id="one")
@@ -106,7 +104,7 @@ def test_the_calls_of_runs_and_their_tokens_are_counted_by_thread_and_day(
     assert calls(conversations.usage(thread="one")) == [(None, 1_330, 57, 5, 1, 3)]
 
 
-def test_where_nothing_is_there_is_nothing(conversations: Conversations) -> None:
+def test_an_empty_store_has_zero_usage(conversations: Conversations) -> None:
     assert conversations.usage() == [UsageCounts(None, None, 0, 0, 0, 0, 0, 0, 0)]
     assert conversations.usage(by="day") == conversations.usage(by="thread") == []
     with pytest.raises(UnknownThreadError):

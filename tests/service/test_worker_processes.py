@@ -1,4 +1,4 @@
-"""Workers that share the projections of a store, and are killed in between: every event counts once in the views."""
+"""Workers share the projections of a store; each event counts once although workers are killed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,15 @@ from typing import Any
 
 import pytest
 from tests.infrastructure.recording import in_child, wait_until
-from tests.service.counting import Counting, Lame, Newer, assert_every_event_counts_once, nothing, opened
-from tests.service.noted import note, note_until_told
+from tests.service.counting import (
+    Counting,
+    Failing,
+    NewerCounting,
+    assert_every_event_counts_once,
+    ignore_notification,
+    opened,
+)
+from tests.service.noted import mark_until_signalled, note
 from tests.service.projected import batches_of, rebuild
 
 from clew.conversations import Conversations
@@ -33,8 +40,8 @@ from clew.service.worker_processes import Workers, ended_by_signals
 NAMES = ["directory", "search", "audit", "usage", "memory"]
 
 
-def child(work: Callable[[], object]) -> int:
-    """The process that does the work."""
+def start_child(work: Callable[[], object]) -> int:
+    """Start a child process that does the work; return its id."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -47,13 +54,13 @@ def child(work: Callable[[], object]) -> int:
     return pid
 
 
-def ended(pid: int) -> int:
+def exit_code(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leases that end soon."""
+    """Use leases that expire quickly."""
     monkeypatch.setattr(projection_runner, "LEASE_SECONDS", 0.4)
     monkeypatch.setattr(projection_runner, "RENEW_SECONDS", 0.05)
 
@@ -61,25 +68,25 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 # Leases
 
 
-def test_a_lease_is_shared_out_given_back_and_taken_over(any_url: str) -> None:
+def test_leases_are_shared_released_and_claimed_again(any_url: str) -> None:
     with closing(opened(any_url)) as core:
         store = core.models.projector.store
         assert store.holders() == {}
         assert store.claim("a", NAMES, 60) == NAMES
         assert store.claim("b", NAMES, 60) == []
-        kept = store.claim("a", NAMES, 60)
-        assert len(kept) == 3
-        given = store.claim("b", NAMES, 60)
-        assert sorted(kept + given) == sorted(NAMES)
-        assert store.holders() == dict.fromkeys(kept, "a") | dict.fromkeys(given, "b")
-        assert store.claim("a", ["usage"], 60) == (["usage"] if "usage" in kept else [])
+        first = store.claim("a", NAMES, 60)
+        assert len(first) == 3
+        second = store.claim("b", NAMES, 60)
+        assert sorted(first + second) == sorted(NAMES)
+        assert store.holders() == dict.fromkeys(first, "a") | dict.fromkeys(second, "b")
+        assert store.claim("a", ["usage"], 60) == (["usage"] if "usage" in first else [])
         store.release("a")
-        assert store.holders() == dict.fromkeys(given, "b")
+        assert store.holders() == dict.fromkeys(second, "b")
         assert store.claim("b", NAMES, 60) == NAMES
         store.release("nobody")
 
 
-def test_a_lease_that_is_not_renewed_goes_to_the_next(any_url: str) -> None:
+def test_an_expired_lease_goes_to_the_next_worker(any_url: str) -> None:
     with closing(opened(any_url)) as core:
         store = core.models.projector.store
         assert store.claim("dead", NAMES, 0.1) == NAMES
@@ -88,7 +95,7 @@ def test_a_lease_that_is_not_renewed_goes_to_the_next(any_url: str) -> None:
         assert set(store.holders().values()) == {"next"}
 
 
-def test_several_that_claim_at_once_never_hold_the_same(shared_url: str) -> None:
+def test_concurrent_claims_never_share_a_lease(shared_url: str) -> None:
     opened(shared_url).close()
 
     def claim(number: int) -> None:
@@ -97,8 +104,8 @@ def test_several_that_claim_at_once_never_hold_the_same(shared_url: str) -> None
                 mine = store.claim(f"worker-{number}", NAMES, 60)
                 assert all(store.holders()[name] == f"worker-{number}" for name in mine)
 
-    children = [child(lambda number=number: claim(number)) for number in range(3)]  # type: ignore[misc]
-    assert [ended(each) for each in children] == [0, 0, 0]
+    children = [start_child(lambda number=number: claim(number)) for number in range(3)]  # type: ignore[misc]
+    assert [exit_code(each) for each in children] == [0, 0, 0]
     with closing(store_at(shared_url).open_projections()) as store:
         for _ in range(2):
             held = [store.claim(f"worker-{number}", NAMES, 60) for number in range(3)]
@@ -111,8 +118,8 @@ def test_several_that_claim_at_once_never_hold_the_same(shared_url: str) -> None
 
 @contextmanager
 def following(core: Core) -> Iterator[Runner]:
-    """A worker in a thread."""
-    runner = Runner(core, [], nothing)
+    """Run a worker in a thread."""
+    runner = Runner(core, [], ignore_notification)
     thread = threading.Thread(target=runner.follow)
     thread.start()
     try:
@@ -123,7 +130,7 @@ def following(core: Core) -> Iterator[Runner]:
 
 
 @pytest.mark.usefixtures("quick")
-def test_workers_share_what_is_to_be_filled_and_one_that_ends_lets_go_at_once(shared_url: str) -> None:
+def test_workers_share_projections_and_release_them_when_they_end(shared_url: str) -> None:
     with closing(opened(shared_url)) as one, closing(opened(shared_url)) as other:
         store = one.models.projector.store
         with following(one) as first:
@@ -137,10 +144,10 @@ def test_workers_share_what_is_to_be_filled_and_one_that_ends_lets_go_at_once(sh
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_worker_lets_go_of_what_newer_code_has_taken_over(shared_url: str) -> None:
+def test_a_worker_releases_projections_of_newer_code(shared_url: str) -> None:
     with (
         closing(opened(shared_url, Counting())) as elder,
-        closing(opened(shared_url, Newer())) as newer,
+        closing(opened(shared_url, NewerCounting())) as newer,
         following(elder),
     ):
         store = elder.models.projector.store
@@ -152,9 +159,9 @@ def test_a_worker_lets_go_of_what_newer_code_has_taken_over(shared_url: str) -> 
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_worker_goes_on_without_what_it_cannot_take_in(shared_url: str) -> None:
+def test_a_worker_continues_after_a_failing_event(shared_url: str) -> None:
     with (
-        Conversations.open(shared_url, embedded=False, projections=[Counting(), Lame()]) as conversations,
+        Conversations.open(shared_url, embedded=False, projections=[Counting(), Failing()]) as conversations,
         closing(opened(shared_url)) as core,
         following(core),
     ):
@@ -168,19 +175,22 @@ def test_a_worker_goes_on_without_what_it_cannot_take_in(shared_url: str) -> Non
         assert_every_event_counts_once(core)
 
 
-def follow_for_ever(url: str, seed: int) -> None:
+def follow_until_terminated(url: str, seed: int) -> None:
     with batches_of([1, 3, 50][seed % 3]), closing(opened(url)) as core:
-        runner = Runner(core, [], nothing)
+        runner = Runner(core, [], ignore_notification)
         signal.signal(signal.SIGTERM, lambda *_: runner.stop())
         runner.follow()
 
 
 @pytest.mark.usefixtures("quick")
-def test_every_event_counts_once_however_often_workers_are_killed(postgres: str, scale: float) -> None:
+def test_each_event_counts_once_although_workers_are_killed(postgres: str, scale: float) -> None:
     chance = random.Random(11)
-    with Conversations.open(postgres, embedded=False, projections=[Counting(), Lame()]) as conversations:
+    with Conversations.open(postgres, embedded=False, projections=[Counting(), Failing()]) as conversations:
         thread = conversations.start_thread()
-        workers = [child(lambda: follow_for_ever(postgres, 0)), child(lambda: follow_for_ever(postgres, 1))]
+        workers = [
+            start_child(lambda: follow_until_terminated(postgres, 0)),
+            start_child(lambda: follow_until_terminated(postgres, 1)),
+        ]
         for turn in range(max(5, round(100 * scale))):
             thread.append([Message.user("every word")] * chance.randrange(1, 30))
             if turn % 4 == 0:
@@ -188,49 +198,49 @@ def test_every_event_counts_once_however_often_workers_are_killed(postgres: str,
             time.sleep(chance.random() ** 2 * 0.4)
             killed = workers.pop(chance.randrange(2))
             os.kill(killed, signal.SIGKILL)
-            assert ended(killed) == -signal.SIGKILL
-            workers.append(child(lambda turn=turn: follow_for_ever(postgres, turn)))  # type: ignore[misc]
+            assert exit_code(killed) == -signal.SIGKILL
+            workers.append(start_child(lambda turn=turn: follow_until_terminated(postgres, turn)))  # type: ignore[misc]
         conversations.wait(timeout=60)
         for each in workers:
             os.kill(each, signal.SIGTERM)
         # One that was still being started when it was told to end had no handler yet.
-        assert {ended(each) for each in workers} <= {0, -signal.SIGTERM}
+        assert {exit_code(each) for each in workers} <= {0, -signal.SIGTERM}
     with closing(opened(postgres)) as core:
         assert all(each.lag == 0 for each in read_statuses(core.models.projector))
         assert_every_event_counts_once(core)
 
 
-def fill_until(url: str, point: int) -> None:
-    """Fill once, and be killed at a point, counted from 1: before the first commit, after it, before the second …"""
+def fill_and_die_at(url: str, point: int) -> None:
+    """Fill once and die at a point, counted from 1: before the first commit, after it, before the second …"""
     points = itertools.count(1)
 
-    def passing() -> None:
+    def pass_point() -> None:
         if next(points) == point:
             os.kill(os.getpid(), signal.SIGKILL)
 
     core = opened(url)
     store: Any = core.models.projector.store
-    really = store.session
+    open_session = store.session
 
     @contextmanager
-    def session(*asked: Any) -> Iterator[Any]:
-        with really(*asked) as given:
-            yield given
-            given.flush()
-            passing()
-        passing()
+    def session(*options: Any) -> Iterator[Any]:
+        with open_session(*options) as opened_session:
+            yield opened_session
+            opened_session.flush()
+            pass_point()
+        pass_point()
 
     store.session = session
     with batches_of(4):
-        Runner(core, [], nothing).run()
+        Runner(core, [], ignore_notification).run()
 
 
-def test_every_event_counts_once_when_it_is_killed_before_and_after_each_commit(shared_url: str) -> None:
+def test_each_event_counts_once_when_killed_around_each_commit(shared_url: str) -> None:
     with Conversations.open(shared_url, embedded=False) as conversations:
         conversations.start_thread(messages=[Message.user("every word")] * 20).label(topic="a")
     with closing(opened(shared_url)) as core:
         for point in itertools.cycle([1, 2, 3, 4]):
-            code = in_child(lambda: fill_until(shared_url, point))  # noqa: B023 - called at once
+            code = in_child(lambda: fill_and_die_at(shared_url, point))  # noqa: B023 - called at once
             assert_every_event_counts_once(core)
             if code == 0:
                 break
@@ -241,20 +251,18 @@ def test_every_event_counts_once_when_it_is_killed_before_and_after_each_commit(
 # Readers beside workers
 
 
-def test_what_is_reached_is_read_without_a_transaction_of_ones_own(
-    shared_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reading_applied_events_needs_no_write_transaction(shared_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with Conversations.open(shared_url, projections=[Counting()]) as conversations:
         conversations.start_thread()
         conversations.wait()
         conversations._core.models.stop()  # what is done in the background is not the reader's
         store = conversations._core.models.projector.store
-        monkeypatch.setattr(store, "session", lambda *_: pytest.fail("it waits for whoever fills"))
+        monkeypatch.setattr(store, "session", lambda *_: pytest.fail("the reader opened a session"))
         assert len(conversations.rows("counting", Query("event"))) == 1
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_service_leaves_it_to_a_worker_to_fill_and_reads_what_was_written(
+def test_a_service_waits_for_the_worker_and_reads_earlier_writes(
     shared_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (
@@ -265,13 +273,13 @@ def test_a_service_leaves_it_to_a_worker_to_fill_and_reads_what_was_written(
         projector = conversations._core.models.projector
         wait_until(lambda: "counting" in projector.store.holders())
         monkeypatch.setattr("clew.service.projector.WORKER_SECONDS", 60)
-        monkeypatch.setattr(projector, "advance", lambda *_: pytest.fail("it does the worker's work"))
+        monkeypatch.setattr(projector, "advance", lambda *_: pytest.fail("the service filled the projection itself"))
         for count in range(1, 6):
             conversations.start_thread()
             assert len(conversations.rows("counting", Query("event"))) == count
 
 
-def test_a_service_fills_what_a_worker_does_not_come_to(shared_url: str) -> None:
+def test_a_service_fills_projections_of_a_stalled_worker(shared_url: str) -> None:
     with Conversations.open(shared_url, projections=[Counting()]) as conversations:
         core = conversations._core
         core.models.projector.store.claim("stalled", ["counting"], 600)
@@ -283,54 +291,52 @@ def test_a_service_fills_what_a_worker_does_not_come_to(shared_url: str) -> None
 # Processes
 
 
-def test_processes_that_are_there_once_are_waited_for(tmp_path: Path) -> None:
-    said: list[str] = []
-    assert Workers(note, [(tmp_path, number, "done") for number in range(2)], said.append, again=False).run()
-    assert (len(list(tmp_path.iterdir())), said) == (2, [])
+def test_waits_for_processes_that_run_once(tmp_path: Path) -> None:
+    lines: list[str] = []
+    assert Workers(note, [(tmp_path, number, "done") for number in range(2)], lines.append, again=False).run()
+    assert (len(list(tmp_path.iterdir())), lines) == (2, [])
     arguments = [(tmp_path, 2, "done"), (tmp_path, 3, "failed")]
-    assert not Workers(note, arguments, said.append, again=False).run()
-    assert [each.split(" (")[0] + each.split(")")[1] for each in said] == ["Worker 2 ended with 3."]
+    assert not Workers(note, arguments, lines.append, again=False).run()
+    assert [each.split(" (")[0] + each.split(")")[1] for each in lines] == ["Worker 2 ended with 3."]
 
 
-def test_one_that_was_killed_is_started_again_and_all_end_when_they_are_told_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_restarts_a_killed_process_and_ends_all_on_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clew.service.worker_processes.AGAIN_SECONDS", 0.01)
-    said: list[str] = []
-    workers = Workers(note, [(tmp_path, 0, "killed"), (tmp_path, 1, "waiting")], said.append, again=True)
+    lines: list[str] = []
+    workers = Workers(note, [(tmp_path, 0, "killed"), (tmp_path, 1, "waiting")], lines.append, again=True)
 
-    def look() -> None:
+    def stop_when_started() -> None:
         if len(list(tmp_path.iterdir())) == 3:
             workers.stop()
 
-    assert workers.run(look)
-    (only,) = said
+    assert workers.run(stop_when_started)
+    (only,) = lines
     assert only.startswith("Worker 1 (process ")
     assert only.endswith(") was ended by SIGKILL, and is restarted.")
 
 
-def test_workers_end_when_the_process_that_started_them_is_killed(tmp_path: Path) -> None:
-    starting = child(lambda: Workers(note_until_told, [(tmp_path,), (tmp_path,)], print, again=True).run())
+def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+    starting = start_child(lambda: Workers(mark_until_signalled, [(tmp_path,), (tmp_path,)], print, again=True).run())
     wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
     os.kill(starting, signal.SIGKILL)
-    assert ended(starting) == -signal.SIGKILL
+    assert exit_code(starting) == -signal.SIGKILL
     wait_until(lambda: not list(tmp_path.iterdir()))
 
 
-def test_nobody_is_told_to_end_who_is_to_outlive_the_terminal() -> None:
+def test_an_ignored_hangup_does_not_end_workers() -> None:
     ends: list[str] = []
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with ended_by_signals(lambda: ends.append("told")):
+        with ended_by_signals(lambda: ends.append("ended")):
             signal.raise_signal(signal.SIGHUP)
             assert ends == []
             signal.raise_signal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGHUP, before)
-    assert ends == ["told"]
+    assert ends == ["ended"]
 
 
-def test_to_be_told_once_more_to_end_is_nothing_to_those_that_have_ended() -> None:
+def test_stopping_twice_has_no_effect() -> None:
     workers = Workers(note, (), print, again=True)
     workers.stop()
     assert workers.run()

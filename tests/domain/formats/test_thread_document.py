@@ -14,7 +14,17 @@ import fastjsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.service.moving_stores import SAID, STARTED, STUB, Written, fill, forged, redaction, state, unknown
+from tests.service.moving_stores import (
+    STARTED,
+    STORED_MESSAGE,
+    STUB,
+    ForgedRow,
+    fill,
+    forged,
+    redaction,
+    state,
+    unknown,
+)
 
 from clew.conversations import Conversations
 from clew.domain.errors import ThreadDocumentError
@@ -204,9 +214,9 @@ def test_what_is_no_such_document_is_refused_with_what_is_wrong(name: str) -> No
     assert len(str(caught.value)) < 600
 
 
-GONE = digest(SAID)
+GONE = digest(STORED_MESSAGE)
 FORK = state(parent_id="f", parent_version=1, parent_hash="0" * 64)
-START: Written = ("thread-started", STARTED)
+START: ForgedRow = ("thread-started", STARTED)
 
 
 def enveloped(**fields: int) -> bytes:
@@ -214,24 +224,30 @@ def enveloped(**fields: int) -> bytes:
     return bytes(17) + json.dumps({"i": "e", "t": 1, "n": 0, "d": {}, **fields}).encode()
 
 
-FORGED: dict[str, tuple[list[Written], str]] = {
-    "a start that is a message": ([("thread-started", SAID)], "rows[0]: its bytes are not an event of its type"),
-    "no start": ([("message-appended", SAID)], "rows[0]: 'message-appended' is not allowed here"),
+FORGED: dict[str, tuple[list[ForgedRow], str]] = {
+    "a start that is a message": (
+        [("thread-started", STORED_MESSAGE)],
+        "rows[0]: its bytes are not an event of its type",
+    ),
+    "no start": ([("message-appended", STORED_MESSAGE)], "rows[0]: 'message-appended' is not allowed here"),
     "two starts": ([START, START], "rows[1]: 'thread-started' is not allowed here"),
     "a fork in the middle": ([START, ("thread-forked", FORK)], "rows[1]: 'thread-forked' is not allowed here"),
     "a stub alone": ([START, ("message-appended", STUB)], "both a digest and a stub, or neither"),
-    "a digest alone": ([START, ("message-appended", SAID, GONE)], "both a digest and a stub, or neither"),
+    "a digest alone": ([START, ("message-appended", STORED_MESSAGE, GONE)], "both a digest and a stub, or neither"),
     "a shredded start": ([("thread-started", STUB, GONE)], "events of its type are never shredded"),
     "shredded, and nothing says so": ([START, ("message-appended", STUB, GONE)], "the stub of redacted version 2"),
     "redacted, and there again": (
-        [START, ("message-appended", SAID), ("message-redacted", redaction(2))],
+        [START, ("message-appended", STORED_MESSAGE), ("message-redacted", redaction(2))],
         "the stub of redacted version 2 does not match",
     ),
     "another stub": (
         [START, ("message-appended", STUB, GONE), ("message-redacted", redaction(2, stub=STUB.decode() + " "))],
         "the stub of redacted version 2",
     ),
-    "a message that is not counted": ([START, ("message-appended", SAID)], "rows[1]: its message count is wrong"),
+    "a message that is not counted": (
+        [START, ("message-appended", STORED_MESSAGE)],
+        "rows[1]: its message count is wrong",
+    ),
     "more messages than there are": (
         [START, ("thread-ended", enveloped(n=7))],
         "rows[1]: its message count is wrong",
@@ -244,7 +260,7 @@ FORGED: dict[str, tuple[list[Written], str]] = {
 }
 
 
-def own(*rows: Written, name: str = "default/thread/f", cut: int = 0, after: OwnRows | None = None) -> OwnRows:
+def own(*rows: ForgedRow, name: str = "default/thread/f", cut: int = 0, after: OwnRows | None = None) -> OwnRows:
     entries = forged(*rows, name=name, cut=cut, after=[] if after is None else _entries(after))
     return OwnRows(name, entries[0].fork, tuple(entry.row for entry in entries))
 
@@ -295,8 +311,8 @@ def test_a_fork_has_its_parent_before_it() -> None:
 
 def test_versions_follow_on_each_other_though_hashes_may_be_made_to() -> None:
     started = own(START).rows[0]
-    later = link(started.hash, started.stream, 3, "message-appended", digest(SAID))
-    skipping = Row(0, started.stream, 3, "message-appended", SAID, later, None)
+    later = link(started.hash, started.stream, 3, "message-appended", digest(STORED_MESSAGE))
+    skipping = Row(0, started.stream, 3, "message-appended", STORED_MESSAGE, later, None)
     with pytest.raises(ThreadDocumentError, match=r"rows\[1\]: found version 3, expected 2"):
         verified([OwnRows(started.stream, None, (started, skipping))], decoded)
 

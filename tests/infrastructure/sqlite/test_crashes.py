@@ -201,7 +201,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def copied(store: Path, folder: Path) -> str:
+def import_lines(store: Path, folder: Path) -> str:
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(store, folder)
     return str(folder / "clew.db")
@@ -246,8 +246,8 @@ def test_keeps_whole_appends_when_it_is_killed_at_every_write_and_sync(
     if not can_trace():
         kill_at_statements(store, folder)
         return
-    for name, number in points(copied(store, folder), what, scale):
-        path = copied(store, folder)
+    for name, number in points(import_lines(store, folder), what, scale):
+        path = import_lines(store, folder)
         done = strace(["-e", f"trace={name}", "-e", f"inject={name}:signal=KILL:when={number}"], path, *what)
         assert done.returncode == -signal.SIGKILL
         answered = done.stdout.count("stored")
@@ -258,7 +258,7 @@ def test_keeps_whole_appends_when_it_is_killed_at_every_write_and_sync(
 
 def kill_at_statements(store: Path, folder: Path) -> None:
     for step in range(1, 40):
-        path = copied(store, folder)
+        path = import_lines(store, folder)
         status = in_child(lambda: append_and_die(path, step))  # noqa: B023 - called at once
         a, b = stored_after(path)
         assert (a, b) in ((5, 5), (6, 7))
@@ -277,8 +277,8 @@ def test_answers_truly_when_the_disk_fails(store: Path, tmp_path: Path, scale: f
     folder = tmp_path / "copy"
     seen: Counter[str] = Counter()
     what = ["append", "leave"]
-    for name, number in points(copied(store, folder), what, scale):
-        path = copied(store, folder)
+    for name, number in points(import_lines(store, folder), what, scale):
+        path = import_lines(store, folder)
         done = strace(["-e", f"trace={name}", "-e", f"inject={name}:error={fault}:when={number}"], path, *what)
         answers = [line.split()[1] for line in done.stdout.splitlines()]
         seen.update(answers)
