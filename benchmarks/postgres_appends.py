@@ -12,7 +12,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 
 from tests.servers.postgres_server import PostgresServer
-from tests.servers.tenanted import keep_apart
+from tests.servers.tenant_databases import isolate_tenants
 
 from benchmarks.contenders.postgres_writers import CONTENDERS, Save
 from benchmarks.figures import Budget, Figure, at_least_times
@@ -47,7 +47,7 @@ def _measured(setting: Setting, server: PostgresServer, shown: str, writers: int
         urls = {name: stack.enter_context(server.database()) for name in CONTENDERS}
         for name, url in list(urls.items()):
             if name.endswith(SECURED):
-                urls[name] = keep_apart(url).app
+                urls[name] = isolate_tenants(url).app
             elif name != "library":
                 store_at(url).migrate()
         rounds = stack.enter_context(crew(urls, writers, events))

@@ -1,4 +1,4 @@
-"""What every test may ask for: the scale of campaigns, and real conversations."""
+"""Fixtures for all tests: the scale of campaigns, empty stores and real conversations."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ SCALE = float(os.environ.get("CLEW_SCALE", "0.1"))
 # The commands that tests start must never reach a database that the shell names.
 os.environ.pop("CLEW_DB", None)
 
-# What nohup, or a shell that starts this in the background, lets it ignore, the processes that tests start would, too.
+# Under nohup or in the background, this process ignores these signals, and the processes that it starts inherit that.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of the suites that every store runs, run those on PostgreSQL at the scale: a tenth, unless more is asked for.
+    """Select a share of the PostgreSQL tests in suites that run on every store: a tenth, or as CLEW_SCALE says.
 
-    Of the contracts of stores it is three times as many: they are what the others stand on. Which they are hangs on
-    their names alone, so that all processes of a run choose the same.
+    The share of store contracts is three times as large, because other tests rely on them. Only the name of a test
+    decides whether it is selected, so all processes of a run select the same tests.
     """
-    left = [item for item in items if crc32(item.nodeid.encode()) % 1000 >= _share(item) * 1000]
-    if left:
-        config.hook.pytest_deselected(items=left)
-        dropped = set(left)
-        items[:] = [item for item in items if item not in dropped]
+    deselected = [item for item in items if crc32(item.nodeid.encode()) % 1000 >= _share(item) * 1000]
+    if deselected:
+        config.hook.pytest_deselected(items=deselected)
+        excluded = set(deselected)
+        items[:] = [item for item in items if item not in excluded]
 
 
 def _share(item: pytest.Item) -> float:
-    """How many of the tests like this one are run."""
+    """The share of the tests like this one that runs, from 0 to 1."""
     callspec = getattr(item, "callspec", None)
     if callspec is not None and "postgres" in callspec.params.values():
         return SCALE
     if isinstance(item, pytest.Function) and item.path.parent.name == "postgres":
-        is_of_contract = item.function.__module__ != item.module.__name__
-        return SCALE * 3 if is_of_contract else 1
+        is_contract_test = item.function.__module__ != item.module.__name__
+        return SCALE * 3 if is_contract_test else 1
     return 1
 
 
@@ -53,7 +53,7 @@ settings.register_profile(
     max_examples=max(10, round(1000 * SCALE)),
     deadline=None,
     print_blob=True,
-    # It measures time, and a busy machine is no bug.
+    # This check measures time, and a busy machine is not a bug.
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("clew")
@@ -61,19 +61,19 @@ settings.load_profile("clew")
 
 @pytest.fixture(scope="session")
 def scale() -> float:
-    """The factor of every campaign's count, from CLEW_SCALE: 1 is the full count of ``make soak``."""
+    """The factor for the length of campaigns, from CLEW_SCALE: ``make soak`` runs them in full, with 1."""
     return SCALE
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 def any_url(request: pytest.FixtureRequest) -> str:
-    """An empty store: the test runs on each kind."""
+    """The URL of an empty store. The test runs on each kind of store."""
     return _url(request)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def shared_url(request: pytest.FixtureRequest) -> str:
-    """An empty store that several may open at once: the test runs on each kind."""
+    """The URL of an empty store that several processes can open. The test runs on each such kind of store."""
     return _url(request)
 
 

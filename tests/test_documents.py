@@ -1,4 +1,4 @@
-"""Tests of the documents: code blocks run as pasted, links lead somewhere, and the reference is complete."""
+"""Tests of the documents: code blocks run as pasted, link targets exist, and the reference is complete."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 
 
 class Block(NamedTuple):
-    """A block of code on a page: the line that it begins on, and its output if the page shows it."""
+    """A code block on a page, with the line that it starts on and its output if the page shows it."""
 
     language: str
     code: str
@@ -43,21 +43,21 @@ class Block(NamedTuple):
 
 
 def blocks_of(page: Path) -> list[Block]:
-    """The blocks that are run. A ``text`` block right after one is its output."""
+    """The blocks that the test runs. A ``text`` block directly after one of them is its output."""
     text = page.read_text(encoding="utf-8")
     return [
-        Block(found[1], found[2], text.count("\n", 0, found.start()) + 2, found[3]) for found in BLOCK.finditer(text)
+        Block(match[1], match[2], text.count("\n", 0, match.start()) + 2, match[3]) for match in BLOCK.finditer(text)
     ]
 
 
 def matches(output: str, expected: str) -> bool:
-    """Whether the output is the expected one, in which ``…`` stands for any text, line ends included."""
+    """Whether the output is the expected one. In it, ``…`` stands for any text, including line ends."""
     pattern = ".*".join(re.escape(part) for part in expected.strip().split("…"))
     return re.fullmatch(pattern, re.sub(r" +\n", "\n", output).strip(), re.DOTALL) is not None
 
 
 def run_shell(command: str, folder: Path) -> str:
-    """What a shell command prints to stdout and stderr."""
+    """Run a shell command and return its stdout and stderr."""
     path = f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "COLUMNS": "100", "NO_COLOR": "1"}
     done = subprocess.run(
@@ -74,23 +74,23 @@ def run_shell(command: str, folder: Path) -> str:
 
 
 def run_python(block: Block, page: Path, names: dict[str, Any]) -> None:
-    """Run a block exactly as it is written, after the earlier blocks of its page, as in one file or one REPL."""
+    """Run a block as written, in the namespace of the page's earlier blocks, as in one file or one REPL."""
     with mock.patch.dict(os.environ):  # changes to the environment end with the block
         exec(compile("\n" * (block.line - 1) + block.code, str(page), "exec"), names)  # noqa: S102  # the project's own
 
 
 @pytest.fixture
 def model_service(aimock: Aimock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A service in the place of OpenAI's, with an answer for each question on the pages."""
+    """A substitute for OpenAI's service, with an answer for each question on the pages."""
     aimock.reply("Where is parcel 7?", tool_calls=[ToolCall("track", {"parcel": 7})], after_tools=False)
     aimock.reply("Where is parcel 7?", text="It is in the depot in Cork.", after_tools=True)
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-nobody")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
     monkeypatch.setenv("OPENAI_BASE_URL", aimock.base_url)
 
 
 @pytest.fixture
 def memory_service(mem0: Mem0Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A service in the place of mem0's."""
+    """A substitute for mem0's service."""
     monkeypatch.setenv("MEM0_API_KEY", mem0.key)
     monkeypatch.setenv("MEM0_HOST", mem0.url)
 
@@ -99,7 +99,7 @@ def memory_service(mem0: Mem0Server, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if page != PAGE and blocks_of(page)], ids=lambda page: page.stem
 )
-def test_the_blocks_of_a_page_run_as_pasted_and_print_what_it_shows(
+def test_the_code_blocks_of_a_page_run_as_pasted_and_print_the_output_it_shows(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -110,7 +110,7 @@ def test_the_blocks_of_a_page_run_as_pasted_and_print_what_it_shows(
         if block.language == "python":
             run_python(block, page, names)
             printed = capsys.readouterr().out
-            assert matches(printed, block.printed or ""), f"{where}: it prints\n{printed}"
+            assert matches(printed, block.printed or ""), f"{where}: prints\n{printed}"
         else:
             for command, expected in COMMAND.findall(block.code):
                 output = run_shell(command, tmp_path)
@@ -118,7 +118,7 @@ def test_the_blocks_of_a_page_run_as_pasted_and_print_what_it_shows(
 
 
 def uncalled_mains(code: str) -> list[str]:
-    """The functions called ``main`` or ``main_…`` that a block defines and does not call itself, or nothing."""
+    """The functions named ``main`` or ``main_…`` that a block defines but does not call."""
     tree = ast.parse(code)
     defined = [each.name for each in tree.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
     statements = [each for each in tree.body if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
@@ -126,10 +126,10 @@ def uncalled_mains(code: str) -> list[str]:
     return [name for name in defined if name.startswith("main") and name not in used]
 
 
-def test_a_block_that_defines_a_main_calls_it() -> None:
+def test_a_code_block_calls_each_main_function_that_it_defines() -> None:
     assert uncalled_mains("async def main():\n    pass\n") == ["main"]
     assert uncalled_mains("async def main():\n    pass\n\nasyncio.run(main())\n") == []
-    silent = [
+    uncalled = [
         f"{page.name}, line {block.line}: {name}() is never called"
         for page in PAGES
         if page != PAGE
@@ -137,10 +137,10 @@ def test_a_block_that_defines_a_main_calls_it() -> None:
         if block.language == "python"
         for name in uncalled_mains(block.code)
     ]
-    assert silent == []
+    assert uncalled == []
 
 
-def test_a_shell_block_has_no_placeholder_that_cannot_be_typed() -> None:
+def test_shell_blocks_have_no_placeholders_that_cannot_be_typed() -> None:
     blocks = [
         (page, line)
         for page in [*PAGES, ROOT / "CONTRIBUTING.md"]
@@ -163,14 +163,14 @@ def test_the_first_code_block_of_the_readme_is_about_fifteen_lines() -> None:
     assert 10 <= len([line for line in first.code.splitlines() if line.strip()]) <= 16
 
 
-def test_the_agent_with_a_tool_of_the_readme_is_under_twenty_lines() -> None:
-    found = [block for block in blocks_of(ROOT / "README.md") if "Agent(" in block.code and "tools=[" in block.code]
-    assert len(found) == 1
-    assert len(found[0].code.splitlines()) < 20
+def test_the_readmes_agent_with_a_tool_is_shorter_than_twenty_lines() -> None:
+    agents = [block for block in blocks_of(ROOT / "README.md") if "Agent(" in block.code and "tools=[" in block.code]
+    assert len(agents) == 1
+    assert len(agents[0].code.splitlines()) < 20
 
 
 def unknown_word(command: Any, line: str) -> str | None:
-    """The first word of a command line that is not one of its commands or options; None if all of them exist."""
+    """The first word of a command line that is not an existing command or option; None if all words exist."""
     words = iter(shlex.split(line))
     for word in words:
         if word.startswith("-") and word != "-":
@@ -204,14 +204,14 @@ def test_the_reference_is_up_to_date_with_the_docstrings() -> None:
 
 
 def entries(page: str) -> dict[str, str]:
-    """The text of each entry of the reference, by the dotted name of its class or function."""
+    """The text of each entry of the reference, keyed by the dotted name of its class or function."""
     parts = re.split(r"^##+ (?=\w+(?: \(`[\w-]+`\))?\n\n```python\nfrom )", page, flags=re.MULTILINE)
-    found = {}
+    texts = {}
     for part in parts[1:]:
         line = re.search(r"^from ([\w.]+) import (\w+)$", part, re.MULTILINE)
         assert line is not None
-        found[f"{line[1]}.{line[2]}"] = part
-    return found
+        texts[f"{line[1]}.{line[2]}"] = part
+    return texts
 
 
 def test_the_reference_has_every_public_name() -> None:
@@ -250,7 +250,7 @@ def test_the_reference_has_every_public_method_and_property() -> None:
 
 
 def public(name: str) -> Any:
-    """The object with a dotted public name."""
+    """The object that a dotted public name refers to."""
     module, _, attribute = name.rpartition(".")
     return getattr(sys.modules[module], attribute)
 
@@ -259,8 +259,10 @@ def public_members(cls: type) -> Iterator[str]:
     """The public methods and properties that Clew defines for a class."""
     for base in cls.__mro__:
         if base.__module__.startswith("clew."):
-            for name, found in vars(base).items():
-                if not name.startswith("_") and isinstance(found, FunctionType | classmethod | staticmethod | property):
+            for name, member in vars(base).items():
+                if not name.startswith("_") and isinstance(
+                    member, FunctionType | classmethod | staticmethod | property
+                ):
                     yield name
 
 
@@ -272,7 +274,7 @@ def test_every_path_in_the_architecture_exists() -> None:
 
 
 NOT_MODULES = ("clew.db", "clew.jsonl", "clew.projection.", "clew.tenant")
-"""Files of users, a setting of PostgreSQL and the beginning of metrics."""
+"""Users' files, a PostgreSQL setting and the prefix of metrics."""
 
 
 @pytest.mark.parametrize("page", [page for page in [*PAGES, *MORE_PAGES] if page != PAGE], ids=lambda page: page.stem)
@@ -286,7 +288,7 @@ def test_every_module_that_a_page_names_exists(page: Path) -> None:
 
 
 def exists(name: str) -> bool:
-    """Whether a dotted name is a module of Clew's, or a name in one."""
+    """Whether a dotted name is a module, or a name that a module defines."""
     try:
         pkgutil.resolve_name(name)
     except (ImportError, AttributeError):
@@ -294,7 +296,7 @@ def exists(name: str) -> bool:
     return True
 
 
-def test_the_tree_in_the_architecture_has_every_room() -> None:
+def test_the_tree_in_the_architecture_shows_every_package() -> None:
     page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     tree = page.split("```")[1]
     rooms = {path.name for path in (ROOT / "src/clew").iterdir() if path.is_dir() and list(path.glob("*.py"))}
@@ -304,7 +306,7 @@ def test_the_tree_in_the_architecture_has_every_room() -> None:
 RECIPES = ("an event type", "a projection", "a context provider", "a model client", "a store", "a command")
 
 
-def test_each_recipe_is_followed_by_a_test() -> None:
+def test_a_test_follows_each_recipe() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     for recipe in RECIPES:
         _, heading, section = text.partition(f"\n## Add {recipe}\n")
@@ -328,7 +330,7 @@ def test_the_code_of_the_recipes_imports_what_exists() -> None:
     assert missing == ["clew.domain.events: MessagePinned"]  # the recipe adds it
 
 
-def test_every_link_of_the_documents_leads_somewhere() -> None:
+def test_the_target_of_every_link_exists() -> None:
     documents = [*PAGES, *MORE_PAGES]
     missing = [
         f"{document.name}: {target}"
@@ -339,7 +341,7 @@ def test_every_link_of_the_documents_leads_somewhere() -> None:
     assert missing == []
 
 
-def test_every_link_to_a_heading_leads_to_one() -> None:
+def test_the_heading_of_every_link_exists() -> None:
     missing = [
         f"{page.name}: {target}#{anchor}"
         for page in [*PAGES, *MORE_PAGES]
@@ -350,6 +352,6 @@ def test_every_link_to_a_heading_leads_to_one() -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """The names that a page's headings are linked by."""
+    """The anchors of a page's headings."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -1,4 +1,4 @@
-"""The wheel and the sdist hold what the project tracks, the root links do no harm, and every installation is pinned."""
+"""The wheel and the sdist hold the tracked files, root links change nothing, and every dependency is pinned."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def run(*command: str, cwd: Path) -> str:
 
 
 def project_files(*folders: str) -> set[str]:
-    """The files under the folders that git tracks; outside a git checkout those on disk, without caches."""
+    """The files in the folders that git tracks. Outside a git checkout: the files on disk, without caches."""
     if (ROOT / ".git").exists() and shutil.which("git"):
-        # A checkout that belongs to another user, as in a container, is still this one.
+        # In a container, the checkout may belong to another user.
         listing = run("git", "-c", "safe.directory=*", "ls-files", "-z", "--", *folders, cwd=ROOT)
         return set(listing.split("\0")) - {""}
     on_disk = (path for folder in folders for path in (ROOT / folder).rglob("*"))
@@ -58,11 +58,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The unpacked sdist of this checkout."""
     folder = tmp_path_factory.mktemp("sdist")
-    # Member by member: the safe way of extracting all came with Python 3.11.4.
+    # Extracted member by member: Python has a safe extractall only since 3.11.4.
     with tarfile.open(build(ROOT, "sdist", folder / "built")) as archive:
         for member in archive:
             content = archive.extractfile(member)
-            assert content is not None, f"{member.name} is no file"
+            assert content is not None, f"{member.name} is not a file"
             (folder / member.name).parent.mkdir(parents=True, exist_ok=True)
             (folder / member.name).write_bytes(content.read())
     return folder / f"clew-{configuration()['project']['version']}"
@@ -72,7 +72,7 @@ def configuration() -> dict[str, Any]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
-def test_the_wheel_holds_the_tracked_files_of_the_package_and_no_others(wheel: dict[str, bytes]) -> None:
+def test_the_wheel_holds_exactly_the_tracked_files_of_the_package(wheel: dict[str, bytes]) -> None:
     in_wheel = {f"src/{name}" for name in wheel if ".dist-info/" not in name}
     tracked = project_files("src/clew")
     assert in_wheel - tracked == set(), "in the wheel and not tracked: git add them, or remove them"
@@ -80,16 +80,16 @@ def test_the_wheel_holds_the_tracked_files_of_the_package_and_no_others(wheel: d
 
 
 def test_the_wheel_carries_the_licence_the_command_and_the_type_marker(wheel: dict[str, bytes]) -> None:
-    described = {name.partition(".dist-info/")[2]: data for name, data in wheel.items() if ".dist-info/" in name}
-    assert described["licenses/LICENSE"] == (ROOT / "LICENSE").read_bytes()
-    assert b"clew = clew.cli:main" in described["entry_points.txt"]
+    dist_info = {name.partition(".dist-info/")[2]: data for name, data in wheel.items() if ".dist-info/" in name}
+    assert dist_info["licenses/LICENSE"] == (ROOT / "LICENSE").read_bytes()
+    assert b"clew = clew.cli:main" in dist_info["entry_points.txt"]
     assert "clew/py.typed" in wheel
 
 
-def test_the_sdist_holds_sources_tests_and_readme_and_nothing_by_way_of_the_links(sdist: Path) -> None:
-    held = {path.relative_to(sdist).as_posix() for path in sdist.rglob("*") if path.is_file()}
-    assert project_files("src", "tests") | {"README.md", "LICENSE", "constraints.txt"} <= held
-    assert not {name for name in held if name.split("/")[0] in ROOMS}
+def test_the_sdist_holds_sources_tests_and_readme_but_no_files_of_root_links(sdist: Path) -> None:
+    files = {path.relative_to(sdist).as_posix() for path in sdist.rglob("*") if path.is_file()}
+    assert project_files("src", "tests") | {"README.md", "LICENSE", "constraints.txt"} <= files
+    assert not {name for name in files if name.split("/")[0] in ROOMS}
 
 
 def test_the_wheel_built_from_the_sdist_is_the_same(wheel: dict[str, bytes], sdist: Path, tmp_path: Path) -> None:
@@ -104,15 +104,15 @@ def test_a_checkout_without_the_root_links_builds_the_same_wheel(wheel: dict[str
     assert wheel_contents(copy, tmp_path / "built") == wheel
 
 
-def test_a_root_link_leads_to_its_room_where_there_is_one() -> None:
+def test_a_root_link_points_to_its_package() -> None:
     for room in ROOMS:
         link = ROOT / room
         if os.path.lexists(link):
-            assert link.is_symlink(), f"{room} must be a link to src/clew/{room}, never a folder of its own"
+            assert link.is_symlink(), f"{room} must be a link to src/clew/{room}, not a folder"
             assert link.readlink() == Path("src/clew", room)
 
 
-def test_no_tool_is_configured_on_a_root_link() -> None:
+def test_no_tool_is_configured_with_a_root_link() -> None:
     tools = configuration()["tool"]
     del tools["importlinter"]  # its names are modules inside clew
     words = set(re.findall(r"""['" ]([\w-]+)(?=/|['" ])""", repr(tools)))
@@ -133,32 +133,32 @@ def test_the_constraints_are_names_and_versions_without_addresses() -> None:
         assert "://" not in line
 
 
-def test_the_constraints_pin_everything_that_an_installation_brings_in() -> None:
+def test_the_constraints_pin_every_dependency_of_an_installation() -> None:
     project = configuration()["project"]
     pinned = {canonicalize_name(name) for name in pins()}
     texts = [*configuration()["build-system"]["requires"], *project["dependencies"]]
     texts += [text for needs in project["optional-dependencies"].values() for text in needs]
-    waiting = [Requirement(text) for text in texts]
+    pending = [Requirement(text) for text in texts]
     seen = {"clew"}
-    while waiting:
-        requirement = waiting.pop()
+    while pending:
+        requirement = pending.pop()
         name = canonicalize_name(requirement.name)
         if name in seen:
             continue
         seen.add(name)
         assert name in pinned, f"{name} is not in constraints.txt"
-        waiting += needs_of(name, requirement.extras)
+        pending += requirements_of(name, requirement.extras)
 
 
-def needs_of(name: str, extras: set[str]) -> list[Requirement]:
-    """What the installed distribution needs on this Python, with the extras; nothing when it is not installed."""
+def requirements_of(name: str, extras: set[str]) -> list[Requirement]:
+    """What an installed distribution requires on this Python, with the extras; nothing if it is not installed."""
     try:
         texts = metadata.requires(name) or []
     except metadata.PackageNotFoundError:
         return []
-    needs = [Requirement(text) for text in texts]
+    requirements = [Requirement(text) for text in texts]
     return [
-        need
-        for need in needs
-        if need.marker is None or any(need.marker.evaluate({"extra": extra}) for extra in (extras or {""}))
+        each
+        for each in requirements
+        if each.marker is None or any(each.marker.evaluate({"extra": extra}) for extra in (extras or {""}))
     ]

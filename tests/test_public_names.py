@@ -1,4 +1,4 @@
-"""Public is what a public module offers: every type of a public signature, and all that examples and pages import."""
+"""Every type in a public signature, and every name that examples and pages import, comes from a public module."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from docs.reference_parts import INTERNAL
 ROOT = Path(__file__).parent.parent
 PUBLIC = ("clew", "clew.errors", "clew.events", "clew.projections", "clew.testing", "clew.types")
 MODULES = [importlib.import_module(name) for name in PUBLIC]
-MADE_BY_OTHERS = {"Conversations", "DocumentStore", "Engine", "MemoryScope"}
-"""Classes in ``clew`` that people get from a method: what their constructors take is private."""
+BUILT_BY_METHODS = {"Conversations", "DocumentStore", "Engine", "MemoryScope"}
+"""Classes in ``clew`` that users get from a method. The parameters of their constructors are private."""
 
 FOR_AGENTS = "ThreadPort"
-"""People give one of an Engine's threads where a signature names this protocol. What it asks for is private."""
+"""Users pass one of an Engine's threads where a signature names this protocol. Its members are private."""
 
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]
 CODE = re.compile(r"^```(?:python|py)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 IMPORT = re.compile(r"^ *((?:from clew[\w.]* import (?:\([^)]*\)|[^\n]*))|import clew[^\n]*)", re.MULTILINE)
 
-offered: list[Any] = [getattr(module, name) for module in MODULES for name in module.__all__]
-public = {id(each) for each in offered}
-derived = {(base.__name__, base) for each in offered if isinstance(each, type) for base in each.__mro__}
-"""The classes that a public one comes from: clew.Agent is the generic Agent, of an Engine's threads."""
+exported: list[Any] = [getattr(module, name) for module in MODULES for name in module.__all__]
+public = {id(each) for each in exported}
+base_classes = {(base.__name__, base) for each in exported if isinstance(each, type) for base in each.__mro__}
+"""The base classes of public classes: clew.Agent is the generic Agent, for an Engine's threads."""
 
 
-def is_public(name: str, found: Any) -> bool:
-    return id(found) in public or (isinstance(found, type) and (name, found) in derived)
+def is_public(name: str, value: Any) -> bool:
+    return id(value) in public or (isinstance(value, type) and (name, value) in base_classes)
 
 
 def hints(each: Any) -> Iterator[tuple[str, Any, dict[str, Any]]]:
-    """Each annotation of a public class or function: where it is, what it says, and the names that it may use."""
+    """Each annotation of a public class or function: where it is, the annotation, and the names in its scope."""
     if inspect.isfunction(each):
         yield from ((f"{each.__name__}({name})", hint, each.__globals__) for name, hint in each.__annotations__.items())
     if not isinstance(each, type):
@@ -51,7 +51,7 @@ def hints(each: Any) -> Iterator[tuple[str, Any, dict[str, Any]]]:
             continue
         names = vars(sys.modules[cls.__module__])
         for name, hint in inspect.get_annotations(cls).items():
-            if not name.startswith("_") and not behind(each, name):
+            if not name.startswith("_") and not is_internal(each, name):
                 yield f"{each.__name__}.{name}", hint, names
         for name, function in functions(each, cls):
             for parameter, hint in function.__annotations__.items():
@@ -59,34 +59,34 @@ def hints(each: Any) -> Iterator[tuple[str, Any, dict[str, Any]]]:
 
 
 def functions(each: type, cls: type) -> Iterator[tuple[str, Any]]:
-    """The public methods and properties that a class or its base defines; the constructor where people call it."""
-    called = each.__name__ in MODULES[0].__all__ and each.__name__ not in MADE_BY_OTHERS
-    for name, found in vars(cls).items():
-        function = getattr(found, "fget", getattr(found, "__func__", found))
-        shown = not name.startswith("_") or (name == "__init__" and called)
-        if shown and inspect.isfunction(function) and not behind(each, name):
+    """The public methods and properties that a class or its base defines, and the constructor if users call it."""
+    constructed = each.__name__ in MODULES[0].__all__ and each.__name__ not in BUILT_BY_METHODS
+    for name, member in vars(cls).items():
+        function = getattr(member, "fget", getattr(member, "__func__", member))
+        is_shown = not name.startswith("_") or (name == "__init__" and constructed)
+        if is_shown and inspect.isfunction(function) and not is_internal(each, name):
             yield name, function
 
 
-def behind(cls: type, name: str) -> bool:
+def is_internal(cls: type, name: str) -> bool:
     return any(each.__name__ == FOR_AGENTS or f"{each.__name__}.{name}" in INTERNAL for each in cls.__mro__)
 
 
-def named(hint: Any, names: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The classes and type aliases of Clew's that an annotation names."""
-    hint = getattr(hint, "__forward_arg__", hint)  # of a named tuple
+def clew_types_in(hint: Any, names: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The classes and type aliases of Clew that an annotation names."""
+    hint = getattr(hint, "__forward_arg__", hint)  # annotations of a named tuple
     if not isinstance(hint, str):
         yield from ((each.__name__, each) for each in classes(hint))
         return
     for node in ast.walk(ast.parse(hint, mode="eval")):
         if isinstance(node, ast.Name):
-            found = names.get(node.id, getattr(builtins, node.id, None)) or imported_for_types(names, node.id)
-            if typing.get_args(found) or (isinstance(found, type) and found.__module__.startswith("clew.")):
-                yield node.id, found
+            value = names.get(node.id, getattr(builtins, node.id, None)) or imported_for_types(names, node.id)
+            if typing.get_args(value) or (isinstance(value, type) and value.__module__.startswith("clew.")):
+                yield node.id, value
 
 
 def imported_for_types(names: dict[str, Any], name: str) -> Any:
-    """What a module imports under TYPE_CHECKING by that name; None for what no module of Clew's defines."""
+    """The object that a module imports by that name under TYPE_CHECKING; None if it is not from Clew."""
     source = Path(names["__file__"]).read_text(encoding="utf-8")
     for node in ast.walk(ast.parse(source)):
         if (
@@ -99,7 +99,7 @@ def imported_for_types(names: dict[str, Any], name: str) -> Any:
 
 
 def classes(hint: Any) -> Iterator[Any]:
-    """The classes of Clew's that a type holds, however deep."""
+    """Clew's classes in a type, at any depth."""
     if isinstance(hint, list | tuple):
         for each in hint:
             yield from classes(each)
@@ -112,36 +112,36 @@ def classes(hint: Any) -> Iterator[Any]:
 def test_every_type_in_a_public_signature_is_public() -> None:
     missing: dict[str, str] = {}
     seen: set[int] = set()
-    left = list(offered)
-    while left:
-        each = left.pop()
+    pending = list(exported)
+    while pending:
+        each = pending.pop()
         if id(each) in seen:
             continue
         seen.add(id(each))
-        left += classes(each) if typing.get_args(each) else ()
+        pending += classes(each) if typing.get_args(each) else ()
         for where, hint, names in hints(each):
-            for name, found in named(hint, names):
-                left.append(found)
-                if not is_public(name, found):
+            for name, value in clew_types_in(hint, names):
+                pending.append(value)
+                if not is_public(name, value):
                     missing[name] = f"{where}: {hint}"
     assert missing == {}, "Import each in clew/types.py, then run `make generate`."
     assert len(seen) > 150
 
 
 @pytest.mark.parametrize("module", MODULES, ids=PUBLIC)
-def test_a_public_module_lists_its_names_once_and_has_them(module: types.ModuleType) -> None:
+def test_a_public_module_defines_each_name_that_it_lists(module: types.ModuleType) -> None:
     assert module.__all__ == sorted(set(module.__all__), key=lambda name: (not name.isupper(), name))
     assert set(module.__all__) <= set(dir(module))
     assert (module.__doc__ or "").strip()
 
 
 @pytest.mark.parametrize("name", ["__init__.py", "errors.py", "events.py", "types.py"])
-def test_the_lists_of_a_public_module_are_what_its_imports_make_of_them(name: str) -> None:
+def test_the_generated_list_of_a_public_module_is_up_to_date(name: str) -> None:
     path = ROOT / "src/clew" / name
-    assert path.read_text(encoding="utf-8") == tool().written(path), f"{name} is out of date: run `make generate`"
+    assert path.read_text(encoding="utf-8") == generator().written(path), f"{name} is out of date: run `make generate`"
 
 
-def tool() -> Any:
+def generator() -> Any:
     spec = importlib.util.spec_from_file_location("public_names", ROOT / "tools/public_names.py")
     assert spec is not None
     assert spec.loader is not None
@@ -158,7 +158,7 @@ def test_every_event_model_is_public() -> None:
 
 
 def private_imports(code: str) -> Iterator[str]:
-    """The imports of private modules or names of Clew's in a piece of code."""
+    """The private modules and names of Clew that a piece of code imports."""
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Import):
             yield from (each.name for each in node.names if each.name.startswith("clew.") and each.name not in PUBLIC)
@@ -171,33 +171,33 @@ def private_imports(code: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_a_page_imports_what_is_public_only(page: Path) -> None:
+def test_a_page_imports_only_public_names(page: Path) -> None:
     for block in CODE.findall(page.read_text(encoding="utf-8")):
         for statement in IMPORT.findall(block):
-            assert list(private_imports(statement)) == [], f"{page.name} imports what is private"
+            assert list(private_imports(statement)) == [], f"{page.name} imports private names"
 
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
-def test_an_example_imports_what_is_public_only(example: Path) -> None:
+def test_an_example_imports_only_public_names(example: Path) -> None:
     assert list(private_imports(example.read_text(encoding="utf-8"))) == []
 
 
-def test_a_public_name_is_of_one_object() -> None:
+def test_a_public_name_refers_to_one_object() -> None:
     objects: dict[str, set[int]] = {}
     for module in MODULES:
         for name in module.__all__:
             objects.setdefault(name, set()).add(id(getattr(module, name)))
-    assert [name for name, found in objects.items() if len(found) > 1] == []
+    assert [name for name, ids in objects.items() if len(ids) > 1] == []
 
 
-def test_signatures_in_the_reference_have_public_names() -> None:
+def test_signatures_in_the_reference_use_public_names() -> None:
     page = (ROOT / "docs" / "reference.md").read_text("utf-8")
-    for shown in (
+    for signature in (
         "async for … in ask(body: JsonObject, *, stream: bool) -> AsyncGenerator[ModelUpdate]",
         "    script: ScriptLine | ScriptFunction | Sequence[ScriptLine | ScriptFunction],",
         '    by: UsageBy = "total",',
         'Column(name: str, kind: ColumnKind = "text", adds: bool = False)',
     ):
-        assert shown in page
+        assert signature in page
     assert re.findall(r"\b(?:RunLog|Intent|LineFunction)\b", page) == []
     assert re.findall(r": (?:By|Kind|Line|Update|When)\b", page) == []

@@ -1,4 +1,4 @@
-"""What import-linter cannot say: whose modules the domain and the acceptance tests import, and that no link is used."""
+"""Import rules that import-linter cannot check: of the domain, of the acceptance tests, and of root links."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 
 FRONT = {"clew.errors", "clew.testing"}
-"""What people import from beside ``clew`` itself."""
+"""The public modules next to ``clew`` that acceptance tests import."""
 
 
 @cache
 def imported(folder: str) -> list[tuple[str, str]]:
-    """Each import under a folder: its file and line, and the module's full name."""
-    return [found for file in sorted((ROOT / folder).rglob("*.py")) for found in imported_by(file)]
+    """Each import in a folder: its file and line, and the full name of the module."""
+    return [each for file in sorted((ROOT / folder).rglob("*.py")) for each in imported_by(file)]
 
 
 def imported_by(file: Path) -> Iterator[tuple[str, str]]:
@@ -34,16 +34,16 @@ def imported_by(file: Path) -> Iterator[tuple[str, str]]:
             yield where, node.module
 
 
-def test_the_domain_imports_no_third_party_but_pydantic_and_the_domain_of_eventsourcing() -> None:
+def test_the_domain_imports_only_pydantic_and_eventsourcings_domain_of_third_parties() -> None:
     allowed = ("clew.domain", "eventsourcing.domain", "pydantic", "pydantic_core")
-    found = imported("src/clew/domain")
-    assert found
-    for where, module in found:
-        own = module.startswith(tuple(f"{name}." for name in allowed)) or module in allowed
-        assert own or module.split(".")[0] in sys.stdlib_module_names, f"{where} imports {module}"
+    imports = imported("src/clew/domain")
+    assert imports
+    for where, module in imports:
+        is_allowed = module.startswith(tuple(f"{name}." for name in allowed)) or module in allowed
+        assert is_allowed or module.split(".")[0] in sys.stdlib_module_names, f"{where} imports {module}"
 
 
-def test_the_acceptance_tests_use_the_front_door_only() -> None:
+def test_the_acceptance_tests_import_only_public_modules() -> None:
     for where, module in imported("tests/acceptance"):
         assert module in FRONT or not module.startswith("clew."), (
             f"{where} imports {module}; take it from clew, or run the command"

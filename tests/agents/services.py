@@ -78,7 +78,7 @@ class Service(Protocol):
         """A client of it, and one that it refuses, or that has little patience, where the trouble is of that kind."""
         ...
 
-    def will(self, *said: Said, streams: bool) -> None:
+    def add_replies(self, *said: Said, streams: bool) -> None:
         """Say what the next requests are answered with."""
         ...
 
@@ -104,7 +104,7 @@ class Scripted:
     def client(self, *, trouble: Trouble | None = None, streams: bool = False) -> ModelClient:  # noqa: ARG002  # as all
         return ScriptedChatClient(self._line)
 
-    def will(self, *said: Said, streams: bool) -> None:  # noqa: ARG002  # as all
+    def add_replies(self, *said: Said, streams: bool) -> None:  # noqa: ARG002  # as all
         self._lines.extend(said)
 
     def received(self, requests: Sequence[Request]) -> bool:
@@ -153,8 +153,8 @@ class OverHttp:
         made = OpenAIChatClient if self.kind == "chat" else OpenAIResponsesClient
         return made("m-1", api_key=CANARY, base_url=url, timeout=timeout)
 
-    def will(self, *said: Said, streams: bool) -> None:
-        self.server.will(*(self._reply(each, streams) for each in said if each is not Trouble.REFUSED))
+    def add_replies(self, *said: Said, streams: bool) -> None:
+        self.server.add_replies(*(self._reply(each, streams) for each in said if each is not Trouble.REFUSED))
 
     def received(self, requests: Sequence[Request]) -> bool:
         return [each.body for each in self.server.requests] == [each.content for each in requests]

@@ -64,11 +64,11 @@ async def gone_through(service: Service, fault: Fault, *, streams: bool, url: st
     async with Engine.open(f"{url}?synchronous=OFF") as engine:
         clerk = agent()
         thread = await clerk.get_local_thread()
-        service.will(calls(("lookup", as_json(order=7)), text="Let me see."), "On its way.", streams=False)
+        service.add_replies(calls(("lookup", as_json(order=7)), text="Let me see."), "On its way.", streams=False)
         await clerk.run("Where is my parcel?", thread=thread)
         before, count = await told(thread), len(await events_of(thread))
 
-        service.will(*fault.lines, streams=streams)
+        service.add_replies(*fault.lines, streams=streams)
         troubled = agent(trouble=fault.trouble, streams=streams)
         raised = await run_through(service, troubled, fault, waiting, streams=streams, thread=thread)
         if fault.error is None:
@@ -78,7 +78,7 @@ async def gone_through(service: Service, fault: Fault, *, streams: bool, url: st
         if isinstance(raised, ContextWindowError):
             assert (raised.tokens, raised.limit) == (9000, 8192)
 
-        service.will("All is well.", streams=False)
+        service.add_replies("All is well.", streams=False)
         response = await clerk.run("And now?", thread=thread)
         assert response.text == "All is well."
 

@@ -335,7 +335,7 @@ def test_what_was_not_answered_is_sent_again_after_a_cut(tmp_path: Path) -> None
             client = OpenAIResponsesClient("m-1", store=True, api_key="none", base_url=service.url)
             agent = joker(engine, client)
             thread = await agent.get_remote_thread()
-            service.will(
+            service.add_replies(
                 said("resp_1", "One."), said("resp_2", "Two is cut", cut=True), whole(response("resp_3", "Three."))
             )
             await agent.run("First.", thread=thread, stream=True).get_final_response()
@@ -371,7 +371,7 @@ def test_the_name_of_a_stream_that_is_cut_at_once_is_recorded(tmp_path: Path) ->
             agent = joker(engine, client, retries=0)
             thread = await agent.get_remote_thread()
             begins = {"type": "response.created", "response": {"id": "resp_1", "status": "in_progress", "output": []}}
-            service.will(stream(begins, end=CUT), said("resp_2", "Here."))
+            service.add_replies(stream(begins, end=CUT), said("resp_2", "Here."))
             with pytest.raises(ModelUnavailableError):
                 await agent.run("First.", thread=thread, stream=True).get_final_response()
             assert await bound(thread) == ["resp_1"]

@@ -113,7 +113,7 @@ def test_the_connection_of_one_run_serves_the_next() -> None:
     with RawServer() as server:
         for said in ("One.", "Two."):
             choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
-            server.will(whole({"id": "c1", "model": "m-1", "choices": [choice]}))
+            server.add_replies(whole({"id": "c1", "model": "m-1", "choices": [choice]}))
         agent = Agent(OpenAIChatClient(model="m-1", api_key="none", base_url=server.url))
         first = agent.run_sync("1")
         assert agent.run_sync("2", thread=first.thread).text == "Two."

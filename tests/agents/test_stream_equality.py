@@ -75,7 +75,7 @@ async def both_ways(
                 service.client(), engine=engine, name="Clerk", instructions="Be brief.", tools=Waiting().tools()
             )
             thread = await agent.get_local_thread()
-            service.will(*script, streams=streams)
+            service.add_replies(*script, streams=streams)
             run = (
                 agent.run("Hi.", thread=thread, stream=True).get_final_response()
                 if streams
@@ -110,7 +110,7 @@ def test_the_pieces_of_a_stream_add_up_to_what_is_recorded(service: Service) -> 
         async with Engine.open("memory:") as engine:
             agent = Agent(service.client(), engine=engine, tools=Waiting().tools())
             thread = await agent.get_local_thread()
-            service.will(*SCRIPTS["tools at once"], streams=True)
+            service.add_replies(*SCRIPTS["tools at once"], streams=True)
             text, arguments, told = "", "", []
             async for update in agent.run("Hi.", thread=thread, stream=True):
                 text += update.text if update.type == "text" else ""

@@ -113,7 +113,7 @@ def new_thread(session: Session) -> str:
 
 
 def test_a_chat_is_kept_as_it_goes_and_taken_up_again_in_another_process(tmp_path: Path, server: RawServer) -> None:
-    server.will(said("A ball of ", "thread."), said("Theseus."))
+    server.add_replies(said("A ball of ", "thread."), said("Theseus."))
     with chatting(tmp_path, server, "--instructions", "Be brief.") as session:
         id_ = new_thread(session)
         shown = say(session, "What is a clew?", "9 tokens in, 4 out")
@@ -136,7 +136,7 @@ def test_a_chat_is_kept_as_it_goes_and_taken_up_again_in_another_process(tmp_pat
 
 
 def test_ctrl_c_stops_an_answer_and_drops_a_line(tmp_path: Path, server: RawServer) -> None:
-    server.will(unfinished("Once upon"), said("a time."), unfinished())
+    server.add_replies(unfinished("Once upon"), said("a time."), unfinished())
     with chatting(tmp_path, server) as session:
         id_ = new_thread(session)
         session.press("Tell me a story.\r")
@@ -168,7 +168,7 @@ def test_ctrl_c_stops_an_answer_and_drops_a_line(tmp_path: Path, server: RawServ
 
 
 def test_forks_names_rewinds_draws_shows_and_survives_faults(tmp_path: Path, clew: Clew, server: RawServer) -> None:
-    server.will(
+    server.add_replies(
         said("First."), said("Second."), unknown_model("m"), said("Third."), said("Four\x1b", "[2J\r", "\n\x07th\u202e")
     )
     with chatting(tmp_path, server) as session:
@@ -225,7 +225,7 @@ def test_says_what_waits_on_a_thread_and_goes_back_before_it(typed: Typed, tmp_p
             stream = Agent(client, engine=engine, tools=[refund]).run("My teapot broke.", stream=True)
             return str((await stream.get_final_response()).thread.id)
 
-    server.will(calling("refund", '{"sum": 48}'), said("Without a refund."))
+    server.add_replies(calling("refund", '{"sum": 48}'), said("Without a refund."))
     done = typed("Well?\n/rewind\nWell?", asyncio.run(run()))
     assert 'A run waits for approval of refund({"sum": 48})' in done.stdout
     assert "waits for an approval" in done.stderr
@@ -235,7 +235,7 @@ def test_says_what_waits_on_a_thread_and_goes_back_before_it(typed: Typed, tmp_p
 
 
 def test_waits_while_somebody_else_is_being_answered(tmp_path: Path, server: RawServer) -> None:
-    server.will(unfinished("Once"), said("Yes, you too."))
+    server.add_replies(unfinished("Once"), said("Yes, you too."))
     with asyncio.Runner() as runner:
         engine = Engine.open(f"sqlite:///{tmp_path}/clew.db")
         thread = runner.run(engine.start_thread())
@@ -261,7 +261,7 @@ def test_waits_while_somebody_else_is_being_answered(tmp_path: Path, server: Raw
 
 
 def test_says_that_the_last_answer_was_interrupted(typed: Typed, clew: Clew, server: RawServer) -> None:
-    server.will(Reply((*unfinished("Half").steps[:-1], CUT)), said("Whole."))
+    server.add_replies(Reply((*unfinished("Half").steps[:-1], CUT)), said("Whole."))
     assert "clew: " in typed("hello").stderr
     done = typed("Again?", *clew.ids())
     assert "The last answer was interrupted. The part that had arrived is stored." in done.stdout
@@ -296,7 +296,7 @@ asyncio.run(main())
 def test_an_answer_whose_program_was_killed_is_told_of_and_closed_by_the_next(
     tmp_path: Path, clew: Clew, server: RawServer
 ) -> None:
-    server.will(unfinished("Half an"), said("A whole one."))
+    server.add_replies(unfinished("Half an"), said("A whole one."))
     killed = subprocess.run(
         [sys.executable, "-c", KILLED], cwd=tmp_path, env={**ENVIRONMENT, **service(server.url)}, check=False
     )
@@ -338,7 +338,7 @@ def test_ctrl_c_leaves_the_second_time_unless_something_was_said_between(monkeyp
 
 
 def test_answers_lines_of_a_pipe_without_prompts(chat: Piped, clew: Clew, server: RawServer) -> None:
-    server.will(said("One."), said("Two.\n"), said("Three."))
+    server.add_replies(said("One."), said("Two.\n"), said("Three."))
     done = chat("first\n\n  \nsecond\r\n")
     assert (done.returncode, done.stdout) == (0, "One.\nTwo.\n")
     (id_,) = clew.ids()
@@ -352,7 +352,7 @@ def test_answers_lines_of_a_pipe_without_prompts(chat: Piped, clew: Clew, server
 
 
 def test_keeps_the_instructions_of_a_thread_unless_others_are_given(chat: Piped, clew: Clew, server: RawServer) -> None:
-    server.will(*(said("Yes.") for _ in range(4)))
+    server.add_replies(*(said("Yes.") for _ in range(4)))
     for given in (["--instructions", "Be kind."], [], ["--instructions", "Be brief."], ["--instructions", ""]):
         known = clew.ids() if server.requests else []
         done = chat("Well?", *known, *given)
@@ -363,7 +363,7 @@ def test_keeps_the_instructions_of_a_thread_unless_others_are_given(chat: Piped,
 
 
 def test_writes_each_message_that_came_as_json(chat: Piped, clew: Clew, server: RawServer) -> None:
-    server.will(said("O", "ne."), said("Two."))
+    server.add_replies(said("O", "ne."), said("Two."))
     done = chat("first\n/checkpoint x\n/fork F\nsecond\n", "--json", "--actor", "user:42")
     assert (done.returncode, done.stderr) == (0, "")
     first, named, forked, second = map(json.loads, done.stdout.splitlines())
@@ -382,7 +382,7 @@ def test_writes_each_message_that_came_as_json(chat: Piped, clew: Clew, server: 
 
 
 def test_writes_trees_histories_and_rewinds_as_json(chat: Piped, clew: Clew, server: RawServer) -> None:
-    server.will(said("One."))
+    server.add_replies(said("One."))
     done = chat("first\n/history\n/tree\n/rewind\n/help\n", "--json")
     message, history, tree, rewound = map(json.loads, done.stdout.splitlines())
     assert (done.returncode, done.stderr.count("\n")) == (0, len(COMMANDS))
@@ -394,14 +394,14 @@ def test_writes_trees_histories_and_rewinds_as_json(chat: Piped, clew: Clew, ser
 
 
 def test_an_answer_that_comes_whole_and_calls_that_nobody_made_a_tool_for(chat: Piped, server: RawServer) -> None:
-    server.will(calling("refund", '{"sum": 48}'), whole(CHAT.whole))
+    server.add_replies(calling("refund", '{"sum": 48}'), whole(CHAT.whole))
     done = chat("hello")
     assert (done.returncode, done.stdout) == (0, "Hello\n")
     assert [role for role, _ in asked(server)] == ["user", "assistant", "tool"]
 
 
 def test_commands_in_a_pipe_say_what_they_did(chat: Piped, server: RawServer) -> None:
-    server.will(said("One."))
+    server.add_replies(said("One."))
     done = chat("first\n/checkpoint x\n/fork\n/rewind\n/tree\n/history\n/help\n/quit\nnever\n")
     assert done.returncode == 0
     for told in ("the checkpoint 'x'", "the new thread is", "undoes it", "└─", "0 messages", "/quit"):
@@ -416,7 +416,7 @@ def test_a_fault_ends_a_chat_that_nobody_sits_before(
     server: RawServer,
     as_json: bool,  # noqa: FBT001  # pytest passes it
 ) -> None:
-    server.will(unknown_model("m"))
+    server.add_replies(unknown_model("m"))
     done = chat("first\nsecond\n", *(["--json"] if as_json else []))
     assert (done.returncode, done.stdout, len(server.requests)) == (1, "", 1)
     *_, last = done.stderr.splitlines()
@@ -434,7 +434,7 @@ def test_says_that_nobody_runs_the_server(chat: Piped, refusing: str) -> None:
 
 
 def test_an_answer_that_breaks_off_is_a_fault_and_what_came_is_kept(chat: Piped, clew: Clew, server: RawServer) -> None:
-    server.will(Reply((*unfinished("Half").steps[:-1], CUT)))
+    server.add_replies(Reply((*unfinished("Half").steps[:-1], CUT)))
     done = chat("hello")
     assert (done.returncode, done.stdout) == (1, "Half\n")
     assert texts(clew.folder, *clew.ids()) == [("user", "hello"), ("assistant", "Half")]
@@ -459,7 +459,7 @@ def test_goes_on_with_no_thread_that_has_ended_but_with_a_fork_of_it(
 ) -> None:
     with stored(tmp_path) as conversations:
         conversations.start_thread(thread_id="over", messages=[Message.user("Hello")]).end()
-    server.will(said("On we go."))
+    server.add_replies(said("On we go."))
     assert "Fork it" in chat("Well?", "over").stderr
     assert "On we go." in chat("/fork\nWell?", "over").stdout
 
@@ -491,7 +491,7 @@ def running(folder: Path, server: RawServer, *arguments: str) -> subprocess.Pope
 
 
 def test_ctrl_c_in_a_pipe_keeps_what_came_and_ends(clew: Clew, server: RawServer) -> None:
-    server.will(unfinished("Once"))
+    server.add_replies(unfinished("Once"))
     with running(clew.folder, server) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -509,7 +509,7 @@ def test_ctrl_c_in_a_pipe_keeps_what_came_and_ends(clew: Clew, server: RawServer
 def test_a_program_that_is_to_end_keeps_what_came_and_leaves_the_thread_free(
     number: signal.Signals, clew: Clew, server: RawServer
 ) -> None:
-    server.will(unfinished("Once"))
+    server.add_replies(unfinished("Once"))
     with running(clew.folder, server) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -526,7 +526,7 @@ def test_a_program_that_is_to_end_keeps_what_came_and_leaves_the_thread_free(
 
 
 def test_ends_quietly_when_nobody_reads_the_answer(clew: Clew, server: RawServer) -> None:
-    server.will(said("Nobody hears this."))
+    server.add_replies(said("Nobody hears this."))
     with running(clew.folder, server, "--json") as process:
         assert process.stdout is not None
         process.stdout.close()

@@ -42,7 +42,7 @@ def ask(clew: Clew, server: RawServer, text: str, service: Service = CHAT, *, st
                 return str((await agent.run(text, stream=True).get_final_response()).thread.id)
             return str((await agent.run(text)).thread.id)
 
-    server.will(stream(*service.begins, *service.ends) if streams else whole(service.whole))
+    server.add_replies(stream(*service.begins, *service.ends) if streams else whole(service.whole))
     return asyncio.run(run())
 
 
@@ -99,7 +99,7 @@ def test_the_curl_command_sends_the_very_bytes(
     streams: bool,  # noqa: FBT001  # pytest passes it
 ) -> None:
     id_ = ask(clew, server, NASTY, service, streams=streams)
-    server.will(whole({"again": "sent"}))
+    server.add_replies(whole({"again": "sent"}))
     script = clew.text("request", id_, "--curl")
     assert KEY not in script
     assert "canary" not in script
@@ -113,7 +113,7 @@ def test_a_body_of_any_size_gets_through_the_shell(
     clew: Clew, server: RawServer, environment: Mapping[str, str], text: str
 ) -> None:
     id_ = ask(clew, server, text)
-    server.will(whole({}))
+    server.add_replies(whole({}))
     sent_again(server, "sh", script=clew.text("request", id_, "--curl"), environment=environment)
 
 
@@ -126,7 +126,7 @@ def test_the_python_script_sends_the_very_bytes(
     streams: bool,  # noqa: FBT001  # pytest passes it
 ) -> None:
     id_ = ask(clew, server, NASTY, service, streams=streams)
-    server.will(stream({"piece": 1}, {"piece": 2}) if streams else whole({"again": "sent"}))
+    server.add_replies(stream({"piece": 1}, {"piece": 2}) if streams else whole({"again": "sent"}))
     script = clew.text("request", id_, "--python")
     assert "canary" not in script
     assert not set("\x9b\x7f\u202e\u2028") & set(script), "nothing steers the terminal"

@@ -1,4 +1,4 @@
-"""The example of a history store of one's own."""
+"""The example of a custom history store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from clew import HistoryStore, StoreContext
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "database_history.py"
 
 
-def example() -> Any:
+def load_example() -> Any:
     spec = spec_from_file_location("database_history", EXAMPLE)
     assert spec is not None
     assert spec.loader is not None
@@ -33,14 +33,14 @@ class TestDatabaseHistory(HistoryStoreContract):
     @pytest.fixture(autouse=True)
     def _database(self, tmp_path: Path) -> None:
         self.path = str(tmp_path / "history.db")
-        self.made = example().DatabaseHistory
+        self.store_class = load_example().DatabaseHistory
 
     def store(self, context: StoreContext) -> HistoryStore:
-        store: HistoryStore = self.made(self.path, context)
+        store: HistoryStore = self.store_class(self.path, context)
         return store
 
 
-def test_has_what_was_said_in_a_table_of_its_own(tmp_path: Path) -> None:
+def test_stores_the_conversation_in_its_own_table(tmp_path: Path) -> None:
     path = tmp_path / "history.db"
     done = subprocess.run([sys.executable, str(EXAMPLE), path], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -54,5 +54,5 @@ def test_has_what_was_said_in_a_table_of_its_own(tmp_path: Path) -> None:
     ]
 
 
-def test_is_written_in_less_than_forty_lines() -> None:
+def test_has_fewer_than_forty_lines() -> None:
     assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) < 40

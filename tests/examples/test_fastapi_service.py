@@ -1,4 +1,4 @@
-"""The example of a FastAPI service, as a real server: a hundred clients at once, a kill -9, live events, errors."""
+"""The example of a FastAPI service, as a real server: a hundred concurrent clients, kill -9, live events, errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROOMS = 10
 
 
 class Server:
-    """The service on a database of its own. Its socket outlives it, so that a restart has the same address."""
+    """The service with its own database. Its socket stays open, so a restarted server has the same address."""
 
     def __init__(self, folder: Path) -> None:
         self.database = f"sqlite:///{folder / 'chat.db'}"
@@ -35,7 +35,7 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        """Requests wait at the socket until it is up."""
+        """Start the server. Requests wait at the socket until it is ready."""
         options = ("--app-dir", str(EXAMPLES), "--timeout-graceful-shutdown", "1", "--log-level", "warning")
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -70,7 +70,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
-    """A client of a server that several tests ask, each about threads of its own."""
+    """A client of a server that several tests share. Each test has its own threads."""
     started = Server(tmp_path_factory.mktemp("service"))
     try:
         with httpx2.Client(base_url=started.address, timeout=60) as connected:
@@ -88,7 +88,7 @@ def error_of(answer: httpx2.Response) -> tuple[int, str]:
 
 
 class Crowd:
-    """A hundred clients in ten rooms. Each says so many messages in order, and says them again until it is answered."""
+    """A hundred clients in ten rooms. Each sends its messages in order, and repeats each one until it is answered."""
 
     def __init__(self, server: Server, messages: int) -> None:
         self.server = server
@@ -107,24 +107,24 @@ class Crowd:
             self.server.kill()
             self.server.start()
             await asyncio.gather(*talks)
-            await asyncio.gather(*(self.doubt(client, room) for room in self.acknowledged))
+            await asyncio.gather(*(self.repeat(client, room) for room in self.acknowledged))
 
     async def talk(self, client: httpx2.AsyncClient, number: int) -> None:
         room = f"room-{number % ROOMS}"
         for turn in range(self.messages):
             text = f"client {number} says {turn}"
-            answer = await self.say(client, room, text)
+            answer = await self.send(client, room, text)
             assert answer.status_code == 201, answer.text
             self.acknowledged[room].append((answer.json()["version"], text))
             if sum(map(len, self.acknowledged.values())) == CLIENTS * self.messages // 2:
                 self.half_done.set()
 
-    async def doubt(self, client: httpx2.AsyncClient, room: str) -> None:
-        """Say again what was answered before the kill and after it, as clients do that lost the answer."""
+    async def repeat(self, client: httpx2.AsyncClient, room: str) -> None:
+        """Send acknowledged messages again, as clients do that lost the answer."""
         for version, text in self.acknowledged[room][::4]:
-            assert (await self.say(client, room, text)).json()["version"] == version
+            assert (await self.send(client, room, text)).json()["version"] == version
 
-    async def say(self, client: httpx2.AsyncClient, room: str, text: str) -> httpx2.Response:
+    async def send(self, client: httpx2.AsyncClient, room: str, text: str) -> httpx2.Response:
         while True:
             try:
                 return await client.post(
@@ -134,10 +134,10 @@ class Crowd:
                 self.repeated += 1
 
 
-def test_a_hundred_clients_and_a_kill_lose_nothing_and_double_nothing(server: Server, scale: float) -> None:
+def test_a_kill_with_a_hundred_clients_loses_and_duplicates_no_message(server: Server, scale: float) -> None:
     crowd = Crowd(server, messages=max(3, round(20 * scale)))
     asyncio.run(crowd.run())
-    assert crowd.repeated, "the kill met no request"
+    assert crowd.repeated, "the kill interrupted no request"
     assert sum(map(len, crowd.acknowledged.values())) == CLIENTS * crowd.messages
     with Conversations.open(server.database, create=False) as conversations:
         for room, acknowledged in crowd.acknowledged.items():
@@ -145,13 +145,13 @@ def test_a_hundred_clients_and_a_kill_lose_nothing_and_double_nothing(server: Se
             stored = [(message.version, message.text) for message in history]
             assert Counter(stored) == Counter(acknowledged)
             for number in range(int(room.removeprefix("room-")), CLIENTS, ROOMS):
-                said = [text for _, text in stored if text.startswith(f"client {number} ")]
-                assert said == [f"client {number} says {turn}" for turn in range(crowd.messages)]
+                of_client = [text for _, text in stored if text.startswith(f"client {number} ")]
+                assert of_client == [f"client {number} says {turn}" for turn in range(crowd.messages)]
         assert conversations.verify().first_bad is None
 
 
 async def server_sent(answer: httpx2.Response) -> AsyncIterator[dict[str, str]]:
-    """The server-sent events of a response, as their fields."""
+    """The fields of each server-sent event of a response."""
     fields: dict[str, str] = {}
     async for line in answer.aiter_lines():
         if line:
@@ -162,7 +162,7 @@ async def server_sent(answer: httpx2.Response) -> AsyncIterator[dict[str, str]]:
             fields = {}
 
 
-def test_a_client_sees_events_as_they_happen_and_goes_on_where_it_was(server: Server) -> None:
+def test_a_client_sees_live_events_and_continues_where_it_stopped(server: Server) -> None:
     async def follow() -> None:
         async with httpx2.AsyncClient(base_url=server.address, timeout=60) as client:
             await client.post("/threads", json={"thread_id": "live"})
@@ -175,8 +175,8 @@ def test_a_client_sees_events_as_they_happen_and_goes_on_where_it_was(server: Se
                     await client.post("/threads/live/messages", json=words(text), headers={"X-Actor": "user:42"})
                     event = await anext(events)
                     assert (event["id"], event["event"]) == (str(version), "message-appended")
-                    said = json.loads(event["data"])
-                    assert said == {"actor": "user:42", "data": {"message": words(text)}}
+                    payload = json.loads(event["data"])
+                    assert payload == {"actor": "user:42", "data": {"message": words(text)}}
             again = {"Last-Event-ID": "2"}
             async with client.stream("GET", "/threads/live/events", headers=again) as answer:
                 assert (await anext(server_sent(answer)))["id"] == "3"
@@ -184,7 +184,7 @@ def test_a_client_sees_events_as_they_happen_and_goes_on_where_it_was(server: Se
     asyncio.run(follow())
 
 
-def test_the_server_stops_when_it_is_told_to_although_somebody_listens(server: Server) -> None:
+def test_the_server_stops_on_request_while_a_client_listens(server: Server) -> None:
     with httpx2.Client(base_url=server.address, timeout=60) as client:
         client.post("/threads", json={"thread_id": "live"})
         with client.stream("GET", "/threads/live/events") as answer:
@@ -195,17 +195,17 @@ def test_the_server_stops_when_it_is_told_to_although_somebody_listens(server: S
         assert conversations.thread("live").version == 1
 
 
-def test_a_conversation_is_held_read_in_its_past_and_forked(client: httpx2.Client) -> None:
-    begun = client.post("/threads", json={"thread_id": "refund", "title": "Refund"})
-    assert (begun.status_code, begun.json()["status"]) == (201, "active")
-    said = client.post("/threads/refund/messages", json=words("Where is my parcel?"), headers={"X-Actor": "user:42"})
-    assert (said.status_code, said.json()["actor"], said.headers["ETag"]) == (201, "user:42", '"2"')
-    client.post("/threads/refund/messages", json=words("Hello?"), headers={"If-Match": said.headers["ETag"]})
+def test_a_conversation_can_be_continued_read_at_a_time_and_forked(client: httpx2.Client) -> None:
+    created = client.post("/threads", json={"thread_id": "refund", "title": "Refund"})
+    assert (created.status_code, created.json()["status"]) == (201, "active")
+    sent = client.post("/threads/refund/messages", json=words("Where is my parcel?"), headers={"X-Actor": "user:42"})
+    assert (sent.status_code, sent.json()["actor"], sent.headers["ETag"]) == (201, "user:42", '"2"')
+    client.post("/threads/refund/messages", json=words("Hello?"), headers={"If-Match": sent.headers["ETag"]})
 
     now = client.get("/threads/refund")
     assert now.headers["ETag"] == '"3"'
     assert [each["message"] for each in now.json()] == [words("Where is my parcel?"), words("Hello?")]
-    for at in ("2", said.json()["time"]):
+    for at in ("2", sent.json()["time"]):
         assert client.get("/threads/refund", params={"at": at}).json() == now.json()[:1]
 
     branch = client.post("/threads/refund/fork", params={"at": 2}, json={"title": "What if"})
@@ -213,7 +213,7 @@ def test_a_conversation_is_held_read_in_its_past_and_forked(client: httpx2.Clien
     assert client.get(f"/threads/{branch.json()['id']}").json() == now.json()[:1]
 
 
-def test_a_repeated_request_is_answered_as_the_first_time(client: httpx2.Client) -> None:
+def test_a_repeated_request_gets_the_first_answer(client: httpx2.Client) -> None:
     client.post("/threads", json={"thread_id": "retry"})
     key = {"Idempotency-Key": "turn-1"}
     first = client.post("/threads/retry/messages", json=words("Once."), headers=key)
@@ -224,7 +224,7 @@ def test_a_repeated_request_is_answered_as_the_first_time(client: httpx2.Client)
     assert error_of(other) == (422, "IdempotencyKeyReusedError")
 
 
-def test_nobody_is_overwritten(client: httpx2.Client) -> None:
+def test_a_conflicting_append_overwrites_nothing(client: httpx2.Client) -> None:
     client.post("/threads", json={"thread_id": "race"})
     seen = {"If-Match": '"1"'}
     assert client.post("/threads/race/messages", json=words("First."), headers=seen).status_code == 201
@@ -238,8 +238,8 @@ def test_every_error_has_its_status_code(client: httpx2.Client) -> None:
     post, get = client.post, client.get
     assert error_of(post("/threads", json={"thread_id": "taken"})) == (409, "ThreadExistsError")
     assert error_of(post("/threads", json={"thread_id": "x" * 201})) == (422, "InvalidNameError")
-    assert error_of(get("/threads/nobody")) == (404, "UnknownThreadError")
-    assert error_of(get("/threads/nobody/events")) == (404, "UnknownThreadError")
+    assert error_of(get("/threads/missing")) == (404, "UnknownThreadError")
+    assert error_of(get("/threads/missing/events")) == (404, "UnknownThreadError")
     assert error_of(get("/threads/taken?at=9")) == (404, "UnknownVersionError")
     assert error_of(get("/threads/taken?at=before")) == (404, "UnknownCheckpointError")
     assert error_of(get("/threads/taken?at=2026-01-31T12:00:00")) == (422, "InvalidTimeError")
@@ -252,7 +252,7 @@ def test_every_error_has_its_status_code(client: httpx2.Client) -> None:
     assert get("/threads/taken").json() == []
 
 
-def test_what_another_process_did_to_a_thread_is_told(server: Server) -> None:
+def test_the_service_reports_threads_that_another_process_ended_or_deleted(server: Server) -> None:
     with httpx2.Client(base_url=server.address, timeout=60) as client:
         for name in ("over", "gone"):
             client.post("/threads", json={"thread_id": name})

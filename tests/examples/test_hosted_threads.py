@@ -1,4 +1,4 @@
-"""The example of a service that keeps nothing between two requests: as processes that end, and many at once."""
+"""The example of a service without state between requests: one process per request, and concurrent requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from clew import Conversations
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
-Ask = Callable[[httpx2.AsyncClient], Awaitable[Any]]
+Talk = Callable[[httpx2.AsyncClient], Awaitable[Any]]
 
 
 @pytest.fixture(autouse=True)
@@ -29,13 +29,13 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return url
 
 
-def asked(ask: Ask) -> Any:
-    """What the service answers, which has no other process."""
+def with_service(talk: Talk) -> Any:
+    """Call the function with a client of the service, which runs in this process."""
 
     async def connected() -> Any:
         transport = httpx2.ASGITransport(app)
         async with httpx2.AsyncClient(transport=transport, base_url="http://host") as client:
-            return await ask(client)
+            return await talk(client)
 
     return asyncio.run(connected())
 
@@ -43,8 +43,8 @@ def asked(ask: Ask) -> Any:
 async def say(client: httpx2.AsyncClient, chat: str, text: str) -> dict[str, Any]:
     response = await client.post("/messages", json={"chat": chat, "text": text})
     assert response.status_code == 200, response.text
-    found: dict[str, Any] = response.json()
-    return found
+    answer: dict[str, Any] = response.json()
+    return answer
 
 
 @pytest.fixture
@@ -53,12 +53,12 @@ def address() -> Iterator[tuple[str, socket.socket]]:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}", listening
 
 
-def test_each_request_has_a_process_of_its_own(
+def test_each_request_can_run_in_a_new_process(
     address: tuple[str, socket.socket], tmp_path: Path, database: str
 ) -> None:
     url, listening = address
     command = (sys.executable, "-m", "uvicorn", "--app-dir", str(EXAMPLES), "--log-level", "warning")
-    said: list[dict[str, Any]] = []
+    answers: list[dict[str, Any]] = []
     requests = (
         ("/messages", {"chat": "any id / of the host's", "text": "Hello"}),
         ("/messages", {"chat": "any id / of the host's", "text": "Please book a seat"}),
@@ -73,11 +73,11 @@ def test_each_request_has_a_process_of_its_own(
                 stderr=log,
             )
         try:
-            said.append(httpx2.post(f"{url}{path}", json=body, timeout=60).json())
+            answers.append(httpx2.post(f"{url}{path}", json=body, timeout=60).json())
         finally:
             server.kill()
             server.wait()
-    assert said == [
+    assert answers == [
         {"text": "That was message 1.", "waits_for": []},
         {"text": "", "waits_for": ['book({"seat": "7A"})']},
         {"text": "Done. Seat 7A is booked.", "waits_for": []},
@@ -88,24 +88,24 @@ def test_each_request_has_a_process_of_its_own(
         assert (summary.id, summary.status) == ("any id / of the host's", "suspended")
 
 
-def test_requests_that_come_at_once_are_answered_one_after_the_other(database: str) -> None:
+def test_concurrent_requests_are_answered_one_after_another(database: str) -> None:
     async def at_once(client: httpx2.AsyncClient) -> list[str]:
-        found = await asyncio.gather(*(say(client, "a", f"Hello {number}") for number in range(8)))
-        return sorted(each["text"] for each in found)
+        answers = await asyncio.gather(*(say(client, "a", f"Hello {number}") for number in range(8)))
+        return sorted(each["text"] for each in answers)
 
-    assert asked(at_once) == [f"That was message {number}." for number in range(1, 9)]
+    assert with_service(at_once) == [f"That was message {number}." for number in range(1, 9)]
     with Conversations.open(database, create=False) as conversations:
         assert len(conversations.thread("a").history()) == 16
         assert conversations.thread("a").status == "suspended"
 
 
-def test_a_chat_is_carried_to_another_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chat_can_move_to_another_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def here(client: httpx2.AsyncClient) -> Any:
         await say(client, "a", "Hello")
         await say(client, "a", "Please book a seat")
         return (await client.get("/document", params={"chat": "a"})).json()
 
-    document = asked(here)
+    document = with_service(here)
     monkeypatch.setenv("CLEW_DB", f"sqlite:///{tmp_path}/other.db")
 
     async def there(client: httpx2.AsyncClient) -> None:
@@ -119,4 +119,4 @@ def test_a_chat_is_carried_to_another_host(tmp_path: Path, monkeypatch: pytest.M
         again = await client.put("/document", json=document)
         assert (again.status_code, again.json()["error"]["type"]) == (409, "ThreadAheadError")
 
-    asked(there)
+    with_service(there)

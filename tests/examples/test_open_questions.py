@@ -1,4 +1,4 @@
-"""The example of a read model of one's own."""
+"""The example of a custom read model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from clew import Conversations, Message
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "open_questions.py"
 
 
-def test_lists_the_threads_that_wait_for_an_answer_longest_first(tmp_path: Path) -> None:
+def test_lists_the_threads_that_wait_for_an_answer_oldest_first(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/clew.db"
     with Conversations.open(url) as conversations:
         for number in range(3):
@@ -25,5 +25,5 @@ def test_lists_the_threads_that_wait_for_an_answer_longest_first(tmp_path: Path)
     assert done.stdout.splitlines() == ["thread-2 question 2", "thread-0 and then?"]
 
 
-def test_is_written_in_less_than_forty_lines() -> None:
+def test_has_fewer_than_forty_lines() -> None:
     assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) < 40

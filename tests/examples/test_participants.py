@@ -23,7 +23,7 @@ def chats(tmp_path: Path) -> Iterator[Conversations]:
         yield service
 
 
-def test_two_users_see_what_they_take_part_in(tmp_path: Path) -> None:
+def test_users_see_only_threads_that_they_participate_in(tmp_path: Path) -> None:
     command = [sys.executable, str(EXAMPLE), f"sqlite:///{tmp_path}/chats.db"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -35,21 +35,21 @@ def test_two_users_see_what_they_take_part_in(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[3].startswith("'bob' may not read thread 'gift', if it exists.")
 
 
-def test_a_participant_lets_others_in_and_nobody_lets_in_themselves(chats: Conversations) -> None:
+def test_only_a_participant_can_add_participants(chats: Conversations) -> None:
     ada = chats.acting_as("ada")
     thread = ada.start_thread(
         thread_id="lunch", labels={"participants": ["ada", "bob"]}, messages=[Message.user("Lunch?")]
     )
-    bobs = chats.acting_as("bob").thread("lunch")
+    bobs_thread = chats.acting_as("bob").thread("lunch")
     thread.label(participants=["ada", "eve"])
     with pytest.raises(NotAuthorizedError):
-        bobs.label(participants=["bob"])
+        bobs_thread.label(participants=["bob"])
     with pytest.raises(NotAuthorizedError):
-        bobs.append(Message.user("Am I out?"))
+        bobs_thread.append(Message.user("Am I removed?"))
     assert (overview(chats, "bob"), overview(chats, "eve")) == ({}, {"lunch": "Lunch?"})
 
 
-def test_nobody_in_particular_reads_nothing(chats: Conversations) -> None:
+def test_without_an_actor_no_thread_can_be_read(chats: Conversations) -> None:
     chats.acting_as("ada").start_thread(labels={"participants": ["ada"]})
     assert list(chats.threads()) == []
     wrong: list[Json] = ["ada", None, {"ada": True}]

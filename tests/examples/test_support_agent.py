@@ -1,4 +1,4 @@
-"""The example of an agent that waits for somebody, and that is killed."""
+"""The example of an agent that waits for an approval, and whose process is killed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from clew import Conversations, Engine
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "support_agent.py"
 LEASE = 31_000_000
-"""Microseconds after which nobody takes a process that was killed for one that runs."""
+"""Microseconds after which the lease of a killed process has expired."""
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
 
-def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, str(EXAMPLE), *arguments],
         cwd=folder,
@@ -37,33 +37,33 @@ def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def said(folder: Path, *arguments: str) -> list[str]:
-    output, errors = started(folder, *arguments).communicate(timeout=60)
-    assert errors == ""
-    return output.splitlines()
+def output_of(folder: Path, *arguments: str) -> list[str]:
+    stdout, stderr = start(folder, *arguments).communicate(timeout=60)
+    assert stderr == ""
+    return stdout.splitlines()
 
 
-def test_it_waits_for_somebody_and_pays_back_once(tmp_path: Path) -> None:
-    asked = ["I pay you back.", 'This waits for --approve WHO: refund({"order": 7, "cents": 4800})']
-    assert said(tmp_path) == asked
-    (refused,) = said(tmp_path)
+def test_the_agent_waits_for_an_approval_and_refunds_once(tmp_path: Path) -> None:
+    waiting = ["I pay you back.", 'This waits for --approve WHO: refund({"order": 7, "cents": 4800})']
+    assert output_of(tmp_path) == waiting
+    (refused,) = output_of(tmp_path)
     assert "waits for an approval" in refused
     assert not (tmp_path / "refunds.txt").exists()
-    assert said(tmp_path, "--approve", "ada") == ["I am sorry. 4800 cents are on their way."]
+    assert output_of(tmp_path, "--approve", "ada") == ["I am sorry. 4800 cents are on their way."]
     (entry,) = (tmp_path / "refunds.txt").read_text().splitlines()
     assert entry.endswith(" order 7: 4800 cents")
-    assert said(tmp_path, "And order 7 again?") == asked
+    assert output_of(tmp_path, "And order 7 again?") == waiting
     with Conversations.open(f"sqlite:///{tmp_path}/clew.db", create=False) as conversations:
         (approved,) = conversations.audit(type="approval-given")
         assert approved.actor == "ada"
 
 
-def test_killed_while_it_pays_back_it_goes_on_and_pays_back_once(tmp_path: Path) -> None:
+def test_an_agent_killed_during_a_refund_resumes_and_refunds_once(tmp_path: Path) -> None:
     url, ledger = f"sqlite:///{tmp_path}/clew.db", tmp_path / "refunds.txt"
-    said(tmp_path)
+    output_of(tmp_path)
     stuck = tmp_path / "stuck"
-    os.mkfifo(stuck)  # opening it waits for somebody at the other end, and nobody comes
-    process = started(tmp_path, "--approve", "ada", "--ledger", str(stuck))
+    os.mkfifo(stuck)  # opening it blocks until another process opens the other end, and none does
+    process = start(tmp_path, "--approve", "ada", "--ledger", str(stuck))
     with Conversations.open(url, create=False) as conversations:
         with conversations.thread("desk").subscribe() as events:
             while (event := events.wait(timeout=60)) is not None and event.type != "tool-started":

@@ -129,7 +129,7 @@ async def test_one_instance_serves_several_event_loops_and_threads_at_once(mem0:
     memory = memory_of(mem0)
     await asyncio.gather(*(asyncio.to_thread(asyncio.run, tell(memory, f"Fact {n}.", "Noted.")) for n in range(8)))
     assert len(mem0.adds) == 8
-    assert len(mem0.asked("/v1/ping/")) == 1
+    assert len(mem0.bodies("/v1/ping/")) == 1
 
 
 def test_lets_go_of_its_connections(mem0: Mem0Server) -> None:
@@ -158,7 +158,7 @@ async def test_uses_a_client_that_it_is_given(mem0: Mem0Server, platform_client:
     await told(memories[0])
     assert await remembered(memories[0]) == [SAID, "Noted."]
     assert await remembered(memories[1]) == []
-    assert len(mem0.asked("/v1/ping/")) == 1
+    assert len(mem0.bodies("/v1/ping/")) == 1
     mem0.replies.append((500, {}))
     with pytest.raises(MemoryServiceError, match=r"^mem0 could not search memories: it answered with HTTP 500"):
         await remembered(memories[0])
@@ -215,7 +215,7 @@ class Direct:
         self._server = server
 
     def search(self, query: str, **body: Any) -> Any:
-        return {"results": self._server.found({"query": query, **body})}
+        return {"results": self._server.search({"query": query, **body})}
 
     def add(self, messages: Any, **body: Any) -> Any:
         return self._server.add({"messages": messages, **body})

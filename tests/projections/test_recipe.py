@@ -1,4 +1,4 @@
-"""What CONTRIBUTING.md says about adding a projection: one is declared, a store opened with it, and its rows read."""
+"""The recipe "Add a projection" of CONTRIBUTING.md: declare one, open a store with it, and read its rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Roles:
     types = frozenset({"message-appended"})
 
     def project(self, event: Recorded, rows: Rows) -> Iterable[Change]:
-        """Count a message that can be read."""
+        """Count a message that is readable."""
         del rows
         if event.data is None:
             return ()
@@ -34,7 +34,7 @@ class Roles:
         return (Upsert("role", values),)
 
 
-def test_the_rows_of_a_new_projection_can_be_read(tmp_path: Path) -> None:
+def test_a_new_projection_has_rows(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/clew.db"
     with Conversations.open(url) as conversations:
         thread_id = conversations.start_thread(messages=[Message.user("one"), Message.assistant("two")]).id

@@ -1,4 +1,4 @@
-"""The shipped projections make the rows that stores of their versions have, though their files are edited."""
+"""A shipped projection builds the same rows as long as its version is the same, even if its file changes."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ ROWS = {
     ("usage", 2): ("db49d3be8c8891ee", "21560433454bc638"),
     ("memory", 1): ("b64242db086fd8df", "3087cb39cf6a5c67"),
 }
-"""By name and version, the digest of the code that stores know, and of what it makes of ``EVENTS``.
+"""For each name and version: the digest of the code, which stores record, and the digest of its rows.
 
-A projection that makes something else gets a higher version, a digest of its own, and a line here. Lines stay.
+A projection that builds other rows gets a higher version, and a new line here. Existing lines stay.
 """
 
 _USAGE = {"input_tokens": 3, "output_tokens": 4}
-_SAID = {"role": "user", "author": "Ann", "contents": [{"type": "text", "text": "Two teapots"}]}
-_TOLD = {"role": "assistant", "contents": [{"type": "reasoning", "text": "why"}], "metadata": {"usage": _USAGE}}
+_QUESTION = {"role": "user", "author": "Ann", "contents": [{"type": "text", "text": "Two teapots"}]}
+_ANSWER = {"role": "assistant", "contents": [{"type": "reasoning", "text": "why"}], "metadata": {"usage": _USAGE}}
 _CALL = {"type": "function-call", "call_id": "1", "name": "look", "arguments": {"deep": [1, None, "er"]}}
 _RESULT = {"type": "function-result", "call_id": "1", "name": "look", "result": {"found": [True, 2.5]}}
 _MEDIA = {"type": "data", "uri": "data:,x", "media_type": "text/plain"}
 _IMPORTED = {"openai": {"patch": {"set": {"usage": {"prompt_tokens": 5, "completion_tokens": 6}}}}}
 
-_HAPPENED: tuple[tuple[str, str, dict[str, Any] | None], ...] = (
+_EVENTS: tuple[tuple[str, str, dict[str, Any] | None], ...] = (
     ("a", "thread-started", {"title": "A", "metadata": {"x": 1}, "labels": {"topic": "tea", "tier": {"b": 1, "a": 2}}}),
-    ("a", "message-appended", {"message": _SAID}),
-    ("a", "message-appended", {"message": _TOLD}),
+    ("a", "message-appended", {"message": _QUESTION}),
+    ("a", "message-appended", {"message": _ANSWER}),
     ("a", "message-appended", {"message": {"role": "assistant", "contents": [_CALL, _MEDIA]}}),
     ("a", "message-appended", {"message": {"role": "tool", "contents": [_RESULT], "source": _IMPORTED}}),
     ("a", "checkpoint-made", {"name": "mark", "at": 2}),
@@ -62,61 +62,61 @@ _HAPPENED: tuple[tuple[str, str, dict[str, Any] | None], ...] = (
 )
 
 
-def recorded() -> list[Recorded]:
-    found: list[Recorded] = []
+def recorded_events() -> list[Recorded]:
+    events: list[Recorded] = []
     versions: dict[str, int] = {}
-    for position, (thread_id, type_, data) in enumerate(_HAPPENED, 1):
+    for position, (thread_id, type_, data) in enumerate(_EVENTS, 1):
         version = versions[thread_id] = versions.get(thread_id, 0) + 1
         time, hash_ = 1_700_000_000_000_000 + position * 10_000_000_000, bytes([position]) * 32
-        found.append(
+        events.append(
             Recorded(
                 position, "tenant", "thread", thread_id, version, type_, time, version // 2, data, 100 + position,
                 hash_, f"event-{position}", f"actor-{position % 3}", f"run-{position}",
             )
         )  # fmt: skip
-    memory = found[0]._replace(kind="memory", thread_id="scope", type="fact-stated", position=len(found) + 1)
-    return [*found, memory]
+    memory = events[0]._replace(kind="memory", thread_id="scope", type="fact-stated", position=len(events) + 1)
+    return [*events, memory]
 
 
 def digest_of_rows(projection: Projection) -> str:
-    """The digest of everything that a projection makes of the events."""
+    """The digest of all rows and texts that a projection builds from the events."""
     store = SQLiteProjections(None)
     texts: list[Any] = []
     with store.session(0) as session:
         built = session.begin(projection, "code", live=True)
-        for event in recorded():
+        for event in recorded_events():
             if projection.types is not None and event.type not in projection.types:
                 continue
             rows = session.rows(built, projection)
             changes = list(projection.project(event, rows))
             texts += [tuple(change) for change in changes if isinstance(change, IndexText)]
             rows.apply(event.position, event.tenant, changes)
-    found = [store.select(projection.name, Query(table.name, order=table.key)) for table in projection.tables]
+    rows_of_tables = [store.select(projection.name, Query(table.name, order=table.key)) for table in projection.tables]
     store.close()
-    return sha256(json.dumps([found, texts], sort_keys=True).encode()).hexdigest()[:16]
+    return sha256(json.dumps([rows_of_tables, texts], sort_keys=True).encode()).hexdigest()[:16]
 
 
 @pytest.mark.parametrize("projection", SHIPPED, ids=lambda projection: projection.name)
-def test_a_version_makes_the_rows_that_it_always_made(projection: Projection) -> None:
+def test_a_version_always_builds_the_same_rows(projection: Projection) -> None:
     key = projection.name, projection.version
-    found = code_digest.code(projection), digest_of_rows(projection)
-    assert key in ROWS, f"Add to ROWS: {key}: {found},"
-    assert found == ROWS[key], f"Raise the version of {projection.name!r}, and add a line to ROWS. This one stays."
+    digests = code_digest.code(projection), digest_of_rows(projection)
+    assert key in ROWS, f"Add to ROWS: {key}: {digests},"
+    assert digests == ROWS[key], f"Raise the version of {projection.name!r}, and add a line to ROWS. This one stays."
 
 
-def test_every_version_has_a_digest_of_its_own() -> None:
+def test_every_version_has_a_different_digest() -> None:
     assert len({code for code, _ in ROWS.values()}) == len(ROWS)
 
 
-def test_a_class_that_derives_from_a_shipped_one_is_known_by_its_own_file() -> None:
+def test_a_subclass_of_a_shipped_projection_is_identified_by_its_own_file() -> None:
     class Mine(Directory):
         name = "mine"
 
     assert code_digest.code(Mine()) not in {code for code, _ in ROWS.values()}
 
 
-class SearchOfBefore(Search):
-    """Version 1, which took an author's name for a word of the message."""
+class SearchVersion1(Search):
+    """Version 1, which indexes the author's name as a word of the message."""
 
     version = 1
 
@@ -126,9 +126,9 @@ class SearchOfBefore(Search):
             yield change._replace(text=f"{author}\n{change.text}") if isinstance(change, IndexText) else change
 
 
-def test_an_index_that_has_names_of_authors_is_rebuilt_without_them(tmp_path: Path) -> None:
+def test_an_index_with_names_of_authors_is_rebuilt_without_them(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/clew.db"
-    with Conversations.open(url, projections=[Directory(), SearchOfBefore()]) as before:
+    with Conversations.open(url, projections=[Directory(), SearchVersion1()]) as before:
         before.start_thread(messages=[Message.user("Two teapots", author="Maeve")])
         assert len(before.search("maeve")) == len(before.search("teapots")) == 1
     with Conversations.open(url) as conversations:

@@ -1,4 +1,4 @@
-"""A proxy before a PostgreSQL server that can lose the reply to one request, and the connection with it."""
+"""A proxy in front of a PostgreSQL server that can drop the reply to one request and close the connection."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Self
 SIZE = 65_536
 
 SYNC = b"S\x00\x00\x00\x04"
-"""Ends a request of the extended protocol, which may arrive in several parts."""
+"""The end of a request in the extended protocol. The request may arrive in several parts."""
 
-GOODBYE = b"X\x00\x00\x00\x04"
-"""What a client says last, and no server answers."""
+TERMINATE = b"X\x00\x00\x00\x04"
+"""The last message of a client. The server does not answer it."""
 
 
 class CuttingProxy:
-    """Listens until the block ends, and cuts connections on which certain bytes are sent, or the nth request is.
+    """Listens until the block ends. Closes the connection that sends given bytes, or that sends the nth request.
 
-    The server gets them; what it answers does not come back. ``requests`` is how many were sent so far.
+    The server gets the request, but the client does not get the reply. ``requests`` is the number of requests so far.
     """
 
     def __init__(self, port: int) -> None:
@@ -43,23 +43,23 @@ class CuttingProxy:
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
         for each in self._sockets:
-            _end(each)
+            _close(each)
         self._thread.join()
 
     def lose_reply(self, to: bytes) -> None:
-        """Cut the next connection that sends this."""
+        """Close the next connection that sends these bytes."""
         self.lost.clear()
         self._wanted = to
 
     def lose_reply_number(self, number: int) -> None:
-        """Cut the connection that sends the so manieth request from now on, from 1; with 0 none."""
+        """Close the connection that sends the nth request from now on, counted from 1; 0 closes none."""
         self.lost.clear()
         with self._counting:
             self._left = number
 
     def _is_next(self, sent: bytes, *, begins: bool) -> bool:
-        """Whether this is, or ``begins``, the request whose reply is to be lost."""
-        if sent == GOODBYE:  # of a connection that was closed before, and may come here late
+        """Whether these bytes belong to the request whose reply is to be dropped; ``begins``: they are its start."""
+        if sent == TERMINATE:  # may arrive late, from a connection that was closed earlier
             return False
         if begins:
             with self._counting:
@@ -80,8 +80,8 @@ class CuttingProxy:
                 return
             try:
                 server = socket.create_connection(("127.0.0.1", self._server))
-            except OSError:  # it is down, as whoever asks is to find
-                _end(client)
+            except OSError:  # the server is down, and the client sees that its connection is closed
+                _close(client)
                 continue
             self._sockets += [client, server]
             cut = threading.Event()
@@ -96,7 +96,7 @@ class CuttingProxy:
                     cut.set()
                 begins = sent.endswith(SYNC) or (begins and sent[:1] not in {b"P", b"B", b"D", b"E"})
                 server.sendall(sent)
-        _end(server)
+        _close(server)
 
     def _to_client(self, client: socket.socket, server: socket.socket, cut: threading.Event) -> None:
         with suppress(OSError):
@@ -105,10 +105,10 @@ class CuttingProxy:
                     self.lost.set()
                     break
                 client.sendall(answered)
-        _end(client)
+        _close(client)
 
 
-def _end(each: socket.socket) -> None:
+def _close(each: socket.socket) -> None:
     with suppress(OSError):
         each.shutdown(socket.SHUT_RDWR)
     each.close()

@@ -1,4 +1,4 @@
-"""The servers as fixtures: each runs from the first test that asks for it to the end of the session."""
+"""Fixtures of the servers. Each server runs from the first test that needs it to the end of the session."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.servers.stateful_server import StatefulServer, ogx_server, own_statef
 
 
 def pytest_report_header() -> str:
-    """Say which server keeps the state in this run."""
+    """Report which stateful server this run uses."""
     python = newer_python()
     if python is None:
-        return "server with state: tests/servers/stateful_responses.py, for want of a Python 3.12 or 3.13"
-    return f"server with state: ogx, on {python}"
+        return "stateful server: tests/servers/stateful_responses.py, because Python 3.12 or 3.13 is missing"
+    return f"stateful server: ogx, on {python}"
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +31,7 @@ def running_aimock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aimock]
 
 @pytest.fixture
 def aimock(running_aimock: Aimock) -> Aimock:
-    """A server that answers as told, with no replies and an empty journal."""
+    """A server of scripted answers, without replies and with an empty journal."""
     running_aimock.reset()
     return running_aimock
 
@@ -44,14 +44,14 @@ def running_llmock() -> Iterator[Llmock]:
 
 @pytest.fixture
 def llmock(running_llmock: Llmock) -> Llmock:
-    """A server that fails as told, with no faults waiting and an empty journal."""
+    """A server of scripted faults, without pending faults and with an empty journal."""
     running_llmock.reset()
     return running_llmock
 
 
 @pytest.fixture
 def refusing() -> Iterator[str]:
-    """The base URL of a server that nobody runs."""
+    """A base URL that refuses connections."""
     with refusing_url() as url:
         yield url
 
@@ -60,14 +60,14 @@ def refusing() -> Iterator[str]:
 def running_stateful(running_aimock: Aimock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StatefulServer]:
     command = ogx()
     folder = tmp_path_factory.mktemp("stateful")
-    chosen = ogx_server(command, running_aimock, folder) if command else own_stateful_server(running_aimock)
-    with chosen as server:
+    context = ogx_server(command, running_aimock, folder) if command else own_stateful_server(running_aimock)
+    with context as server:
         yield server
 
 
 @pytest.fixture
 def stateful(running_stateful: StatefulServer, aimock: Aimock) -> StatefulServer:  # noqa: ARG001 - for its reset
-    """A server that keeps responses and conversations, and answers what `aimock` is told; the header names it."""
+    """A server that stores responses and conversations, with the answers of `aimock`. The report header names it."""
     return running_stateful
 
 
@@ -78,15 +78,15 @@ def running_own_stateful(running_aimock: Aimock) -> Iterator[StatefulServer]:
 
 
 @pytest.fixture(scope="session")
-def _folder_of_mem0(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The package writes a settings file when it is imported: not into the folder of who runs the tests."""
+def _mem0_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A temporary settings folder: the mem0 package writes a settings file when it is imported."""
     os.environ["MEM0_DIR"] = str(tmp_path_factory.mktemp("mem0"))
     os.environ.pop("MEM0_API_KEY", None)
 
 
 @pytest.fixture
-def mem0(_folder_of_mem0: None) -> Iterator[Mem0Server]:
-    """A server of mem0's platform that remembers nothing yet; it takes the key ``sk-canary``."""
+def mem0(_mem0_folder: None) -> Iterator[Mem0Server]:
+    """A server of mem0's platform API without memories. It accepts the key ``sk-canary``."""
     with mem0_server("sk-canary") as server:
         yield server
 
@@ -99,8 +99,8 @@ def running_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisSer
 
 @pytest.fixture
 def redis(running_redis: RedisServer) -> RedisServer:
-    """A Redis server with nothing in it."""
-    if not running_redis.runs:
+    """An empty Redis server."""
+    if not running_redis.is_running:
         running_redis.start()
     running_redis.flush()
     return running_redis
@@ -108,19 +108,19 @@ def redis(running_redis: RedisServer) -> RedisServer:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    """A PostgreSQL server of this process's own, for tests that end it or look into it."""
+    """A PostgreSQL server for this process only, for tests that stop it or inspect it."""
     with PostgresServer(VERSIONS[-1]) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def databases(request: pytest.FixtureRequest) -> Iterator[Databases]:
-    """Databases of the server that ``CLEW_TEST_POSTGRES`` names, else of this process's own."""
-    given = os.environ.get("CLEW_TEST_POSTGRES")
-    if given:
-        found = Databases(given)
-        yield found
-        found.drop()
+    """Databases of the server that ``CLEW_TEST_POSTGRES`` names, or else of the server of this process."""
+    url = os.environ.get("CLEW_TEST_POSTGRES")
+    if url:
+        databases = Databases(url)
+        yield databases
+        databases.drop()
     else:
         server: PostgresServer = request.getfixturevalue("postgres_server")
         yield server.databases

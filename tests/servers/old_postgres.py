@@ -1,4 +1,4 @@
-"""A server that speaks PostgreSQL's protocol as far as to say which version it is."""
+"""A server that speaks just enough of PostgreSQL's protocol to report an old version."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _GSS = struct.pack(">II", 8, 80_877_104)
 
 @contextmanager
 def server_of_version(version: str) -> Iterator[int]:
-    """The port of a server that lets everybody in, says its version and does nothing more."""
-    said = b"server_version\0" + version.encode() + b"\0"
-    greeting = _message(b"R", struct.pack(">I", 0)) + _message(b"S", said) + _message(b"Z", b"I")
+    """The port of a server that accepts every user and reports the version. It executes nothing."""
+    parameter = b"server_version\0" + version.encode() + b"\0"
+    greeting = _message(b"R", struct.pack(">I", 0)) + _message(b"S", parameter) + _message(b"Z", b"I")
 
     def answer(client: socket.socket) -> None:
         with client, suppress(OSError):
             while client.recv(4_096) in (_SSL, _GSS):
                 client.sendall(b"N")
             client.sendall(greeting)
-            client.recv(4_096)  # until the client has gone
+            client.recv(4_096)  # until the client disconnects
 
     def serve() -> None:
         with suppress(OSError):

@@ -1,7 +1,7 @@
-"""A pooler before a PostgreSQL server: each transaction of a client gets another session of the server's.
+"""A connection pooler in front of a PostgreSQL server: each transaction of a client gets another server session.
 
-So does PgBouncer in transaction mode. What a client leaves behind in a session, as a setting or a prepared statement,
-the next transaction does not find, or finds of somebody else's.
+PgBouncer does the same in transaction mode. A client's settings and prepared statements stay in the session, so its
+next transaction does not see them, and may see those of another client.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OPEN_TRANSACTION = (b"T", b"E")
 
 
 class PoolingProxy:
-    """Listens until the block ends; ``sessions`` sessions serve all clients. The server trusts whoever comes."""
+    """Listens until the block ends. All clients share ``sessions`` sessions. The server must trust all users."""
 
     def __init__(self, port: int, user: str, database: str, sessions: int = 2) -> None:
         self._server = port
@@ -33,7 +33,7 @@ class PoolingProxy:
 
     def __enter__(self) -> Self:
         for _ in range(self._count):
-            self._sessions.put(self._session())
+            self._sessions.put(self._open_session())
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
         self._thread = threading.Thread(target=self._accept, daemon=True)
@@ -50,8 +50,8 @@ class PoolingProxy:
                 each.shutdown(socket.SHUT_RDWR)
             each.close()
 
-    def _session(self) -> _Peer:
-        """A new session, with the greeting that every client is given."""
+    def _open_session(self) -> _Peer:
+        """Open a session, and record the greeting, which is the same for every client."""
         server = _Peer(socket.create_connection(("127.0.0.1", self._server)))
         self._sockets.append(server.socket)
         server.socket.sendall(struct.pack(">i", len(self._startup) + 4) + self._startup)
@@ -76,40 +76,40 @@ class PoolingProxy:
             client.socket.sendall(self._greeting)
             while (first := client.receive()) and not first.startswith(b"X"):
                 server = self._sessions.get()
-                if self._carry(client, server, first):
+                if self._relay(client, server, first):
                     self._sessions.put(server)
                 else:
-                    # The client went in the middle of its transaction: it ends with its session.
+                    # The client disconnected during its transaction: closing the session ends it.
                     server.socket.close()
-                    self._sessions.put(self._session())
+                    self._sessions.put(self._open_session())
         client.socket.close()
 
-    def _carry(self, client: _Peer, server: _Peer, first: bytes) -> bool:
-        """Carry messages to and fro until a transaction has ended; False when the client goes before."""
+    def _relay(self, client: _Peer, server: _Peer, first: bytes) -> bool:
+        """Relay messages until the transaction ends; False if the client disconnects first."""
         self.transactions += 1
         sent = first
-        due = 0
+        pending = 0
         while True:
-            due += client.ends(sent)
+            pending += client.transaction_ends(sent)
             server.socket.sendall(sent)
             sent = b""
             while not sent:
                 readable, _, _ = select.select([client.socket, server.socket], [], [])
                 if server.socket in readable:
-                    answered = server.receive()
-                    if not answered:
+                    reply = server.receive()
+                    if not reply:
                         return False
-                    due -= server.ends(answered)
+                    pending -= server.transaction_ends(reply)
                     with suppress(OSError):
-                        client.socket.sendall(answered)
-                    if not due and not server.in_transaction:
+                        client.socket.sendall(reply)
+                    if not pending and not server.in_transaction:
                         return True
                 elif not (sent := client.receive()) or sent.startswith(b"X"):
                     return False
 
 
 class _Peer:
-    """One end of a connection, whose messages are followed as they pass."""
+    """One side of a proxied connection. It tracks the messages that pass."""
 
     def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
@@ -117,19 +117,19 @@ class _Peer:
         self.in_transaction = False
 
     def startup(self) -> int:
-        """Read what a client begins with; its code."""
-        (length,) = struct.unpack(">i", self._exactly(4))
-        (code,) = struct.unpack(">i", self._exactly(length - 4)[:4])
+        """Read the client's startup message and return its code."""
+        (length,) = struct.unpack(">i", self._receive_exactly(4))
+        (code,) = struct.unpack(">i", self._receive_exactly(length - 4)[:4])
         return int(code)
 
     def receive(self) -> bytes:
-        """What comes next, nothing at the end."""
+        """The next bytes; nothing at the end of the connection."""
         with suppress(ConnectionError):
             return self.socket.recv(65_536)
         return b""
 
-    def ends(self, passed: bytes) -> int:
-        """How many messages among these have one for an answer that says how the transaction stands, or are one."""
+    def transaction_ends(self, passed: bytes) -> int:
+        """The number of messages that request the transaction status (Query, Sync) or report it (ReadyForQuery)."""
         data, count = self._left + passed, 0
         while len(data) >= 5 and len(data) > (length := int.from_bytes(data[1:5])):
             kind, body, data = data[:1], data[5 : 1 + length], data[1 + length :]
@@ -139,11 +139,11 @@ class _Peer:
         self._left = data
         return count
 
-    def _exactly(self, count: int) -> bytes:
-        found = b""
-        while len(found) < count:
-            more = self.socket.recv(count - len(found))
+    def _receive_exactly(self, count: int) -> bytes:
+        received = b""
+        while len(received) < count:
+            more = self.socket.recv(count - len(received))
             if not more:
                 raise ConnectionError
-            found += more
-        return found
+            received += more
+        return received

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests: on loopback, durable as shipped, and a database of its own for each test."""
+"""A PostgreSQL server for the tests: on loopback, with default durability, and a new database for each test."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ VERSIONS = (16, 18)
 UNPRIVILEGED = [sys.executable, "-I", "-S", unprivileged.__file__]
 OWNER = "clew_tests"
 
-# A role that must say this; the owner of the databases need not, as each connection would wait for the hashing.
+# This role needs the password. The owner of the databases needs none, because hashing slows each connection down.
 GUARDED = "clew_guarded"
-PASSWORD = "zq7-canary-51ce"  # noqa: S105 - of a server that only this machine reaches, for as long as a test runs
+PASSWORD = "zq7-canary-51ce"  # noqa: S105 - for a temporary server that only this machine can reach
 
 ACCESS = f"""\
 host all {GUARDED} 127.0.0.1/32 scram-sha-256
@@ -39,25 +39,25 @@ host replication all 127.0.0.1/32 trust
 """
 
 SETTINGS = {
-    # Nothing of a killed server is to stay behind in the machine's shared memory.
+    # A killed server must leave nothing in the machine's shared memory.
     "dynamic_shared_memory_type": "mmap",
     "shared_buffers": "64MB",
     "max_connections": "200",
-    # Statistics are gathered in transactions, and a reader stops below any that is open.
+    # Autovacuum opens transactions, and a reader stops before any open transaction.
     "autovacuum": "off",
     "listen_addresses": "127.0.0.1",
-    # The path of a socket must be short, and that of the folder may be long.
+    # A socket's path must be short, but the folder's path may be long.
     "unix_socket_directories": "",
 }
 
-# Somebody else may take a port between its being chosen and the server's listening on it.
+# Another process may take the port before the server listens on it.
 TRIES = 5
 
 _numbers = count()
 
 
 class PostgresServer:
-    """Runs until the block ends, or until this process does. ``kill`` ends it at once; ``start`` begins it again."""
+    """Runs until the block or this process ends. ``kill`` stops it at once; ``start`` starts it again."""
 
     def __init__(self, version: int) -> None:
         self.version = version
@@ -70,12 +70,12 @@ class PostgresServer:
     def __enter__(self) -> Self:
         try:
             self._make()
-            for left in reversed(range(TRIES)):
+            for tries_left in reversed(range(TRIES)):
                 self.port = _free_port()
                 try:
                     self.start()
                 except RuntimeError:
-                    if not left:
+                    if not tries_left:
                         raise
                 else:
                     break
@@ -88,16 +88,16 @@ class PostgresServer:
 
     def __exit__(self, *_: object) -> None:
         if self._process is not None:
-            # At once, but it takes its shared memory with it.
+            # This signal stops the server at once, but still lets it free its shared memory.
             self._end(signal.SIGQUIT)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def url(self, database: str = "postgres", user: str = OWNER, password: str = "") -> str:
-        """The URL of one of its databases."""
+        """The URL of one of the server's databases."""
         return f"postgresql://{user}{password and ':' + password}@127.0.0.1:{self.port}/{database}"
 
     def start(self) -> None:
-        """Start it on its port, with what it holds."""
+        """Start the server on its port, with its existing data."""
         process = ServerProcess(
             self._command("postgres", "-D", self.data, "-p", self.port),
             ready="database system is ready to accept .*connections",
@@ -107,11 +107,11 @@ class PostgresServer:
         self._process = process.__enter__()
 
     def kill(self) -> None:
-        """End it with SIGKILL, in the middle of whatever it does."""
+        """Stop the server with SIGKILL."""
         self._end(signal.SIGKILL)
 
     def ask(self, statement: str) -> list[tuple[Any, ...]]:
-        """The answer to a statement, in its first database."""
+        """Run a statement in the default database and return its rows."""
         return ask(self.url(), statement)
 
     def database(self) -> AbstractContextManager[str]:
@@ -129,7 +129,7 @@ class PostgresServer:
         self.ask(f"CREATE ROLE {GUARDED} LOGIN PASSWORD '{PASSWORD}'")
 
     def _run(self, program: str, *options: object) -> None:
-        """Run one of the programs on the folders, which are the user's that it runs as."""
+        """Run one of PostgreSQL's programs as the user that owns the data folder."""
         if os.geteuid() == 0:
             user = unprivileged.user()
             os.chown(self.data, user.pw_uid, user.pw_gid)
@@ -153,14 +153,14 @@ class PostgresServer:
 
 
 class Standby(PostgresServer):
-    """A server that follows another by streaming replication, and is read meanwhile, until it is promoted."""
+    """A server that follows another one by streaming replication. It is read-only until it is promoted."""
 
     def __init__(self, primary: PostgresServer) -> None:
         super().__init__(primary.version)
         self._primary = primary
 
     def promote(self) -> None:
-        """Let it follow nobody any more, and be written to."""
+        """Stop following the primary, and accept writes."""
         assert self.ask("SELECT pg_promote(true, 60)") == [(True,)]
 
     def _make(self) -> None:
@@ -168,18 +168,18 @@ class Standby(PostgresServer):
         self._run("pg_basebackup", "-d", self._primary.url(), *options)
 
     def _fill(self) -> None:
-        """Nothing: it has what the other has."""
+        """Do nothing: the server has the data of the primary."""
 
 
 @cache
 def reachable(programs: Path) -> Path:
-    """The folder of the programs, or of a copy if the user that runs them cannot reach it, as below root's home."""
+    """The folder of the programs, or of a copy if their user cannot enter the folder, for example in root's home."""
     if _can("-x", programs / "postgres"):
         return programs
     copy = open_folder("clew-postgres-programs-")
     atexit.register(shutil.rmtree, copy, ignore_errors=True)
     package = programs.parent.parent
-    # The programs look for their libraries in this folder of the wheel, by a path relative to their own.
+    # The programs find their libraries in the wheel's second folder, by a relative path.
     for folder in (programs.parent, package.with_name(f"{package.name}.libs")):
         target = copy / folder.relative_to(package.parent)
         shutil.copytree(folder, target, symlinks=True, copy_function=_link_or_copy)
@@ -190,7 +190,7 @@ def reachable(programs: Path) -> Path:
 
 
 def open_folder(prefix: str) -> Path:
-    """A new temporary folder that the user of the programs can enter, though TMPDIR may be closed to that user."""
+    """A new temporary folder that the user of the programs can enter, even if that user cannot enter TMPDIR."""
     for parent in (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm"):  # noqa: S108 - mkdtemp chooses a new name
         if not os.access(parent, os.W_OK | os.X_OK):
             continue
@@ -199,17 +199,17 @@ def open_folder(prefix: str) -> Path:
         if _can("-x", folder):
             return folder
         folder.rmdir()
-    message = f"{unprivileged.user().pw_name}, who runs PostgreSQL, can enter no temporary folder. Set TMPDIR to one."
+    message = f"PostgreSQL's user {unprivileged.user().pw_name} can enter no temporary folder. Set TMPDIR to one."
     raise RuntimeError(message)
 
 
 def _can(test: str, path: Path) -> bool:
-    """Whether the user of the programs passes a test of the shell on a path."""
+    """Whether a test of the shell on a path is true for the user of the programs."""
     return subprocess.run([*UNPRIVILEGED, "/bin/sh", "-c", f'test {test} "$0"', str(path)], check=False).returncode == 0
 
 
 def _link_or_copy(source: str, target: str) -> None:
-    """A link takes no space. A copy is made across file systems, and of a file that only its owner can read."""
+    """Link the file, which needs no space. Copy it to another file system, or if only its owner can read it."""
     mode = os.stat(source).st_mode  # noqa: PTH116 - shutil gives strings
     if mode & stat.S_IROTH:
         with suppress(OSError):
@@ -220,14 +220,14 @@ def _link_or_copy(source: str, target: str) -> None:
 
 
 def ask(url: str, statement: str) -> list[tuple[Any, ...]]:
-    """The answer to a statement."""
+    """Run a statement and return its rows."""
     with psycopg.connect(url, autocommit=True) as connection:
         cursor = connection.execute(statement.encode())
         return cursor.fetchall() if cursor.description else []
 
 
 class Databases:
-    """Empty databases of a server. Making and dropping one takes longer than most tests, so they are used again."""
+    """Empty databases of a server. They are reused: to create and drop one takes longer than most tests."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -239,13 +239,13 @@ class Databases:
         name = self._spare.pop() if self._spare else self._make()
         url = urlunsplit(urlsplit(self._url)._replace(path=f"/{name}"))
         yield url
-        # Not after an error: who looks for its cause finds it as it was left.
+        # Not after an error: the database keeps its data for debugging.
         end_sessions(url)
         ask(url, "DROP SCHEMA public CASCADE; CREATE SCHEMA public; GRANT USAGE ON SCHEMA public TO public")
         self._spare.append(name)
 
     def drop(self) -> None:
-        """Remove those that nobody uses."""
+        """Drop the databases that are not in use."""
         while self._spare:
             ask(self._url, f"DROP DATABASE {self._spare.pop()} WITH (FORCE)")
 
@@ -256,9 +256,9 @@ class Databases:
 
 
 def end_sessions(url: str) -> None:
-    """Cut every other connection to the database."""
+    """Close all other connections to the database."""
     others = "datname = current_database() AND pid <> pg_backend_pid()"
-    ask(url, f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE {others}")  # noqa: S608 - of constants
+    ask(url, f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE {others}")  # noqa: S608 - built from constants
 
 
 def _free_port() -> int:

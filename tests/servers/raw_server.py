@@ -1,4 +1,4 @@
-"""An HTTP server that says what a test tells it to, byte by byte, and keeps what it was sent."""
+"""An HTTP server that sends scripted replies, byte by byte, and records the requests."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any, Self
 
 
 class Step(Enum):
-    """What a server may do beside saying something."""
+    """A step of a reply that sends nothing."""
 
     CUT = "reset the connection"
-    STALL = "say nothing more until the client has gone"
+    STALL = "send nothing more until the client disconnects"
 
 
 CUT, STALL = Step.CUT, Step.STALL
@@ -23,14 +23,14 @@ CUT, STALL = Step.CUT, Step.STALL
 
 @dataclass(frozen=True)
 class Reply:
-    """A reply: what is said and done, in order, once the request is there."""
+    """A reply: the steps after a request has arrived, in order. Bytes are sent as they are."""
 
     steps: tuple[bytes | Step, ...]
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request as it came."""
+    """A received request."""
 
     method: str
     path: str
@@ -42,23 +42,23 @@ class Request:
 
 
 def whole(value: object, *, status: int = 200, headers: dict[str, str] | None = None) -> Reply:
-    """A reply of JSON, or of bytes that are none."""
+    """A complete reply of JSON, or of bytes that are not JSON."""
     body = value if isinstance(value, bytes) else json.dumps(value).encode()
     return Reply((_head(status, {"content-length": str(len(body)), **(headers or {})}), body))
 
 
 def stream(*events: object, end: Step | None = None, done: bool = True) -> Reply:
-    """A reply of server-sent events: values as JSON, bytes as they are; then ``end``, or a clean end."""
-    said = [each if isinstance(each, bytes | Step) else f"data: {json.dumps(each)}\n\n".encode() for each in events]
+    """A reply of server-sent events: values as JSON, bytes unchanged. It ends with ``end``, or cleanly."""
+    parts = [each if isinstance(each, bytes | Step) else f"data: {json.dumps(each)}\n\n".encode() for each in events]
     if done and end is None:
-        said.append(b"data: [DONE]\n\n")
+        parts.append(b"data: [DONE]\n\n")
     head = _head(200, {"content-type": "text/event-stream", "transfer-encoding": "chunked"})
-    pieces = [each if isinstance(each, Step) else b"%x\r\n%s\r\n" % (len(each), each) for each in said]
+    pieces = [each if isinstance(each, Step) else b"%x\r\n%s\r\n" % (len(each), each) for each in parts]
     return Reply((head, *pieces, b"0\r\n\r\n" if end is None else end))
 
 
 def _head(status: int, headers: dict[str, str]) -> bytes:
-    lines = [f"HTTP/1.1 {status} So", *(f"{name}: {value}" for name, value in headers.items())]
+    lines = [f"HTTP/1.1 {status} Status", *(f"{name}: {value}" for name, value in headers.items())]
     if "content-type" not in headers:
         lines.append("content-type: application/json")
     return "\r\n".join([*lines, "", ""]).encode()
@@ -66,9 +66,9 @@ def _head(status: int, headers: dict[str, str]) -> bytes:
 
 @dataclass
 class RawServer:
-    """Gives its ``replies`` one after the other; ``gone`` is set when a client leaves a stalled one.
+    """Sends its ``replies`` in order. ``gone`` is set when a client disconnects from a stalled reply.
 
-    ``connections`` is how many were made so far.
+    ``connections`` is the number of connections so far.
     """
 
     replies: deque[Reply] = field(default_factory=deque)
@@ -86,23 +86,23 @@ class RawServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._over.set)
+        self._loop.call_soon_threadsafe(self._ended.set)
         self._thread.join()
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/v1"
 
-    def will(self, *replies: Reply) -> None:
+    def add_replies(self, *replies: Reply) -> None:
         self.replies.extend(replies)
 
     async def _serve(self, ready: threading.Event) -> None:
-        self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
+        self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
         self._writers: set[asyncio.StreamWriter] = set()
         server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         self.port = server.sockets[0].getsockname()[1]
         ready.set()
-        await self._over.wait()
+        await self._ended.wait()
         server.close()
         for writer in self._writers:
             writer.transport.abort()
@@ -114,7 +114,7 @@ class RawServer:
         try:
             while (request := await _read(reader)) is not None:
                 self.requests.append(request)
-                if not await self._say(self.replies.popleft(), reader, writer):
+                if not await self._send(self.replies.popleft(), reader, writer):
                     break
         except ConnectionError:
             self.gone.set()
@@ -122,7 +122,7 @@ class RawServer:
             self._writers.discard(writer)
             writer.close()
 
-    async def _say(self, reply: Reply, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def _send(self, reply: Reply, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         for step in reply.steps:
             if step is CUT:
                 writer.transport.abort()
@@ -132,7 +132,7 @@ class RawServer:
                 await reader.read()
                 self.gone.set()
                 return False
-            writer.write(step)  # type: ignore[arg-type]  # no step is left
+            writer.write(step)  # type: ignore[arg-type]  # all other steps are bytes
             await writer.drain()
         return True
 

@@ -1,4 +1,4 @@
-"""A Redis server of the tests: with a password, on a port of this machine, keeping nothing when it is killed."""
+"""A Redis server for the tests: with a password, on loopback, without persistence."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import redis
 from tests.servers.installation import redis as redis_program
 from tests.servers.server_process import ServerProcess
 
-# No letter of it is in anything else that a test looks through.
-PASSWORD = "zq7-canary-0f3a"  # noqa: S105 - of a server that only this machine reaches, for as long as a test runs
+# A text that occurs nowhere else, so that tests can search for it.
+PASSWORD = "zq7-canary-0f3a"  # noqa: S105 - for a temporary server that only this machine can reach
 
-# Somebody else may take a port between its being chosen and Redis' listening on it.
+# Another process may take the port before Redis listens on it.
 TRIES = 5
 
 
 class RedisServer:
-    """Runs until the block ends. ``kill`` ends it at once, and ``start`` begins it anew, empty, on the same port."""
+    """Runs until the block ends. ``kill`` stops it at once; ``start`` starts it again, empty, on the same port."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -27,48 +27,48 @@ class RedisServer:
         self._process: ServerProcess | None = None
 
     def __enter__(self) -> Self:
-        for left in reversed(range(TRIES)):
+        for tries_left in reversed(range(TRIES)):
             self.port = _free_port()
             try:
                 self.start()
             except RuntimeError:
-                if not left:
+                if not tries_left:
                     raise
             else:
                 break
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self.runs:
+        if self.is_running:
             self.kill()
 
     @property
-    def runs(self) -> bool:
+    def is_running(self) -> bool:
         return self._process is not None
 
     @property
     def url(self) -> str:
-        """With the password."""
+        """The URL, including the password."""
         return f"redis://:{PASSWORD}@127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
         command = [redis_program(), "--port", str(self.port), "--bind", "127.0.0.1", "--requirepass", PASSWORD]
-        keeps_nothing = ["--save", "", "--appendonly", "no", "--dir", str(self.folder)]
-        process = ServerProcess([*command, *keeps_nothing], ready="Ready to accept connections", port=self.port)
+        no_persistence = ["--save", "", "--appendonly", "no", "--dir", str(self.folder)]
+        process = ServerProcess([*command, *no_persistence], ready="Ready to accept connections", port=self.port)
         self._process = process.__enter__()
 
     def kill(self) -> None:
-        """End it with SIGKILL: what it held is gone."""
+        """Stop the server with SIGKILL. Its data is lost."""
         process, self._process = self._process, None
         if process is not None:
             process.__exit__()
 
     def flush(self) -> None:
-        """Empty it."""
+        """Delete all keys."""
         self.ask("FLUSHALL")
 
     def ask(self, *words: str | int) -> Any:
-        """The answer to a command."""
+        """Run a command and return its answer."""
         with redis.Redis(host="127.0.0.1", port=self.port, password=PASSWORD, decode_responses=True) as client:
             return client.execute_command(*words)
 

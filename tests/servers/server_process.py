@@ -1,4 +1,4 @@
-"""A server in a process of its own: started on a free port, stopped for certain."""
+"""A server in another process: starts on a free port, and always stops."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import IO, Any, Self
 
-KEEPER = Path(__file__).with_name("keeper.py")
+WATCHDOG = Path(__file__).with_name("watchdog.py")
 
-# Seconds. A busy machine starts slowly; a server that says nothing for so long has failed.
+# Seconds until a server that has not announced its port has failed. A busy machine starts slowly.
 PATIENCE = 120
 
-# A server gets no settings of the shell, so that it starts alike everywhere and holds no key of anybody.
+# A server inherits only these variables, so that it starts the same everywhere and sees no keys.
 INHERITED = ("HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "SYSTEMROOT", "TMPDIR")
 
 
 class ServerProcess:
-    """A command that serves until the block ends, or until this process does, killed or not.
+    """A command that serves until the block or this process ends, even if the process is killed.
 
     Args:
-        command: what to run; it listens on a port that the system chooses, and prints a line that says which.
-        ready: what that line contains; its first group is the port.
-        port: of a command that is told its port, and whose line says none.
-        environment: variables beside those of `INHERITED`.
-        folder: where it runs; as it is here, if None.
+        command: the command to run. It listens on a port that the system chooses, and prints a line with that port.
+        ready: a pattern that the line matches. Its first group is the port.
+        port: the port, for a command that gets its port as an option and does not print it.
+        environment: variables in addition to `INHERITED`.
+        folder: the working directory; this process's if None.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class ServerProcess:
     ) -> None:
         self.command = [str(word) for word in command]
         self.port = 0
-        self._given_port = port
+        self._known_port = port
         self._ready = re.compile(ready)
         self._environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
         self._environment |= environment or {}
@@ -53,15 +53,15 @@ class ServerProcess:
         self._announced: Future[int] = Future()
 
     def __enter__(self) -> Self:
-        # -I and -S: the keeper needs no site-packages, and starts faster without.
+        # With -I and -S, the watchdog starts faster, because it needs no site-packages.
         self._process: subprocess.Popen[bytes] = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(KEEPER), *self.command],
+            [sys.executable, "-I", "-S", str(WATCHDOG), *self.command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env=self._environment,
             cwd=self._folder,
-            start_new_session=True,  # Ctrl-C is for the tests, which then stop their servers
+            start_new_session=True,  # Ctrl-C goes to the tests, which then stop their servers
         )
         self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
         self._reader.start()
@@ -81,7 +81,7 @@ class ServerProcess:
         self._process.stdout.close()
 
     def wait(self) -> None:
-        """Until the command has ended by itself."""
+        """Wait until the command ends by itself."""
         self._process.wait(PATIENCE)
 
     @property
@@ -91,16 +91,16 @@ class ServerProcess:
 
     @property
     def last_lines(self) -> str:
-        """What the server has printed last."""
+        """The last lines that the server printed."""
         return "\n".join(self._last_lines)
 
     def _read(self, output: IO[Any]) -> None:
-        # To the end, because a server whose pipe is full stands still.
+        # Reads to the end, because a full pipe blocks the server.
         for raw in output:
             line = raw.decode("utf-8", errors="replace").rstrip()
             self._last_lines.append(line)
-            if not self._announced.done() and (found := self._ready.search(line)):
-                self._announced.set_result(self._given_port or int(found[1]))
+            if not self._announced.done() and (match := self._ready.search(line)):
+                self._announced.set_result(self._known_port or int(match[1]))
         if not self._announced.done():
-            said = f"{self.command[0]} ended before it served. It said:\n{self.last_lines}"
-            self._announced.set_exception(RuntimeError(said))
+            message = f"{self.command[0]} ended before it served. Its output:\n{self.last_lines}"
+            self._announced.set_exception(RuntimeError(message))

@@ -1,7 +1,7 @@
-"""A server of the Responses and Conversations APIs that keeps state, for machines where ogx cannot run.
+"""A stateful server of the Responses and Conversations APIs, for machines where ogx cannot run.
 
-A script: ``python stateful_responses.py URL`` serves on a free port, and has the server at the URL answer. What it
-keeps is in its memory. Standard library only, so that any Python runs it.
+Run it as a script: ``python stateful_responses.py URL`` serves on a free port, and forwards requests to the server at
+the URL. Its state is in memory. It uses only the standard library, so any Python can run it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Json = dict[str, Any]
 
 
 class RefusedError(Exception):
-    """A request that is answered with an error in OpenAI's form."""
+    """The server answers a request with this error, in OpenAI's form."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -33,7 +33,7 @@ class RefusedError(Exception):
 
 @dataclass
 class Conversation:
-    """Items that come and stay, in sequence."""
+    """A conversation: its items are in order."""
 
     created_at: int
     metadata: Json
@@ -41,31 +41,31 @@ class Conversation:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A response, and everything that the model saw for it."""
+class StoredResponse:
+    """A response, and its complete input."""
 
     response: Json
-    seen: list[Json]
+    input: list[Json]
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What one request asks: the new items, what comes before them, and where the answer goes."""
+    """A request: its new items, the items before them, and the conversation that stores the answer."""
 
     body: Json
     new: list[Json]
     before: list[Json]
     conversation: str | None
 
-    def asked(self) -> Json:
-        """The request to the server that answers, which keeps no state."""
-        ours = ("previous_response_id", "conversation", "store")
-        return {name: value for name, value in self.body.items() if name not in ours} | {
+    def stateless_request(self) -> Json:
+        """The request to the upstream server, which is stateless."""
+        stateful = ("previous_response_id", "conversation", "store")
+        return {name: value for name, value in self.body.items() if name not in stateful} | {
             "input": self.before + self.new
         }
 
-    def told(self, response: Json) -> Json:
-        """The answer as the client gets it."""
+    def client_response(self, response: Json) -> Json:
+        """The response as the client receives it."""
         conversation = {"id": self.conversation} if self.conversation else None
         previous = self.body.get("previous_response_id")
         stored = self.body.get("store", True)
@@ -73,15 +73,15 @@ class Turn:
 
 
 class State:
-    """All responses and conversations; its methods may be called from several threads."""
+    """All responses and conversations. Its methods are thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._responses: dict[str, Kept] = {}
+        self._responses: dict[str, StoredResponse] = {}
         self._conversations: dict[str, Conversation] = {}
 
     def turn(self, body: Json) -> Turn:
-        """What the request asks; refuses ids that are not there."""
+        """Read a request. Refuses ids that do not exist."""
         previous, conversation = body.get("previous_response_id"), body.get("conversation")
         if previous and conversation:
             raise RefusedError(400, "previous_response_id and conversation exclude each other.")
@@ -89,41 +89,41 @@ class State:
         with self._lock:
             before: list[Json] = []
             if previous:
-                kept = self._response(previous)
-                before = [*kept.seen, *kept.response["output"]]
+                stored = self._response(previous)
+                before = [*stored.input, *stored.response["output"]]
             elif key:
                 before = list(self._conversation(key).items)
-        given = body.get("input", [])
-        items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+        new = body.get("input", [])
+        items = [{"role": "user", "content": new}] if isinstance(new, str) else new
         return Turn(body, [_item(item) for item in items], before, key)
 
-    def keep(self, turn: Turn, response: Json) -> None:
-        """Keep the finished response, as the request wants it."""
+    def store(self, turn: Turn, response: Json) -> None:
+        """Store the finished response, if the request asks for it."""
         with self._lock:
             if turn.body.get("store", True):
-                self._responses[response["id"]] = Kept(response, [*turn.before, *turn.new])
+                self._responses[response["id"]] = StoredResponse(response, [*turn.before, *turn.new])
             if turn.conversation:
                 self._conversation(turn.conversation).items.extend([*turn.new, *response["output"]])
 
     def response(self, key: str) -> Json:
-        """A kept response."""
+        """A stored response."""
         with self._lock:
             return self._response(key).response
 
     def input_items(self, key: str, query: Json) -> Json:
-        """A page of what the model saw for a response."""
+        """A page of the input of a response."""
         with self._lock:
-            return _page(self._response(key).seen, query)
+            return _page(self._response(key).input, query)
 
     def delete_response(self, key: str) -> Json:
-        """Forget a response; those that follow it keep what they saw."""
+        """Delete a response. Later responses keep their input."""
         with self._lock:
             self._response(key)
             del self._responses[key]
         return {"id": key, "object": "response", "deleted": True}
 
     def start_conversation(self, body: Json) -> Json:
-        """Make a conversation, of the items that are given."""
+        """Create a conversation from the given items."""
         key = f"conv_{uuid.uuid4().hex}"
         items = [_item(item) for item in body.get("items") or []]
         with self._lock:
@@ -131,20 +131,20 @@ class State:
         return self.conversation(key)
 
     def conversation(self, key: str) -> Json:
-        """What a conversation is, without its items."""
+        """A conversation without its items."""
         with self._lock:
-            found = self._conversation(key)
-        return {"id": key, "object": "conversation", "created_at": found.created_at, "metadata": found.metadata}
+            stored = self._conversation(key)
+        return {"id": key, "object": "conversation", "created_at": stored.created_at, "metadata": stored.metadata}
 
     def delete_conversation(self, key: str) -> Json:
-        """Forget a conversation."""
+        """Delete a conversation."""
         with self._lock:
             self._conversation(key)
             del self._conversations[key]
         return {"id": key, "object": "conversation.deleted", "deleted": True}
 
     def items(self, key: str, query: Json) -> Json:
-        """A page of a conversation."""
+        """A page of a conversation's items."""
         with self._lock:
             return _page(self._conversation(key).items, query)
 
@@ -162,13 +162,13 @@ class State:
             return items[_index(items, item)]
 
     def delete_item(self, key: str, item: str) -> Json:
-        """Take one item out of a conversation."""
+        """Delete one item of a conversation."""
         with self._lock:
             items = self._conversation(key).items
             del items[_index(items, item)]
         return self.conversation(key)
 
-    def _response(self, key: str) -> Kept:
+    def _response(self, key: str) -> StoredResponse:
         if key not in self._responses:
             raise RefusedError(404, f"Response with id '{key}' not found.")
         return self._responses[key]
@@ -180,14 +180,14 @@ class State:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """The routes, over one state and one server that answers."""
+    """The routes. The state is shared, and another server answers."""
 
     protocol_version = "HTTP/1.1"
     state = State()
-    answering = ""
+    upstream = ""
 
     def do_GET(self) -> None:
-        """Serve what is kept."""
+        """Return stored objects."""
         self._serve(
             {
                 r"/v1/responses/([^/]+)": self.state.response,
@@ -199,7 +199,7 @@ class Handler(BaseHTTPRequestHandler):
         )
 
     def do_DELETE(self) -> None:
-        """Forget what is kept."""
+        """Delete stored objects."""
         self._serve(
             {
                 r"/v1/responses/([^/]+)": self.state.delete_response,
@@ -209,7 +209,7 @@ class Handler(BaseHTTPRequestHandler):
         )
 
     def do_POST(self) -> None:
-        """Make a response, a conversation or items."""
+        """Create a response, a conversation or items."""
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
         self._serve(
             {
@@ -220,7 +220,7 @@ class Handler(BaseHTTPRequestHandler):
         )
 
     def log_message(self, *_: object) -> None:
-        """Keep silent: what a server prints is for its start and its faults."""
+        """Print nothing: the output is only for the start and for faults."""
 
     @property
     def _query(self) -> Json:
@@ -229,16 +229,16 @@ class Handler(BaseHTTPRequestHandler):
     def _serve(self, routes: dict[str, Any]) -> None:
         try:
             result = self._answer(routes, urllib.parse.urlsplit(self.path).path)
-            if result is not None:  # else it has been sent
+            if result is not None:  # otherwise the response was already sent
                 self._send(200, json.dumps(result).encode())
         except RefusedError as error:
-            told = {"error": {"message": str(error), "type": "invalid_request_error", "param": None, "code": None}}
-            self._send(error.status, json.dumps(told).encode())
+            content = {"error": {"message": str(error), "type": "invalid_request_error", "param": None, "code": None}}
+            self._send(error.status, json.dumps(content).encode())
 
     def _answer(self, routes: dict[str, Any], path: str) -> Any:
         for pattern, answer in routes.items():
-            if found := re.fullmatch(pattern, path):
-                return answer(*found.groups())
+            if match := re.fullmatch(pattern, path):
+                return answer(*match.groups())
         raise RefusedError(404, f"There is no {self.command} {path}.")
 
     def _send(self, status: int, body: bytes, headers: Json | None = None) -> None:
@@ -250,8 +250,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def _respond(self, body: Json) -> Json | None:
         turn = self.state.turn(body)
-        with contextlib.closing(http.client.HTTPConnection(self.answering, timeout=120)) as connection:
-            connection.request("POST", "/v1/responses", json.dumps(turn.asked()), {"Content-Type": "application/json"})
+        with contextlib.closing(http.client.HTTPConnection(self.upstream, timeout=120)) as connection:
+            connection.request(
+                "POST", "/v1/responses", json.dumps(turn.stateless_request()), {"Content-Type": "application/json"}
+            )
             answer = connection.getresponse()
             if answer.status != http.client.OK:
                 wait = {name: value for name, value in answer.getheaders() if name.lower() == "retry-after"}
@@ -260,8 +262,8 @@ class Handler(BaseHTTPRequestHandler):
             if body.get("stream"):
                 self._stream(turn, answer)
                 return None
-            response = turn.told(json.loads(answer.read()))
-            self.state.keep(turn, response)
+            response = turn.client_response(json.loads(answer.read()))
+            self.state.store(turn, response)
             return response
 
     def _stream(self, turn: Turn, answer: http.client.HTTPResponse) -> None:
@@ -272,14 +274,14 @@ class Handler(BaseHTTPRequestHandler):
         try:
             for event in _events(answer):
                 if "response" in event:
-                    event["response"] = turn.told(event["response"])
+                    event["response"] = turn.client_response(event["response"])
                 if event["type"] == "response.completed":
-                    self.state.keep(turn, event["response"])
+                    self.state.store(turn, event["response"])
                 data = f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
             self.wfile.write(b"0\r\n\r\n")
         except (http.client.HTTPException, OSError):
-            self.close_connection = True  # cut there or left here, the stream has no end
+            self.close_connection = True  # the server or the client closed its connection, so the stream has no end
 
 
 def _events(answer: http.client.HTTPResponse) -> Iterator[Json]:
@@ -288,9 +290,9 @@ def _events(answer: http.client.HTTPResponse) -> Iterator[Json]:
             yield json.loads(line.removeprefix(b"data: "))
 
 
-def _item(given: Json) -> Json:
-    """An item as it is kept: with an id, and its content as a list of parts."""
-    item = {"type": "message", **given}
+def _item(received: Json) -> Json:
+    """An item in stored form: with an id, and with its content as a list of parts."""
+    item = {"type": "message", **received}
     if isinstance(item.get("content"), str):
         kind = "output_text" if item["role"] == "assistant" else "input_text"
         item["content"] = [{"type": kind, "text": item["content"]}]
@@ -305,7 +307,7 @@ def _index(items: list[Json], key: str) -> int:
 
 
 def _page(items: list[Json], query: Json) -> Json:
-    """Newest first unless the query says otherwise, as at OpenAI."""
+    """A page of items. As at OpenAI, the newest items come first by default."""
     ordered = items if query.get("order") == "asc" else items[::-1]
     start = _index(ordered, query["after"]) + 1 if "after" in query else 0
     end = start + int(query.get("limit", 20))
@@ -315,7 +317,7 @@ def _page(items: list[Json], query: Json) -> Json:
 
 
 if __name__ == "__main__":
-    Handler.answering = urllib.parse.urlsplit(sys.argv[1]).netloc
+    Handler.upstream = urllib.parse.urlsplit(sys.argv[1]).netloc
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    print(f"Serving on http://127.0.0.1:{server.server_address[1]}", flush=True)  # noqa: T201 - who started it waits
+    print(f"Serving on http://127.0.0.1:{server.server_address[1]}", flush=True)  # noqa: T201 - the starting process waits for this line
     server.serve_forever()

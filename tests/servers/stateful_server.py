@@ -1,4 +1,4 @@
-"""Servers with state, whoever wrote them: both sit in front of an aimock, which is told what to answer."""
+"""Runs the two stateful servers, ogx and the tests' own. Both get their answers from an aimock."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ OWN_SERVER = Path(__file__).with_name("stateful_responses.py")
 
 @dataclass(frozen=True)
 class StatefulServer:
-    """A server that keeps responses and conversations.
+    """A server that stores responses and conversations.
 
     Args:
-        url: its root.
-        model: the model to ask for.
+        url: the root of the server.
+        model: the model to request.
     """
 
     url: str
@@ -30,20 +30,20 @@ class StatefulServer:
 
     @property
     def base_url(self) -> str:
-        """What an OpenAI client is given."""
+        """The base URL for an OpenAI client."""
         return f"{self.url}/v1"
 
 
 @contextmanager
 def ogx_server(command: list[str], aimock: Aimock, folder: Path) -> Iterator[StatefulServer]:
-    """Run ogx, which others wrote, on a free port while the block lasts, with what it stores in the folder."""
-    settings = folder / "ogx.json"  # it reads YAML, and JSON is YAML
+    """Run ogx, a third-party server, on a free port until the block ends. It stores its data in the folder."""
+    settings = folder / "ogx.json"  # ogx reads YAML, and JSON is YAML
     settings.write_text(json.dumps(_ogx_settings(aimock, folder)), encoding="utf-8")
     ready = r"running on http://127\.0\.0\.1:(\d+)"
     environment = {
         "OGX_CONFIG": str(settings),
-        "HOME": str(folder),  # where it would look for settings of the user
-        "COLUMNS": "200",  # the line that says the port stays one line
+        "HOME": str(folder),  # otherwise ogx reads the user's settings
+        "COLUMNS": "200",  # otherwise ogx breaks the line with the port
     }
     with ServerProcess([*command, "--port", "0"], ready=ready, environment=environment, folder=folder) as server:
         yield StatefulServer(server.url, "aimock/gpt-4o")
@@ -51,14 +51,14 @@ def ogx_server(command: list[str], aimock: Aimock, folder: Path) -> Iterator[Sta
 
 @contextmanager
 def own_stateful_server(aimock: Aimock) -> Iterator[StatefulServer]:
-    """Run the tests' own server on a free port while the block lasts."""
+    """Run the tests' own server on a free port until the block ends."""
     command = [sys.executable, str(OWN_SERVER), aimock.url]
     with ServerProcess(command, ready=r"Serving on http://127\.0\.0\.1:(\d+)") as server:
         yield StatefulServer(server.url, "gpt-4o")
 
 
 def _ogx_settings(aimock: Aimock, folder: Path) -> dict[str, Any]:
-    """The least that it serves Responses and Conversations with: one model provider, one SQLite file."""
+    """The minimal settings to serve Responses and Conversations: one model provider and one SQLite file."""
     model = {"api_key": "none", "base_url": aimock.base_url}
     files = {"storage_dir": str(folder / "files"), "metadata_store": {"table_name": "files", "backend": "sql"}}
     stored = {"persistence": {"responses": {"table_name": "responses", "backend": "sql"}}}
@@ -70,7 +70,7 @@ def _ogx_settings(aimock: Aimock, folder: Path) -> dict[str, Any]:
         "providers": {
             "inference": [{"provider_id": "aimock", "provider_type": "remote::openai", "config": model}],
             "responses": [{"provider_id": "builtin", "provider_type": "inline::builtin", "config": stored}],
-            # Its Responses want these to be there, if only with nothing in them.
+            # The Responses API requires these entries, even if they are empty.
             "files": [{"provider_id": "files", "provider_type": "inline::localfs", "config": files}],
             "vector_io": [],
             "tool_runtime": [],

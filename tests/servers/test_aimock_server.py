@@ -1,4 +1,4 @@
-"""aimock as the tests use it: what it answers, how it fails, and what it has kept of the requests."""
+"""The features of aimock that the tests use: scripted answers and errors, and its journal of requests."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 import openai
 import pytest
 from tests.servers.aimock_server import Aimock, ToolCall
-from tests.servers.asking import with_client
+from tests.servers.openai_client import with_client
 
 MODEL = "gpt-4o"
 WEATHER: Any = {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
 
 
-def test_answers_a_chat_and_counts_the_tokens_that_it_is_told(aimock: Aimock) -> None:
+def test_answers_a_chat_and_reports_the_scripted_usage(aimock: Aimock) -> None:
     aimock.reply("Hi", text="Hello!", usage=(12, 3))
 
     async def ask(client: openai.AsyncOpenAI) -> Any:
@@ -24,15 +24,15 @@ def test_answers_a_chat_and_counts_the_tokens_that_it_is_told(aimock: Aimock) ->
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (12, 3)
 
 
-def test_streams_a_chat_with_calls_side_by_side_and_then_the_answer_to_their_results(aimock: Aimock) -> None:
+def test_streams_parallel_tool_calls_and_then_the_answer_to_their_results(aimock: Aimock) -> None:
     calls = [ToolCall("weather", {"city": city}, f"call_{city}") for city in ("Oslo", "Rome")]
     aimock.reply("warmer", tool_calls=calls, after_tools=False)
     aimock.reply("warmer", text="Rome is warmer.", after_tools=True, piece=4)
-    asked: list[Any] = [{"role": "user", "content": "Which is warmer?"}]
-    offered: list[Any] = [{"type": "function", "function": WEATHER}]
+    messages: list[Any] = [{"role": "user", "content": "Which is warmer?"}]
+    tools: list[Any] = [{"type": "function", "function": WEATHER}]
 
     async def ask(client: openai.AsyncOpenAI) -> list[Any]:
-        stream = await client.chat.completions.create(model=MODEL, messages=asked, tools=offered, stream=True)
+        stream = await client.chat.completions.create(model=MODEL, messages=messages, tools=tools, stream=True)
         return [chunk.choices[0] async for chunk in stream]
 
     chunks = with_client(aimock.base_url, ask)
@@ -41,19 +41,19 @@ def test_streams_a_chat_with_calls_side_by_side_and_then_the_answer_to_their_res
     assert "".join(delta.function.arguments for delta in deltas if delta.index == 1) == '{"city":"Rome"}'
     assert chunks[-1].finish_reason == "tool_calls"
 
-    called = [
+    tool_calls = [
         {"id": delta.id, "type": "function", "function": {"name": "weather", "arguments": "{}"}}
         for delta in deltas
         if delta.id
     ]
-    asked.append({"role": "assistant", "tool_calls": called})
-    asked.extend({"role": "tool", "tool_call_id": call["id"], "content": "20"} for call in called)
+    messages.append({"role": "assistant", "tool_calls": tool_calls})
+    messages.extend({"role": "tool", "tool_call_id": call["id"], "content": "20"} for call in tool_calls)
     pieces = [chunk.delta.content for chunk in with_client(aimock.base_url, ask) if chunk.delta.content]
     assert len(pieces) > 1
     assert "".join(pieces) == "Rome is warmer."
 
 
-def test_streams_a_response_whose_events_end_with_the_whole_of_it(aimock: Aimock) -> None:
+def test_the_last_event_of_a_streamed_response_has_the_whole_response(aimock: Aimock) -> None:
     aimock.reply("think", text="Forty-two.", reasoning="Let me see.", usage=(7, 5))
 
     async def ask(client: openai.AsyncOpenAI) -> list[Any]:
@@ -67,7 +67,7 @@ def test_streams_a_response_whose_events_end_with_the_whole_of_it(aimock: Aimock
     assert (events[-1].response.usage.input_tokens, events[-1].response.usage.output_tokens) == (7, 5)
 
 
-def test_its_journal_holds_each_chat_request_as_it_came_and_is_empty_after_a_reset(aimock: Aimock) -> None:
+def test_the_journal_has_each_chat_request_unchanged_until_a_reset(aimock: Aimock) -> None:
     body = {"messages": [{"role": "user", "content": "Grüße 🙂"}], "model": MODEL, "seed": 3, "user": "u-1"}
     aimock.reply(text="Hello!")
 
@@ -85,7 +85,7 @@ def test_its_journal_holds_each_chat_request_as_it_came_and_is_empty_after_a_res
     assert aimock.journal() == []
 
 
-def test_answers_by_turn_and_by_how_often_it_was_asked(aimock: Aimock) -> None:
+def test_answers_by_turn_and_by_request_count(aimock: Aimock) -> None:
     aimock.reply("yes", text="first", turn=0, nth=0)
     aimock.reply("yes", text="second", turn=0, nth=1)
     aimock.reply("yes", text="after one answer", turn=1)
@@ -101,7 +101,7 @@ def test_answers_by_turn_and_by_how_often_it_was_asked(aimock: Aimock) -> None:
     assert with_client(aimock.base_url, ask) == ["first", "second", "after one answer"]
 
 
-def test_fails_as_told_and_then_answers(aimock: Aimock) -> None:
+def test_gives_a_scripted_error_and_then_answers(aimock: Aimock) -> None:
     aimock.fail(429, message="Slow down", code="rate_limit_exceeded", retry_after=7, nth=0)
     aimock.reply(text="Hello!")
 
@@ -115,23 +115,23 @@ def test_fails_as_told_and_then_answers(aimock: Aimock) -> None:
     assert with_client(aimock.base_url, ask).output_text == "Hello!"
 
 
-def test_cuts_the_connection_after_some_chunks(aimock: Aimock) -> None:
-    aimock.reply(text="A long answer that nobody hears to its end.", piece=5, cut_after=3)
-    heard = ""
+def test_closes_the_connection_after_some_chunks(aimock: Aimock) -> None:
+    aimock.reply(text="A long answer that never reaches its end.", piece=5, cut_after=3)
+    received_text = ""
 
     async def ask(client: openai.AsyncOpenAI) -> None:
-        nonlocal heard
+        nonlocal received_text
         messages: list[Any] = [{"role": "user", "content": "Hi"}]
         async for chunk in await client.chat.completions.create(model=MODEL, messages=messages, stream=True):
-            heard += chunk.choices[0].delta.content or ""
+            received_text += chunk.choices[0].delta.content or ""
 
     with pytest.raises(openai.APIConnectionError):
         with_client(aimock.base_url, ask)
-    assert heard
-    assert "A long answer".startswith(heard)
+    assert received_text
+    assert "A long answer".startswith(received_text)
 
 
-def test_a_request_that_nothing_fits_is_refused(aimock: Aimock) -> None:
+def test_refuses_a_request_that_matches_no_reply(aimock: Aimock) -> None:
     aimock.reply("Hi", text="Hello!")
 
     async def ask(client: openai.AsyncOpenAI) -> Any:

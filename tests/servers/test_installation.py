@@ -1,4 +1,4 @@
-"""The servers are installed at fixed versions, once however many processes ask, and anew when a pin changes."""
+"""The servers are installed at fixed versions, once for all processes, and again when a pin changes."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ def test_the_pins_are_names_and_versions_without_addresses() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "taken"),
+    ("version", "used"),
     [("v20.15.0", True), ("v24.1.0", True), ("v20.14.9", False), ("v18.20.4", False), ("no version", False)],
 )
-def test_takes_the_machines_node_if_it_is_new_enough(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, *, taken: bool
+def test_uses_the_systems_node_if_it_is_new_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, *, used: bool
 ) -> None:
     for name in ("node", "npm"):
         (tmp_path / name).write_text(f"#!/bin/sh\necho {version}\n", encoding="utf-8")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert (installation.own_node() is not None) is taken
+    assert (installation.system_node() is not None) is used
     (tmp_path / "npm").unlink()
-    assert installation.own_node() is None
+    assert installation.system_node() is None
 
 
-def test_installs_once_however_many_processes_ask_at_once(tmp_path: Path) -> None:
+def test_concurrent_processes_install_a_server_once(tmp_path: Path) -> None:
     program = f"""
     from pathlib import Path
     from tests.servers import installation
@@ -54,25 +54,27 @@ def test_installs_once_however_many_processes_ask_at_once(tmp_path: Path) -> Non
     assert (folder / "program").read_text() == "it"
     """
     command = [sys.executable, "-c", textwrap.dedent(program)]
-    asking = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) for _ in range(4)]
-    assert [process.wait() for process in asking] == [0] * 4
+    processes = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) for _ in range(4)]
+    assert [process.wait() for process in processes] == [0] * 4
     assert (tmp_path / "servers" / "installed").read_text(encoding="utf-8") == "once "
 
 
-def test_installs_anew_what_was_broken_off_or_has_other_pins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reinstalls_after_an_interrupted_installation_or_with_other_pins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(installation, "FOLDER", tmp_path)
-    done: list[str] = []
+    contents_before: list[str] = []
 
-    def break_off(folder: Path) -> None:
+    def fail_halfway(folder: Path) -> None:
         (folder / "half").touch()
         message = "no network"
         raise RuntimeError(message)
 
     def install(folder: Path) -> None:
-        done.append(",".join(path.name for path in folder.iterdir()))
+        contents_before.append(",".join(path.name for path in folder.iterdir()))
 
     with pytest.raises(RuntimeError, match="no network"):
-        installation.installed("one", "pins", break_off)
+        installation.installed("one", "pins", fail_halfway)
     for pins in ("pins", "pins", "other pins"):
         installation.installed("one", pins, install)
-    assert done == ["", ""]
+    assert contents_before == ["", ""]

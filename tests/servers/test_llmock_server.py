@@ -1,4 +1,4 @@
-"""llmock as the tests use it: each fault that it is told, over Chat Completions and over Responses."""
+"""The features of llmock that the tests use: each scripted fault, over Chat Completions and over Responses."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Literal
 import openai
 import pytest
 from tests.servers.aimock_server import ToolCall
-from tests.servers.asking import with_client
 from tests.servers.llmock_server import CONTEXT_WINDOW, UNKNOWN_TOOL, Fault, Llmock
+from tests.servers.openai_client import with_client
 
 MODEL = "gpt-4o"
 PROMPT = "one two three four five six"
@@ -21,7 +21,7 @@ TOOLS: dict[str, list[Any]] = {
 }
 
 Api = Literal["chat", "responses"]
-Heard = tuple[str, bool]
+Outcome = tuple[str, bool]
 
 
 @pytest.fixture(params=["chat", "responses"])
@@ -30,8 +30,10 @@ def api(request: pytest.FixtureRequest) -> Api:
     return request.param  # type: ignore[no-any-return] # one of the params
 
 
-def stream_from(llmock: Llmock, api: Api, prompt: str = PROMPT, timeout: float = 60) -> tuple[Heard, Exception | None]:
-    """The text that came, whether the end of the answer did, and what the client raised."""
+def stream_from(
+    llmock: Llmock, api: Api, prompt: str = PROMPT, timeout: float = 60
+) -> tuple[Outcome, Exception | None]:
+    """The received text, whether the answer reached its end, and the error that the client raised."""
     text: list[str] = []
     ended: list[str] = []
 
@@ -56,7 +58,7 @@ def stream_from(llmock: Llmock, api: Api, prompt: str = PROMPT, timeout: float =
 
 
 def call_from(llmock: Llmock, api: Api) -> tuple[str, str]:
-    """The name and the arguments of the call that comes back when a tool is offered."""
+    """The name and the arguments of the tool call that the server answers with."""
 
     async def chat(client: openai.AsyncOpenAI) -> tuple[str, str]:
         messages: list[Any] = [{"role": "user", "content": PROMPT}]
@@ -74,15 +76,15 @@ def call_from(llmock: Llmock, api: Api) -> tuple[str, str]:
     return with_client(llmock.base_url, chat if api == "chat" else responses)
 
 
-def test_answers_when_it_is_told_nothing(llmock: Llmock, api: Api) -> None:
+def test_answers_without_a_script(llmock: Llmock, api: Api) -> None:
     assert stream_from(llmock, api) == ((f"Hello! You said: {PROMPT}", True), None)
 
 
 @pytest.mark.parametrize(("kind", "status"), [("rate limit", 429), ("server error", 500)])
-def test_refuses_once_with_a_wait_and_then_answers(llmock: Llmock, api: Api, kind: Fault, status: int) -> None:
+def test_refuses_once_with_a_retry_time_and_then_answers(llmock: Llmock, api: Api, kind: Fault, status: int) -> None:
     llmock.fault(kind, retry_after=1.5)
-    heard, raised = stream_from(llmock, api)
-    assert heard == ("", False)
+    outcome, raised = stream_from(llmock, api)
+    assert outcome == ("", False)
     assert isinstance(raised, openai.APIStatusError)
     assert raised.status_code == status
     assert raised.response.headers["retry-after-ms"] == "1500"
@@ -107,7 +109,7 @@ def error_of(kind: type[Exception]) -> Callable[[Exception | None], bool]:
         ("early end", no_error),
     ],
 )
-def test_breaks_a_stream_when_some_text_has_come(
+def test_breaks_a_stream_after_some_text(
     llmock: Llmock, api: Api, kind: Fault, expected: Callable[[Exception | None], bool]
 ) -> None:
     llmock.fault(kind)
@@ -127,7 +129,7 @@ def test_stalls_until_the_client_gives_up(llmock: Llmock, api: Api) -> None:
     assert not ended
 
 
-def test_calls_a_tool_with_arguments_that_are_no_json(llmock: Llmock, api: Api) -> None:
+def test_calls_a_tool_with_arguments_that_are_not_json(llmock: Llmock, api: Api) -> None:
     llmock.fault("invalid arguments")
     name, arguments = call_from(llmock, api)
     assert name == "weather"
@@ -135,29 +137,29 @@ def test_calls_a_tool_with_arguments_that_are_no_json(llmock: Llmock, api: Api) 
         json.loads(arguments)
 
 
-def test_calls_a_tool_that_nobody_offered(llmock: Llmock, api: Api) -> None:
+def test_calls_a_tool_that_the_request_does_not_offer(llmock: Llmock, api: Api) -> None:
     llmock.fault("unknown tool")
     assert call_from(llmock, api)[0] == UNKNOWN_TOOL
 
 
-def test_calls_the_tool_that_it_is_told(llmock: Llmock, api: Api) -> None:
+def test_calls_the_scripted_tool(llmock: Llmock, api: Api) -> None:
     llmock.reply(tool_calls=[ToolCall("weather", {"city": "Oslo"})])
     name, arguments = call_from(llmock, api)
     assert (name, json.loads(arguments)) == ("weather", {"city": "Oslo"})
 
 
-def test_refuses_what_exceeds_the_context_window_and_says_by_how_much(llmock: Llmock, api: Api) -> None:
-    heard, raised = stream_from(llmock, api, "word " * CONTEXT_WINDOW)
-    assert heard == ("", False)
+def test_refuses_a_prompt_that_exceeds_the_context_window_and_names_the_limit(llmock: Llmock, api: Api) -> None:
+    outcome, raised = stream_from(llmock, api, "word " * CONTEXT_WINDOW)
+    assert outcome == ("", False)
     assert isinstance(raised, openai.BadRequestError)
     assert raised.code == "context_length_exceeded"
     assert f"maximum context length is {CONTEXT_WINDOW} tokens" in raised.message
 
 
-def test_its_journal_holds_each_body_as_it_came_and_is_empty_after_a_reset(llmock: Llmock, api: Api) -> None:
+def test_the_journal_has_each_body_unchanged_until_a_reset(llmock: Llmock, api: Api) -> None:
     path = "/chat/completions" if api == "chat" else "/responses"
-    said = {"messages" if api == "chat" else "input": [{"role": "user", "content": "Grüße 🙂"}]}
-    body = {"model": MODEL, **said, "store": False, "user": "u-1"}
+    prompt = {"messages" if api == "chat" else "input": [{"role": "user", "content": "Grüße 🙂"}]}
+    body = {"model": MODEL, **prompt, "store": False, "user": "u-1"}
 
     async def ask(client: openai.AsyncOpenAI) -> Any:
         return await client.post(path, body=body, cast_to=dict[str, Any])
@@ -170,7 +172,7 @@ def test_its_journal_holds_each_body_as_it_came_and_is_empty_after_a_reset(llmoc
     assert llmock.journal() == []
 
 
-def test_nobody_answers_at_the_refusing_url(refusing: str) -> None:
+def test_the_refusing_url_refuses_connections(refusing: str) -> None:
     async def ask(client: openai.AsyncOpenAI) -> Any:
         return await client.responses.create(model=MODEL, input=PROMPT)
 

@@ -24,16 +24,16 @@ from tests.servers.postgres_server import (
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_serves_each_version_durably_and_keeps_what_it_holds_when_it_is_killed(version: int) -> None:
+def test_each_version_is_durable_and_keeps_its_data_after_a_kill(version: int) -> None:
     with PostgresServer(version) as server, server.database() as url:
         assert ask(url, "SHOW fsync") == ask(url, "SHOW synchronous_commit") == [("on",)]
         assert ask(url, "SHOW server_version")[0][0].split(".")[0] == str(version)
-        ask(url, "CREATE TABLE kept AS SELECT 7 AS number")
+        ask(url, "CREATE TABLE data AS SELECT 7 AS number")
         server.kill()
         with pytest.raises(psycopg.OperationalError):
             ask(url, "SELECT 1")
         server.start()
-        assert ask(url, "SELECT number FROM kept") == [(7,)]
+        assert ask(url, "SELECT number FROM data") == [(7,)]
 
 
 def test_gives_each_test_an_empty_database(postgres: str) -> None:
@@ -41,20 +41,20 @@ def test_gives_each_test_an_empty_database(postgres: str) -> None:
     assert ask(postgres, "SHOW server_encoding") == [("UTF8",)]
 
 
-def test_takes_the_guarded_role_with_its_password_only(postgres_server: PostgresServer) -> None:
+def test_the_guarded_role_needs_its_password(postgres_server: PostgresServer) -> None:
     with pytest.raises(psycopg.OperationalError, match="password"):
-        ask(postgres_server.url(user=GUARDED, password="wrong"), "SELECT 1")  # noqa: S106 - that is the point
+        ask(postgres_server.url(user=GUARDED, password="wrong"), "SELECT 1")  # noqa: S106 - a wrong password
     assert ask(postgres_server.url(user=GUARDED, password=PASSWORD), "SELECT 1") == [(1,)]
 
 
-def test_ends_the_other_sessions_of_a_database(postgres: str) -> None:
+def test_closes_the_other_sessions_of_a_database(postgres: str) -> None:
     with psycopg.connect(postgres) as connection:
         end_sessions(postgres)
         with pytest.raises(psycopg.OperationalError):
             connection.execute("SELECT 1")
 
 
-def test_runs_programs_that_lie_in_a_folder_that_is_closed_to_others(tmp_path: Path) -> None:
+def test_runs_programs_from_a_folder_that_other_users_cannot_enter(tmp_path: Path) -> None:
     installed = programs(VERSIONS[-1])
     package = installed.parent.parent
     closed = tmp_path / "closed"
@@ -66,9 +66,7 @@ def test_runs_programs_that_lie_in_a_folder_that_is_closed_to_others(tmp_path: P
     assert done.stdout.startswith("initdb (PostgreSQL)"), done.stderr
 
 
-def test_serves_from_an_open_folder_where_the_one_for_temporary_files_is_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_uses_another_folder_if_the_temporary_one_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed = tmp_path / ("a long name " * 12)
     closed.mkdir(mode=0o700)
     monkeypatch.setattr(tempfile, "tempdir", str(closed))
@@ -76,7 +74,7 @@ def test_serves_from_an_open_folder_where_the_one_for_temporary_files_is_closed(
         assert server.ask("SELECT 1") == [(1,)]
 
 
-def test_another_user_runs_the_programs_where_there_is_no_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_user_runs_the_programs_if_the_user_nobody_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     users = [user for user in pwd.getpwall() if user.pw_name in {"root", "daemon"}]
     monkeypatch.setattr(pwd, "getpwall", lambda: users)
     assert unprivileged.user().pw_name == "daemon"

@@ -5,7 +5,7 @@ import redis as package
 from tests.servers.redis_server import RedisServer
 
 
-def test_takes_nobody_without_the_password(redis: RedisServer) -> None:
+def test_needs_the_password(redis: RedisServer) -> None:
     with (
         package.Redis(host="127.0.0.1", port=redis.port) as client,
         pytest.raises(package.AuthenticationError),
@@ -14,17 +14,17 @@ def test_takes_nobody_without_the_password(redis: RedisServer) -> None:
     assert redis.ask("PING") in {True, "PONG"}
 
 
-def test_has_nothing_and_is_where_it_was_when_it_starts_again_after_it_was_killed(redis: RedisServer) -> None:
+def test_is_empty_and_on_the_same_port_after_a_kill_and_a_restart(redis: RedisServer) -> None:
     redis.ask("SET", "a", "b")
     assert redis.keys() == ["a"]
     port = redis.port
     redis.kill()
     with pytest.raises(package.ConnectionError):
         redis.ask("PING")
-    redis.kill()  # once is enough
+    redis.kill()  # a second kill does nothing
     redis.start()
     assert (redis.port, redis.keys()) == (port, [])
 
 
-def test_is_given_to_each_test_with_nothing_in_it(redis: RedisServer) -> None:
+def test_is_empty_for_each_test(redis: RedisServer) -> None:
     assert redis.keys() == []

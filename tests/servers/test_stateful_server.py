@@ -1,4 +1,4 @@
-"""What tests rely on in a server with state: the same of the one that the run has chosen and of the tests' own."""
+"""The behaviour that tests expect of a stateful server: of the one that this run uses, and of the tests' own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import openai
 import pytest
 from tests.servers.aimock_server import Aimock, ToolCall
-from tests.servers.asking import with_client
+from tests.servers.openai_client import with_client
 from tests.servers.stateful_server import StatefulServer
 
 TOOL: Any = {"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}}
@@ -22,18 +22,18 @@ def server(request: pytest.FixtureRequest, aimock: Aimock) -> StatefulServer:
     return request.getfixturevalue(request.param)  # type: ignore[no-any-return] # a fixture of this type
 
 
-def said(aimock: Aimock) -> list[tuple[str, str]]:
-    """The messages of the last request that reached the model: role and text."""
+def messages_to_model(aimock: Aimock) -> list[tuple[str, str]]:
+    """The role and the text of each message in the last request to the model."""
     messages = aimock.journal()[-1].body["messages"]
     return [(message["role"], _text(message["content"])) for message in messages]
 
 
 def _text(content: Any) -> str:
-    """The text of a content, which is a text, a list of parts, or nothing beside calls."""
+    """The text of a content: a string, a list of parts, or None next to tool calls."""
     return "".join(part["text"] for part in content) if isinstance(content, list) else content or ""
 
 
-def test_goes_on_from_any_earlier_response_so_that_threads_fork(server: StatefulServer, aimock: Aimock) -> None:
+def test_continues_from_any_earlier_response_so_that_threads_can_fork(server: StatefulServer, aimock: Aimock) -> None:
     async def talk(client: openai.AsyncOpenAI) -> tuple[Any, Any]:
         first = await client.responses.create(model=server.model, input="first")
         await client.responses.create(model=server.model, input="second", previous_response_id=first.id)
@@ -43,22 +43,22 @@ def test_goes_on_from_any_earlier_response_so_that_threads_fork(server: Stateful
     first, other = with_client(server.base_url, talk)
     assert first.store is True
     assert (other.output_text, other.previous_response_id) == ("Two.", first.id)
-    assert said(aimock) == [("user", "first"), ("assistant", "One."), ("user", "second")]
+    assert messages_to_model(aimock) == [("user", "first"), ("assistant", "One."), ("user", "second")]
 
 
-def test_streams_and_names_the_response_in_the_first_event(server: StatefulServer) -> None:
+def test_the_first_event_of_a_stream_has_the_id_of_the_response(server: StatefulServer) -> None:
     async def talk(client: openai.AsyncOpenAI) -> tuple[list[Any], Any]:
         stream = await client.responses.create(model=server.model, input="first", stream=True)
         events: list[Any] = [event async for event in stream]
         return events, await client.responses.retrieve(events[0].response.id)
 
-    events, kept = with_client(server.base_url, talk)
+    events, stored = with_client(server.base_url, talk)
     assert (events[0].type, events[-1].type) == ("response.created", "response.completed")
     assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == "One."
-    assert kept.output_text == events[-1].response.output_text == "One."
+    assert stored.output_text == events[-1].response.output_text == "One."
 
 
-def test_lists_what_the_model_saw_for_a_response(server: StatefulServer) -> None:
+def test_lists_the_input_of_a_response(server: StatefulServer) -> None:
     async def talk(client: openai.AsyncOpenAI) -> list[str]:
         first = await client.responses.create(model=server.model, input="first")
         then = await client.responses.create(model=server.model, input="second", previous_response_id=first.id)
@@ -69,9 +69,7 @@ def test_lists_what_the_model_saw_for_a_response(server: StatefulServer) -> None
 
 
 @pytest.mark.parametrize("stored", [True, False])
-def test_keeps_a_response_only_if_it_is_to_be_stored_and_until_it_is_deleted(
-    server: StatefulServer, *, stored: bool
-) -> None:
+def test_stores_a_response_only_on_request_and_until_it_is_deleted(server: StatefulServer, *, stored: bool) -> None:
     async def talk(client: openai.AsyncOpenAI) -> None:
         first = await client.responses.create(model=server.model, input="first", store=stored)
         if stored:
@@ -84,7 +82,7 @@ def test_keeps_a_response_only_if_it_is_to_be_stored_and_until_it_is_deleted(
     with_client(server.base_url, talk)
 
 
-def test_a_conversation_holds_all_turns_and_gives_them_page_by_page(server: StatefulServer, aimock: Aimock) -> None:
+def test_a_conversation_has_all_turns_and_lists_them_in_pages(server: StatefulServer, aimock: Aimock) -> None:
     result = {"type": "function_call_output", "call_id": "call_1", "output": "rain"}
     turns: list[Any] = ["first", [{"role": "user", "content": "weather"}], [result]]
 
@@ -101,15 +99,15 @@ def test_a_conversation_holds_all_turns_and_gives_them_page_by_page(server: Stat
     assert newest == ["message", "function_call_output"]
     assert items == ["message", "message", "message", "function_call", "function_call_output", "message"]
     roles = ["user", "assistant", "user", "assistant", "tool"]
-    assert [role for role, _ in said(aimock)] == roles
+    assert [role for role, _ in messages_to_model(aimock)] == roles
 
 
-def test_a_conversation_takes_items_and_is_gone_when_it_is_deleted(server: StatefulServer, aimock: Aimock) -> None:
+def test_a_conversation_accepts_items_and_can_be_deleted(server: StatefulServer, aimock: Aimock) -> None:
     async def talk(client: openai.AsyncOpenAI) -> None:
         key = (await client.conversations.create(metadata={"of": "a test"})).id
         await client.conversations.items.create(key, items=[{"type": "message", "role": "user", "content": "before"}])
         await client.responses.create(model=server.model, input="first", conversation=key)
-        assert said(aimock) == [("user", "before"), ("user", "first")]
+        assert messages_to_model(aimock) == [("user", "before"), ("user", "first")]
         assert (await client.conversations.delete(key)).deleted
         with pytest.raises(openai.NotFoundError):
             await client.conversations.retrieve(key)

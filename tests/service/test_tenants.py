@@ -23,7 +23,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from psycopg.sql import SQL, Identifier, Literal
-from tests.servers.tenanted import Logins, keep_apart
+from tests.servers.tenant_databases import Logins, isolate_tenants
 
 from clew import Conversations, Document, Engine, Message
 from clew.domain.errors import NotRedactableError, ThreadStatusError, UnknownThreadError
@@ -133,7 +133,7 @@ def database(request: pytest.FixtureRequest, file_url: str, tmp_path: Path) -> I
     if request.param == "sqlite":
         yield TenantDatabase(tmp_path, file_url)
         return
-    logins = keep_apart(request.getfixturevalue("postgres"))
+    logins = isolate_tenants(request.getfixturevalue("postgres"))
     with _worker(logins.operator):
         yield TenantDatabase(tmp_path, logins.app, logins)
 

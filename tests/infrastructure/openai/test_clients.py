@@ -45,7 +45,7 @@ def asked(service: Service, reply: Reply, *, streams: bool) -> list[Any]:
             found.append(error)
 
     with RawServer() as server:
-        server.will(reply)
+        server.add_replies(reply)
         asyncio.run(ask(server))
         assert len(server.requests) == 1, "one request: it is the run that tries again"
     return found
@@ -82,7 +82,7 @@ def test_sends_exactly_the_bytes_that_the_body_says(service: Service, streams: b
         assert sent.headers["authorization"] == f"Bearer {CANARY}"
 
     with RawServer() as server:
-        server.will(stream(*service.begins, *service.ends) if streams else whole(service.whole))
+        server.add_replies(stream(*service.begins, *service.ends) if streams else whole(service.whole))
         asyncio.run(ask(server))
 
 
@@ -251,7 +251,7 @@ def test_a_connection_serves_one_request_after_the_other(service: Service, strea
             await answered(client.ask(service.body(client), stream=streams))
 
     with RawServer() as server:
-        server.will(*[stream(*service.begins, *service.ends) if streams else whole(service.whole)] * 3)
+        server.add_replies(*[stream(*service.begins, *service.ends) if streams else whole(service.whole)] * 3)
         asyncio.run(ask(server))
         assert (len(server.requests), server.connections) == (3, 1)
 
@@ -267,7 +267,7 @@ def test_closing_the_iterator_lets_go_of_the_connection(service: Service) -> Non
         await asyncio.to_thread(server.gone.wait)
 
     with RawServer() as server:
-        server.will(stream(*service.begins, end=STALL))
+        server.add_replies(stream(*service.begins, end=STALL))
         asyncio.run(leave(server))
         assert server.gone.is_set()
         gc.collect()
@@ -286,7 +286,7 @@ def test_cancelling_lets_go_of_the_connection(service: Service, streams: bool) -
         await asyncio.to_thread(server.gone.wait)
 
     with RawServer() as server:
-        server.will(stream(*service.begins, end=STALL) if streams else Reply((STALL,)))
+        server.add_replies(stream(*service.begins, end=STALL) if streams else Reply((STALL,)))
         asyncio.run(cancel(server))
         assert server.gone.is_set()
         gc.collect()
@@ -297,7 +297,7 @@ def test_a_client_serves_one_event_loop_after_the_other(service: Service) -> Non
     with RawServer() as server:
         client = service.client(server)
         for _ in range(3):
-            server.will(whole(service.whole))
+            server.add_replies(whole(service.whole))
             asyncio.run(answered(client.ask(service.body(client), stream=False)))
         gc.collect()
     assert len(server.requests) == 3
@@ -313,7 +313,7 @@ def test_a_closed_client_opens_again_when_it_is_asked(service: Service) -> None:
         await client.aclose()
 
     with RawServer() as server:
-        server.will(whole(service.whole), whole(service.whole))
+        server.add_replies(whole(service.whole), whole(service.whole))
         asyncio.run(ask_twice(server))
 
 
@@ -326,7 +326,7 @@ def test_many_ask_at_once(service: Service) -> None:
         return found
 
     with RawServer() as server:
-        server.will(*(stream(*service.begins, *service.ends) for _ in range(8)))
+        server.add_replies(*(stream(*service.begins, *service.ends) for _ in range(8)))
         assert len({json.dumps(each.message.text) for each in asyncio.run(ask(server))}) == 1
 
 
@@ -343,7 +343,7 @@ def test_a_client_of_ones_own_is_asked_once_and_stays_open(service: Service) -> 
             await answered(client.ask(service.body(client), stream=False))
 
     with RawServer() as server:
-        server.will(whole({}, status=500), whole(service.whole))
+        server.add_replies(whole({}, status=500), whole(service.whole))
         asyncio.run(ask(server))
     assert len(server.requests) == 2
 
@@ -366,7 +366,7 @@ def test_azure_is_asked_at_its_own_paths(service: Service, streams: bool) -> Non
         assert sent.body == request_bytes(streamed(client.wire, body) if streams else body)
 
     with RawServer() as server:
-        server.will(stream(*service.begins, *service.ends) if streams else whole(service.whole))
+        server.add_replies(stream(*service.begins, *service.ends) if streams else whole(service.whole))
         asyncio.run(ask(server))
 
 
@@ -398,7 +398,7 @@ def test_takes_the_key_and_the_address_of_the_environment(service: Service, monk
     with RawServer() as server:
         monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-environment")
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-        server.will(whole(service.whole))
+        server.add_replies(whole(service.whole))
         client = service.client("", api_key=None, base_url=None)
         asyncio.run(answered(client.ask(service.body(client), stream=False)))
         assert server.requests[0].headers["authorization"] == "Bearer sk-of-the-environment"

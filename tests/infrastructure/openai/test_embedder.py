@@ -65,7 +65,7 @@ def test_names_the_size_only_where_the_model_is_known_to_make_others(
     model: str, dimensions: int | None, more: dict[str, Any]
 ) -> None:
     with RawServer() as server:
-        server.will(vectors([1, 0]))
+        server.add_replies(vectors([1, 0]))
         embedded(server, ["a"], model=model, dimensions=dimensions)
         [asked] = server.requests
         assert asked.json() == {"model": model, "input": ["a"], "encoding_format": "float", **more}
@@ -75,7 +75,7 @@ def test_many_texts_go_in_several_requests_and_come_back_in_their_order(monkeypa
     monkeypatch.setattr(openai_embedder, "_TEXTS", 2)
     with RawServer() as server:
         shuffled = [{"index": 1, "embedding": [2, 0]}, {"index": 0, "embedding": [1, 0]}]
-        server.will(whole({"data": shuffled}), vectors([3, 0.5]))
+        server.add_replies(whole({"data": shuffled}), vectors([3, 0.5]))
         assert embedded(server, ["a", "b", "c"]) == [[1, 0], [2, 0], [3, 0.5]]
         assert [request.json()["input"] for request in server.requests] == [["a", "b"], ["c"]]
 
@@ -83,7 +83,7 @@ def test_many_texts_go_in_several_requests_and_come_back_in_their_order(monkeypa
 def test_long_texts_go_in_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openai_embedder, "_CHARACTERS", 5)
     with RawServer() as server:
-        server.will(vectors([1, 0]), vectors([2, 0], [3, 0]))
+        server.add_replies(vectors([1, 0]), vectors([2, 0], [3, 0]))
         assert len(embedded(server, ["abcdefgh", "ab", "cd"])) == 3
         assert [request.json()["input"] for request in server.requests] == [["abcdefgh"], ["ab", "cd"]]
 
@@ -99,7 +99,7 @@ def test_nothing_is_asked_for_no_texts() -> None:
 )
 def test_tries_again_what_may_pass(first: Reply) -> None:
     with RawServer() as server:
-        server.will(first, vectors([1, 0]))
+        server.add_replies(first, vectors([1, 0]))
         assert embedded(server, ["a"]) == [[1, 0]]
         assert len(server.requests) == 2
 
@@ -123,7 +123,7 @@ def test_tries_again_what_may_pass(first: Reply) -> None:
 )
 def test_says_what_is_wrong_without_the_key(replies: list[Reply], said: str) -> None:
     with RawServer() as server:
-        server.will(*replies)
+        server.add_replies(*replies)
         with pytest.raises(EmbeddingError, match=said) as caught:
             embedded(server, ["a", "b"], timeout=0.1 if STALL in replies[0].steps else 60)
         assert len(server.requests) == len(replies)

@@ -170,7 +170,7 @@ def test_no_error_and_no_log_line_tells_the_key_or_the_request(
     for logger in ("openai", "clew", "httpx2", "httpcore2"):
         caplog.set_level(logging.DEBUG, logger=logger)
     with RawServer() as server:
-        server.will(reply)
+        server.add_replies(reply)
         address = server.url.replace("http://", "http://user:pass-canary@")
         client = service.client(address, timeout=0.3 if STALL in reply.steps else 60)
         told = [repr(client), repr(vars(client))]
@@ -200,7 +200,7 @@ def test_the_openai_package_logs_no_key_and_no_content_either() -> None:
     level, logger.level = logger.level, logging.DEBUG
     try:
         with RawServer() as server:
-            server.will(whole(SERVICES[0].whole))
+            server.add_replies(whole(SERVICES[0].whole))
             client = SERVICES[0].client(server)
             body = request_body(client.wire, Question("m-1", (), CONTENT))
             asyncio.run(taken(client.ask(body, stream=False)))

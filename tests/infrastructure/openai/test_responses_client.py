@@ -27,7 +27,7 @@ def with_server(
         return await use(RESPONSES.client(server, **{"store": True, **more}))
 
     with RawServer() as server:
-        server.will(*replies)
+        server.add_replies(*replies)
         found = asyncio.run(run(server))
         return found, [f"{each.method} {each.path}" for each in server.requests]
 

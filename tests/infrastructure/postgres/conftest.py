@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 from tests.servers.postgres_server import Databases
-from tests.servers.tenanted import Logins, fill, keep_apart
+from tests.servers.tenant_databases import Logins, fill, isolate_tenants
 
 from clew.infrastructure.postgres import schema
 from clew.infrastructure.postgres.address import Address
@@ -18,7 +18,7 @@ from clew.infrastructure.sqlite.projection_store import SQLiteProjections
 @pytest.fixture
 def logins(postgres: str) -> Logins:
     """Of one with nothing in it."""
-    return keep_apart(postgres)
+    return isolate_tenants(postgres)
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def filled(logins: Logins) -> Logins:
 def kept(databases: Databases) -> Iterator[Logins]:
     """The same for tests that change nothing."""
     with databases.one() as url:
-        yield fill(keep_apart(url))
+        yield fill(isolate_tenants(url))
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from tests.infrastructure.recording import PATIENCE, append, event, failure, interrupted, wait_until
 from tests.servers.cutting_proxy import CuttingProxy
 from tests.servers.postgres_server import ask
-from tests.servers.tenanted import keep_apart
+from tests.servers.tenant_databases import isolate_tenants
 
 from clew.domain.streams import digest
 from clew.infrastructure.postgres.append_transaction import COPY_THRESHOLD
@@ -111,7 +111,7 @@ def test_takes_only_the_necessary_round_trips(proxy: CountingProxy, postgres: st
 
 
 def test_takes_no_more_round_trips_with_row_level_security(proxy: CountingProxy, postgres: str) -> None:
-    app = through(proxy, keep_apart(postgres).app)
+    app = through(proxy, isolate_tenants(postgres).app)
     store = PostgresDatastore(app, originator_id_type="text", tenant="a", workers=1)
     with closing(PostgresRecorder(store)) as recorder:
         append(recorder, event("a/thread/t", 1))

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 from tests.infrastructure.recording import append, event
 from tests.servers.postgres_server import ask
-from tests.servers.tenanted import Logins, asked
+from tests.servers.tenant_databases import Logins, ask_as_tenant
 
 from clew.infrastructure.postgres import reads, writer
 from clew.infrastructure.postgres.pipeline import BYTEA_TYPE, INT8_TYPE
@@ -45,8 +45,8 @@ def filled(request: pytest.FixtureRequest, postgres: str) -> str:
 
 
 def plan(url: str, sql: str) -> list[str]:
-    asked = re.sub(r"%\((\w+)\)b", lambda found: KNOWN[found[1]], sql)
-    return [line for (line,) in ask(url, f"EXPLAIN {asked}")]
+    statement = re.sub(r"%\((\w+)\)b", lambda match: KNOWN[match[1]], sql)
+    return [line for (line,) in ask(url, f"EXPLAIN {statement}")]
 
 
 @pytest.mark.parametrize("rows", [1, 8])
@@ -88,7 +88,7 @@ def test_a_session_of_one_tenant_reads_a_thread_by_its_index_and_the_store_by_th
 
     def explained(sql: str) -> str:
         asked_for = re.sub(r"%\((\w+)\)b", lambda found: known[found[1]], sql).replace("/* own rows */", MINE)
-        return "\n".join(line for (line,) in asked(logins.app, f"EXPLAIN {asked_for}", "a"))
+        return "\n".join(line for (line,) in ask_as_tenant(logins.app, f"EXPLAIN {asked_for}", "a"))
 
     heads = explained(statements("appends.sql")["heads"])
     assert "Index Scan Backward using clew_event_pkey" in heads

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 from tests.infrastructure.recording import PATIENCE, append, event
 from tests.servers.installation import postgres as programs
 from tests.servers.postgres_server import PASSWORD, UNPRIVILEGED, PostgresServer, ask, reachable
-from tests.servers.tenanted import keep_apart
+from tests.servers.tenant_databases import isolate_tenants
 
 from clew import Conversations, Message
 from clew.infrastructure.postgres.datastore import PostgresDatastore
@@ -37,7 +37,7 @@ def at(url: str, place: str) -> str:
 
 
 def test_a_restored_dump_continues_above_every_position_that_was_read(postgres: str) -> None:
-    logins = keep_apart(postgres)
+    logins = isolate_tenants(postgres)
     turn = f"FOR i IN 1..{TURNED} LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP"
     ask(postgres, f"DO $$ BEGIN {turn}; END $$")
     with Conversations.open(logins.app, tenant="a") as conversations:

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from tests.infrastructure.recording import append, event
 from tests.servers.postgres_server import ask
-from tests.servers.tenanted import Logins, asked
+from tests.servers.tenant_databases import Logins, ask_as_tenant
 
 from clew import Conversations, Message
 from clew.infrastructure.postgres.datastore import PostgresDatastore
@@ -26,8 +26,8 @@ EVENT = "INSERT INTO clew_event (position, tenant, stream, version, type, state,
 @pytest.mark.parametrize("tenant", [None, "", "nobody", "a/b"])
 def test_without_a_tenant_no_row_is_visible(kept: Logins, tenant: str | None) -> None:
     for table in ("clew_event", "clew_stream", "clew_key", "clew_snapshot"):
-        assert asked(kept.app, f"SELECT count(*) FROM {table}", tenant) == [(0,)]  # noqa: S608 - of constants
-    assert asked(kept.app, "SELECT count(*), min(tenant), max(tenant) FROM clew_stream", "a") == [(1, A, A)]
+        assert ask_as_tenant(kept.app, f"SELECT count(*) FROM {table}", tenant) == [(0,)]  # noqa: S608 - of constants
+    assert ask_as_tenant(kept.app, "SELECT count(*), min(tenant), max(tenant) FROM clew_stream", "a") == [(1, A, A)]
     assert ask(kept.operator, "SELECT count(*) FROM clew_stream") == [(2,)]
 
 
@@ -52,7 +52,7 @@ def test_without_a_tenant_no_row_is_visible(kept: Logins, tenant: str | None) ->
 def test_neither_role_can_change_or_delete_events(kept: Logins, role: str, statement: str) -> None:
     before = ask(kept.owner, "SELECT * FROM clew_event ORDER BY position")
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        asked(getattr(kept, role), statement, "a")
+        ask_as_tenant(getattr(kept, role), statement, "a")
     assert ask(kept.owner, "SELECT * FROM clew_event ORDER BY position") == before
 
 
@@ -80,7 +80,7 @@ def test_no_row_can_be_inserted_for_another_tenant(kept: Logins, statement: str)
     numbers = {"a": A, "b": B, "theirs": stream_id("b/thread/t"), "new": stream_id("b/thread/new")}
     numbers |= {"mine": stream_id("a/thread/t"), "own": stream_id("a/thread/new")}
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        asked(kept.app, statement.format(event=EVENT, **numbers), "a")
+        ask_as_tenant(kept.app, statement.format(event=EVENT, **numbers), "a")
 
 
 def test_no_row_can_be_inserted_below_the_position_of_readers(filled: Logins) -> None:
@@ -89,7 +89,7 @@ def test_no_row_can_be_inserted_below_the_position_of_readers(filled: Logins) ->
     for off in (-100_000, -1, 1):
         row = f"{above.format(off)}, {A}, {stream_id('a/thread/t')}, 9, '', '', ''"
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            asked(filled.app, f"{EVENT} VALUES ({row})", "a")
+            ask_as_tenant(filled.app, f"{EVENT} VALUES ({row})", "a")
     with Conversations.open(filled.app, tenant="a") as conversations:
         conversations.thread("t").append(Message.user("goes on"))
 
@@ -100,7 +100,7 @@ STUB = b"\x02stub"
 def shred(url: str, tenant: str | None, stream: str, version: int, state: bytes, stub: bytes = STUB) -> int | None:
     digest = sha256(state).hexdigest()
     call = f"SELECT clew_shred({stream_id(stream)}, {version}, '\\x{digest}', '\\x{stub.hex()}')"
-    (found,) = asked(url, call, tenant)[0]
+    (found,) = ask_as_tenant(url, call, tenant)[0]
     return None if found is None else int(found)
 
 
@@ -138,7 +138,7 @@ def test_a_message_cannot_be_replaced_by_another_one(filled: Logins) -> None:
 
 def test_no_tenant_can_overflow_the_shared_counter(filled: Logins) -> None:
     for _ in range(2):
-        asked(filled.app, f"SELECT clew_count_shreds({2**63 - 1})", "a")
+        ask_as_tenant(filled.app, f"SELECT clew_count_shreds({2**63 - 1})", "a")
     with Conversations.open(filled.app, tenant="b") as conversations:
         thread = conversations.thread("t")
         thread.redact(thread.history().messages[0])
@@ -146,15 +146,16 @@ def test_no_tenant_can_overflow_the_shared_counter(filled: Logins) -> None:
 
 
 def test_a_part_of_a_name_is_not_a_tenant(kept: Logins) -> None:
-    assert asked(kept.app, "SELECT clew_tenant(), clew_tenant_name()", "a/thread") == [(None, None)]
+    assert ask_as_tenant(kept.app, "SELECT clew_tenant(), clew_tenant_name()", "a/thread") == [(None, None)]
     names = "clew_number('a/thread/new'), clew_number('a/thread'), 'a/thread/new'"
+    statement = f"INSERT INTO clew_stream (id, tenant, name, began) VALUES ({names}, {PLACE})"  # noqa: S608 - of constants
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        asked(kept.app, f"INSERT INTO clew_stream (id, tenant, name, began) VALUES ({names}, {PLACE})", "a/thread")  # noqa: S608 - of constants
+        ask_as_tenant(kept.app, statement, "a/thread")
 
 
 def test_the_number_of_a_tenant_is_the_same_in_sql(kept: Logins) -> None:
     for name in ("a", "default", "a%2Fb", "%C3%A4 -._:@"):
-        number, plain = asked(kept.app, "SELECT clew_tenant(), clew_tenant_name()", name)[0]
+        number, plain = ask_as_tenant(kept.app, "SELECT clew_tenant(), clew_tenant_name()", name)[0]
         assert number == stream_id(name)
         assert plain.decode() == re.sub("%2F", "/", name).replace("%C3%A4", "ä")
 
@@ -171,7 +172,7 @@ def test_a_parent_is_a_stream_of_the_same_tenant(kept: Logins) -> None:
     for parent in ("b/thread/t", "b/thread/none", "a/thread/none"):
         for login in (kept.app, kept.operator):
             with pytest.raises(psycopg.errors.InsufficientPrivilege) as error:
-                asked(login, FORK.format("a/thread/forged", parent), "a")
+                ask_as_tenant(login, FORK.format("a/thread/forged", parent), "a")
             told.add(str(error.value))
     assert len(told) == 1, "whether another's is there is not told"
     assert ask(kept.operator, "SELECT count(*) FROM clew_stream WHERE parent IS NOT NULL") == [(0,)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 from tests.servers.postgres_server import GUARDED, ask
-from tests.servers.tenanted import Logins, asked, fill, keep_apart
+from tests.servers.tenant_databases import Logins, ask_as_tenant, fill, isolate_tenants
 
 from clew import Conversations, Message
 from clew.infrastructure.stores import store_at
@@ -13,13 +13,13 @@ from clew.infrastructure.stores import store_at
 
 def test_no_role_has_rights_on_a_partition(postgres: str) -> None:
     store_at(postgres).migrate(partitions=2)
-    logins = keep_apart(postgres)
+    logins = isolate_tenants(postgres)
     with Conversations.open(logins.app, tenant="a") as conversations:
         conversations.start_thread(messages=[Message.user("hello")])
         assert conversations.verify().threads == 1
     for login in (logins.app, logins.operator):
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            asked(login, "SELECT * FROM clew_event_0", "a")
+            ask_as_tenant(login, "SELECT * FROM clew_event_0", "a")
 
 
 def test_default_privileges_open_no_new_table(postgres: str) -> None:
@@ -29,19 +29,19 @@ def test_default_privileges_open_no_new_table(postgres: str) -> None:
     with Conversations.open(postgres, tenant="a") as before:
         before.start_thread(messages=[Message.user("hello")])
         before.usage()
-    logins = keep_apart(postgres)
+    logins = isolate_tenants(postgres)
     [(usage,)] = ask(postgres, r"SELECT relname FROM pg_class WHERE relname ~ '^clew_g\d+_usage$'")
     tables = ("clew_event", "clew_event_0", "clew_key_1", "clew_stream", "clew_meta", usage)
     refused = ["TRUNCATE {}", "DELETE FROM {}", "CREATE TRIGGER mine AFTER INSERT ON {} EXECUTE FUNCTION suppress()"]
     for table in tables:
         for statement in refused:
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
-                asked(logins.app, statement.format(table), "a")
+                ask_as_tenant(logins.app, statement.format(table), "a")
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        asked(logins.app, "SELECT setval('clew_generation_id_seq', 1)", "a")
+        ask_as_tenant(logins.app, "SELECT setval('clew_generation_id_seq', 1)", "a")
     for statement in ("UPDATE clew_event_0 SET state = ''", "DELETE FROM clew_event_1"):
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            asked(logins.operator, statement, "a")
+            ask_as_tenant(logins.operator, statement, "a")
     with Conversations.open(logins.operator) as operator:
         operator.wait()
     with Conversations.open(logins.app, tenant="a") as conversations:
@@ -56,7 +56,7 @@ def test_rights_of_other_users_are_revoked(postgres: str) -> None:
     with Conversations.open(postgres, tenant="a") as before:
         before.start_thread(messages=[Message.user("hello")])
         before.usage()
-    keep_apart(postgres)
+    isolate_tenants(postgres)
     tables = "SELECT relname FROM pg_class WHERE relname LIKE 'clew%' AND relacl::text || {} LIKE '%{}%'"
     columns = "coalesce((SELECT string_agg(attacl::text, '') FROM pg_attribute WHERE attrelid = pg_class.oid), '')"
     assert ask(postgres, tables.format(columns, GUARDED)) == []
@@ -67,7 +67,7 @@ def test_rights_of_other_users_are_revoked(postgres: str) -> None:
 def test_a_role_without_default_privileges_can_call_the_functions_that_it_needs(postgres: str) -> None:
     ask(postgres, "ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC")
     try:
-        logins = fill(keep_apart(postgres))
+        logins = fill(isolate_tenants(postgres))
         with Conversations.open(logins.operator) as operator:
             operator.wait()
         with Conversations.open(logins.app, tenant="a") as conversations:
@@ -88,7 +88,7 @@ def test_only_operators_can_call_the_functions_that_change_owners(filled: Logins
             ask(filled.owner, f"GRANT EXECUTE ON FUNCTION {function} TO PUBLIC, clew_app")  # as an older Clew did
         store_at(filled.owner).migrate(row_level_security=True)
     with pytest.raises(psycopg.errors.InsufficientPrivilege, match="clew_take_back"):
-        asked(filled.app, "SELECT clew_take_back('clew_event')", "a")
+        ask_as_tenant(filled.app, "SELECT clew_take_back('clew_event')", "a")
     with Conversations.open(filled.operator, tenant="a") as operator:
         operator.wait()
         assert operator.usage()[0].threads == 1

@@ -12,7 +12,7 @@ import pytest
 from tests.infrastructure.recording import PATIENCE, append, event
 from tests.servers.pooling_proxy import PoolingProxy
 from tests.servers.postgres_server import PASSWORD, PostgresServer, ask
-from tests.servers.tenanted import Logins, keep_apart
+from tests.servers.tenant_databases import Logins, isolate_tenants
 
 from clew import Conversations, Message
 from clew.domain.errors import ProjectionBehindError, StoreUnavailableError, TenantRequiredError
@@ -61,7 +61,7 @@ def test_a_tenant_is_set_for_one_transaction_and_not_for_the_next(kept: Logins) 
 
 def test_a_pooler_passes_no_tenant_to_another_client(postgres_server: PostgresServer) -> None:
     with postgres_server.database() as url:
-        parts = urlsplit(keep_apart(url).app)
+        parts = urlsplit(isolate_tenants(url).app)
         user, database = str(parts.username), parts.path[1:]
         with PoolingProxy(postgres_server.port, user, database, sessions=1) as pooler, ExitStack() as stack:
             pooled = f"postgresql://{user}@127.0.0.1:{pooler.port}/any"

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from tests.infrastructure.recording import PATIENCE, wait_until
 from tests.servers.postgres_server import Databases, ask
-from tests.servers.tenanted import Logins, asked, fill, keep_apart
+from tests.servers.tenant_databases import Logins, ask_as_tenant, fill, isolate_tenants
 
 from clew import Conversations, Message
 from clew.infrastructure.postgres import text_index
@@ -24,7 +24,7 @@ def searched(databases: Databases, request: pytest.FixtureRequest) -> Iterator[L
     with databases.one() as url, pytest.MonkeyPatch.context() as patched:
         patched.setattr(text_index, "STRETCH", request.param)
         patched.setattr(text_index, "AT_ONCE", 3)
-        logins = fill(keep_apart(url))
+        logins = fill(isolate_tenants(url))
         with Conversations.open(logins.operator) as operator:
             operator.wait()
         yield logins
@@ -37,7 +37,7 @@ def _found(url: str, tenant: str | None, index: str = "words", word: str = "") -
         f"clew_find(id, '{index}', {words}, false, '{{\" {word}\"}}', '{{true}}', {2**63 - 1}, {2**63 - 1}, 100, 100) "
         "AS found WHERE name = 'search' AND live AND found.position IS NOT NULL"
     )
-    rows = asked(url, f"SELECT found.position FROM clew_generation CROSS JOIN LATERAL {asked_for}", tenant)  # noqa: S608 - of constants
+    rows = ask_as_tenant(url, f"SELECT found.position FROM clew_generation CROSS JOIN LATERAL {asked_for}", tenant)  # noqa: S608 - of constants
     return sorted(position for (position,) in rows)
 
 
@@ -59,9 +59,9 @@ def test_the_words_of_all_tenants_are_the_operators_alone(searched: Logins) -> N
     count = f"SELECT count(*) FROM {postings}"  # noqa: S608 - a name of ours
     assert ask(searched.operator, count) == ask(searched.owner, count)
     with pytest.raises(psycopg.errors.InsufficientPrivilege, match=postings):
-        asked(searched.app, count, "a")
+        ask_as_tenant(searched.app, count, "a")
     ask(searched.owner, f"GRANT SELECT ON {postings} TO clew_app")
-    assert asked(searched.app, count, "a") == [(0,)]
+    assert ask_as_tenant(searched.app, count, "a") == [(0,)]
     ask(searched.owner, f"REVOKE ALL ON {postings} FROM clew_app")
 
 

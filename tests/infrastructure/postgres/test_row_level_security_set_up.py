@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from tests.infrastructure.recording import PATIENCE, wait_until
 from tests.servers.postgres_server import GUARDED, PASSWORD, ask
-from tests.servers.tenanted import Logins, asked, fill, keep_apart
+from tests.servers.tenant_databases import Logins, ask_as_tenant, fill, isolate_tenants
 
 from clew import Conversations, Message
 from clew.cli import main
@@ -74,7 +74,7 @@ def test_an_owner_without_superuser_can_set_it_up(logins: Logins, postgres: str)
             thread.redact(thread.history().messages[0])
             assert conversations.verify().first_bad is None
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            asked(logins.app, "DELETE FROM clew_event", "a")
+            ask_as_tenant(logins.app, "DELETE FROM clew_event", "a")
     finally:
         ask(postgres, f"{schema}; GRANT USAGE ON SCHEMA public TO public; DROP ROLE {owner}")
 
@@ -87,15 +87,15 @@ def test_foreign_functions_in_the_schema_do_not_run_with_the_caller_s_rights(fil
         store_at(filled.owner).migrate(row_level_security=True)
     ask(filled.owner, "DROP FUNCTION format(text, regclass)")
     for name in ("clew_protect(oid)", "format(text, regclass)", "pg_advisory_xact_lock(integer)"):
-        asked(filled.operator, f"CREATE FUNCTION {name} {trap.format('void', 'void')}", None)
+        ask_as_tenant(filled.operator, f"CREATE FUNCTION {name} {trap.format('void', 'void')}", None)
         with pytest.raises(StoreUnavailableError, match="drop it first"):
             store_at(filled.owner).migrate(row_level_security=True)
-        asked(filled.operator, f"DROP FUNCTION {name}", None)
-    asked(filled.operator, f"CREATE FUNCTION same(oid, regclass) {trap.format('boolean', 'boolean')}", None)
-    asked(filled.operator, "CREATE OPERATOR = (LEFTARG = oid, RIGHTARG = regclass, FUNCTION = same)", None)
+        ask_as_tenant(filled.operator, f"DROP FUNCTION {name}", None)
+    ask_as_tenant(filled.operator, f"CREATE FUNCTION same(oid, regclass) {trap.format('boolean', 'boolean')}", None)
+    ask_as_tenant(filled.operator, "CREATE OPERATOR = (LEFTARG = oid, RIGHTARG = regclass, FUNCTION = same)", None)
     with pytest.raises(StoreUnavailableError, match="drop it first"):
         store_at(filled.owner).migrate(row_level_security=True)
-    asked(filled.operator, "DROP OPERATOR = (oid, regclass); DROP FUNCTION same", None)
+    ask_as_tenant(filled.operator, "DROP OPERATOR = (oid, regclass); DROP FUNCTION same", None)
     store_at(filled.owner).migrate(row_level_security=True)
     with Conversations.open(filled.operator) as conversations:
         assert conversations.verify().first_bad is None
@@ -104,7 +104,7 @@ def test_foreign_functions_in_the_schema_do_not_run_with_the_caller_s_rights(fil
 def test_works_for_tables_in_another_schema(postgres: str) -> None:
     ask(postgres, "CREATE SCHEMA elsewhere; CREATE TABLE public.clew_event (state bytea)")
     there = f"{postgres}{'&' if '?' in postgres else '?'}options=-csearch_path%3Delsewhere"
-    logins = fill(keep_apart(there))
+    logins = fill(isolate_tenants(there))
     with Conversations.open(logins.app, tenant="a") as conversations:
         thread = conversations.thread("t")
         thread.redact(thread.history().messages[0])
@@ -134,7 +134,7 @@ def test_cannot_be_set_up_while_a_service_is_open(postgres: str, monkeypatch: py
         assert ask(postgres, "SELECT count(*) FROM pg_policies") == [(0,)]
         assert [each.text for each in thread.history()] == ["Hello"]
     monkeypatch.undo()
-    logins = keep_apart(postgres)
+    logins = isolate_tenants(postgres)
     with Conversations.open(logins.app, projections=()) as service:
         assert [each.text for each in service.thread(thread.id).history()] == ["Hello"]
         monkeypatch.setattr(row_level_security, "LEAVING", 0.0)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.infrastructure.recording import in_child, run_threads
 from tests.infrastructure.vector_contract import SPACE, Vector, VectorIndexContract, digest, entries, put, vectors
 from tests.servers.postgres_server import GUARDED, PASSWORD, PostgresServer, ask, end_sessions
-from tests.servers.tenanted import keep_apart
+from tests.servers.tenant_databases import isolate_tenants
 
 from clew.domain.errors import StoreUnavailableError
 from clew.domain.memory.ports import VectorIndex
@@ -138,7 +138,7 @@ def test_another_process_finds_what_was_put_and_another_tenant_does_not(database
 
 
 def test_where_the_database_keeps_tenants_apart_each_has_its_own_and_sees_no_other(postgres: str) -> None:
-    app = keep_apart(postgres).app
+    app = isolate_tenants(postgres).app
     assert ask(postgres, TYPE) == [("vector",)]
     with (
         closing(store_at(app).open_vectors(tenant="a")) as mine,

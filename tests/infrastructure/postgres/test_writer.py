@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.infrastructure.recording import PATIENCE, append, event
 from tests.servers.postgres_server import PostgresServer
-from tests.servers.tenanted import keep_apart
+from tests.servers.tenant_databases import isolate_tenants
 
 from clew.domain.errors import StoreUnavailableError
 from clew.domain.streams import ROOT
@@ -165,7 +165,7 @@ def _known(outcome: object) -> object:
 
 
 def test_an_append_that_the_database_refuses_fails_alone(postgres: str) -> None:
-    app = keep_apart(postgres).app
+    app = isolate_tenants(postgres).app
     with closing(PostgresRecorder(PostgresDatastore(app, originator_id_type="text", tenant="a"))) as recorder:
         append(recorder, event("a/thread/t", 1))
         foreign = Append([event("b/thread/t", 2)], previous={"b/thread/t": bytes(31) + b"x"})

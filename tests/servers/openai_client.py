@@ -1,4 +1,4 @@
-"""How the tests of the servers ask them: by the openai package, with no retries that would hide a fault."""
+"""Calls a test server with the openai package, without retries, because retries hide faults."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 def with_client(
     base_url: str, work: Callable[[openai.AsyncOpenAI], Coroutine[Any, Any, Result]], timeout: float = 60
 ) -> Result:
-    """Do the work with a client; the timeout, in seconds, is for each wait for the server."""
+    """Run the work with a client. The timeout, in seconds, applies to each wait for the server."""
 
     async def run() -> Result:
         async with openai.AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0, timeout=timeout) as client:

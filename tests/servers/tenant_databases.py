@@ -1,4 +1,4 @@
-"""PostgreSQL databases that keep tenants apart, and users of the two roles who log in to them."""
+"""PostgreSQL databases with row-level security, and login users for its two roles."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ GRANT {role} TO {login}
 
 
 class Logins(NamedTuple):
-    """The URLs of one database: of its owner, of who sees one tenant, and of who works for all."""
+    """The URLs of a database: for its owner, for an app user (sees one tenant) and for an operator (sees all)."""
 
     owner: str
     app: str
     operator: str
 
 
-def keep_apart(url: str) -> Logins:
-    """Let a database that nobody else is connected to keep tenants apart by itself."""
+def isolate_tenants(url: str) -> Logins:
+    """Enable row-level security in a database without other connections."""
     store_at(url).migrate(row_level_security=True)
     return Logins(url, _login(url, "clew_app"), _login(url, "clew_operator"))
 
 
 def fill(logins: Logins) -> Logins:
-    """Let two tenants, ``a`` and ``b``, say something in threads of the same name."""
+    """Append messages of two tenants, ``a`` and ``b``, in threads with the same id."""
     for tenant in "ab":
         with Conversations.open(logins.app, tenant=tenant) as conversations:
             thread = conversations.start_thread(thread_id="t", messages=[Message.user(f"from {tenant}")])
@@ -46,8 +46,8 @@ def fill(logins: Logins) -> Logins:
     return logins
 
 
-def asked(url: str, statement: str, tenant: str | None) -> list[tuple[Any, ...]]:
-    """The answer to a statement on behalf of a tenant."""
+def ask_as_tenant(url: str, statement: str, tenant: str | None) -> list[tuple[Any, ...]]:
+    """Run a statement on behalf of a tenant and return its rows."""
     with psycopg.connect(url, autocommit=True) as connection, connection.transaction():
         if tenant is not None:
             connection.execute(SQL("SET LOCAL clew.tenant = {}").format(Literal(tenant)))
@@ -56,7 +56,7 @@ def asked(url: str, statement: str, tenant: str | None) -> list[tuple[Any, ...]]
 
 
 def _login(url: str, role: str) -> str:
-    """A user who is a member of the role and nothing else: what a role is past is not inherited with it."""
+    """Create a user who is only a member of the role: attributes of a role, such as BYPASSRLS, are not inherited."""
     login = f"{role}_of_tests"
     if not ask(url, f"SELECT FROM pg_roles WHERE rolname = '{login}' AND pg_has_role(oid, '{role}', 'MEMBER')"):
         ask(url, _LOGIN.format(login=login, role=role, password=PASSWORD))

@@ -1,4 +1,4 @@
-"""How the tests speak to the servers' control doors: JSON over HTTP, by the standard library alone."""
+"""Calls the control APIs of test servers: JSON over HTTP, with the standard library only."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import urllib.request
 from typing import Any
 
 
-def ask(method: str, url: str, body: Any = None) -> Any:
-    """Send JSON and return the JSON that comes back; an answer of 400 or more is an `HTTPError`."""
+def send_json(method: str, url: str, body: Any = None) -> Any:
+    """Send JSON and return the JSON of the answer. A status of 400 or more raises `HTTPError`."""
     data = None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(url, data, headers, method=method)  # noqa: S310 - the URL is of our own server
-    # Without the proxies of the environment: the servers are on this machine.
+    # Ignores the proxies of the environment, because the servers run on this machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(request, timeout=60) as answer:
         return json.loads(answer.read() or b"null")
