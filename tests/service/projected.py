@@ -20,10 +20,10 @@ from clew.domain.messages import FunctionCall, FunctionResult, Message, Text
 from clew.domain.ports import EventLog
 from clew.domain.projection import Projection, Query, Recorded, Words
 from clew.domain.projection_store import ProjectionStore
+from clew.domain.search_terms import searchable
 from clew.infrastructure import code_digest
 from clew.infrastructure.recorder import Append
 from clew.projections import SHIPPED
-from clew.projections.search import searchable
 from clew.service.projector import Projector
 
 TENANTS = ("default", "other")

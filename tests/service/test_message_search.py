@@ -18,8 +18,7 @@ from clew import Conversations, Message
 from clew.domain.errors import InvalidSearchError, ThreadDeletedError, UnknownThreadError
 from clew.domain.formats.conversation_import import Item
 from clew.domain.messages import FunctionCall
-from clew.domain.search_terms import SnippetPart, tokens
-from clew.projections.search import searchable
+from clew.domain.search_terms import SnippetPart, searchable, tokens
 from clew.service.message_search import Hit
 
 WORDS = 400

@@ -1,4 +1,4 @@
-"""Search terms (words, "phrases", beginnings* and -exceptions) and their places in a text.
+"""Search of messages: the text that is indexed, search terms (words, "phrases", beginnings* and -exceptions), snippets.
 
 Words are separated as FTS5's tokenizer ``unicode61`` does it: words consist of letters and digits; case and accents on
 Latin letters do not matter. See https://sqlite.org/fts5.html, "Unicode61 Tokenizer".
@@ -6,12 +6,13 @@ Latin letters do not matter. See https://sqlite.org/fts5.html, "Unicode61 Tokeni
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
-from itertools import islice
-from typing import NamedTuple, TypeAlias
+from functools import lru_cache, partial
+from itertools import chain, islice
+from typing import Any, NamedTuple, TypeAlias
 
 from clew.domain.errors import InvalidSearchError
 from clew.domain.projection import Words
@@ -27,6 +28,7 @@ _ACCENTS = "\u0300-\u0304\u0306-\u030c\u030f\u0311\u031b\u0323-\u0328\u032d\u032
 
 _WORD = re.compile(rf"[^\W_](?:[^\W_]|[{_ACCENTS}])*")
 _ASCII_WORDS = bytes(ord(chr(code).lower()) if code < 128 and chr(code).isalnum() else 32 for code in range(256))  # noqa: PLR2004 - those of ASCII
+_on_one_line = partial(re.compile(r"\s+").sub, " ")
 _NO_WORD = re.compile(rf"[^\w{_ACCENTS}]+")
 _TERM = re.compile(r'(?P<without>-?)(?:"(?P<phrase>[^"]*)"?|(?P<word>[^\s"]+))')
 
@@ -99,21 +101,59 @@ def only_words(text: str) -> str:
     return text if text.isascii() else _NO_WORD.sub(" ", text)
 
 
-def places(text: str, words: Words) -> list[tuple[int, int]]:
+def tenant_scope(tenant: str) -> str:
+    """The scope of a tenant's messages."""
+    return f"tenant {tenant}"
+
+
+def thread_scope(tenant: str, thread_id: str) -> str:
+    """The scope of the messages that are recorded in a thread."""
+    return f"thread {tenant}/{thread_id}"
+
+
+def searchable(message: Any) -> str:
+    """The text that a message is found by, from its JSON."""
+    texts: list[str] = []
+    for content in message.get("contents", ()):
+        match content.get("type"):
+            case "text" | "reasoning":
+                texts.append(content["text"])
+            case "function-call":
+                texts += (content["name"], _text_of(content.get("arguments")))
+            case "function-result":
+                if content.get("name"):
+                    texts.append(content["name"])
+                texts.append(_text_of(content.get("result")))
+            case _:
+                texts.extend(_strings(content))
+    return "\n".join(texts)
+
+
+def _text_of(value: Any) -> str:
+    return value if isinstance(value, str) else "\n".join(_strings(value))
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """The strings and numbers in JSON, and the names of its fields."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            yield name
+            yield from _strings(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _strings(each)
+    elif value is not None:
+        yield value if isinstance(value, str) else json.dumps(value)
+
+
+def places(text: str, words: Words) -> Iterator[tuple[int, int]]:
     """The places of the search terms in a text: starts and ends, in order and without overlap."""
-    runs = list(_runs(text, words))
-    spans = [found.span() for found in _WORD.finditer(text)] if runs else []
-    return [(spans[first][0], spans[last][1]) for first, last in runs]
-
-
-def _runs(text: str, words: Words) -> Iterator[tuple[int, int]]:
-    """The words of a text that match: the numbers of the first and the last of each match."""
     wanted = [(each, False) for each in map(compared, words.phrases) if each]
     if words.beginnings:
         wanted += [(each, True) for each in map(compared, words.beginnings) if each]
     first_words = tuple([each[0] for each, _ in wanted])
     there = compared(text)
-    after = 0
+    matches, after = _WORD.finditer(text), 0
     for number, word in enumerate(there):
         if number < after or not word.startswith(first_words):
             continue
@@ -122,39 +162,33 @@ def _runs(text: str, words: Words) -> Iterator[tuple[int, int]]:
             if len(each) > longest and _stands_at(there, number, each, open_):
                 longest = len(each)
         if longest:
+            found = list(islice(matches, number - after, number - after + longest))
             after = number + longest
-            yield number, after - 1
+            yield found[0].start(), found[-1].end()
 
 
 def snippet(text: str, words: Words) -> Snippet:
     """The part of a text around the matches, on one line, with the matches marked."""
-    run = next(_runs(text, words), None)
-    spans = [] if run is None else [found.span() for found in islice(_WORD.finditer(text), run[1] + 1)]
-    first, last = (0, 0) if run is None else (spans[run[0]][0], spans[run[1]][1])
-    start = _boundary(text, max(0, first - _BEFORE), first)
-    end = max(last, min(len(text), start + SNIPPET))
-    if end < len(text) and end > last:
-        end = max(last, text.rfind(" ", last, end))
-    shown = " ".join(text[start:end].split())
-    before, after = "…" * (start > 0), "…" * (end < len(text.rstrip()))
+    matches = places(text, words)
+    first = next(matches, None)
+    begin, stop = first or (0, 0)
+    start = _boundary(text, max(0, begin - _BEFORE), begin)
+    end = max(stop, min(len(text), start + SNIPPET))
+    if stop < end < len(text):
+        end = max(stop, text.rfind(" ", stop, end))
+    before = "…" if start else ""
+    start = end - len(text[start:end].lstrip())
+    end = start + len(text[start:end].rstrip())
     parts: list[SnippetPart] = []
-    done = 0
-    for begin, stop in places(shown, words):
-        parts += [SnippetPart(shown[done:begin], found=False), SnippetPart(shown[begin:stop], found=True)]
-        done = stop
-    parts = [SnippetPart(before, found=False), *parts, SnippetPart(shown[done:] + after, found=False)]
-    return _joined(parts)
-
-
-def _joined(parts: Sequence[SnippetPart]) -> Snippet:
-    """The parts without empty ones, with equal neighbours joined."""
-    joined: list[SnippetPart] = []
-    for part in parts:
-        if joined and joined[-1].found == part.found:
-            joined[-1] = SnippetPart(joined[-1].text + part.text, part.found)
-        elif part.text:
-            joined.append(part)
-    return tuple(joined)
+    for begin, stop in chain((first,) if first else (), matches):
+        if stop > end:
+            break
+        parts.append(SnippetPart(before + _on_one_line(text[start:begin]), found=False))
+        parts.append(SnippetPart(_on_one_line(text[begin:stop]), found=True))
+        before, start = "", stop
+    after = "…" if end < len(text.rstrip()) else ""
+    parts.append(SnippetPart(before + _on_one_line(text[start:end]) + after, found=False))
+    return tuple([part for part in parts if part.text])
 
 
 def _boundary(text: str, start: int, first: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, cast
 
@@ -17,13 +17,9 @@ from clew.domain.ports import (
     Appended,
     Blob,
     Cut,
-    Draft,
-    Key,
-    Lease,
     Redactable,
     Restore,
     Row,
-    StreamInfo,
     Submitted,
     Verdict,
     Write,
@@ -67,7 +63,22 @@ class ConversationLog(Application[str]):
 
     def __init__(self, env: Mapping[str, str] | None = None) -> None:
         super().__init__(env)
-        self._recorder = cast("Recorder", self.recorder)
+        recorder = self._recorder = cast("Recorder", self.recorder)
+        # These calls need no decoding: they are the recorder's own.
+        self.repeated = recorder.repeated
+        self.stream = recorder.stream
+        self.streams = recorder.streams
+        self.forks = recorder.forks
+        self.last_position = recorder.last_position
+        self.newest_position = recorder.newest_position
+        self.count_after = recorder.count_after
+        self.listen = recorder.listen
+        self.may_fill = recorder.may_fill
+        self.is_bound = recorder.is_bound
+        self.is_served = recorder.is_served
+        self.lease = recorder.lease
+        self.draft = recorder.draft
+        self.shredded = recorder.shredded
 
     def construct_env(self, name: str, env: Mapping[str, str] | None = None) -> Environment:
         """Only the arguments: the environment has the settings of the host's own applications."""
@@ -135,14 +146,6 @@ class ConversationLog(Application[str]):
         """A stream's own rows as they are stored."""
         return list(map(_checked, self._recorder.own_rows(stream, after=after, limit=limit)))
 
-    def stream(self, name: str) -> StreamInfo | None:
-        """The stream of that name, None if there is none."""
-        return self._recorder.stream(name)
-
-    def repeated(self, key: Key) -> Appended | None:
-        """The first outcome of an append with this key."""
-        return self._recorder.repeated(key)
-
     def lineage(self, stream: str, *, after: int = 0, upto: int | None = None) -> list[Event]:
         """A stream's events and its ancestors', one query."""
         return list(map(_event, self._recorder.lineage(stream, after=after, upto=upto)))
@@ -167,38 +170,6 @@ class ConversationLog(Application[str]):
         """The position of one of the stream's own rows."""
         found = self._recorder.own_rows(stream, after=version - 1, limit=1)
         return found[0].position if found and found[0].version == version else None
-
-    def last_position(self) -> int:
-        """The highest position that readers see."""
-        return self._recorder.last_position()
-
-    def newest_position(self) -> int:
-        """The highest position that readers see or that this process has appended."""
-        return self._recorder.newest_position()
-
-    def may_fill(self) -> bool:
-        """Whether projections can be filled from this log."""
-        return self._recorder.may_fill()
-
-    def is_bound(self) -> bool:
-        """Whether only one tenant's events are visible."""
-        return self._recorder.is_bound()
-
-    def is_served(self) -> bool:
-        """Whether a server executes the reads."""
-        return self._recorder.is_served()
-
-    def count_after(self, position: int, limit: int) -> int:
-        """How many events come after a position, counted up to ``limit``."""
-        return self._recorder.count_after(position, limit)
-
-    def streams(self, *, prefix: str, after: int = 0, limit: int) -> list[StreamInfo]:
-        """Streams in the order of their creation."""
-        return self._recorder.streams(prefix=prefix, after=after, limit=limit)
-
-    def forks(self, stream: str) -> list[StreamInfo]:
-        """The streams that were forked from this one."""
-        return self._recorder.forks(stream)
 
     def control(self, stream: str, upto: int | None = None) -> Control:
         """The control of a thread, ``Control()`` if the thread does not exist."""
@@ -241,25 +212,9 @@ class ConversationLog(Application[str]):
             raise CorruptEventError(f"The blob {digest.hex()} is damaged. Restore it from a copy of the store.")
         return found
 
-    def lease(self, stream: str) -> Lease | None:
-        """The lease of a stream."""
-        return self._recorder.lease(stream)
-
-    def draft(self, stream: str) -> Draft | None:
-        """The part of an answer that was stored last."""
-        return self._recorder.draft(stream)
-
-    def shredded(self) -> int:
-        """How many rows were ever shredded."""
-        return self._recorder.shredded()
-
     def verify(self, *streams: str) -> Verdict:
         """Recompute the chains of streams and their ancestors, each once; of the whole store if none is named."""
         return verify_lineages(self._recorder, streams) if streams else verify_store(self._recorder)
-
-    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call ``wake`` after every commit."""
-        return self._recorder.listen(wake)
 
     def close(self) -> None:
         """Write what was submitted, then release everything."""

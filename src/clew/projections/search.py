@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable
 
 from clew.domain.projection import Change, ForgetText, IndexText, Recorded, Rows
-from clew.domain.search_terms import only_words
+from clew.domain.search_terms import only_words, searchable, tenant_scope, thread_scope
 
 
 class Search:
@@ -33,48 +31,3 @@ class Search:
             return (ForgetText("words", tenant, event.kind, thread_id, event.data["version"]),)
         scopes = (tenant_scope(tenant), thread_scope(tenant, thread_id))
         return (IndexText("words", only_words(searchable(event.data["message"])), scopes),)
-
-
-def tenant_scope(tenant: str) -> str:
-    """The scope of a tenant's messages."""
-    return f"tenant {tenant}"
-
-
-def thread_scope(tenant: str, thread_id: str) -> str:
-    """The scope of the messages that are recorded in a thread."""
-    return f"thread {tenant}/{thread_id}"
-
-
-def searchable(message: Any) -> str:
-    """The text that a message is found by, from its JSON."""
-    texts: list[str] = []
-    for content in message.get("contents", ()):
-        match content.get("type"):
-            case "text" | "reasoning":
-                texts.append(content["text"])
-            case "function-call":
-                texts += (content["name"], _plain(content.get("arguments")))
-            case "function-result":
-                if content.get("name"):
-                    texts.append(content["name"])
-                texts.append(_plain(content.get("result")))
-            case _:
-                texts.extend(_strings(content))
-    return "\n".join(texts)
-
-
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else "\n".join(_strings(value))
-
-
-def _strings(value: Any) -> Iterator[str]:
-    """The strings and numbers in JSON, and the names of its fields."""
-    if isinstance(value, dict):
-        for name, each in value.items():
-            yield name
-            yield from _strings(each)
-    elif isinstance(value, list):
-        for each in value:
-            yield from _strings(each)
-    elif value is not None:
-        yield value if isinstance(value, str) else json.dumps(value)

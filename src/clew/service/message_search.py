@@ -7,16 +7,15 @@ from datetime import datetime
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from clew.domain import search_terms
 from clew.domain.events import to_time
 from clew.domain.fork_tree import containing
 from clew.domain.messages import Role
 from clew.domain.projection import Query, Recorded, Unreadable, Where, Words
-from clew.domain.search_terms import Snippet
-from clew.projections.search import searchable, tenant_scope, thread_scope
+from clew.domain.search_terms import Snippet, parse, searchable, snippet, tenant_scope, thread_scope
 from clew.service.authorization import permitted
 from clew.service.core import Core
 from clew.service.operations import Operation, Read
+from clew.service.read_models import ReadModels
 from clew.service.thread_directory import DIRECTORY, LAST
 from clew.service.thread_queries import readable
 
@@ -77,23 +76,23 @@ def search(core: Core, text: str, *, thread: str | None, before: int | None, lim
 
     Raises InvalidSearchError, UnknownThreadError, ThreadDeletedError or NotAuthorizedError.
     """
-    core = core.read_barrier()
-    words = search_terms.parse(text)
+    models = core.models.read_barrier()
+    words = parse(text)
     if thread is None:
         scopes = [_Scope(words._replace(scopes=(tenant_scope(core.tenant),)), before, None)]
     else:
-        scopes = yield from _lineage(core, words, thread, before)
+        scopes = yield from _lineage(core, models, words, thread, before)
     trees: _Trees = {}
     hits: list[Hit] = []
     for scope in scopes:
         below, wanted = scope.before, limit - len(hits)
         while len(hits) < limit:
-            positions = yield from core.models.find(SEARCH, INDEX, scope.words, before=below, limit=wanted)
+            positions = yield from models.find(SEARCH, INDEX, scope.words, before=below, limit=wanted)
             recorded: Sequence[Recorded | Unreadable] = yield Read(partial(core.log.recorded_at, positions))
             events = _messages(core, reversed(recorded), scope.upto)
             missing = {event.thread_id for event in events} - trees.keys()
             if missing:
-                yield from _read_trees(core, list(missing), trees)
+                yield from _read_trees(core, models, list(missing), trees)
             for event in events:
                 hit = _hit(event, words, trees, thread) if len(hits) < limit else None
                 if hit is not None:
@@ -104,7 +103,7 @@ def search(core: Core, text: str, *, thread: str | None, before: int | None, lim
     return hits
 
 
-def _lineage(core: Core, words: Words, thread: str, before: int | None) -> Operation[list[_Scope]]:
+def _lineage(core: Core, models: ReadModels, words: Words, thread: str, before: int | None) -> Operation[list[_Scope]]:
     """The ranges to search, newest first: a thread's own messages, then its parent's up to the cut, and so on.
 
     Inherited messages are always older than the thread's own.
@@ -118,7 +117,7 @@ def _lineage(core: Core, words: Words, thread: str, before: int | None) -> Opera
         found.append(_Scope(words._replace(scopes=scopes), before, upto))
         where = [Where("tenant", "=", core.tenant), Where("thread_id", "=", id_)]
         query = Query("thread", where, columns=["begun", "parent_id", "forked_at"])
-        rows = yield from core.models.select(DIRECTORY, query)
+        rows = yield from models.select(DIRECTORY, query)
         if not rows:
             break
         begun, id_, cut = rows[0]["begun"], rows[0]["parent_id"], rows[0]["forked_at"]
@@ -161,24 +160,26 @@ def _hit(event: Recorded, words: Words, trees: _Trees, asked: str | None) -> Hit
         author=message.get("author"),
         time=to_time(event.recorded_at),
         actor=event.actor,
-        snippet=search_terms.snippet(searchable(message), words),
+        snippet=snippet(searchable(message), words),
         forks=tuple(readers[1 : FORKS + 1]),
         fork_count=len(readers) - 1,
     )
 
 
-def _read_trees(core: Core, ids: Sequence[str], trees: _Trees) -> Operation[None]:
+def _read_trees(core: Core, models: ReadModels, ids: Sequence[str], trees: _Trees) -> Operation[None]:
     """Add the trees of threads, each thread after its parent; deleted and unauthorized threads are hidden."""
     begun = Query("thread", (Where("tenant", "=", core.tenant), Where("thread_id", "in", ids)), columns=["tree"])
     # In this order, and with a limit, SQLite looks up the trees; else it would read all threads of the tenant.
     of_trees = (Where("tenant", "=", core.tenant), Where("tree", "in", begun))
     columns = ["thread_id", "parent_id", "forked_at", "status", "tree"]
-    rows = yield from core.models.select(DIRECTORY, Query("thread", of_trees, ["tree", "begun"], LAST, columns))
-    left = [row["thread_id"] for row in rows if row["status"] != "deleted"]
-    there = frozenset((yield from permitted(core, "search", left, lambda id_: id_)))
-    found: dict[int, list[_Fork]] = {}
+    rows = yield from models.select(DIRECTORY, Query("thread", of_trees, ["tree", "begun"], LAST, columns))
+    visible: Sequence[str] = [row["thread_id"] for row in rows if row["status"] != "deleted"]
+    if core.authorize is not None:
+        visible = yield from permitted(core, "search", visible, lambda id_: id_)
+    shown = frozenset(visible)
+    forks: dict[int, list[_Fork]] = {}
     for row in rows:
-        fork = _Fork(row["thread_id"], row["parent_id"], row["forked_at"], hidden=row["thread_id"] not in there)
-        tree = found.setdefault(row["tree"], [])
+        fork = _Fork(row["thread_id"], row["parent_id"], row["forked_at"], hidden=row["thread_id"] not in shown)
+        tree = forks.setdefault(row["tree"], [])
         tree.append(fork)
         trees[fork.id] = tree

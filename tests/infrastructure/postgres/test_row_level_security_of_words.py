@@ -12,9 +12,9 @@ from tests.servers.postgres_server import Databases, ask
 from tests.servers.tenant_databases import Logins, ask_as_tenant, fill, isolate_tenants
 
 from clew import Conversations, Message
+from clew.domain.search_terms import tenant_scope
 from clew.infrastructure.postgres import text_index
 from clew.infrastructure.postgres.stream_ids import stream_id
-from clew.projections.search import tenant_scope
 from clew.service.projection_runner import Runner
 
 

@@ -132,7 +132,7 @@ def test_keeps_every_answered_append_when_it_is_killed_at_random(tmp_path: Path,
         seen += len(checker.look(answered))
     assert seen > 0
     recorder = SQLiteRecorder.open(path)
-    assert recorder.datastore.query("PRAGMA integrity_check") == [("ok",)]
+    assert recorder.query("PRAGMA integrity_check") == [("ok",)]
     recorder.close()
 
 
@@ -216,7 +216,7 @@ def stored_after(path: str) -> tuple[int, int]:
             for row in recorder.lineage(name):
                 previous = link(previous, row.stream, row.version, row.type, digest(row.state))
                 assert row.hash == previous
-        assert recorder.datastore.query("PRAGMA integrity_check") == [("ok",)]
+        assert recorder.query("PRAGMA integrity_check") == [("ok",)]
         return last_version(recorder, "a"), last_version(recorder, "b")
     finally:
         recorder.close()

@@ -24,8 +24,9 @@ from tests.infrastructure.recording import (
 
 from clew.domain.errors import ClewError, StoreSchemaError, StoreUnavailableError, StoreUrlError
 from clew.infrastructure.recorder import Append, Fork
-from clew.infrastructure.sqlite.datastore import ClewSQLiteDatastore, Readers
+from clew.infrastructure.sqlite.datastore import ClewSQLiteDatastore
 from clew.infrastructure.sqlite.file_lock import FileLock
+from clew.infrastructure.sqlite.reads import Readers
 from clew.infrastructure.sqlite.recorder import SQLiteRecorder
 from clew.infrastructure.sqlite.schema import SCHEMA_VERSION
 

@@ -189,7 +189,7 @@ def test_the_child_of_a_fork_goes_on_when_the_parent_has_closed_the_store(path: 
     recorder = SQLiteRecorder.open(path)
     assert [row.version for row in recorder.lineage("a")] == [1, 2, 3, 4, 5]
     assert [row.version for row in recorder.lineage("child")] == [1, 2, 3]
-    assert recorder.datastore.query("PRAGMA integrity_check") == [("ok",)]
+    assert recorder.query("PRAGMA integrity_check") == [("ok",)]
     recorder.close()
     for end in (closed_read, closed_write, wrote_read, wrote_write):
         os.close(end)

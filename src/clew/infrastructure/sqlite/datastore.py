@@ -5,11 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Literal, TypeVar, overload
+from typing import Literal
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from eventsourcing.persistence import PersistenceError
@@ -23,132 +21,12 @@ from clew.infrastructure.sqlite import schema
 from clew.infrastructure.sqlite.checkpoints import log_size
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, says_what_to_do, unavailable
 from clew.infrastructure.sqlite.file_lock import FileLock
-from clew.infrastructure.sqlite.reads import Parameters, Take, within_range
+from clew.infrastructure.sqlite.reads import Readers
 from clew.infrastructure.sqlite.writer import SQLiteWriter
-
-T = TypeVar("T")
 
 Synchronous = Literal["FULL", "NORMAL", "OFF"]
 
 LOCK_TIMEOUT = 30.0
-
-MOST_READERS = 8
-"""Reading connections that stay open."""
-
-REST_SECONDS = 1.0
-"""How long a writer that needs the file to itself waits for the reads that run."""
-
-
-class Readers:
-    """Connections for reading, opened by ``connect`` when none is free."""
-
-    def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
-        self._connect = connect
-        self._free: list[sqlite3.Connection] = []
-        self._lent = 0
-        self._closed = False
-        self._resting = False
-        self._lock = threading.RLock()  # after a fork the child closes what rest() holds
-        self._change = threading.Condition(self._lock)
-        self._watcher: _Watcher | None = None
-
-    def lend(self) -> sqlite3.Connection:
-        """Borrow a connection until ``give_back``. Raises ClosedError after ``close``."""
-        with self._lock:
-            if self._closed:
-                raise _closed()
-            self._lent += 1
-            if self._free:
-                return self._free.pop()
-        try:
-            return self._connect()
-        except BaseException:
-            self.give_back(None)
-            raise
-
-    def give_back(self, connection: sqlite3.Connection | None) -> None:
-        """Return a borrowed connection; None for one that could not be opened."""
-        with self._lock:
-            self._lent -= 1
-            if self._resting:
-                self._change.notify_all()
-            if connection is None:
-                return
-            if self._closed or len(self._free) >= MOST_READERS or connection.in_transaction:
-                connection.close()
-            else:
-                self._free.append(connection)
-
-    @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
-        """Borrow a connection for a while."""
-        connection = self.lend()
-        try:
-            yield connection
-        finally:
-            self.give_back(connection)
-
-    def changed(self) -> bool:
-        """Whether any connection committed since the last call."""
-        with self._lock:
-            if self._closed:
-                raise _closed()
-            self._lent += 1
-            watcher, self._watcher = self._watcher, None
-        try:
-            if watcher is None:
-                watcher = _Watcher(self._connect())
-            return watcher.changed()
-        finally:
-            with self._lock:
-                self._lent -= 1
-                if self._resting:
-                    self._change.notify_all()
-                # A concurrent caller has opened its own connection, and one is enough.
-                if watcher is not None and (self._closed or self._watcher is not None):
-                    watcher.connection.close()
-                elif watcher is not None:
-                    self._watcher = watcher
-
-    def close(self) -> None:
-        """Close the free connections; a borrowed one is closed when it is given back."""
-        with self._lock:
-            self._closed = True
-            for connection in self._free:
-                connection.close()
-            self._free.clear()
-            if self._watcher is not None:
-                self._watcher.connection.close()
-                self._watcher = None
-
-    def rest(self) -> None:
-        """Stop new reads from starting, and wait a while for running ones, until ``go_on``."""
-        self._lock.acquire()
-        self._resting = True
-        until = time.monotonic() + REST_SECONDS
-        while self._lent and (left := until - time.monotonic()) > 0:
-            self._change.wait(left)
-
-    def go_on(self) -> None:
-        """Allow reads again."""
-        self._resting = False
-        self._lock.release()
-
-
-def _closed() -> ClosedError:
-    return ClosedError("The store is closed: nothing can be read. Open it again.")
-
-
-class _Watcher:
-    """A connection and the number that it read last: numbers of two connections cannot be compared."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self.connection = connection
-        self._seen: int | None = None
-
-    def changed(self) -> bool:
-        before, self._seen = self._seen, self.connection.execute("PRAGMA data_version").fetchone()[0]
-        return before != self._seen
 
 
 class ClewSQLiteDatastore(SQLiteDatastore):
@@ -289,41 +167,6 @@ class ClewSQLiteDatastore(SQLiteDatastore):
             with suppress(sqlite3.Error):
                 connection.close()
 
-    @overload
-    def query(self, sql: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]: ...
-    @overload
-    def query(self, sql: str, parameters: Parameters, take: Take[T], *, damaged: bool = False) -> list[T]: ...
-    def query(
-        self, sql: str, parameters: Parameters = (), take: Take[Any] = list, *, damaged: bool = False
-    ) -> list[Any]:
-        """The rows of a query, or what ``take`` makes of them. Raises ClosedError or StoreUnavailableError.
-
-        An integer beyond 64 bits becomes the nearest one of 64 bits: no version, position or count is between them.
-        With ``damaged`` text that is not UTF-8 is read, too.
-        """
-        try:
-            connection = self.readers.lend()
-            try:
-                if damaged:
-                    connection.text_factory = _decode_damaged
-                rows = connection.execute(sql, parameters)
-                try:
-                    return take(rows)
-                finally:
-                    rows.close()
-            finally:
-                if damaged:
-                    connection.text_factory = str
-                self.readers.give_back(connection)
-        except OverflowError:
-            return self.query(sql, within_range(parameters), take, damaged=damaged)
-        except UnicodeEncodeError:
-            return []  # a name that is not valid Unicode was never stored
-        except sqlite3.Error as error:
-            if not damaged and str(error).startswith("Could not decode"):
-                return self.query(sql, parameters, take, damaged=True)  # verification must be able to name the row
-            raise unavailable(self.path, error) from error
-
     @contextmanager
     def get_connection(self, *, commit: bool) -> Iterator[SQLiteConnection]:
         """A connection for the library: the writing one inside ``exclusive``, else one for reading."""
@@ -369,11 +212,11 @@ class ClewSQLiteDatastore(SQLiteDatastore):
     def before_fork(self) -> None:
         """Wait until no thread of the process is inside SQLite for this store."""
         self._rested = self.lock.threads.acquire(timeout=process_forks.WAIT_SECONDS)
-        self.readers.rest()
+        self.readers.pause()
 
     def after_fork_in_parent(self) -> None:
         """Continue."""
-        self.readers.go_on()
+        self.readers.resume()
         if self._rested:
             self.lock.threads.release()
 
@@ -395,10 +238,6 @@ class ClewSQLiteDatastore(SQLiteDatastore):
         self._writer.forget()
         self.queue.restart()
         self._start()
-
-
-def _decode_damaged(text: bytes) -> str:
-    return text.decode(errors="surrogateescape")
 
 
 _inherited: list[sqlite3.Connection] = []

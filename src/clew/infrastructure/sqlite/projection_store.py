@@ -24,10 +24,10 @@ from clew.domain.projection_leases import Share, claimed
 from clew.infrastructure import process_forks
 from clew.infrastructure.sqlite import text_index
 from clew.infrastructure.sqlite.checkpoints import log_size
-from clew.infrastructure.sqlite.datastore import Readers
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, is_of_the_store, unavailable
 from clew.infrastructure.sqlite.file_lock import FileLock
 from clew.infrastructure.sqlite.projection_session import TABLES, SQLiteSession, fetch, generations, live, shape
+from clew.infrastructure.sqlite.reads import Readers
 
 _log = logging.getLogger(__name__)
 
@@ -292,7 +292,7 @@ class SQLiteProjections:
         readers = self._readers if file == self._read_last else self._new_readers(file)
         reader: sqlite3.Connection | None = None
         try:
-            reader = readers.lend()
+            reader = readers.acquire()
             reader.execute("BEGIN")
             try:
                 if not reader.execute("SELECT 1 FROM sqlite_master WHERE name = 'generation'").fetchone():
@@ -306,7 +306,7 @@ class SQLiteProjections:
             raise self._unavailable(error) from error
         finally:
             if reader is not None:
-                readers.give_back(reader)
+                readers.release(reader)
 
     def _new_readers(self, file: _Identity) -> Readers:
         """The readers of a file that was created since the last read."""
@@ -371,11 +371,11 @@ class SQLiteProjections:
         """Wait until no thread is inside SQLite or a lock."""
         self._rested = self._mutex.acquire(timeout=process_forks.WAIT_SECONDS)
         self._reading_lock.acquire()
-        self._readers.rest()
+        self._readers.pause()
 
     def after_fork_in_parent(self) -> None:
         """Continue."""
-        self._readers.go_on()
+        self._readers.resume()
         self._reading_lock.release()
         if self._rested:
             self._mutex.release()

@@ -1,13 +1,19 @@
-"""The queries of a SQLite store. Each is short, so that no reader holds back a checkpoint for long."""
+"""Reading a SQLite store: its connections and its queries. Each query is short, so that none delays a checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
+from clew.domain.errors import ClosedError
 from clew.infrastructure.append_plan import Outcome, first_after
 from clew.infrastructure.recorder import Appended, Blob, Draft, Key, Lease, Row, Snapshot, StreamInfo, is_full, page
+from clew.infrastructure.sqlite.errors import unavailable
 
 if TYPE_CHECKING:
     from clew.infrastructure.sqlite.datastore import ClewSQLiteDatastore
@@ -20,13 +26,22 @@ Take: TypeAlias = Callable[[Iterable[tuple[Any, ...]]], list[T]]
 Parameters: TypeAlias = Sequence[Any] | dict[str, Any]
 
 HIGHEST = 2**63 - 1
+"""The highest integer of SQLite."""
+
 WINDOW = 20_000
-"""How many positions one query of a prefix reads."""
+"""How many positions one query for a prefix examines at most."""
 
 FEW_STREAMS = 1_000
+"""Streams with a prefix that are found by their names: for more, the order of keys is faster."""
 
-MANY = 500
+POSITIONS = 500
 """Positions in one query."""
+
+MOST_READERS = 8
+"""Reading connections that stay open."""
+
+PAUSE_SECONDS = 1.0
+"""How long ``Readers.pause`` waits for running reads."""
 
 # If a stub did not fit into the space of its row, the row's digest is empty and both are in ``remains``.
 _STATE = (
@@ -93,21 +108,167 @@ _version = itemgetter(2)
 _Rows = list[tuple[Any, ...]]
 
 
+class Readers:
+    """Connections for reading, opened by ``connect`` when none is free."""
+
+    def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
+        self._connect = connect
+        self._free: list[sqlite3.Connection] = []
+        self._in_use = 0
+        self._closed = False
+        self._paused = False
+        self._lock = threading.RLock()  # after a fork the child closes what pause() holds
+        self._change = threading.Condition(self._lock)
+        self._watcher: _Watcher | None = None
+
+    def acquire(self) -> sqlite3.Connection:
+        """A connection for the caller alone, until ``release``. Raises ClosedError after ``close``."""
+        with self._lock:
+            if self._closed:
+                raise _closed()
+            self._in_use += 1
+            if self._free:
+                return self._free.pop()
+        try:
+            return self._connect()
+        except BaseException:
+            self.release(None)
+            raise
+
+    def release(self, connection: sqlite3.Connection | None) -> None:
+        """Return a connection; None for one that could not be opened."""
+        with self._lock:
+            self._in_use -= 1
+            if self._paused:
+                self._change.notify_all()
+            if connection is None:
+                return
+            if self._closed or len(self._free) >= MOST_READERS or connection.in_transaction:
+                connection.close()
+            else:
+                self._free.append(connection)
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """A connection inside ``with``."""
+        connection = self.acquire()
+        try:
+            yield connection
+        finally:
+            self.release(connection)
+
+    def changed(self) -> bool:
+        """Whether any connection committed since the last call."""
+        with self._lock:
+            if self._closed:
+                raise _closed()
+            self._in_use += 1
+            watcher, self._watcher = self._watcher, None
+        try:
+            if watcher is None:
+                watcher = _Watcher(self._connect())
+            return watcher.changed()
+        finally:
+            with self._lock:
+                self._in_use -= 1
+                if self._paused:
+                    self._change.notify_all()
+                # A concurrent caller has opened its own connection, and one is enough.
+                if watcher is not None and (self._closed or self._watcher is not None):
+                    watcher.connection.close()
+                elif watcher is not None:
+                    self._watcher = watcher
+
+    def close(self) -> None:
+        """Close the free connections; those in use are closed when they are released."""
+        with self._lock:
+            self._closed = True
+            for connection in self._free:
+                connection.close()
+            self._free.clear()
+            if self._watcher is not None:
+                self._watcher.connection.close()
+                self._watcher = None
+
+    def pause(self) -> None:
+        """Let no read begin until ``resume``, and wait a while for running ones."""
+        self._lock.acquire()
+        self._paused = True
+        until = time.monotonic() + PAUSE_SECONDS
+        while self._in_use and (left := until - time.monotonic()) > 0:
+            self._change.wait(left)
+
+    def resume(self) -> None:
+        """Allow reads again."""
+        self._paused = False
+        self._lock.release()
+
+
+def _closed() -> ClosedError:
+    return ClosedError("The store is closed: nothing can be read. Open it again.")
+
+
+class _Watcher:
+    """A connection and the number that it read last: numbers of two connections cannot be compared."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+        self._seen: int | None = None
+
+    def changed(self) -> bool:
+        before, self._seen = self._seen, self.connection.execute("PRAGMA data_version").fetchone()[0]
+        return before != self._seen
+
+
 class SQLiteReads:
     """The reading ports, on a datastore."""
 
     datastore: ClewSQLiteDatastore
 
+    @overload
+    def query(self, sql: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]: ...
+    @overload
+    def query(self, sql: str, parameters: Parameters, take: Take[T], *, damaged: bool = False) -> list[T]: ...
+    def query(
+        self, sql: str, parameters: Parameters = (), take: Take[Any] = list, *, damaged: bool = False
+    ) -> list[Any]:
+        """The rows of a query, or what ``take`` makes of them. Raises ClosedError or StoreUnavailableError.
+
+        An integer beyond 64 bits becomes the nearest one of 64 bits: no version, position or count is between them.
+        With ``damaged`` text that is not UTF-8 is read, too.
+        """
+        try:
+            readers = self.datastore.readers
+            connection = readers.acquire()
+            try:
+                if damaged:
+                    connection.text_factory = _decode_damaged
+                rows = connection.execute(sql, parameters)
+                try:
+                    return take(rows)
+                finally:
+                    rows.close()
+            finally:
+                if damaged:
+                    connection.text_factory = str
+                readers.release(connection)
+        except OverflowError:
+            return self.query(sql, within_range(parameters), take, damaged=damaged)
+        except UnicodeEncodeError:
+            return []  # a name that is not valid Unicode was never stored
+        except sqlite3.Error as error:
+            if not damaged and str(error).startswith("Could not decode"):
+                return self.query(sql, parameters, take, damaged=True)  # verification must be able to name the row
+            raise unavailable(self.datastore.path, error) from error
+
     def repeated(self, key: Key) -> Appended | None:
         """The first outcome of an append with this key, None if there was none; IdempotencyKeyReusedError."""
-        outcome = find_outcome(self.datastore.query, key)
+        outcome = find_outcome(self.query, key)
         return None if outcome is None else outcome.repeat(key)
 
     def lineage(self, stream: str, *, after: int = -1, upto: int | None = None) -> list[Row]:
         """The rows of a stream and of its ancestors up to each cut, in version order."""
-        found = self.datastore.query(
-            _LINEAGE, {"name": stream, "after": after, "upto": HIGHEST if upto is None else upto}
-        )
+        found = self.query(_LINEAGE, {"name": stream, "after": after, "upto": HIGHEST if upto is None else upto})
         # The rows come stream by stream, each in order. Python sorts such runs faster than SQLite.
         found.sort(key=_version)
         return list(map(Row._make, found))
@@ -134,15 +295,16 @@ class SQLiteReads:
     def rows_at(self, positions: Sequence[int]) -> list[Row]:
         """The rows at these positions, in position order."""
         rows: list[Row] = []
-        wanted = sorted({position for position in positions if 0 < position <= HIGHEST})
-        for part in (wanted[start : start + MANY] for start in range(0, len(wanted), MANY)):
+        wanted = sorted(set(positions))
+        for start in range(0, len(wanted), POSITIONS):
+            part = wanted[start : start + POSITIONS]
             sql = _ROWS + f"WHERE e.position IN ({','.join('?' * len(part))}) ORDER BY e.position"
-            rows.extend(map(Row._make, self.datastore.query(sql, part)))
+            rows.extend(map(Row._make, self.query(sql, part)))
         return rows
 
     def last_position(self) -> int:
         """The highest position that readers see, 0 for an empty store."""
-        found = self.datastore.query("SELECT max(position) FROM event")
+        found = self.query("SELECT max(position) FROM event")
         return found[0][0] or 0
 
     def count_after(self, position: int, limit: int) -> int:
@@ -153,10 +315,10 @@ class SQLiteReads:
         """Streams in the order of their creation, ``after`` < key."""
         if not prefix:
             sql = _STREAMS + "WHERE s.id > ? ORDER BY s.id LIMIT ?"
-            return list(map(_info, self.datastore.query(sql, (after, limit))))
+            return list(map(_info, self.query(sql, (after, limit))))
         names, bounds = _named(prefix)
         # A prefix of few streams is found by its names; for many, the order of keys is faster.
-        few = self.datastore.query(
+        few = self.query(
             f"SELECT s.id FROM stream s WHERE {names} LIMIT ?",  # noqa: S608 - of constants
             (*bounds, FEW_STREAMS),
         )
@@ -164,62 +326,60 @@ class SQLiteReads:
             keys = sorted(key for (key,) in few if key > after)[:limit]
             marks = ",".join("?" * len(keys))
             sql = _STREAMS + f"WHERE s.id IN ({marks}) ORDER BY s.id"
-            return list(map(_info, self.datastore.query(sql, keys)))
+            return list(map(_info, self.query(sql, keys)))
         names, bounds = _named(prefix, "+s.name")  # the sign keeps SQLite from seeking by it
         sql = _STREAMS + f"WHERE s.id > ? AND {names} ORDER BY s.id LIMIT ?"
-        return list(map(_info, self.datastore.query(sql, (after, *bounds, limit))))
+        return list(map(_info, self.query(sql, (after, *bounds, limit))))
 
     def stream(self, name: str) -> StreamInfo | None:
         """The stream of that name, None if there is none."""
-        found = self.datastore.query(_STREAMS + "WHERE s.name = ?", (name,))
+        found = self.query(_STREAMS + "WHERE s.name = ?", (name,))
         return _info(found[0]) if found else None
 
     def forks(self, stream: str) -> list[StreamInfo]:
         """The streams whose parent is this one, in the order of their creation."""
         sql = _STREAMS + "WHERE s.parent = (SELECT id FROM stream WHERE name = ?) ORDER BY s.id"  # noqa: S608 - of constants
-        found = self.datastore.query(sql, (stream,))
+        found = self.query(sql, (stream,))
         return list(map(_info, found))
 
     def orphans(self, limit: int) -> list[tuple[int, int]]:
         """Stream key and version of rows without a stream, or with a version below 0."""
-        return [(key, version) for key, version in self.datastore.query(_ORPHANS, (limit,))]
+        return [(key, version) for key, version in self.query(_ORPHANS, (limit,))]
 
     def snapshot(self, stream: str, upto: int | None = None) -> Snapshot | None:
         """The newest snapshot along the lineage at a version ≤ ``upto``."""
         # The query goes from the stream to its ancestors and stops at the first that has one.
-        found = self.datastore.query(
-            _SNAPSHOT, {"name": stream, "after": -1, "upto": HIGHEST if upto is None else upto}
-        )
+        found = self.query(_SNAPSHOT, {"name": stream, "after": -1, "upto": HIGHEST if upto is None else upto})
         return Snapshot(*found[0]) if found else None
 
     def blob(self, digest: bytes, key: int | None = None) -> Blob | None:
         """The blob with that digest as it is stored."""
         del key
-        found = self.datastore.query(BLOB, (digest,))
+        found = self.query(BLOB, (digest,))
         return Blob._make(found[0]) if found else None
 
     def blobs(self, *, after: int = 0, limit: int) -> list[tuple[int, bytes]]:
         """Key and digest of each blob in the order of their creation."""
         sql = "SELECT rowid, digest FROM blob WHERE rowid > ? ORDER BY rowid LIMIT ?"
-        return [(key, digest) for key, digest in self.datastore.query(sql, (after, limit))]
+        return [(key, digest) for key, digest in self.query(sql, (after, limit))]
 
     def lease(self, stream: str) -> Lease | None:
         """The lease of a stream."""
-        found = self.datastore.query(LEASE, (stream,))
+        found = self.query(LEASE, (stream,))
         return Lease(stream, *found[0]) if found else None
 
     def draft(self, stream: str) -> Draft | None:
         """The part of an answer that was stored last for the stream."""
-        found = self.datastore.query(DRAFT, (stream,))
+        found = self.query(DRAFT, (stream,))
         return Draft(stream, *found[0]) if found else None
 
     def shredded(self) -> int:
         """How many rows were ever shredded."""
-        found = self.datastore.query("SELECT value FROM counter WHERE name = 'shredded'")
+        found = self.query("SELECT value FROM counter WHERE name = 'shredded'")
         return int(found[0][0]) if found else 0
 
     def _page(self, sql: str, parameters: Sequence[Any]) -> list[Row]:
-        return self.datastore.query(sql, parameters, lambda found: page(map(Row._make, found)))
+        return self.query(sql, parameters, lambda found: page(map(Row._make, found)))
 
 
 def _info(row: tuple[Any, ...]) -> StreamInfo:
@@ -252,3 +412,7 @@ def _named(prefix: str, column: str = "s.name") -> tuple[str, tuple[str, ...]]:
     if end is None:
         return f"{column} >= ?", (prefix,)
     return f"{column} >= ? AND {column} < ?", (prefix, end)
+
+
+def _decode_damaged(text: bytes) -> str:
+    return text.decode(errors="surrogateescape")

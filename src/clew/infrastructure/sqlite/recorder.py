@@ -64,7 +64,7 @@ class SQLiteRecorder(SQLiteReads, LibraryRecorder, SQLiteProcessRecorder):  # ty
         limit: int | None = None,
     ) -> Sequence[StoredEvent]:
         """A stream's own events in the library's form."""
-        found = self.datastore.query(
+        found = self.query(
             "SELECT version, type, state FROM event WHERE stream = (SELECT id FROM stream WHERE name = ?) "  # noqa: S608 - marks only
             f"AND version > ? AND version <= ? ORDER BY version {'DESC' if desc else 'ASC'} LIMIT ?",
             (
@@ -88,7 +88,7 @@ class SQLiteRecorder(SQLiteReads, LibraryRecorder, SQLiteProcessRecorder):  # ty
         """Events in position order in the library's form."""
         after = 0 if start is None else start - inclusive_of_start
         wanted = f"AND e.type IN ({','.join('?' * len(topics))}) " if topics else ""
-        found = self.datastore.query(
+        found = self.query(
             "SELECT s.name, e.version, e.type, e.state, e.position FROM event e CROSS JOIN stream s "  # noqa: S608 - as above
             f"ON s.id = e.stream WHERE e.position > ? AND e.position <= ? {wanted}ORDER BY e.position LIMIT ?",
             (after, HIGHEST if stop is None else stop, *topics, limit),
