@@ -37,7 +37,7 @@ help: ## List the tasks
 demo: $(RUNTIME) ## Show what Clew does, on a temporary database
 	@.venv/bin/clew demo
 
-# What the tests need is installed beside the tools and the type checks, which take one core, and longer. On the other
+# What the tests need is installed next to the tools and the type checks, which take one core, and longer. On the other
 # Pythons the wheel does everything that the front door offers; bad input to the command it is given on one of them.
 .PHONY: test
 test: $(RUNTIME) ## Run everything: linters, types, imports, the wheel on each Python, tests at a tenth of the scale
@@ -105,7 +105,7 @@ tested-wheels: $(TOOLS)
 	echo "The wheel passed on Python$$tested. Not on this machine:$${missing:- none}."
 
 .PHONY: docs
-docs: $(RUNTIME) ## Write docs/reference.md anew, from the docstrings
+docs: $(RUNTIME) ## Write docs/reference.md from the docstrings
 	@$(VENV_PYTHON) -m docs.make_reference
 
 .PHONY: generate
@@ -114,7 +114,7 @@ generate: $(TOOLS) ## Generate the sync face from the asyncio face, and the list
 	@$(VENV_PYTHON) tools/public_names.py
 
 .PHONY: bench
-bench: $(TOOLS) ## Print the figures of the benchmarks beside their budgets
+bench: $(TOOLS) ## Print the figures of the benchmarks next to their budgets
 	@$(VENV_PYTHON) -m benchmarks
 
 .PHONY: soak
