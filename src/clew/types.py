@@ -12,10 +12,10 @@ from clew.lazy import resolver
 if TYPE_CHECKING:
     from clew.agents.middleware import ModelCallContext, Proceed, RunContext, ToolCallContext
     from clew.agents.response import AgentResponse, AgentUpdate, Approval
-    from clew.agents.run_admission import OnChangedAgent
     from clew.agents.run_setup import (
         ContinueOptions,
         Input,
+        OnChangedAgent,
         OnConflict,
         OnMissingProvider,
         ReadFrom,
@@ -309,7 +309,7 @@ _HOMES = {
     "ModelClient": "clew.domain.models.client",
     "ModelUpdate": "clew.domain.models.client:Update",
     "ModelView": "clew.domain.model_view",
-    "OnChangedAgent": "clew.agents.run_admission",
+    "OnChangedAgent": "clew.agents.run_setup",
     "OnConflict": "clew.agents.run_setup",
     "OnExisting": "clew.domain.runs.ports",
     "OnFailure": "clew.domain.context.provider",

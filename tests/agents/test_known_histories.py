@@ -37,13 +37,13 @@ async def test_nothing_is_read_of_a_thread_that_nobody_else_writes_to(
 ) -> None:
     agent, client = agent_of(two[0])
     thread = (await agent.run("1")).thread
-    await thread.run("2")
 
     def read(*_: object, **__: object) -> list[Event]:
         raise AssertionError("The log was read.")
 
     with monkeypatch.context() as patched:
         patched.setattr(two[0]._core.log, "lineage", read)
+        await thread.run("2")
         await thread.run("3")
     assert said_last(client) == ["1", "Yes.", "2", "Yes.", "3"]
 
@@ -55,6 +55,17 @@ async def test_what_another_process_appended_is_asked_too(two: tuple[Engine, Eng
     await (await two[1].thread(thread.id)).append(Message.user("From elsewhere."))
     await thread.run("3")
     assert said_last(client) == ["1", "Yes.", "2", "Yes.", "From elsewhere.", "3"]
+
+
+async def test_what_another_process_redacted_of_a_new_thread_is_not_sent(two: tuple[Engine, Engine]) -> None:
+    agent, client = agent_of(two[0])
+    thread = (await agent.run("A secret.")).thread
+    there = await two[1].thread(thread.id)
+    await there.redact((await there.history()).messages[0])
+    assert [each.text for each in await thread.history()] == ["", "Yes."]
+    await thread.run("2")
+    await thread.run("3")
+    assert said_last(client) == ["Yes.", "2", "Yes.", "3"]
 
 
 async def test_what_another_process_redacted_is_not_sent(two: tuple[Engine, Engine]) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Generic, Literal, Unpack, cast, overload
 
 from clew.agents import background_loop
@@ -12,19 +13,13 @@ from clew.agents.history_stores import HistoryStores
 from clew.agents.journal import Emit
 from clew.agents.middleware import Middleware, RunContext, compose
 from clew.agents.response import AgentResponse, pending_approvals
-from clew.agents.run_admission import (
-    OnChangedAgent,
-    begin_run,
-    compare,
-    compare_with_last_run,
-    resume_run,
-    with_recorded_options,
-)
+from clew.agents.run_admission import begin_run, compare_with_last_run, resume_run
 from clew.agents.run_loop import Run
 from clew.agents.run_setup import (
     ContinueOptions,
     Input,
     MissingReports,
+    OnChangedAgent,
     OnMissingProvider,
     Providers,
     ReadFrom,
@@ -54,11 +49,7 @@ from clew.domain.runs.errors import AgentConfigurationError, NoOpenRunError, Uns
 from clew.domain.runs.events import AgentIdentity
 from clew.domain.runs.ports import EnginePort, LocalT_co, OnExisting, RemoteT_co, ThreadPort, ThreadT
 from clew.domain.runs.requests import Definitions, checked_options
-from clew.domain.runs.state import RunState
 from clew.domain.streams import check_id
-
-_COMPARED_THREADS = 1_024
-"""Threads of which an agent remembers that it was compared with its last run there."""
 
 _engine_factories: list[Callable[[], EnginePort[Any, Any]]] = []
 
@@ -181,18 +172,10 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         return await self._bind(await self.engine.restore_thread(document, on_existing=on_existing, as_new=as_new))
 
     async def _bind(self, thread: ThreadT) -> ThreadT:
-        self._compared.pop(thread.id, None)
-        await self._compare(thread)
+        setup = self._own_setup()
+        setup.compared.pop(thread.id, None)
+        await compare_with_last_run(setup, thread)
         return thread.bound_to(self)
-
-    async def _compare(self, thread: ThreadPort) -> None:
-        """Compare with the agent's last run on the thread, once for each of the threads that it last ran on."""
-        if thread.id in self._compared:
-            return
-        await compare_with_last_run(thread.runs, self._own_setup().for_thread(thread), self._on_changed)
-        self._compared[thread.id] = None
-        if len(self._compared) > _COMPARED_THREADS:
-            del self._compared[next(iter(self._compared))]
 
     def _check_thread(self, thread: ThreadPort) -> None:
         if not hasattr(thread, "runs"):
@@ -254,23 +237,21 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
             emit: Emit | None, on_start: Callable[[Run], None] | None
         ) -> AgentResponse[LocalT_co | RemoteT_co]:
             thread = await self._target(messages, options)
-            on_thread, run_id = self._with_attached(setup, thread, options), uuid.uuid4().hex[:16]
-
-            async def carry_out() -> AgentResponse[LocalT_co | RemoteT_co]:
-                await self._compare(thread)
-                run, ran_on = await begin_run(
-                    on_thread,
-                    thread,
-                    run_id,
-                    messages,
-                    on_conflict=options.get("on_conflict", "raise"),
-                    abandon=options.get("abandon_run", False),
-                    emit=emit,
-                    on_start=on_start,
-                )
-                return self._response(run, ran_on, setup)
-
-            return await self._observed(setup, thread.id, run_id, messages, carry_out)
+            run_id = uuid.uuid4().hex[:16]
+            admit = partial(
+                begin_run,
+                self._with_attached(setup, thread, options),
+                thread,
+                run_id,
+                messages,
+                on_conflict=options.get("on_conflict", "raise"),
+                abandon=options.get("abandon_run", False),
+                emit=emit,
+                on_start=on_start,
+            )
+            if setup.is_observed:
+                return await self._observe(setup, thread.id, run_id, messages, admit)
+            return self._response(*await admit(), setup)
 
         return AgentStream(execute) if stream else execute(None, None)
 
@@ -302,22 +283,16 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         }
         setup = self._run_setup(given)
 
-        async def prepare(state: RunState) -> RunSetup:
-            compare(thread.id, state.fingerprint, setup.for_thread(thread), self._on_changed)
-            return await with_recorded_options(thread.runs, state, setup)
-
         async def execute(emit: Emit | None, on_start: Callable[[Run], None] | None) -> AgentResponse[ThreadT]:
             self._check_thread(thread)
             open_run = (await thread.runs.control(fresh=True)).run
             if open_run is None:
                 raise NoOpenRunError(thread.id)
-
-            async def carry_out() -> AgentResponse[ThreadT]:
-                on_conflict = options.get("on_conflict", "raise")
-                run = await resume_run(thread, on_conflict=on_conflict, emit=emit, on_start=on_start, prepare=prepare)
-                return self._response(run, thread, setup)
-
-            return await self._observed(setup, thread.id, open_run.id, (), carry_out)
+            on_conflict = options.get("on_conflict", "raise")
+            admit = partial(resume_run, setup, thread, on_conflict=on_conflict, emit=emit, on_start=on_start)
+            if setup.is_observed:
+                return await self._observe(setup, thread.id, open_run.id, (), admit)
+            return self._response(*await admit(), setup)
 
         return AgentStream(execute) if stream else execute(None, None)
 
@@ -349,27 +324,19 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         thread.context_providers.add(*setup.providers.run)
         return replace(setup, providers=setup.providers._replace(run=()))
 
-    def _observed(
-        self,
-        setup: RunSetup,
-        thread_id: str,
-        run_id: str,
-        messages: Sequence[Message],
-        carry_out: Callable[[], Coroutine[Any, Any, AgentResponse[ThreadT]]],
-    ) -> Coroutine[Any, Any, AgentResponse[ThreadT]]:
-        """Carry out a run within a telemetry span and the middleware, if there are any."""
-        if not self._middleware and self._telemetry.instruments is None:
-            return carry_out()
-        return self._observe(setup, thread_id, run_id, messages, carry_out)
-
     async def _observe(
         self,
         setup: RunSetup,
         thread_id: str,
         run_id: str,
         messages: Sequence[Message],
-        carry_out: Callable[[], Coroutine[Any, Any, AgentResponse[ThreadT]]],
+        admit: Callable[[], Awaitable[tuple[Run, ThreadT]]],
     ) -> AgentResponse[ThreadT]:
+        """Carry out a run within a telemetry span and the middleware."""
+
+        async def carry_out() -> AgentResponse[ThreadT]:
+            return self._response(*await admit(), setup)
+
         with self._telemetry.run(
             agent_id=self.id,
             agent_name=self.name,
@@ -426,6 +393,8 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
                 middleware=self._middleware,
                 rules=rules_of(self.tools),
                 providers=Providers(self.context_providers),
+                on_changed=self._on_changed,
+                compared=self._compared,
                 on_missing=self._on_missing,
                 reports=self._reports,
                 reducer=self.reducer,

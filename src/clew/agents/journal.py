@@ -44,7 +44,7 @@ DRAFT_SECONDS = 0.25
 _INTENDED = RunStarted | RunResumed | ModelCalled | ToolStarted | ApprovalRequested | RunCompleted
 """Steps that announce something. They are not true of a run that could not write them."""
 
-_ENDS_ANSWER = ModelAnswered | ModelFailed | AnswerInterrupted
+_ENDS_ANSWER = frozenset({ModelAnswered, ModelFailed, AnswerInterrupted})
 
 _RENEWAL_SECONDS = LEASE_SECONDS / 3
 """Seconds between two renewals of the lease while nothing is written."""
@@ -300,7 +300,7 @@ class Journal:
     async def _end_answer(self, steps: Sequence[RunStep]) -> asyncio.CancelledError | None:
         """Save no further drafts if ``steps`` end the answer; returns the cancellation of the caller, if any."""
         answer, cancelled = self.answer, None
-        if answer is None or not any(isinstance(step, _ENDS_ANSWER) for step in reversed(steps)):
+        if answer is None or _ENDS_ANSWER.isdisjoint(map(type, steps)):
             return None
         self.answer = None
         if answer.stop():

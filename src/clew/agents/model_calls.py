@@ -81,7 +81,7 @@ class ModelCalls:
             question, body = await self._record_call()
             self._sent, self._first = time.monotonic(), None
             try:
-                if self._setup.middleware or self._setup.telemetry.instruments is not None:
+                if self._setup.is_observed:
                     return await self._observed(question, body)
                 return await self._send(body)
             except ModelError as error:

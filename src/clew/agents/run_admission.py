@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Literal, TypeAlias
 
 from clew.agents.journal import Emit, Journal
 from clew.agents.run_loop import Run, live_runs, unrecorded_ends
@@ -34,6 +33,8 @@ from clew.domain.runs.ports import Holding, RunLog, ThreadPort, ThreadT
 from clew.domain.runs.requests import changed
 from clew.domain.runs.state import RunState, fold, interrupted
 
+_COMPARED_THREADS = 1_024
+
 _POLL_SECONDS = 1.0
 """Seconds after which a waiting run checks whether the other run still holds its lease."""
 
@@ -52,15 +53,16 @@ async def begin_run(
     """Carry out a new run; returns it with its thread, which is a new one after ``fork``.
 
     A run that crashed is abandoned first. Raises RunInProgressError, or ApprovalPendingError for a run that waits for
-    approvals, unless ``abandon`` gives it up.
+    approvals, unless ``abandon`` gives it up; and what ``compare_with_last_run`` raises.
     """
+    await compare_with_last_run(setup, thread)
     fresh = False
     while True:
         if fresh or (await thread.runs.control()).run is not None:
             thread = await _free_thread(setup, thread, on_conflict, abandon=abandon)
         on_thread = setup.for_thread(thread)
         run = Run(on_thread, thread, RunState(run_id), emit)
-        run.journal.add(await run_started(on_thread, run.journal), *inputs)
+        run.journal.add(await _run_started(on_thread, run.journal), *inputs)
         try:
             await run.carry_out(on_start)
         except ConflictError:
@@ -72,14 +74,17 @@ async def begin_run(
 
 
 async def resume_run(
-    thread: ThreadPort,
+    setup: RunSetup,
+    thread: ThreadT,
     *,
     on_conflict: OnConflict,
     emit: Emit | None,
     on_start: Callable[[Run], None] | None,
-    prepare: Callable[[RunState], Awaitable[RunSetup]],
-) -> Run:
-    """Continue the open run of a thread from the log; ``prepare`` returns the setup for it. Raises NoOpenRunError."""
+) -> tuple[Run, ThreadT]:
+    """Continue the open run of a thread from the log; returns it with its thread.
+
+    Raises NoOpenRunError, ApprovalPendingError, RunInProgressError and AgentChangedError.
+    """
     log = thread.runs
     while True:
         control = await log.control(fresh=True)
@@ -92,12 +97,13 @@ async def resume_run(
         state = fold(control.run.id, await log.events(control.run.began - 1))
         if undecided := _undecided(state):
             raise ApprovalPendingError(log.thread_id, undecided)
-        setup = await prepare(state)
+        _report_changes(setup.for_thread(thread), thread.id, state.fingerprint)
+        setup = await _with_recorded_options(log, state, setup)
         if _lost_calls(control.run, state):
             await _abandon(setup, thread, control.run, asked=False)
             continue
         on_thread = setup.for_thread(thread)
-        await check_providers(on_thread, log, state.run_id)
+        await _check_providers(on_thread, log, state.run_id)
         run = Run(on_thread, thread, state, emit, control.run.attempt + 1)
         cut_off = await _cut_off(log, control.run)
         before = [Advance(state.run_id, control.run.attempt, cut_off)] if cut_off else []
@@ -109,7 +115,7 @@ async def resume_run(
                 raise
             # Another process continued it first, or it is over: look again.
         else:
-            return run
+            return run, thread
 
 
 async def _free_thread(setup: RunSetup, thread: ThreadT, on_conflict: OnConflict, *, abandon: bool) -> ThreadT:
@@ -204,32 +210,33 @@ async def _cut_off(log: RunLog, run: OpenRun) -> tuple[Message | AnswerInterrupt
     return interrupted(run, await log.draft(), "crashed") if run.call else ()
 
 
-OnChangedAgent: TypeAlias = Literal["warn", "raise"]
-"""What happens if an agent runs on a thread again and its definitions have changed."""
-
-
-async def compare_with_last_run(log: RunLog, setup: RunSetup, on_changed: OnChangedAgent) -> None:
+async def compare_with_last_run(setup: RunSetup, thread: ThreadPort) -> None:
     """Compare the agent with its last run on the thread, and store definitions that the store lacks.
 
-    Warns with AgentChangedWarning, or raises AgentChangedError.
+    This happens once for each of the threads that the agent last ran on. Warns with AgentChangedWarning, or raises
+    AgentChangedError.
     """
-    if setup.identity.id not in (await log.control()).agents:
+    if thread.id in setup.compared:
         return
-    version = (await log.control(fresh=True)).agents.get(setup.identity.id)
-    if version is None:
-        return  # the run is handed to the writer, and not on the log yet
-    data = (await log.event(version)).data
-    if isinstance(data, RunStarted | RunResumed):
-        compare(log.thread_id, data.fingerprint, setup, on_changed)
-        await log.supply(setup.definitions.blobs)
+    log, agent = thread.runs, setup.identity.id
+    if agent in (await log.control()).agents:
+        version = (await log.control(fresh=True)).agents.get(agent)
+        # Without a version, the run is handed to the writer, and not on the log yet.
+        data = None if version is None else (await log.event(version)).data
+        if isinstance(data, RunStarted | RunResumed):
+            _report_changes(setup.for_thread(thread), thread.id, data.fingerprint)
+            await log.supply(setup.definitions.blobs)
+    setup.compared[thread.id] = None
+    if len(setup.compared) > _COMPARED_THREADS:
+        del setup.compared[next(iter(setup.compared))]
 
 
-def compare(thread_id: str, before: Fingerprint | None, setup: RunSetup, on_changed: OnChangedAgent) -> None:
-    """Report what differs from a fingerprint."""
+def _report_changes(setup: RunSetup, thread_id: str, before: Fingerprint | None) -> None:
+    """Report how the agent differs from the one with the fingerprint ``before``."""
     differences = [] if before is None else changed(before, setup.fingerprint)
     if not differences:
         return
-    if on_changed == "raise":
+    if setup.on_changed == "raise":
         raise AgentChangedError(thread_id, differences)
     warnings.warn(
         f"Thread {thread_id!r} was last run by another agent than this {setup.identity.id!r}: "
@@ -239,7 +246,7 @@ def compare(thread_id: str, before: Fingerprint | None, setup: RunSetup, on_chan
     )
 
 
-async def with_recorded_options(log: RunLog, state: RunState, setup: RunSetup) -> RunSetup:
+async def _with_recorded_options(log: RunLog, state: RunState, setup: RunSetup) -> RunSetup:
     """The setup with the model, the options and the response format that the run began with.
 
     Options are taken over only for the same kind of client; a response format that is given now is kept.
@@ -254,7 +261,7 @@ async def with_recorded_options(log: RunLog, state: RunState, setup: RunSetup) -
     return setup.with_definitions(definitions, asked.model, asked.options)
 
 
-async def run_started(setup: RunSetup, journal: Journal) -> RunStarted:
+async def _run_started(setup: RunSetup, journal: Journal) -> RunStarted:
     """The event with which a run begins. Warns of missing providers, or raises MissingProviderError.
 
     A provider is missing if it served the thread before, or this agent on the thread, and is not supplied now. On a
@@ -277,8 +284,8 @@ async def run_started(setup: RunSetup, journal: Journal) -> RunStarted:
     )
 
 
-async def check_providers(setup: RunSetup, log: RunLog, run_id: str) -> None:
-    """Report the providers that served a run and are missing now that it continues, as ``run_started`` does."""
+async def _check_providers(setup: RunSetup, log: RunLog, run_id: str) -> None:
+    """Report the providers that served a run and are missing now that it continues, as ``_run_started`` does."""
     missing = _missing(setup, (await log.history()).context.open_runs.get(run_id, ()))
     if missing:
         _report_missing(setup, log.thread_id, missing)

@@ -326,7 +326,7 @@ class ToolCalls:
             call_id=call_id,
             idempotency_key=f"{run_id}:{call.place.message}:{call.place.content}",
         )
-        if not setup.middleware and setup.telemetry.instruments is None:
+        if not setup.is_observed:
             return await call_tool(tool, arguments, given)
         thread_id = self._journal.log.thread_id
         with setup.telemetry.tool_call(

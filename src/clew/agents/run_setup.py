@@ -147,6 +147,9 @@ def _closed(schema: Json) -> Json:
     return closed
 
 
+OnChangedAgent: TypeAlias = Literal["warn", "raise"]
+"""What happens if an agent runs on a thread again and its definitions have changed."""
+
 OnMissingProvider: TypeAlias = Literal["warn", "raise"]
 """What happens if a context provider that served the thread before is missing."""
 
@@ -215,6 +218,9 @@ class RunSetup:
     providers: Providers = field(default_factory=Providers)
     removed_providers: frozenset[str] = frozenset()
     """The ids of providers that the application took off the thread: they are not missing."""
+    on_changed: OnChangedAgent = "warn"
+    compared: dict[str, None] = field(default_factory=dict)
+    """The last threads on which the agent was compared with its last run there."""
     on_missing: OnMissingProvider = "warn"
     reports: MissingReports = field(default_factory=MissingReports)
     reducer: Reducer | None = None
@@ -229,6 +235,11 @@ class RunSetup:
         if not own and reduced_by is None:
             return made
         return made.model_copy(update={"providers": own, "reducer": reduced_by})
+
+    @cached_property
+    def is_observed(self) -> bool:
+        """Whether middleware or telemetry surrounds its runs, model calls and tool calls."""
+        return bool(self.middleware) or self.telemetry.instruments is not None
 
     @property
     def reduced_by(self) -> str | None:
@@ -250,12 +261,15 @@ class RunSetup:
 
     def for_thread(self, thread: ThreadPort) -> RunSetup:
         """The same, with the context providers of a thread."""
-        attached = thread.context_providers
+        providers = thread.context_providers
         setup = self if self.stores is None or thread.kind == "local" else replace(self, stores=None)
-        if not attached and not attached.removed:
+        if not providers.attached and not providers.removed:
             return setup
-        providers = self.providers._replace(thread=tuple(attached))
-        return replace(setup, providers=providers, removed_providers=frozenset(attached.removed))
+        return replace(
+            setup,
+            providers=self.providers._replace(thread=providers.attached),
+            removed_providers=frozenset(providers.removed),
+        )
 
     def with_definitions(
         self, definitions: Definitions, model: str | None = None, options: JsonObject | None = None

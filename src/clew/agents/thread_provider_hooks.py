@@ -26,7 +26,7 @@ class ThreadHooks:
     ) -> None:
         self._thread = thread
         self._actor = actor
-        providers = Providers(tuple(own), tuple(thread.context_providers)).all
+        providers = Providers(tuple(own), thread.context_providers.attached).all
         self._hooks = ProviderHooks(thread, providers, agent=agent, actor=actor)
 
     async def notify(self, hook: Hook, *arguments: object, before: Intent | None = None) -> None:

@@ -251,6 +251,8 @@ def _check_content(content: object, where: str) -> None:
 def _check_fields(value: Value, where: str) -> None:
     for name in type(value).model_fields:
         field = getattr(value, name)
+        if field is None or (type(field) is str and field.isascii()):
+            continue  # most are
         if isinstance(field, Value):
             _check_fields(field, f"{where}.{name}")
         else:

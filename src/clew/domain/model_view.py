@@ -66,14 +66,14 @@ class _Pairing:
         self._caller: int | None = None
         self._answered = -1
 
-    def add(self, version: int, message: Message | None) -> None:
-        """Add the next message, None for a redacted one."""
+    def add(self, version: int, message: Message | None) -> bool:
+        """Add the next message, None for a redacted one. Returns whether it may contain calls or results."""
         if message is None:
             self.repairs.append(Repair(version, "redacted"))
-            return
+            return False
         if only_text(message) is not None:  # most messages
             self._caller = None
-            return
+            return False
         if not _holds_only_results(message):
             self._caller = None
         for content in message.contents:
@@ -83,6 +83,7 @@ class _Pairing:
                 self._ask(version, content)
         if version in self.asked:
             self._caller, self._answered = version, -1
+        return True
 
     def _ask(self, version: int, call: FunctionCall) -> None:
         calls = self.asked.setdefault(version, [])
@@ -122,13 +123,12 @@ def model_view(history: Iterable[HistoryMessage]) -> ModelView:
         versions, contents = zip(*messages, strict=True) if messages else ((), ())
         return ModelView(contents, (), versions)
     pairing = _Pairing()
-    for version, message in messages:
-        pairing.add(version, message)
+    paired = [pairing.add(version, message) for version, message in messages]
     view: list[tuple[int, Message]] = []
-    for version, message in messages:
+    for (version, message), has_parts in zip(messages, paired, strict=True):
         if message is None:
             continue
-        if only_text(message) is not None:
+        if not has_parts:
             view.append((version, message))
             continue
         rest = tuple(content for content in message.contents if not isinstance(content, FunctionResult))

@@ -183,7 +183,7 @@ class ScriptedChatClient:
             raise line
         is_stored = self.wire == "openai-responses" and body.get("store") is not False
         service = ServiceReference(kind="response", id=f"resp_{number}") if is_stored else None
-        end = line if isinstance(line, Fault) else self._answer(line, body, service)
+        end = line if isinstance(line, Fault | Answer) else self._answer(_message(line), body, service)
         begun = isinstance(end, Answer) or end.kind in _BROKEN_OFF
         if service is not None and begun and stream:
             yield ServiceBound(service)
@@ -199,14 +199,13 @@ class ScriptedChatClient:
             yield ServiceBound(service)
         yield end
 
-    def _answer(self, line: Spoken | Answer, body: JsonObject, service: ServiceReference | None) -> Answer:
-        if isinstance(line, Answer):
-            return line
-        model = body.get("model")
-        message = _with_call_ids(_message(line), body, service)
+    def _answer(self, message: Message, body: JsonObject, service: ServiceReference | None) -> Answer:
+        model, calls = body.get("model"), message.calls
+        if calls:
+            message = _with_call_ids(message, body, service)
         return Answer(
             message=message,
-            finish_reason="tool_calls" if message.calls else "stop",
+            finish_reason="tool_calls" if calls else "stop",
             usage=TokenUsage(
                 input_tokens=_count_words(body.get("messages", body.get("input"))),
                 output_tokens=_count_words(_texts(message)),
@@ -219,12 +218,10 @@ class ScriptedChatClient:
 def _lines(script: Line | LineFunction | Sequence[Line | LineFunction], *, loop: bool) -> Iterator[Line | LineFunction]:
     if callable(script):
         return itertools.repeat(script)
-    single = isinstance(script, str | FunctionCall | Message | Answer | Fault | Exception)
-    # mypy does not narrow the type of a script by ``single``.
-    items: list[Line | LineFunction] = [script] if single else list(script)  # type: ignore[list-item,arg-type]  # see above
-    for item in items:
-        if not callable(item) and not isinstance(item, Answer | Fault | Exception):
-            _message(item)  # raise for an invalid item now, not at its request
+    several = [script] if isinstance(script, str | FunctionCall | Message | Answer | Fault | Exception) else script
+    items = [
+        each if callable(each) or isinstance(each, Answer | Fault | Exception) else _message(each) for each in several
+    ]
     return itertools.cycle(items) if loop else iter(items)
 
 
@@ -251,26 +248,24 @@ def _message(line: Spoken) -> Message:
 
 def _with_call_ids(message: Message, body: JsonObject, service: ServiceReference | None) -> Message:
     """The message, in which each call without an id gets one that is unique in the conversation."""
-    calls = message.calls
-    if not calls or all(each.call_id for each in calls):
-        return message
-    before = body.get("messages", body.get("input"))
-    numbers = itertools.count(_count_calls(before) + 1)
+    number = _count_calls(body.get("messages", body.get("input")))
     prefix = "call" if service is None else f"call_{service.id}"
-    contents = tuple(
-        each.model_copy(update={"call_id": f"{prefix}_{next(numbers)}"})
-        if isinstance(each, FunctionCall) and not each.call_id
-        else each
-        for each in message.contents
-    )
-    return message.model_copy(update={"contents": contents})
+    contents = list(message.contents)
+    for index, content in enumerate(contents):
+        if isinstance(content, FunctionCall) and not content.call_id:
+            number += 1
+            contents[index] = content.model_copy(update={"call_id": f"{prefix}_{number}"})
+    return message.model_copy(update={"contents": tuple(contents)})
 
 
 def _count_calls(messages: Json) -> int:
     """The number of function calls in the messages of a request, in either format."""
-    items = [each for each in messages if isinstance(each, dict)] if isinstance(messages, list) else []
-    in_messages = sum(len(calls) for each in items if isinstance(calls := each.get("tool_calls"), list))
-    return in_messages + sum(each.get("type") == "function_call" for each in items)
+    count = 0
+    for item in messages if isinstance(messages, list) else ():
+        if isinstance(item, dict):
+            calls = item.get("tool_calls")
+            count += len(calls) if isinstance(calls, list) else item.get("type") == "function_call"
+    return count
 
 
 def _count_words(value: Json) -> int:
@@ -297,15 +292,17 @@ def _texts(message: Message) -> list[Json]:
     return texts
 
 
-def _deltas(message: Message) -> Iterator[TextDelta | ReasoningDelta | CallDelta]:
+def _deltas(message: Message) -> list[TextDelta | ReasoningDelta | CallDelta]:
     """The message word by word, as a stream sends it."""
-    index = itertools.count()
+    deltas: list[TextDelta | ReasoningDelta | CallDelta] = []
+    index = 0
     for content in message.contents:
         if isinstance(content, Text):
-            yield from map(TextDelta, _WORDS.findall(content.text))
+            deltas += map(TextDelta, _WORDS.findall(content.text))
         elif isinstance(content, Reasoning):
-            yield from map(ReasoningDelta, _WORDS.findall(content.text))
+            deltas += map(ReasoningDelta, _WORDS.findall(content.text))
         elif isinstance(content, FunctionCall):
-            at = next(index)
-            for piece in _WORDS.findall(content.arguments) or [""]:
-                yield CallDelta(at, content.call_id, content.name, piece)
+            pieces = _WORDS.findall(content.arguments) or [""]
+            deltas += [CallDelta(index, content.call_id, content.name, piece) for piece in pieces]
+            index += 1
+    return deltas

@@ -80,10 +80,10 @@ class BoundedCache(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class CachedHistory:
-    """A thread's history, valid until a row is shredded."""
+    """A thread's history, valid until a row is shredded; ``shredded`` is None if nobody has counted such rows."""
 
     builder: HistoryBuilder
-    shredded: int
+    shredded: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,7 +414,14 @@ def _drop_older(core: Core, stream: str, stored: Control) -> None:
             core.caches.submitted.drop(stream)
 
 
-def _extend_history(core: Core, stream: str, events: list[Event]) -> None:
+def cache_new_history(core: Core, thread_id: str, events: Sequence[Event]) -> None:
+    """Cache the history of a new thread from its first events, so that the next run need not read it."""
+    stream = core.stream(thread_id)
+    core.caches.histories.put(stream, CachedHistory(HistoryBuilder(thread_id), None))
+    _extend_history(core, stream, events)
+
+
+def _extend_history(core: Core, stream: str, events: Sequence[Event]) -> None:
     """Add the events to the cached history, so that it need not be read again."""
     cached = core.caches.histories.get(stream)
     own = [each for each in map(unshared, events) if each is not None]

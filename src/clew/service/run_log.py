@@ -21,7 +21,7 @@ from clew.domain.streams import ROOT
 from clew.service import thread_queries
 from clew.service.async_operations import ThreadsafeEvent, drive, settled
 from clew.service.authorization import check
-from clew.service.core import CommitOptions, Core, commit, load
+from clew.service.core import CommitOptions, Core, cache_new_history, commit, load
 from clew.service.operations import Operation, read, wait
 from clew.service.remote_threads import check_fork, read_side
 
@@ -153,7 +153,10 @@ class ThreadRuns:
             intents = (begin.intent, *intents)
             terms = terms._replace(base=begin.control, fork=begin.fork, expected_version=None)
         done = await drive(commit(self._core, self.thread_id, tuple(intents), terms))
-        self._beginning = None
+        if begin is not None:
+            self._beginning = None
+            if begin.fork is None:
+                cache_new_history(self._core, self.thread_id, done.events)
         if terms.blobs:
             known.update(blob.digest for blob in terms.blobs)
         return list(done.events)

@@ -199,35 +199,35 @@ class ThreadProviders:
     """The providers that serve every run on a thread, whichever agent runs, in the order in which they were added."""
 
     def __init__(self, providers: Sequence[ContextProvider] = ()) -> None:
-        self._providers = list(providers)
+        self.attached = tuple(providers)
         self.removed: set[str] = set()
         """The ids of removed providers: they are not missing."""
 
     def __iter__(self) -> Iterator[ContextProvider]:
-        return iter(tuple(self._providers))
+        return iter(self.attached)
 
     def __len__(self) -> int:
-        return len(self._providers)
+        return len(self.attached)
 
     def __repr__(self) -> str:
-        return f"<context providers {[provider.id for provider in self._providers]}>"
+        return f"<context providers {[provider.id for provider in self.attached]}>"
 
     def add(self, *providers: ContextProvider) -> None:
         """Attach providers, from the next run on. Raises AgentConfigurationError for a repeated id."""
-        self._providers = list(as_providers((*self._providers, *providers)))
+        self.attached = as_providers((*self.attached, *providers))
 
     def remove(self, provider: ContextProvider | str) -> None:
         """Detach a provider; its state is kept. Raises AgentConfigurationError if it is not attached."""
         id_ = provider if isinstance(provider, str) else provider.id
-        left = [each for each in self._providers if each.id != id_]
-        if len(left) == len(self._providers):
+        left = tuple(each for each in self.attached if each.id != id_)
+        if len(left) == len(self.attached):
             raise AgentConfigurationError(f"context_providers: there is no {id_!r} to remove.")
-        self._providers = left
+        self.attached = left
         self.removed.add(id_)
 
     def copy(self) -> ThreadProviders:
         """The same providers, for a fork."""
-        other = ThreadProviders(self._providers)
+        other = ThreadProviders(self.attached)
         other.removed = set(self.removed)
         return other
 
