@@ -20,8 +20,7 @@ from clew.domain.messages import Message
 from clew.domain.ports import EventLog
 from clew.domain.projection import Change, Column, Query, Recorded, Rows, Table, Unreadable, Upsert
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError
-from clew.infrastructure.sqlite.projection_session import SQLiteSession
-from clew.infrastructure.sqlite.projection_store import SQLiteProjections
+from clew.infrastructure.sqlite.projection_store import SQLiteProjections, SQLiteSession
 from clew.projections import Directory
 from clew.service import projection_batch
 

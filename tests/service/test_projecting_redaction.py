@@ -204,7 +204,7 @@ def test_rebuilding_a_log_with_redactions_indexes_nothing_twice(
     def reindex(*_: object) -> None:
         pytest.fail("the rebuild does not contain text that was shredded before")
 
-    monkeypatch.setattr("clew.infrastructure.sqlite.projection_session.SQLiteSession.reindex", reindex)
+    monkeypatch.setattr("clew.infrastructure.sqlite.projection_store.SQLiteSession.reindex", reindex)
     with batches_of(3):
         conversations.rebuild("search")
 

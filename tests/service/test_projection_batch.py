@@ -11,8 +11,7 @@ from clew import Conversations, Message
 from clew.domain.errors import StoreUnavailableError
 from clew.domain.ports import EventLog
 from clew.domain.projection import Change, Column, Query, Recorded, Rows, Table, Unreadable, Upsert, Words
-from clew.infrastructure.sqlite.projection_session import SQLiteSession
-from clew.infrastructure.sqlite.projection_store import SQLiteProjections
+from clew.infrastructure.sqlite.projection_store import SQLiteProjections, SQLiteSession
 from clew.projections.search import Search
 from clew.service import projection_batch
 

@@ -23,8 +23,7 @@ from clew.domain.ports import EventLog
 from clew.domain.projection import Column, Query, Table
 from clew.infrastructure.background_worker import BackgroundWorker
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError
-from clew.infrastructure.sqlite.projection_session import SQLiteSession
-from clew.infrastructure.sqlite.projection_store import SQLiteProjections
+from clew.infrastructure.sqlite.projection_store import SQLiteProjections, SQLiteSession
 from clew.projections import SHIPPED, Directory
 
 # Batches

@@ -7,7 +7,6 @@ import gc
 import threading
 import weakref
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,8 @@ from clew.domain.errors import (
 )
 from clew.domain.messages import Message
 from clew.engine import Engine
-from clew.infrastructure.postgres import text_index
+from clew.infrastructure.postgres import projection_session, text_index
+from clew.infrastructure.sqlite import projection_store
 from clew.projections import Change, Column, Query, Recorded, Recount, Rows, Table, Upsert, Where
 from clew.service.projection_runner import Runner
 
@@ -157,11 +157,12 @@ def test_rebuilds_indexes_and_tables_with_an_old_layout_before_reading(
     assert words == before | {"search": words["search"]}
     assert words["search"][1] > before["search"][1]
     # So do tables, of which search has none.
-    for store in ("postgres", "sqlite"):
-        statements = import_module(f"clew.infrastructure.{store}.projection_session").statements
+    for dialect in (projection_session.DIALECT, projection_store.DIALECT):
+        create_table = dialect.create_table
         monkeypatch.setattr(
-            f"clew.infrastructure.{store}.projection_session.statements",
-            lambda name, table, statements=statements: (*statements(name, table), f"DROP TABLE {name}"),
+            dialect,
+            "create_table",
+            lambda name, table, create_table=create_table: (*create_table(name, table), f"DROP TABLE {name}"),
         )
     assert {name for name, (state, _) in states().items() if state == "live"} == {"search"}
 

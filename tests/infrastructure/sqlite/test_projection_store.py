@@ -20,7 +20,9 @@ from clew.conversations import Conversations
 from clew.domain.errors import StoreSchemaError, StoreUnavailableError
 from clew.domain.messages import Message
 from clew.domain.projection import Query
-from clew.infrastructure.projection_sql import Select, SqlTables
+from clew.infrastructure.projection_queries import Select, compile_query
+from clew.infrastructure.projection_store import SqlTables
+from clew.infrastructure.sqlite import projection_store
 from clew.infrastructure.sqlite.projection_store import SQLiteProjections
 
 
@@ -48,14 +50,13 @@ def test_a_search_goes_through_no_more_threads_than_it_shows(
     file: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[str, list[Any]]] = []
-    made = SqlTables.select
 
     def note(tables: SqlTables, query: Query) -> tuple[Select, list[Any]]:
-        select, parameters = made(tables, query)
+        select, parameters = compile_query(tables, query)
         asked.append((select.sql, parameters))
         return select, parameters
 
-    monkeypatch.setattr(SqlTables, "select", note)
+    monkeypatch.setattr(projection_store, "compile_query", note)
     with Conversations.open(url) as conversations:
         assert len(conversations.search("word7")) == 1
     with closing(sqlite3.connect(file)) as connection:

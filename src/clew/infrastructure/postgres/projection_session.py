@@ -7,7 +7,7 @@ None comes before every other value, as in SQLite.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import lru_cache, partial
 from typing import Any
@@ -15,11 +15,10 @@ from typing import Any
 import psycopg
 from psycopg.types.numeric import Int8
 
-from clew.domain.errors import InvalidProjectionError, UnknownProjectionError
-from clew.domain.projection import Column, Generation, Indexed, Parked, Projection, Query, RowValues, Span, Table, Value
-from clew.infrastructure import code_digest
+from clew.domain.errors import InvalidProjectionError
+from clew.domain.projection import Column, Generation, Indexed, Parked, Projection, Query, RowValues, Span, Table
 from clew.infrastructure.postgres import schema, text_index
-from clew.infrastructure.postgres.connection import Session
+from clew.infrastructure.postgres.connection import Rows, Session
 from clew.infrastructure.postgres.errors import unavailable
 from clew.infrastructure.postgres.row_level_security import protect
 from clew.infrastructure.postgres.sql_files import statements as sql_statements
@@ -29,10 +28,19 @@ from clew.infrastructure.postgres.stream_ids import (
     stream_id,
     table_name,
     tenant_id,
+    text,
     within,
 )
-from clew.infrastructure.projection_session import GenerationRows, SqlSession
-from clew.infrastructure.projection_sql import DESCENDING, Dialect, SqlTable, SqlTables, declared_tables, quoted
+from clew.infrastructure.projection_queries import compile_query
+from clew.infrastructure.projection_store import (
+    DESCENDING,
+    Dialect,
+    GenerationRows,
+    SqlSession,
+    SqlTable,
+    SqlTables,
+    quoted,
+)
 
 SQL = sql_statements("projection_store.sql")
 
@@ -81,7 +89,7 @@ def _text(kind: str, value: Any) -> bytes:
     return value.encode()
 
 
-class _PostgreSQL(Dialect):
+class _PostgreSQL(Dialect[Session]):
     def __init__(self) -> None:
         super().__init__(
             "%b",
@@ -90,11 +98,28 @@ class _PostgreSQL(Dialect):
                 "text": partial(_text, "text"),
                 "json": partial(_text, "json"),
             },
-            {"text": lambda stored: stored.decode(errors="surrogateescape"), "json": json.loads},
+            {"text": text, "json": json.loads},
         )
 
     def table_name(self, generation: int, table: str) -> str:
         return table_name(generation, table)
+
+    @staticmethod
+    @lru_cache(maxsize=256)
+    def create_table(name: str, table: Table) -> tuple[str, ...]:
+        columns = ", ".join(map(_declaration, table.columns))
+        key = f"CONSTRAINT {index_name(name, 'key')} PRIMARY KEY ({quoted(table.key)})"
+        needed = _needed(table)
+        indexes = [
+            f"CREATE INDEX {index_name(name, number)} ON {name} "
+            f"({', '.join([_in_order(each, needed) for each in index])})"
+            for number, index in enumerate(table.indexes)
+        ]
+        return f"CREATE TABLE {name} ({columns}, {key})", *indexes
+
+    def created(self, generation: int, projection: Projection) -> list[str]:
+        texts = [statement for index in projection.texts for statement in text_index.created(generation, index)]
+        return [*super().created(generation, projection), *texts]
 
     def encode_list(self, kind: str, values: Sequence[Any]) -> Any:
         return _array(kind, [_within(each) for each in values])
@@ -109,21 +134,38 @@ class _PostgreSQL(Dialect):
         needed = _needed(table)
         return ", ".join([_in_order(each, needed) for each in query.order])
 
+    def execute(self, connection: Session, sql: str, parameters: Sequence[Any] = ()) -> None:
+        connection.connection.execute(sql.encode(), parameters or None)
+
+    def run(self, connection: Session, statement: str, **parameters: Any) -> None:
+        connection.connection.execute(SQL[statement].encode(), _typed(parameters), prepare=True)
+
+    def ask(self, connection: Session, statement: str, **parameters: Any) -> Rows:
+        return _rows(connection, SQL[statement], _typed(parameters))
+
+    def fetch(self, connection: Session, tables: SqlTables, query: Query) -> list[RowValues]:
+        try:
+            select, parameters = compile_query(tables, query)
+        except UnicodeEncodeError:
+            return []  # text that is not valid Unicode was never stored
+        return select.read(_rows(connection, select.sql, parameters))
+
+    find = staticmethod(text_index.find)
+
 
 DIALECT = _PostgreSQL()
 
 
-@lru_cache(maxsize=256)
-def statements(name: str, table: Table) -> tuple[str, ...]:
-    """The statements that create a table of this name, and its indexes."""
-    columns = ", ".join(map(_declaration, table.columns))
-    key = f"CONSTRAINT {index_name(name, 'key')} PRIMARY KEY ({quoted(table.key)})"
-    needed = _needed(table)
-    indexes = [
-        f"CREATE INDEX {index_name(name, number)} ON {name} ({', '.join([_in_order(each, needed) for each in index])})"
-        for number, index in enumerate(table.indexes)
-    ]
-    return f"CREATE TABLE {name} ({columns}, {key})", *indexes
+def _typed(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Parameters of a prepared statement: every integer has one type."""
+    return {name: Int8(value) if type(value) is int else value for name, value in parameters.items()}
+
+
+def _rows(session: Session, sql: str, parameters: Mapping[str, Any] | Sequence[Any]) -> Rows:
+    """The rows of a statement: in the transaction of the session, or in a separate one."""
+    if session.connection.info.pipeline_status == psycopg.pq.PipelineStatus.OFF:
+        return session.query(sql, parameters)
+    return session.connection.execute(sql.encode(), parameters, prepare=True, binary=True).fetchall()
 
 
 def _declaration(column: Column) -> str:
@@ -144,44 +186,6 @@ def _in_order(column: str, needed: frozenset[str]) -> str:
     return f'"{column}"' if column in needed else f'"{column}" NULLS FIRST'
 
 
-def shape(projection: Projection) -> str:
-    """The digest of a projection's tables and indexes, as this version of Clew creates them."""
-    return code_digest.shape(projection, [statement for _, making in _made(0, projection) for statement in making])
-
-
-def _made(generation: int, projection: Projection) -> list[tuple[str, Sequence[str]]]:
-    """The tables of a generation, those of its indexes of words included, each with the statements that create it."""
-    names = [(table_name(generation, table.name), table) for table in projection.tables]
-    indexes = [each for index in projection.texts for each in text_index.making(generation, index)]
-    return [*((name, statements(name, table)) for name, table in names), *indexes]
-
-
-def generations(session: Session) -> list[Generation]:
-    """The generations, oldest first."""
-    return [Generation(*row) for row in _ask(session, "generations")]
-
-
-def live(session: Session, name: str) -> tuple[int, SqlTables]:
-    """The live generation of a projection, and its tables. Raises UnknownProjectionError if it was never built."""
-    found = _ask(session, "live", name=name)
-    if not found:
-        raise UnknownProjectionError(name, [each for (each,) in _ask(session, "live names")])
-    generation, declaration = found[0]
-    return generation, DIALECT.tables(generation, declared_tables(declaration))
-
-
-def fetch(session: Session, tables: SqlTables, query: Query, *, alone: bool = False) -> list[RowValues]:
-    """The stored rows that match a query; with ``alone`` the read is a separate transaction."""
-    try:
-        select, parameters = tables.select(query)
-    except UnicodeEncodeError:
-        return []  # text that is not valid Unicode was never stored
-    if alone:
-        return select.read(session.query(select.sql, parameters))
-    cursor = session.connection.execute(select.sql.encode(), parameters, prepare=True, binary=True)
-    return select.read(cursor.fetchall())
-
-
 def is_refused(error: BaseException) -> bool:
     """Whether PostgreSQL refuses only the values, and could execute the statement with others."""
     if not isinstance(error, psycopg.Error):
@@ -190,66 +194,44 @@ def is_refused(error: BaseException) -> bool:
     return by_the_driver or (error.sqlstate or "").startswith(REFUSED)
 
 
-class PostgresSession(SqlSession):
-    """A transaction; the store commits it. ``forgot`` are the generations that text was removed from."""
+class PostgresSession(SqlSession[Session]):
+    """A transaction. Statements are sent without waiting for their answers once changes are written."""
 
     def __init__(self, session: Session, where: str) -> None:
-        super().__init__(DIALECT)
+        super().__init__(DIALECT, session)
         self._session = session
         self._where = where
         self._indexes: dict[tuple[int, str], text_index.TextIndexWriter] = {}
         self._pipeline: AbstractContextManager[Any] | None = None
-        self.forgot: set[int] = set()
-
-    def generations(self) -> list[Generation]:
-        """The generations, oldest first."""
-        return generations(self._session)
 
     def begin(self, projection: Projection, code: str, *, live: bool) -> Generation:
         """Create the tables of a new generation."""
         schema.use_home_schema(self._session.connection)
-        made = shape(projection)
-        row = {
-            "name": projection.name,
-            "version": Int8(projection.version),
-            "code": code,
-            "shape": made,
-            "live": live,
-            "tables": json.dumps(projection.tables),
-            "texts": list(projection.texts),
-        }
-        ((generation,),) = _ask(self._session, "begin", **row)
-        for name, making in _made(generation, projection):
-            for statement in making:
-                self.execute(statement)
+        generation = super().begin(projection, code, live=live)
+        for name in self.table_names(generation.id):
             protect(self._session, name)
-        return Generation(generation, projection.name, projection.version, code, made, 0, b"", live)
+        return generation
 
     def rows(self, generation: Generation, projection: Projection) -> GenerationRows:
         """The rows of a generation; while more are made, the server indexes the texts that are ready."""
-        found = super().rows(generation, projection)
-        if any([len(texts) >= text_index.AT_ONCE for texts in found.texts.values()]):  # noqa: C419 - few, and often
-            self._begin_pipeline()
-            found.flush_texts()
-        return found
+        rows = super().rows(generation, projection)
+        for texts in rows.texts.values():
+            if len(texts) >= text_index.AT_ONCE:
+                self._begin_pipeline()
+                rows.flush_texts()
+        return rows
 
     def park(self, generation: Generation, parked: Parked) -> None:
         """Record an event that the projection could not apply."""
         stored = {name: getattr(parked, name).encode(errors="surrogateescape") for name in ("stream", "type", "error")}
         tenant = tenant_id(stored["stream"].decode(errors="replace"))
-        self.run(
-            "park",
-            generation=generation.id,
-            position=parked.position,
-            tenant=tenant,
-            version=parked.version,
-            **stored,
-        )
+        row = {"generation": generation.id, **parked._asdict(), **stored}
+        self.dialect.run(self._session, "park", **row, tenant=tenant)
 
     def forget(self, generation: Generation, index: str | None, position: int, by: int) -> None:
         """Remove the words of the text at a position from one index or from all."""
         del by
-        indexes = [index] if index is not None else self._declared(generation.id)[1]
+        indexes = [index] if index is not None else self._indexes_of(generation.id)
         if generation.id in self._rows:
             for waiting in self._rows[generation.id].texts.values():
                 waiting[:] = [each for each in waiting if each.position != position]
@@ -258,7 +240,7 @@ class PostgresSession(SqlSession):
                 writer.forget(position)
         forgotten = [text_index.forget(self._session, generation.id, each, position) for each in indexes]
         if any(forgotten):
-            self.run("forget", generation=generation.id)
+            self.dialect.run(self._session, "forget", generation=generation.id)
             self.forgot.add(generation.id)
 
     def stale(self, generation: Generation) -> list[Span]:
@@ -285,11 +267,11 @@ class PostgresSession(SqlSession):
         A transaction that waits to drop a table blocks all new readers of it, and this one all readers of the log.
         """
         self.flush()
-        self.execute("SAVEPOINT switch")
+        self.dialect.execute(self._session, "SAVEPOINT switch")
         try:
             return super().switch(generation)
         except psycopg.errors.LockNotAvailable:
-            self.execute("ROLLBACK TO switch")
+            self.dialect.execute(self._session, "ROLLBACK TO switch")
             return False
 
     def drop(self, generation: Generation) -> None:
@@ -328,37 +310,12 @@ class PostgresSession(SqlSession):
             self._pipeline = self._session.connection.pipeline()
             self._pipeline.__enter__()
 
-    # What PostgreSQL adds to the shared session
-
-    def execute(self, sql: str) -> None:
-        """Execute a statement."""
-        self._session.connection.execute(sql.encode())
-
-    def run(self, statement: str, **parameters: Any) -> None:
-        """Execute the statement of this name; it is prepared, so every integer has one type."""
-        values = {name: Int8(value) if type(value) is int else value for name, value in parameters.items()}
-        self._session.connection.execute(SQL[statement].encode(), values, prepare=True)
-
-    def fetch(self, tables: SqlTables, query: Query) -> list[RowValues]:
-        """The stored rows that match a query."""
-        return fetch(self._session, tables, query)
-
     def upsert(self, table: SqlTable, columns: tuple[str, ...], rows: Sequence[RowValues]) -> None:
         """Write rows that name the same columns, with one statement."""
         arrays = ", ".join([f"%s::{_TYPES[table.kinds.get(column, 'text')]}[]" for column in columns])
         sql = table.upsert(columns, f"SELECT * FROM unnest({arrays})")  # noqa: S608 - types of columns
         values = [_array(table.kinds[column], [row[column] for row in rows]) for column in columns]
         self._session.connection.execute(sql.encode(), values, prepare=True)
-
-    def delete(self, table: SqlTable, columns: Sequence[str], values: Sequence[Value]) -> None:
-        """Delete the stored rows with these values of their key."""
-        where = " AND ".join([f'"{column}" = %b' for column in columns])
-        sent = [
-            None if value is None else DIALECT.encoders[table.kinds[column]](value)
-            for column, value in zip(columns, values, strict=True)
-        ]
-        sql = f"DELETE FROM {table.name} WHERE {where}"  # noqa: S608 - checked names
-        self._session.connection.execute(sql.encode(), sent)
 
     def index(self, generation: int, name: str, texts: list[Indexed]) -> None:
         """Add texts to an index of words."""
@@ -367,23 +324,22 @@ class PostgresSession(SqlSession):
             writer = self._indexes[generation, name] = text_index.TextIndexWriter(self._session, generation, name)
         writer.add(texts)
 
-    def table_names(self, generation: int) -> list[str]:
-        """The names of all tables of a generation."""
-        declaration, texts = self._declared(generation)
-        tables = DIALECT.tables(generation, declared_tables(declaration)).names
-        return [*tables, *(name for index in texts for name in text_index.tables(generation, index))]
+    def index_tables(self, generation: int) -> list[str]:
+        """The tables of a generation's indexes of words."""
+        return [name for index in self._indexes_of(generation) for name in text_index.tables(generation, index)]
 
-    def _declared(self, generation: int) -> tuple[str, Sequence[str]]:
-        """The declaration of a generation's tables, and the names of its indexes of words."""
-        ((declaration, texts),) = _ask(self._session, "declared", generation=Int8(generation))
-        return declaration, texts
+    def _indexes_of(self, generation: int) -> Sequence[str]:
+        """The names of a generation's indexes of words."""
+        ((indexes,),) = self.dialect.ask(self._session, "indexes", generation=generation)
+        names: Sequence[str] = indexes
+        return names
 
     def drop_tables(self, names: Iterable[str]) -> None:
         """Drop tables. Raises LockNotAvailable."""
-        self.execute(f"SET LOCAL lock_timeout = '{DROPPING * 1e3:.0f}ms'")
+        self.dialect.execute(self._session, f"SET LOCAL lock_timeout = '{DROPPING * 1e3:.0f}ms'")
         for name in names:
-            self.execute(f"DROP TABLE IF EXISTS {name}")
-        self.execute(f"SET LOCAL lock_timeout = '{PATIENCE:.0f}s'")
+            self.dialect.execute(self._session, f"DROP TABLE IF EXISTS {name}")
+        self.dialect.execute(self._session, f"SET LOCAL lock_timeout = '{PATIENCE:.0f}s'")
 
     def check_transaction(self, error: BaseException) -> None:
         """Raise StoreUnavailableError where the server could not execute a statement at all."""
@@ -405,7 +361,3 @@ def locks(names: Iterable[str] | None) -> Sequence[str]:
 def lock_number(name: str) -> int:
     """The number of a projection's lock, from 1."""
     return (stream_id(name) >> 33) + 1
-
-
-def _ask(session: Session, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
-    return session.connection.execute(SQL[statement].encode(), parameters, prepare=True, binary=True).fetchall()

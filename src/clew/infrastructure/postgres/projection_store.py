@@ -12,14 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TypeVar
 
 import psycopg
-from psycopg.types.numeric import Float8, Int8
+from psycopg.types.numeric import Int8
 
 from clew.domain.errors import InvalidProjectionError, StoreError
-from clew.domain.projection import Generation, Parked, Projection, Query, RowValues, Words
-from clew.domain.projection_leases import Share, claimed
 from clew.infrastructure import process_forks
 from clew.infrastructure.postgres import text_index
 from clew.infrastructure.postgres.address import Address
@@ -27,19 +26,14 @@ from clew.infrastructure.postgres.connection import Session
 from clew.infrastructure.postgres.connection_pool import ConnectionPool
 from clew.infrastructure.postgres.errors import is_cut, unavailable
 from clew.infrastructure.postgres.projection_session import (
+    DIALECT,
     PATIENCE,
     SQL,
     PostgresSession,
-    fetch,
-    generations,
     is_refused,
-    live,
     locks,
-    shape,
 )
-from clew.infrastructure.postgres.sql_files import statements
-from clew.infrastructure.postgres.stream_ids import text
-from clew.infrastructure.projection_sql import SqlTables
+from clew.infrastructure.projection_store import SqlProjections, SqlTables
 
 T = TypeVar("T")
 
@@ -53,8 +47,6 @@ REST = 10
 AGAIN_SECONDS = 10.0
 """How long to wait before cleaning a table again that could not be cleaned."""
 
-_LEASES = statements("workers.sql")
-
 _log = logging.getLogger(__name__)
 
 TURN = 0.1
@@ -63,16 +55,19 @@ TURN = 0.1
 _SETTINGS = ("SET LOCAL synchronous_commit = off", f"SET LOCAL lock_timeout = '{PATIENCE:.0f}s'")
 
 
-class PostgresProjections:
+class PostgresProjections(SqlProjections[Session]):
     """The projections of the log in a database, read on behalf of ``tenant`` if one is named.
 
     Raises StoreUrlError, and StoreUnavailableError when a server that cannot be reached is used.
     """
 
     def __init__(self, conninfo: str, *, tenant: str | None = None) -> None:
+        super().__init__(DIALECT)
         self.address = Address(conninfo)
         self._sessions = ConnectionPool(self.address, CONNECTIONS, tenant=tenant)
         self._closed = False
+        self._seen: dict[str, tuple[int, SqlTables]] = {}
+        self._live = partial(_last_live, self._seen)
         self._restart()
         process_forks.watch(self)
 
@@ -80,7 +75,7 @@ class PostgresProjections:
         self._cleaning = threading.Lock()
         self._forgot: dict[int, float] = {}
         self._looked = False
-        self._seen: dict[str, tuple[int, SqlTables]] = {}
+        self._seen.clear()
 
     @contextmanager
     def session(self, seen: int, names: Iterable[str] | None = None) -> Iterator[PostgresSession]:
@@ -103,11 +98,12 @@ class PostgresProjections:
         self._forgot.update(dict.fromkeys(given.forgot, 0.0))
 
     @contextmanager
-    def _transaction(self) -> Iterator[Session]:
+    def _lease_transaction(self) -> Iterator[Session]:
         with self._using() as session:
             try:
-                _begin(session)
-                yield session
+                _begin(session, SQL["lock leases"])
+                with session.connection.pipeline():
+                    yield session
                 session.connection.execute("COMMIT")
             except BaseException:
                 _roll_back(session)
@@ -123,81 +119,18 @@ class PostgresProjections:
                     raise InvalidProjectionError(_refused(error)) from None  # its message may quote a text
                 raise unavailable(self.address.shown, error) from error
 
-    # Leases
-
-    def claim(self, worker: str, names: Sequence[str], seconds: float) -> list[str]:
-        """The projections that a worker holds the leases of from now on."""
-        with self._transaction() as session:
-            session.query(_LEASES["lock"])
-            found = claimed(_shares(session), worker, names)
-            session.query(_LEASES["drop those that have run out"], {"worker": worker, "names": list(names)})
-            held = [name in found for name in names]
-            row = {"worker": worker, "seconds": Float8(seconds), "names": list(names), "held": held}
-            session.query(_LEASES["put"], row)
-            return found
-
-    def release(self, worker: str) -> None:
-        """End the leases of a worker at once."""
-        with self._transaction() as session:
-            session.query(_LEASES["drop"], {"worker": worker})
-
-    def holders(self) -> dict[str, str]:
-        """By projection, the worker that holds its lease."""
-        return {each.projection: each.worker for each in self._read(_shares) if each.held}
-
     # Reading
 
-    def shape(self, projection: Projection) -> str:
-        """The digest of a projection's tables and indexes as they are made here."""
-        return shape(projection)
-
-    def generations(self) -> list[Generation]:
-        """The generations that there are."""
-        return self._read(generations)
-
-    def select(self, name: str, query: Query) -> list[RowValues]:
-        """Rows of the live tables of a projection."""
-        return self._read(lambda session: fetch(session, self._live(session, name)[1], query, alone=True))
-
-    def find(self, name: str, index: str, words: Words, *, before: int | None, limit: int) -> list[int]:
-        """The positions of texts that have the words, newest first."""
-
-        def do(session: Session) -> list[int]:
-            generation, _ = self._live(session, name)
-            return text_index.find(session, generation, index, words, before=before, limit=limit)
-
-        return self._read(do)
-
-    def parked(self, name: str, limit: int) -> tuple[int, list[Parked]]:
-        """How many events the live generation went on without, and the first of them."""
-
-        def do(session: Session) -> tuple[int, list[Parked]]:
-            of = {"generation": Int8(live(session, name)[0]), "limit": Int8(limit)}
-            found = session.query(SQL["parked"], of)
-            first = [
-                Parked(position, text(stream), version, text(type_), text(error))
-                for _, position, stream, version, type_, error in found
-            ]
-            return (found[0][0] if found else 0), first
-
-        return self._read(do)
-
-    def _live(self, session: Session, name: str) -> tuple[int, SqlTables]:
-        """The live generation as it was last seen: if another one is live now, its tables no longer exist."""
-        found = self._seen.get(name)
-        if found is None:
-            found = self._seen[name] = live(session, name)
-        return found
-
-    def _read(self, do: Callable[[Session], T]) -> T:
+    def _read(self, name: str, work: Callable[[Session], T]) -> T:
         """Read; again if tables were dropped or a standby removed rows, and on another connection if it was cut.
 
         Each statement is a separate transaction: it reads one generation, whose tables exist or do not.
         """
+        del name
         for left in reversed(range(TRIES)):
             try:
                 with self._sessions.use() as session:
-                    return do(session)
+                    return work(session)
             except (psycopg.errors.UndefinedTable, psycopg.errors.SerializationFailure) as error:
                 if not left:
                     raise unavailable(self.address.shown, error) from error
@@ -294,8 +227,12 @@ class PostgresProjections:
         self._sessions.restart()
 
 
-def _shares(session: Session) -> list[Share]:
-    return [Share._make(row) for row in session.query(_LEASES["shares"])]
+def _last_live(seen: dict[str, tuple[int, SqlTables]], session: Session, name: str) -> tuple[int, SqlTables]:
+    """The live generation as it was last seen: if another one is live now, its tables no longer exist."""
+    live = seen.get(name)
+    if live is None:
+        live = seen[name] = DIALECT.live(session, name)
+    return live
 
 
 def _take_turn(session: Session, locked: Sequence[str]) -> None:

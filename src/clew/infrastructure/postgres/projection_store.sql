@@ -20,11 +20,17 @@ SELECT id, tables FROM clew_generation WHERE name = %(name)b AND live
 SELECT DISTINCT name FROM clew_generation WHERE live ORDER BY name
 
 -- declared
-SELECT tables, texts FROM clew_generation WHERE id = %(generation)b
+SELECT tables FROM clew_generation WHERE id = %(generation)b
+
+-- indexes
+SELECT texts FROM clew_generation WHERE id = %(generation)b
 
 -- begin
 INSERT INTO clew_generation (name, version, code, shape, position, hash, live, tables, texts)
-VALUES (%(name)b, %(version)b, %(code)b, %(shape)b, 0, '', %(live)b, %(tables)b, %(texts)b) RETURNING id
+VALUES (%(name)b, %(version)b, %(code)b, %(shape)b, 0, '', %(live)b, %(tables)b, %(texts)b)
+
+-- newest
+SELECT max(id) FROM clew_generation WHERE name = %(name)b
 
 -- move
 UPDATE clew_generation SET position = %(position)b, hash = %(hash)b WHERE id = %(generation)b
@@ -61,3 +67,23 @@ SELECT texts, forgot FROM clew_generation WHERE id = %s
 
 -- cleaned
 UPDATE clew_generation SET cleaned = greatest(cleaned, %s) WHERE id = %s
+
+-- lock leases
+-- The workers that maintain projections, each with its leases. A worker claims after it has read those of all others.
+SELECT pg_advisory_xact_lock(1131172977, 0)
+
+-- shares
+-- The server's clock counts.
+SELECT worker, projection, held FROM clew_worker WHERE until > statement_timestamp() ORDER BY worker, projection
+
+-- put lease
+INSERT INTO clew_worker (worker, projection, until, held)
+VALUES (%(worker)b, %(projection)b, statement_timestamp() + %(seconds)b * interval '1 second', %(held)b)
+ON CONFLICT (worker, projection) DO UPDATE SET until = excluded.until, held = excluded.held
+
+-- drop old leases
+DELETE FROM clew_worker
+WHERE until <= statement_timestamp() OR (worker = %(worker)b AND projection <> ALL (%(names)b::text[]))
+
+-- drop leases
+DELETE FROM clew_worker WHERE worker = %(worker)b

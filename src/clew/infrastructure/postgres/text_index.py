@@ -63,11 +63,11 @@ def tables(generation: int, index: str) -> tuple[str, str]:
     return table_name(generation, index), table_name(generation, f"_{index}")
 
 
-def making(generation: int, index: str) -> Iterator[tuple[str, Sequence[str]]]:
-    """The tables of an index of words, each with the statements that create it."""
+def created(generation: int, index: str) -> Iterator[str]:
+    """The statements that create the tables of an index of words."""
     for table, what in zip(tables(generation, index), ("texts", "postings"), strict=True):
-        made = (_SQL[what], _SQL[f"{what} are kept as they are"])
-        yield table, [each.replace("{table}", table).replace("{key}", index_name(table, "key")) for each in made]
+        for statement in (_SQL[what], _SQL[f"{what} are kept as they are"]):
+            yield statement.replace("{table}", table).replace("{key}", index_name(table, "key"))
 
 
 class _Stretch(NamedTuple):

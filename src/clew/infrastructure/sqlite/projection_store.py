@@ -6,28 +6,45 @@ durable as the log: a power loss may lose the newest batches, but never a part o
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sqlite3
 import threading
-import time
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import quote
 
-from clew.domain.errors import ClosedError, StoreError, StoreSchemaError, UnknownProjectionError
-from clew.domain.projection import Generation, Parked, Projection, Query, RowValues, Words
-from clew.domain.projection_leases import Share, claimed
-from clew.infrastructure import process_forks
+from clew.domain.errors import (
+    ClosedError,
+    InvalidProjectionError,
+    StoreError,
+    StoreSchemaError,
+    UnknownProjectionError,
+)
+from clew.domain.projection import Column, Generation, Indexed, Projection, Query, RowValues, Span, Table
+from clew.infrastructure import code_digest, process_forks
+from clew.infrastructure.projection_queries import compile_query
+from clew.infrastructure.projection_store import (
+    DESCENDING,
+    Dialect,
+    SqlProjections,
+    SqlSession,
+    SqlTable,
+    SqlTables,
+    quoted,
+)
 from clew.infrastructure.sqlite import text_index
 from clew.infrastructure.sqlite.checkpoints import log_size
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, is_of_the_store, unavailable
 from clew.infrastructure.sqlite.file_lock import FileLock
-from clew.infrastructure.sqlite.projection_session import TABLES, SQLiteSession, fetch, generations, live, shape
-from clew.infrastructure.sqlite.reads import Readers
+from clew.infrastructure.sqlite.reads import Readers, within_range
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +66,31 @@ PATIENT_MS = 2_000
 """How long a checkpoint waits for readers, in milliseconds: longer right after text was removed, and longest when the
 store is closed, because there is no later try."""
 
+_TABLES = (
+    # tables is their declaration, so that a process without the projection's code can read them.
+    """CREATE TABLE generation (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        name TEXT NOT NULL,
+        version INTEGER NOT NULL,
+        code TEXT NOT NULL,
+        shape TEXT NOT NULL,
+        position INTEGER NOT NULL,
+        hash BLOB NOT NULL,
+        live INTEGER NOT NULL,
+        tables TEXT NOT NULL
+    )""",
+    "CREATE UNIQUE INDEX generation_live ON generation (name) WHERE live",
+    """CREATE TABLE parked (
+        generation INTEGER NOT NULL,
+        position INTEGER NOT NULL,
+        stream TEXT NOT NULL,
+        version INTEGER NOT NULL,
+        type TEXT NOT NULL,
+        error TEXT NOT NULL,
+        PRIMARY KEY (generation, position)
+    ) WITHOUT ROWID""",
+)
+
 _WORKERS = """CREATE TABLE IF NOT EXISTS worker (
     worker TEXT NOT NULL,
     projection TEXT NOT NULL,
@@ -57,16 +99,185 @@ _WORKERS = """CREATE TABLE IF NOT EXISTS worker (
     PRIMARY KEY (worker, projection)
 ) WITHOUT ROWID"""
 
-_SHARES = "SELECT worker, projection, held FROM worker WHERE until > ? ORDER BY worker, projection"
+_SQL = {
+    "generations": "SELECT id, name, version, code, shape, position, hash, live, EXISTS "
+    "(SELECT 1 FROM stretch WHERE stretch.generation = generation.id AND stale) FROM generation ORDER BY id",
+    "live": "SELECT id, tables FROM generation WHERE name = :name AND live",
+    "live names": "SELECT DISTINCT name FROM generation WHERE live ORDER BY name",
+    "declared": "SELECT tables FROM generation WHERE id = :generation",
+    "begin": "INSERT INTO generation (name, version, code, shape, position, hash, live, tables) "
+    "VALUES (:name, :version, :code, :shape, 0, x'', :live, :tables)",
+    "newest": "SELECT max(id) FROM generation WHERE name = :name",
+    "move": "UPDATE generation SET position = :position, hash = :hash WHERE id = :generation",
+    "switch": "UPDATE generation SET live = 1 WHERE id = :generation",
+    "park": "INSERT OR REPLACE INTO parked (generation, position, stream, version, type, error) "
+    "VALUES (:generation, :position, :stream, :version, :type, :error)",
+    "parked": "SELECT count(*) OVER (), position, stream, version, type, error FROM parked "
+    "WHERE generation = :generation ORDER BY position LIMIT :limit",
+    "drop parked": "DELETE FROM parked WHERE generation = :generation",
+    "drop stretches": "DELETE FROM stretch WHERE generation = :generation",
+    "drop": "DELETE FROM generation WHERE id = :generation",
+    "shares": "SELECT worker, projection, held FROM worker WHERE until > :now ORDER BY worker, projection",
+    "put lease": "INSERT INTO worker (worker, projection, until, held) "
+    "VALUES (:worker, :projection, :now + :seconds, :held)",
+    "drop old leases": "DELETE FROM worker WHERE worker = :worker OR until <= :now",
+    "drop leases": "DELETE FROM worker WHERE worker = :worker",
+}
+
+_MISSING = {"no such table: generation", "no such table: worker"}
+"""In a file that another process is creating, or that is from before workers existed."""
 
 
-class SQLiteProjections:
+def _json(value: Any) -> str | None:
+    return None if value is None else json.dumps(value, ensure_ascii=False)
+
+
+class _SQLite(Dialect[sqlite3.Connection]):
+    def __init__(self) -> None:
+        super().__init__("?", {"json": _json}, {"json": json.loads})
+
+    def table_name(self, generation: int, table: str) -> str:
+        return f"g{generation}_{table}"
+
+    @staticmethod
+    @lru_cache(maxsize=256)
+    def create_table(name: str, table: Table) -> tuple[str, ...]:
+        kinds = {column.name: column.kind for column in table.columns}
+        one_integer = len(table.key) == 1 and kinds[table.key[0]] == "integer"
+        columns = [_declaration(column, needed=one_integer and column.name in table.key) for column in table.columns]
+        # An integer key is SQLite's own row number; any other key is the order in which the rows are stored.
+        order = "" if one_integer else " WITHOUT ROWID"
+        create = f"CREATE TABLE {name} ({', '.join(columns)}, PRIMARY KEY ({quoted(table.key)})){order}"
+        indexes = [
+            f"CREATE INDEX i{name}_{number} ON {name} ({quoted(index)})" for number, index in enumerate(table.indexes)
+        ]
+        return create, *indexes
+
+    def shape(self, projection: Projection) -> str:
+        layout = text_index.layout() if projection.texts else ()
+        return code_digest.shape(projection, (*self.created(0, projection), *layout))
+
+    def encode_list(self, kind: str, values: Sequence[Any]) -> Any:
+        return json.dumps([_json(each) for each in values] if kind == "json" else list(values))
+
+    encode_limit = staticmethod(int)
+
+    def in_list(self, kind: str) -> str:
+        del kind
+        return "IN (SELECT value FROM json_each(?))"  # one parameter: SQLite takes a limited number of them
+
+    def order(self, table: Table, query: Query) -> str:
+        del table
+        # Where all rows of a list are wanted, SQLite looks them up one by one and then sorts them: the sign keeps it
+        # from reading the whole table in this order instead.
+        values = [isinstance(where.value, Query) for where in query.where if where.is_ == "in"]
+        sign = "+" if values and (query.limit is None or not all(values)) else ""
+        return ", ".join(
+            [f'{sign}"{each[1:]}" DESC' if each.startswith(DESCENDING) else f'{sign}"{each}"' for each in query.order]
+        )
+
+    def execute(self, connection: sqlite3.Connection, sql: str, parameters: Sequence[Any] = ()) -> None:
+        connection.execute(sql, parameters)
+
+    def run(self, connection: sqlite3.Connection, statement: str, **parameters: Any) -> None:
+        connection.execute(_SQL[statement], parameters)
+
+    def ask(self, connection: sqlite3.Connection, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
+        return connection.execute(_SQL[statement], parameters).fetchall()
+
+    def fetch(self, connection: sqlite3.Connection, tables: SqlTables, query: Query) -> list[RowValues]:
+        select, parameters = compile_query(tables, query)
+        try:
+            rows = connection.execute(select.sql, parameters).fetchall()
+        except OverflowError:  # an integer beyond SQLite's range is compared as the nearest in it
+            rows = connection.execute(select.sql, within_range(parameters)).fetchall()
+        except UnicodeEncodeError:
+            return []  # text that is not valid Unicode was never stored
+        except (sqlite3.ProgrammingError, sqlite3.InterfaceError) as error:
+            raise InvalidProjectionError(f"A query compares a column with a value of another kind: {error}") from error
+        return select.read(rows)
+
+    find = staticmethod(text_index.find)
+
+
+DIALECT = _SQLite()
+
+
+def _declaration(column: Column, *, needed: bool) -> str:
+    """A column in SQL. SQLite would make a float of a sum that is too large: the check refuses it."""
+    type_ = "INTEGER" if column.kind == "integer" else "TEXT"
+    name = quoted((column.name,))
+    if column.adds:
+        return f"{name} {type_} NOT NULL DEFAULT 0 CHECK (typeof({name}) = 'integer')"
+    return f"{name} {type_}{' NOT NULL' if needed else ''}"
+
+
+class SQLiteSession(SqlSession[sqlite3.Connection]):
+    """A transaction. The log that it reads from has reached position ``seen``."""
+
+    def __init__(self, connection: sqlite3.Connection, where: str, seen: int) -> None:
+        super().__init__(DIALECT, connection)
+        self._where = where
+        self._seen = seen
+
+    def forget(self, generation: Generation, index: str | None, position: int, by: int) -> None:
+        """Mark the stretch that holds a position as stale, in one index or in all."""
+        self.flush()
+        text_index.mark(self._connection, generation.id, index, position, by)
+
+    def stale(self, generation: Generation) -> list[Span]:
+        """The stretches that must be built again."""
+        return text_index.stale(self._connection, generation.id)
+
+    def reindex(self, generation: Generation, span: Span, texts: Iterable[Indexed]) -> None:
+        """Build a stretch of an index again."""
+        self.flush()  # the texts that wait belong to the old stretch
+        text_index.rebuild(self._connection, generation.id, span, texts, self._seen)
+        self.forgot.add(generation.id)
+
+    def empty(self, generation: Generation) -> None:
+        """Empty the stale stretches; they stay stale."""
+        self.flush()
+        for span in self.stale(generation):
+            text_index.empty(self._connection, generation.id, span)
+            self.forgot.add(generation.id)
+
+    def upsert(self, table: SqlTable, columns: tuple[str, ...], rows: Sequence[RowValues]) -> None:
+        """Write rows that name the same columns."""
+        sql = table.upsert(columns, f"VALUES ({', '.join('?' * len(columns))})")
+        for column in columns:
+            if table.kinds[column] == "json":
+                for row in rows:
+                    row[column] = _json(row[column])
+        self._connection.executemany(sql, [tuple(row.values()) for row in rows])
+
+    def index(self, generation: int, name: str, texts: list[Indexed]) -> None:
+        """Add texts to an index of words."""
+        text_index.add(self._connection, generation, name, texts, self._seen)
+
+    def index_tables(self, generation: int) -> list[str]:
+        """The tables of a generation's indexes of words."""
+        return text_index.tables(self._connection, generation)
+
+    def drop_tables(self, names: Iterable[str]) -> None:
+        """Drop tables."""
+        for name in names:
+            self._connection.execute(f"DROP TABLE {name}")
+
+    def check_transaction(self, error: BaseException) -> None:
+        """Raise StoreUnavailableError where the transaction itself has ended, as on a full disk."""
+        if isinstance(error, Exception) and (is_of_the_store(error) or not self._connection.in_transaction):
+            raise unavailable(self._where, error) from error
+
+
+class SQLiteProjections(SqlProjections[sqlite3.Connection]):
     """The projections of one log, in the file at ``path``; without a path they are in memory, for this process only.
 
     Raises StoreUnavailableError, or StoreSchemaError for another program's file.
     """
 
     def __init__(self, path: str | None) -> None:
+        super().__init__(DIALECT)
         # Connections are opened later, when the process may have changed its folder.
         self.path = None if path is None else os.path.abspath(path)  # noqa: PTH100 - paths stay as given but for that
         self._where = ":memory:" if path is None else path
@@ -90,18 +301,12 @@ class SQLiteProjections:
         """A transaction. One writer at a time has the file, whatever it changes."""
         del names
         with self._exclusive() as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            self._notice_removed_text(connection)
-            session = SQLiteSession(connection, self._where, seen)
-            try:
+            with _transaction(connection):
+                self._notice_removed_text(connection)
+                session = SQLiteSession(connection, self._where, seen)
                 yield session
                 session.flush()
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
-            self._keep(connection, clean=session.forgot)
+            self._keep(connection, clean=bool(session.forgot))
 
     def _notice_removed_text(self, connection: sqlite3.Connection) -> None:
         """Text that another process removed may still be in the write-ahead log, if a reader kept it there."""
@@ -189,7 +394,7 @@ class SQLiteProjections:
             connection.execute(_WORKERS)  # for files from before workers existed
             return
         connection.execute("BEGIN IMMEDIATE")
-        for statement in (*TABLES, *text_index.TABLES, _WORKERS):
+        for statement in (*_TABLES, *text_index.TABLES, _WORKERS):
             connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -243,49 +448,13 @@ class SQLiteProjections:
 
     # Reading
 
-    def shape(self, projection: Projection) -> str:
-        """The digest of a projection's tables and indexes, as this version of Clew creates them."""
-        return shape(projection)
-
-    def generations(self) -> list[Generation]:
-        """The generations, oldest first."""
-        try:
-            with self._reading() as connection:
-                return generations(connection)
-        except UnknownProjectionError:
-            return []
-
-    def select(self, name: str, query: Query) -> list[RowValues]:
-        """Rows of the live tables of a projection."""
-        with self._reading(name) as connection:
-            return fetch(connection, live(connection, name)[1], query)
-
-    def find(self, name: str, index: str, words: Words, *, before: int | None, limit: int) -> list[int]:
-        """The positions of texts with these words, newest first."""
-        with self._reading(name) as connection:
-            generation, _ = live(connection, name)
-            return text_index.find(connection, generation, index, words, before=before, limit=limit)
-
-    def parked(self, name: str, limit: int) -> tuple[int, list[Parked]]:
-        """The number of events that the live generation has parked, and the first of them."""
-        with self._reading(name) as connection:
-            generation, _ = live(connection, name)
-            (count,) = connection.execute("SELECT count(*) FROM parked WHERE generation = ?", (generation,)).fetchone()
-            sql = "SELECT position, stream, version, type, error FROM parked WHERE generation = ? ORDER BY position"
-            return count, [Parked(*row) for row in connection.execute(f"{sql} LIMIT ?", (generation, limit))]
-
-    @contextmanager
-    def _reading(self, name: str = "") -> Iterator[sqlite3.Connection]:
-        """A transaction that reads, so that no table is dropped between two queries.
-
-        Raises UnknownProjectionError, with the name, if its tables do not exist yet.
-        """
+    def _read(self, name: str, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Read in a transaction, so that no table is dropped between two queries."""
         if self.path is None:
             if self._writing is None and not self._closed:
                 raise UnknownProjectionError(name, [])
             with self._exclusive() as connection:
-                yield connection
-            return
+                return work(connection)
         file = self._identity()
         if file is None and not self._closed:  # reading creates no file
             raise UnknownProjectionError(name, [])
@@ -295,14 +464,13 @@ class SQLiteProjections:
             reader = readers.acquire()
             reader.execute("BEGIN")
             try:
-                if not reader.execute("SELECT 1 FROM sqlite_master WHERE name = 'generation'").fetchone():
-                    raise UnknownProjectionError(name, [])  # another process is creating the file
-                yield reader
+                return work(reader)
             finally:
                 reader.execute("ROLLBACK")
         except sqlite3.Error as error:
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_NOTADB:
-                raise UnknownProjectionError(name, []) from error  # the next process that writes creates it again
+            # The next process that writes creates the tables, again if this is not a database any more.
+            if str(error) in _MISSING or getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_NOTADB:
+                raise UnknownProjectionError(name, []) from error
             raise self._unavailable(error) from error
         finally:
             if reader is not None:
@@ -317,34 +485,10 @@ class SQLiteProjections:
             self._read_last = file
             return self._readers
 
-    # Leases
-
-    def claim(self, worker: str, names: Sequence[str], seconds: float) -> list[str]:
-        """The projections that a worker holds the leases of from now on."""
+    @contextmanager
+    def _lease_transaction(self) -> Iterator[sqlite3.Connection]:
         with self._exclusive() as connection, _transaction(connection):
-            now = time.time()
-            found = claimed([Share(*row) for row in connection.execute(_SHARES, (now,))], worker, names)
-            connection.execute("DELETE FROM worker WHERE worker = ? OR until <= ?", (worker, now))
-            connection.executemany(
-                "INSERT INTO worker (worker, projection, until, held) VALUES (?, ?, ?, ?)",
-                [(worker, name, now + seconds, name in found) for name in names],
-            )
-            return found
-
-    def release(self, worker: str) -> None:
-        """End the leases of a worker at once."""
-        with self._exclusive() as connection, _transaction(connection):
-            connection.execute("DELETE FROM worker WHERE worker = ?", (worker,))
-
-    def holders(self) -> dict[str, str]:
-        """By projection, the worker that holds its lease."""
-        try:
-            with self._reading() as connection:
-                if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'worker'").fetchone():
-                    return {}  # of a file from before workers existed
-                return {name: worker for worker, name, held in connection.execute(_SHARES, (time.time(),)) if held}
-        except UnknownProjectionError:
-            return {}
+            yield connection
 
     def close(self) -> None:
         """Close the file. Does nothing the second time."""

@@ -13,10 +13,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from hashlib import sha256
 
-from clew.domain.projection import Indexed, Words
+from clew.domain.projection import Indexed, Span, Words
 
 STRETCH = 16_384
 """Positions of one full-text table."""
+
+_KEY = "generation = ? AND text_index = ? AND number = ?"
 
 TABLES = (
     # made counts how often a stretch was built: a new table needs a new name. seen is the end of the log when that
@@ -51,43 +53,34 @@ def mark(connection: sqlite3.Connection, generation: int, index: str | None, pos
     )
 
 
-def stale(connection: sqlite3.Connection, generation: int) -> list[tuple[str, int, int]]:
-    """The stale stretches: index, first and last position."""
-    found = connection.execute(
+def stale(connection: sqlite3.Connection, generation: int) -> list[Span]:
+    """The stale stretches."""
+    stretches = connection.execute(
         "SELECT text_index, number FROM stretch WHERE generation = ? AND stale ORDER BY text_index, number",
         (generation,),
     ).fetchall()
-    return [(index, number * STRETCH, number * STRETCH + STRETCH - 1) for index, number in found]
+    return [Span(index, number * STRETCH, number * STRETCH + STRETCH - 1) for index, number in stretches]
 
 
-def rebuild(
-    connection: sqlite3.Connection, generation: int, index: str, first: int, texts: Iterable[Indexed], seen: int
-) -> None:
+def rebuild(connection: sqlite3.Connection, generation: int, span: Span, texts: Iterable[Indexed], seen: int) -> None:
     """Build a stretch again; the texts were read from a log that had reached position ``seen``."""
-    number = first // STRETCH
-    _insert(connection, _replace(connection, generation, index, number), texts)
-    connection.execute(
-        "UPDATE stretch SET stale = 0, seen = ? WHERE generation = ? AND text_index = ? AND number = ?",
-        (seen, generation, index, number),
-    )
+    _insert(connection, empty(connection, generation, span), texts)
+    connection.execute(f"UPDATE stretch SET stale = 0, seen = ? WHERE {_KEY}", (seen, *_key(generation, span)))  # noqa: S608 - of constants
 
 
-def empty(connection: sqlite3.Connection, generation: int, index: str, first: int) -> None:
-    """Remove all texts from a stretch."""
-    _replace(connection, generation, index, first // STRETCH)
-
-
-def _replace(connection: sqlite3.Connection, generation: int, index: str, number: int) -> str:
-    """A new, empty table for a stretch; the old one is dropped."""
-    key = (generation, index, number)
-    (made,) = connection.execute(
-        "SELECT made FROM stretch WHERE generation = ? AND text_index = ? AND number = ?", key
-    ).fetchone()
-    name = _name(generation, index, number, made + 1)
+def empty(connection: sqlite3.Connection, generation: int, span: Span) -> str:
+    """Replace the table of a stretch by a new, empty one, which is returned."""
+    key = _key(generation, span)
+    (made,) = connection.execute(f"SELECT made FROM stretch WHERE {_KEY}", key).fetchone()  # noqa: S608 - of constants
+    name = _name(*key, made + 1)
     connection.execute(_table(name))
-    connection.execute(f"DROP TABLE {_name(generation, index, number, made)}")
-    connection.execute("UPDATE stretch SET made = made + 1 WHERE generation = ? AND text_index = ? AND number = ?", key)
+    connection.execute(f"DROP TABLE {_name(*key, made)}")
+    connection.execute(f"UPDATE stretch SET made = made + 1 WHERE {_KEY}", key)  # noqa: S608 - of constants
     return name
+
+
+def _key(generation: int, span: Span) -> tuple[int, str, int]:
+    return generation, span.text_index, span.first // STRETCH
 
 
 def find(
@@ -122,9 +115,7 @@ def tables(connection: sqlite3.Connection, generation: int) -> list[str]:
 def _table_of(connection: sqlite3.Connection, generation: int, index: str, number: int, seen: int) -> str:
     """The table of a stretch. Where it is created, the one before it is complete, and is compacted."""
     key = (generation, index, number)
-    row = connection.execute(
-        "SELECT made FROM stretch WHERE generation = ? AND text_index = ? AND number = ?", key
-    ).fetchone()
+    row = connection.execute(f"SELECT made FROM stretch WHERE {_KEY}", key).fetchone()  # noqa: S608 - of constants
     if row is not None:
         return _name(generation, index, number, row[0])
     name = _name(generation, index, number, 1)

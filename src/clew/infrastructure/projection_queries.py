@@ -1,0 +1,105 @@
+"""Queries of the tables of projections, compiled to SQL. Queries of the same shape are compiled once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import repeat
+from typing import Any, NamedTuple
+
+from clew.domain.errors import InvalidProjectionError
+from clew.domain.projection import Query, RowValues, Where
+from clew.infrastructure.projection_store import DESCENDING, SqlTable, SqlTables, quoted
+
+_COMPARISONS = {"=", "<", "<=", ">", ">="}
+
+_MOST_QUERIES = 256
+"""The most compiled queries that are cached for one generation."""
+
+
+class Select(NamedTuple):
+    """The SQL of a query, and how its rows are read."""
+
+    sql: str
+    columns: Sequence[str]
+    decoders: Mapping[str, Callable[[Any], Any]]
+
+    def read(self, stored: Iterable[Sequence[Any]]) -> list[RowValues]:
+        """The rows with their columns by name."""
+        rows = [dict(zip(self.columns, row, strict=True)) for row in stored]
+        for column, decode in self.decoders.items():
+            for row in rows:
+                if row[column] is not None:
+                    row[column] = decode(row[column])
+        return rows
+
+
+def compile_query(tables: SqlTables, query: Query) -> tuple[Select, list[Any]]:
+    """A query in SQL, and its parameters. Raises InvalidProjectionError for names that are not declared."""
+    parameters: list[Any] = []
+    shape = _shape(tables, query, parameters)
+    select = tables.compiled.get(shape)
+    if select is None:
+        if len(tables.compiled) >= _MOST_QUERIES:
+            tables.compiled.clear()
+        select = tables.compiled[shape] = _select(tables, shape)
+    return select, parameters
+
+
+def _shape(tables: SqlTables, query: Query, parameters: list[Any]) -> Query:
+    """A query without its values, which become parameters: queries of one shape have the same SQL."""
+    dialect, table = tables.dialect, tables[query.table]
+    where: list[Where] = []
+    for column, is_, value in query.where:
+        if column not in table.kinds:
+            table.check((column,))
+        shape: Any = None if value is None else ...
+        if isinstance(value, Query):
+            shape = _shape(tables, value, parameters)
+        elif is_ == "in":
+            parameters.append(dialect.encode_list(table.kinds[column], value))
+        elif value is not None:
+            encode = dialect.encoders.get(table.kinds[column])
+            parameters.append(value if encode is None else encode(value))
+        elif is_ != "=":
+            parameters.append(None)
+        where.append(Where(column, is_, shape))
+    if query.limit is not None:
+        parameters.append(dialect.encode_limit(query.limit))
+    limit = None if query.limit is None else 0
+    return Query(query.table, tuple(where), tuple(query.order), limit, tuple(query.columns))
+
+
+def _select(tables: SqlTables, query: Query) -> Select:
+    dialect, table = tables.dialect, tables[query.table]
+    columns = query.columns or tuple(table.kinds)
+    table.check([*columns, *[each.lstrip(DESCENDING) for each in query.order]])
+    sql = f"SELECT {quoted(columns)} FROM {table.name}"  # noqa: S608 - checked names
+    if query.where:
+        sql += f" WHERE {' AND '.join(map(_condition, repeat(tables), repeat(table), query.where))}"
+    if query.order:
+        sql += f" ORDER BY {dialect.order(table.declared, query)}"
+    if query.limit is not None:
+        sql += f" LIMIT {dialect.placeholder}"
+    decoders: dict[str, Callable[[Any], Any]] = {}
+    for name in columns:
+        if table.kinds[name] in dialect.decoders:
+            decoders[name] = dialect.decoders[table.kinds[name]]
+    return Select(sql, columns, decoders)
+
+
+def _condition(tables: SqlTables, table: SqlTable, where: Where) -> str:
+    column, is_, value = where
+    dialect = tables.dialect
+    if is_ == "in":
+        if not isinstance(value, Query):
+            return f'"{column}" {dialect.in_list(table.kinds[column])}'
+        if len(value.columns) != 1:
+            raise InvalidProjectionError(
+                f"column {column!r} in a Query of {len(value.columns)} columns: name one column."
+            )
+        return f'"{column}" IN ({_select(tables, value).sql})'
+    if is_ not in _COMPARISONS:
+        raise InvalidProjectionError(f"{is_!r} is not a comparison of columns. Use =, <, <=, >, >= or in.")
+    if value is None and is_ == "=":
+        return f'"{column}" IS NULL'
+    return f'"{column}" {is_} {dialect.placeholder}'
