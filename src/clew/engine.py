@@ -1,4 +1,4 @@
-"""The service for asyncio: threads, forks, histories, memory and read models of one tenant; and the agents' way in.
+"""The service for asyncio: threads, forks, histories, memory and read models of one tenant; and agents.
 
 clew/conversations.py, the same service without asyncio, is generated from this file: see tools/sync_twin.py.
 """
@@ -100,8 +100,8 @@ class Engine:
 
         ``projections`` are the read models, by default those that Clew ships. This process updates them. If
         ``embedded`` is false, ``clew project run`` must do this. ``authorize(actor, action, thread)`` decides what the
-        actor of ``acting_as`` may read: lists leave out what it refuses, and a thread asked for by name raises
-        NotAuthorizedError. ``now`` returns microseconds since 1970 (UTC).
+        actor of ``acting_as`` may read: lists leave out the threads that it refuses, and a request for such a thread
+        raises NotAuthorizedError. ``now`` returns microseconds since 1970 (UTC).
 
         Raises StoreUrlError, StoreSchemaError, StoreUnavailableError, InvalidProjectionError, InvalidAuthorizeError or,
         for the tenant, InvalidNameError.
@@ -348,8 +348,8 @@ class Engine:
         """Wait until one projection, or all of them, reach a position, by default the newest at the call.
 
         On a standby this also waits for the log. ``timeout`` is in seconds. Without one the call waits for ever if no
-        process updates the projections; after ten seconds without progress it logs a warning. ``progress`` gets how far
-        the slowest projection is and how far it has to go, in positions from the first event. Raises
+        process updates the projections; after ten seconds without progress it logs a warning. ``progress`` is called
+        with two positions, counted from the first event: those of the slowest projection and of its goal. Raises
         ProjectionBehindError or UnknownProjectionError.
         """
         await drive(self._core.models.wait(position, projection=projection, timeout=timeout, progress=progress))
@@ -357,9 +357,9 @@ class Engine:
     async def rebuild(self, projection: str, *, progress: Callable[[int, int], None] | None = None) -> None:
         """Build a projection again from the log. Reads use the old tables until it is done.
 
-        ``progress`` gets how far it is and how far it has to go, in positions from the first event. On PostgreSQL
-        positions have gaps, so use the two numbers as a share only. Raises UnknownProjectionError, or
-        ProjectionBehindError while a process with other code fills the projection.
+        ``progress`` is called with two positions, counted from the first event: that of the projection and that of its
+        goal. On PostgreSQL positions have gaps, so use the two numbers only as a ratio. Raises UnknownProjectionError,
+        or ProjectionBehindError while a process with other code fills the projection.
         """
         await drive(self._core.models.rebuild(projection, progress))
 
@@ -376,8 +376,8 @@ class Engine:
     ) -> ImportReport:
         """Import OpenAI chat messages from JSON files, JSON lines or directories. A repeated import adds nothing.
 
-        What cannot be imported is in the report's ``failed``; the rest is imported. Raises ImportFormatError for a path
-        that does not exist or, if it is the only one, holds no conversations.
+        Conversations that cannot be imported are in the report's ``failed``; the others are imported. Raises
+        ImportFormatError for a path that does not exist or, if it is the only one, holds no conversations.
         """
         found = (paths,) if isinstance(paths, str | Path) else paths
         return await self.import_items(read_conversations(found), actor=actor, progress=progress)
@@ -433,14 +433,14 @@ class Engine:
         """Import a file in Clew's own JSONL, by its path or open for reading bytes; ids, hashes and order stay.
 
         Every hash is checked before anything is written. Events that exist are skipped, so an interrupted import can be
-        repeated. A thread that exists with another past stays as it is and is in the report's ``failed``, as is the
-        first damaged line: nothing after it is read. Raises ImportFormatError for a file of another kind, or of a newer
-        format.
+        repeated. A thread that exists with another past is not changed, and is in the report's ``failed``. So is the
+        first damaged line; the lines after it are not read. Raises ImportFormatError for a file of another kind, or of
+        a newer format.
         """
         return await drive(event_transfer.import_events(self._core, source, progress))
 
     def subscribe(self, *, after: int = 0) -> Subscription:
-        """Every event of every thread after a position, and then new ones as they come."""
+        """Every event of every thread after a position, and then new ones as they arrive."""
         return Subscription(self._core, store_feed(self._core, after), self._live)
 
     async def diff(
@@ -453,7 +453,7 @@ class Engine:
         at_message: int | None = None,
         other_at_message: int | None = None,
     ) -> Diff:
-        """Two threads message by message, from the first difference; without ``other_id`` two versions of one thread.
+        """Compare two threads from the first difference on; without ``other_id``, two versions of one thread.
 
         ``at`` and ``at_message`` are of the first, ``other_at`` and ``other_at_message`` of the second; by default the
         newest versions. Threads without a common past are aligned by their content. Raises UnknownThreadError,

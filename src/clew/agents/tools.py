@@ -58,10 +58,10 @@ class ToolContext:
 
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
-    """The outcome of a call. ``result`` is what the model is sent, also the text of an error.
+    """The outcome of a call. ``result`` is what the model receives; after an error, the text of the error.
 
-    ``error`` is the class of the error, None without one, and ``reason`` says how the call failed (``raised`` also
-    without an error). ``raised`` is the exception if the tool caused it, and not the model.
+    ``error`` is the class of the error, None without one, and ``reason`` says how the call failed (``raised`` if it did
+    not fail). ``raised`` is the exception if the tool caused it, and not the model.
     """
 
     result: Json
@@ -72,7 +72,7 @@ class ToolOutcome:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tool:
-    """A function that a model may call; made by :func:`tool`. It can still be called as the function that it is.
+    """A function that a model may call; made by :func:`tool`. You can still call it like the function.
 
     ``timeout`` is in seconds. An ``idempotent`` tool has no second effect if it is called again with the same
     idempotency key. It is called again when a crash left its outcome unknown.
@@ -93,11 +93,11 @@ class Tool:
 
     @property
     def description(self) -> str:
-        """The description that the model is sent."""
+        """The description that the model receives."""
         return self.schema.description
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function itself, past its schema, timeout and approval."""
+        """Call the function directly, without its schema, timeout and approval."""
         return self.function(*args, **kwargs)
 
     def __get__(self, instance: object, owner: type | None = None) -> Tool:
@@ -156,10 +156,10 @@ def tool(
     """Make a function a tool: ``@tool``, ``@tool(approval="always")`` or ``tool(function, …)``.
 
     Its name, its description and the schema of its parameters come from the function, its docstring (in Google's,
-    NumPy's or Sphinx' style) and its annotations, unless they are given. A parameter annotated with
-    :class:`ToolContext` is not the model's. With a ``schema`` (a JSON schema of an object), the function is called with
-    the keywords that the model gives, without validation. ``timeout`` is in seconds; after it, a function that is not
-    async keeps running in its thread, but nothing waits for it. Raises InvalidToolError.
+    NumPy's or Sphinx' style) and its annotations, unless they are given. The model does not see a parameter annotated
+    with :class:`ToolContext`. With a ``schema`` (a JSON schema of an object), the function is called with the keywords
+    that the model gives, without validation. ``timeout`` is in seconds; after it, a function that is not async keeps
+    running in its thread, but the run does not wait for it. Raises InvalidToolError.
     """
     if function is None:
         return lambda given: tool(
@@ -261,7 +261,7 @@ def _exited(name: str, error: SystemExit) -> Exception:
 
 
 def raised_outcome(error: Exception) -> ToolOutcome:
-    """The outcome of a call that raised: the model is sent the class and the message, without a traceback."""
+    """The outcome of a call that raised: the model receives the class and the message, without a traceback."""
     kind = type(error).__name__
     try:
         message = _unicode(str(error))

@@ -261,7 +261,7 @@ class Thread:
         await drive(thread_commands.change(self._core, self.id, intent, actor))
 
     async def delete(self, *, reason: str | None = None, actor: str | None = None) -> None:
-        """Delete the thread: nobody can read it any more. Its forks continue, and its events remain for audit."""
+        """Delete the thread: it can no longer be read. Its forks continue, and its events remain for audit."""
         intent = Delete(reason)
         await self.notify("on_thread_deleted", before=intent, actor=actor)  # asyncio only
         await drive(thread_commands.change(self._core, self.id, intent, actor))
@@ -340,7 +340,7 @@ class Thread:
         return await drive(thread_queries.forks(self._core, self.id))
 
     def subscribe(self, *, after: int = 0) -> Subscription:
-        """The events of the lineage after a version, and then new ones as they come."""
+        """The events of the lineage after a version, and then new ones as they arrive."""
         return Subscription(self._core, thread_feed(self._core, self.id, after), self._live)
 
     async def verify(self) -> Verdict:
@@ -389,7 +389,7 @@ class Thread:
         return agent.continue_run(self, stream=True, **options) if stream else agent.continue_run(self, **options)
 
     async def approvals(self) -> list[Approval]:
-        """The function calls that wait for an approval, whichever process asked for it."""
+        """The function calls that wait for an approval, requested by any process."""
         return await approvals(self.runs)
 
     @property
@@ -525,7 +525,7 @@ class RemoteThread(Thread):
         service: bool = False,
         client: ModelClient | None = None,
     ) -> None:
-        """Delete the thread: nobody can read it any more. Its forks continue, and its events remain for audit.
+        """Delete the thread: it can no longer be read. Its forks continue, and its events remain for audit.
 
         With ``service`` the thread is first deleted at the service, under every id that the service gave it; the event
         records the outcome of each. Forks that continue from there then need ``fork(kind="local")``. When the service

@@ -1,7 +1,7 @@
 """Clew's errors, as one tree; those of runs are in ``domain/runs/errors.py``.
 
 ClewError
-├── InvalidContentError          the content cannot be stored and come back equal
+├── InvalidContentError          the content cannot be stored and read back unchanged
 ├── InvalidNameError             not a valid id, tenant or checkpoint name
 ├── InvalidTimeError             a time without a zone, or not a time
 ├── InvalidAuthorizeError        authorize is not a function, or answers neither True nor False
@@ -32,7 +32,7 @@ ClewError
 ├── EmbeddingError               the embedder gave no vectors
 │   └── EmbeddingMismatchError   … or vectors of another model or size than the scope's
 ├── MemoryServiceError           an external memory service failed
-├── ReducerError                 a reducer returned something that no request can be made of
+├── ReducerError                 a reducer returned a result from which no request can be built
 ├── HistoryStoreError            a history store failed
 │   ├── HistoryStoreSharedError  two threads would be kept in one place
 │   └── HistoryStoreContractError  a history store breaks the contract
@@ -68,17 +68,17 @@ class ClewError(Exception):
         return error
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Survive pickling, as exceptions that cross processes must: made again from the same arguments."""
+        """Support pickling, to cross processes: the error is created again with the same arguments."""
         arguments, options = self._arguments
         return partial(type(self), *arguments, **options), (), self.__dict__
 
 
 class InvalidContentError(ClewError):
-    """The content cannot be stored and come back equal: not JSON, too deep, too large or not Unicode."""
+    """The content cannot be stored and read back unchanged: not JSON, too deep, too large or not Unicode."""
 
 
 class InvalidNameError(ClewError):
-    """An id, a tenant or a checkpoint name that Clew does not take."""
+    """An id, a tenant or a checkpoint name that Clew does not accept."""
 
 
 class InvalidTimeError(ClewError):
@@ -90,7 +90,7 @@ class InvalidAuthorizeError(ClewError):
 
 
 class NotAuthorizedError(ClewError):
-    """The actor may not do that with the thread. The error does not tell whether such a thread exists.
+    """The actor may not do that with the thread. The error does not say whether such a thread exists.
 
     Attributes: ``actor`` (None without an actor), ``action`` and ``thread_id`` (None for actions without a thread).
     """
@@ -358,7 +358,7 @@ class MemoryServiceError(ClewError):
 
 
 class ReducerError(ClewError):
-    """A reducer returned something that no request can be made of. ``reducer`` is its name; nothing was recorded."""
+    """No request can be built from the result of a reducer. ``reducer`` is its name; nothing was recorded."""
 
     def __init__(self, reducer: str, problem: str) -> None:
         super().__init__(f"The reducer {reducer} {problem}")

@@ -62,7 +62,7 @@ class ThreadStarted(Value):
     shreddable=False,
 )
 class ThreadForked(Value):
-    """A thread began whose past is another thread up to a version, the cut; ``parent_hash`` is its hash, in hex."""
+    """A thread began as a fork: its past is another thread up to the cut. ``parent_hash`` is the hash there, in hex."""
 
     parent_id: str
     parent_version: int
@@ -82,7 +82,7 @@ class ThreadForked(Value):
     statuses=UNDELETED,
 )
 class ThreadLabelled(Value):
-    """Labels were set, or with None removed."""
+    """Labels were set, or removed with None."""
 
     labels: JsonObject
 
@@ -203,7 +203,7 @@ class ServiceDeletion(Value):
 class ThreadDeleted(Value):
     """The thread was deleted for its readers. Its events remain until they are erased.
 
-    ``service`` has the results if it was to be deleted at its service, too.
+    ``service`` has the results of deleting it at its service, if that was requested.
     """
 
     reason: str | None = None
@@ -274,8 +274,8 @@ class Event(NamedTuple):
 
     ``stream`` and ``version`` are its address; ``recorded_at`` is in microseconds since 1970 (UTC) and never decreases
     along a lineage; ``messages`` is the number of messages on the thread's path after it, -1 if an opaque event does
-    not say. ``position`` and ``hash`` are None until it is recorded. It is a tuple because tuples are made fastest,
-    and a long history has many events.
+    not say. ``position`` and ``hash`` are None until it is recorded. It is a tuple because tuples are the fastest to
+    create, and a long history has many events.
     """
 
     stream: str

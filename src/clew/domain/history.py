@@ -1,4 +1,6 @@
-"""Histories: the messages on a thread's path, as a definition, as a fast builder, and walked backwards for a replay.
+"""Histories: the messages on a thread's path.
+
+``evolve`` is the definition, ``HistoryBuilder`` is the fast form, and ``Walk`` goes backwards for a replay.
 
 The path is what a conversation consists of after forks and rewinds. Every version has one ``previous``: for
 ``history-rewound`` the version in the event, else the version before it (for a fork's first event, the cut). The path
@@ -91,7 +93,7 @@ class History:
     version: int
     messages: tuple[HistoryMessage, ...]
     context: ContextState = field(default=NO_CONTEXT_STATE, repr=False, compare=False)
-    """What is kept for components."""
+    """The states that components store in the thread."""
 
     def __len__(self) -> int:
         return len(self.messages)
@@ -104,8 +106,8 @@ class History:
 class ThreadState:
     """The state of a thread at a version: its control and its messages.
 
-    ``kept`` holds the data that components store in the thread. ``past`` holds the messages and ``kept`` after each
-    earlier version, so that a rewind can go back; only ``evolve`` needs it.
+    ``context`` holds the states that components store in the thread. ``past`` holds the messages and the context after
+    each earlier version, so that a rewind can go back; only ``evolve`` needs it.
     """
 
     control: Control = field(default_factory=Control)
@@ -209,7 +211,7 @@ def _is_fixed(content: Content) -> bool:
 
 
 class HistoryBuilder:
-    """Reads a lineage once, forwards, and gives the history at any of its versions."""
+    """Reads a lineage once, forwards, and returns the history at any of its versions."""
 
     def __init__(self, thread_id: str) -> None:
         self.thread_id = thread_id
@@ -289,9 +291,9 @@ def spans(rewinds: Mapping[int, int], at: int) -> list[tuple[int, int]]:
 class Step:
     """A version of a thread: its event, and the thread after it.
 
-    ``control`` is the control then, ``head`` the one at the newest version. ``messages`` are the last ones on the path,
-    oldest first; ``taken`` are the last messages before the event that it removed from the path, as only a rewind
-    does.
+    ``control`` is the control at this version, ``head`` the one at the newest version. ``messages`` are the last ones
+    on the path, oldest first. ``taken`` are the last messages that the event removed from the path; only a rewind
+    removes messages.
     """
 
     event: Event
@@ -317,7 +319,7 @@ class Step:
 
     @property
     def checkpoints(self) -> tuple[str, ...]:
-        """The names of checkpoints at this version, made then or later."""
+        """The names of checkpoints at this version, given then or later."""
         return tuple(name for name, version in self.head.checkpoints.items() if version == self.version)
 
 

@@ -86,13 +86,12 @@ class Store(ABC):
     def migrate(
         self, *, backup: str | None = None, partitions: int | None = None, row_level_security: bool = False
     ) -> Schemas:
-        """Bring the database to the schema that this Clew knows; returns what its schema was.
+        """Migrate the database to the schema that this Clew knows; returns the previous schema.
 
         First copies it to the file ``backup``, which must not exist. ``partitions`` divides the tables of an empty
-        PostgreSQL database, into 2 to 1024, or 0 for none. It is a StoreSchemaError if the tables already exist with
-        another number. With ``row_level_security`` a PostgreSQL database separates tenants itself from then on; no
-        other program may be connected. Raises StoreUrlError, also for a store without schemas, StoreSchemaError or
-        StoreUnavailableError.
+        PostgreSQL database into 2 to 1024 parts, 0 for none. With ``row_level_security`` a PostgreSQL database
+        separates tenants itself from then on; no other program may be connected. Raises StoreUrlError, also for a store
+        without schemas, StoreUnavailableError or StoreSchemaError, also for tables with another number of partitions.
         """
         del backup, partitions, row_level_security
         schemas = self.schemas()
@@ -105,7 +104,7 @@ class Store(ABC):
         return iter(())
 
     def check_files(self) -> Iterator[Finding]:
-        """For ``clew doctor``: the files of the database, seen from outside."""
+        """For ``clew doctor``: the files of the database, without opening it."""
         return iter(())
 
     def check_tables(self, tenant: str, now: int) -> Iterator[Finding]:  # noqa: ARG002 - see the subclasses
@@ -124,7 +123,7 @@ SCHEMES: dict[str, str | type[Store]] = {
     "postgresql+shards": "clew.infrastructure.shards.store:ShardedStore",
     "sqlite": "clew.infrastructure.sqlite.store:SQLiteStore",
 }
-"""The class of each URL scheme, or where to import it from when it is needed."""
+"""The class of each URL scheme, or the place to import it from when it is needed."""
 
 
 def store_at(url: str | Path) -> Store:

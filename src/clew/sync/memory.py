@@ -103,9 +103,9 @@ class MemoryScope:
         valid_at: datetime | None = None,
         history: bool = False,
     ) -> list[Fact]:
-        """The facts that are valid, in the order in which they were added; with ``history`` all that ever were.
+        """The facts that are valid, in the order in which they were added; with ``history`` also all earlier ones.
 
-        ``valid_at`` asks for another time than now. Raises UnknownVersionError or InvalidTimeError.
+        ``valid_at`` selects another time than now. Raises UnknownVersionError or InvalidTimeError.
         """
         operation = scope_queries.facts(self._scope, key=key, kind=kind, at=at, valid_at=valid_at, history=history)
         return run(operation)
@@ -147,7 +147,7 @@ class MemoryScope:
         actor: str | None = None,
         idempotency_key: str | None = None,
     ) -> Fact:
-        """Copy a live fact into a wider scope, if that scope's screen lets it; returns the fact there.
+        """Copy a live fact into a wider scope, if that scope's screen allows it; returns the fact there.
 
         A screen that changes the text drops the metadata. The copy has the provenance of this fact, and ``why`` leads
         back here. Raises FactRefusedError, UnknownFactError, or ScopeError for a scope of another tenant.

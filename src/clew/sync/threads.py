@@ -226,7 +226,7 @@ class Thread:
         run(thread_commands.change(self._core, self.id, intent, actor))
 
     def delete(self, *, reason: str | None = None, actor: str | None = None) -> None:
-        """Delete the thread: nobody can read it any more. Its forks continue, and its events remain for audit."""
+        """Delete the thread: it can no longer be read. Its forks continue, and its events remain for audit."""
         intent = Delete(reason)
         run(thread_commands.change(self._core, self.id, intent, actor))
 
@@ -301,7 +301,7 @@ class Thread:
         return run(thread_queries.forks(self._core, self.id))
 
     def subscribe(self, *, after: int = 0) -> Subscription:
-        """The events of the lineage after a version, and then new ones as they come."""
+        """The events of the lineage after a version, and then new ones as they arrive."""
         return Subscription(self._core, thread_feed(self._core, self.id, after), self._live)
 
     def verify(self) -> Verdict:

@@ -28,7 +28,7 @@ async def check_history_store(factory: StoreFactory) -> None:
     """Use a history store for a few messages. Raises HistoryStoreContractError, which names the broken rule.
 
     ``factory`` is what an agent gets. For the same thread it must always return a store of the same messages. A store
-    with a limit may drop the oldest messages, but must keep the newest: let it hold at least two, a call and its
+    with a limit may drop the oldest messages, but must keep the newest: let it hold at least two: a call and its
     result.
     """
     contract = _Contract(factory)

@@ -1,4 +1,4 @@
-"""The contract of context providers, as a test: it runs a provider on real threads in a store of its own."""
+"""The contract of context providers, as a test: it runs a provider on real threads in a separate store."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ async def check_context_provider(
 ) -> None:
     """Run a context provider on threads of all kinds. Raises ProviderContractError, which names the broken rule.
 
-    ``make`` returns a new provider on each call. ``texts`` are what users say, in this order, at least two; include
-    what the provider listens for. Set ``shared`` for a provider that remembers outside the thread, so that one thread
-    may affect others. Clear ``repeatable`` for a provider whose context may differ for the same conversation, such as
-    one with the time of day. Fewer rules apply to these.
+    ``make`` returns a new provider on each call. ``texts`` are at least two messages of users, in this order; include
+    texts that the provider reacts to. Set ``shared`` for a provider that remembers outside the thread, so that one
+    thread may affect others. Set ``repeatable=False`` for a provider whose context may differ for the same
+    conversation, such as one with the time of day. Fewer rules apply to these.
 
     The check covers: runs one after the other, with and without streaming, on local and remote threads; several
     threads at once; a fork, a rewind, and a thread that a new instance continues in another engine; tool calls, a
