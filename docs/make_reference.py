@@ -365,7 +365,7 @@ def error_tree(root: type = errors.ClewError, depth: int = 0) -> Iterator[str]:
 
 def prose(of: object) -> str:
     """A docstring as Markdown."""
-    return (inspect.getdoc(of) or "").replace("``", "`")
+    return re.sub(r":(class|func):(?=`)", "", (inspect.getdoc(of) or "").replace("``", "`"))
 
 
 if __name__ == "__main__":

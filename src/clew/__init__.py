@@ -1,6 +1,6 @@
 """Clew: event-sourced conversations that fork, rewind, travel in time and verify.
 
-Public is what can be imported from ``clew``, ``clew.types``, ``clew.events``, ``clew.errors``, ``clew.projections`` and
+The public modules are ``clew``, ``clew.types``, ``clew.events``, ``clew.errors``, ``clew.projections`` and
 ``clew.testing``. Every other module is private and can change in any release.
 """
 

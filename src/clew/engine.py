@@ -490,11 +490,17 @@ class Engine:
 class Agent(AgentOf[LocalThread, RemoteThread]):
     """A model with instructions and tools. It holds no conversation: threads do, and it can run on many at once.
 
-    ``id`` identifies it in the log and to other processes; by default it is the ``name``, or else ``agent``.
-    ``engine`` has the threads that the agent starts; without one they are in memory. ``model`` and ``options`` (such as
-    ``temperature``) replace the client's own; a run can replace them again. ``max_rounds`` is the number of model
-    calls, and ``max_seconds`` the time, that a run may take; ``retries`` is how often a request is repeated after a
-    temporary fault. Raises AgentConfigurationError or InvalidNameError.
+    ``client`` calls the model. ``id`` identifies the agent in the log and to other processes; by default it is the
+    ``name``, or else ``agent``. ``engine`` has the threads that the agent starts; without one they are in memory.
+    ``tools`` are functions that the model may call. ``context_providers`` give context to each run and learn from it.
+    ``reducer`` limits the history that the model receives. ``history_store`` creates a copy of each thread's history;
+    with ``read_history_from="store"`` the model receives the messages that the copy lists. ``model`` and ``options``
+    (such as ``temperature``) replace the client's own; a run can replace them again.
+
+    ``max_rounds`` is the number of model calls, and ``max_seconds`` the time, that a run may take; ``retries`` is how
+    often a request is repeated after a temporary fault. ``on_changed_agent`` says whether to warn or raise if the agent
+    with this id ran on the thread before with other instructions, tools or another client. ``on_missing_provider`` says
+    the same for a context provider that the thread used before. Raises AgentConfigurationError or InvalidNameError.
     """
 
 

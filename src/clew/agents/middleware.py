@@ -79,7 +79,7 @@ class Middleware:
         return await proceed()
 
     async def tool_call(self, context: ToolCallContext, proceed: Proceed[ToolOutcome]) -> ToolOutcome:
-        """Around one call of a tool; returns what the model is sent."""
+        """Around one call of a tool; returns what the model receives."""
         del context
         return await proceed()
 

@@ -39,8 +39,8 @@ class Approval:
     """A function call that waits for approval.
 
     An approval belongs to exactly this ``call``; ``version`` is the version of the request. ``reason`` is ``approval``,
-    or ``outcome-unknown`` for a call that was started before a crash and may or may not have been carried out: to
-    approve it is to let it run again.
+    or ``outcome-unknown`` for a call that was started before a crash and may or may not have been carried out:
+    approving it runs it again.
     """
 
     thread_id: str

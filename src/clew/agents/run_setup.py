@@ -64,10 +64,10 @@ class RunOptions(TypedDict, total=False):
     pydantic model, apply to this run only. So do ``context_providers``, unless the run starts its thread: then they are
     attached to the thread. ``deps`` is what tools get in their ToolContext.
 
-    If another run is under way on the thread, ``on_conflict`` decides: raise RunInProgressError (``raise``), ``wait``
+    If another run is in progress on the thread, ``on_conflict`` decides: raise RunInProgressError (``raise``), ``wait``
     for it, or run on a ``fork`` from before it. Code that a run calls, such as its tools, cannot wait for that run, and
-    raises. If a run waits for approvals, ApprovalPendingError is raised, unless ``abandon_run`` gives that run up.
-    ``max_rounds`` (model calls) and ``max_seconds`` are the agent's unless given.
+    raises. If a run waits for approvals, ApprovalPendingError is raised, unless ``abandon_run`` is true: then that run
+    is abandoned. ``max_rounds`` (model calls) and ``max_seconds`` are the agent's unless given.
     """
 
     thread: ThreadPort | None

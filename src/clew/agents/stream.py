@@ -18,7 +18,7 @@ _BUFFERED = 32
 
 
 class AgentStream(AsyncIterator[AgentUpdate], Generic[ThreadT_co]):
-    """The updates of a run, as they come: ``async for update in agent.run(…, stream=True)``.
+    """The updates of a run, as they arrive: ``async for update in agent.run(…, stream=True)``.
 
     The run waits for its reader when it is some updates ahead. Leaving the loop stops the run: the part of the answer
     that has arrived is kept, and the stop is recorded. With ``async with``, that is done when the block is left.

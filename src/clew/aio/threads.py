@@ -394,7 +394,7 @@ class Thread:
 
     @property
     def context_providers(self) -> ThreadProviders:
-        """The context providers of every run on the thread, whichever agent runs; ``add()`` attaches more.
+        """The context providers of every run on the thread, by any agent; ``add()`` attaches more.
 
         They are code and not on the log: this object has them, and the forks made from it.
         """

@@ -34,7 +34,7 @@ class Repair:
 
 @dataclass(frozen=True, slots=True)
 class ModelView:
-    """The messages that a model is sent, and the repairs.
+    """The messages that a model receives, and the repairs.
 
     ``versions`` has the version of each message; an added result has the version of its call.
     """

@@ -232,8 +232,8 @@ class Rows(Protocol):
 class Projection(Protocol):
     """A read model. All of its state is in its tables, so it can be rebuilt from the log at any time.
 
-    Raise ``version`` when it makes other rows of the same events: then it is rebuilt. ``types`` are the event types
-    that it is given, None for all; other events move its position only.
+    Raise ``version`` if the same events should give other rows; stores then rebuild it. ``types`` are the event types
+    that it receives, None for all; other events only move its position.
     """
 
     @property
@@ -258,7 +258,7 @@ class Projection(Protocol):
 
     @property
     def types(self) -> frozenset[str] | None:
-        """The event types that it is given."""
+        """The event types that it receives."""
         ...
 
     def project(self, event: Recorded, rows: Rows, /) -> Iterable[Change]:

@@ -90,10 +90,9 @@ class AgentLessons(ContextProvider):
 
     After each successful run, ``client`` is asked for the lessons of the run: a title, when to use it, and steps.
     ``screen`` accepts, rewords or refuses each lesson. The default, :func:`keep_private`, refuses e-mail addresses,
-    long numbers and anything like a key. Lessons are kept in ``scope``, the agent's own, and a run is sent the ``top``
+    long numbers and anything like a key. Lessons are kept in ``scope``, the agent's own, and a run receives the ``top``
     most relevant to the new messages, with a score of at least ``min_score``. A lesson has at most 2,000 characters and
-    12 steps, and a run adds at most 5. ``model`` is the client's own unless given. Without a client, the provider only
-    reads.
+    12 steps, and a run adds at most 5. ``model`` replaces the client's own. Without a client, the provider only reads.
 
     Raises ScopeError for an invalid scope, AgentConfigurationError for other invalid arguments.
     """

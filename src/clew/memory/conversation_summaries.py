@@ -50,9 +50,9 @@ class ConversationSummaries(ContextProvider):
 
     When a thread ends, and with ``at_checkpoints`` at each checkpoint, ``client`` is asked for a summary of its history
     (at most 200 messages of 4,000 characters, and 100,000 in total). The summary is kept in ``scope``, one live summary
-    a thread, with the thread and its last message as provenance. A run is sent the ``top`` summaries of other threads
-    that are most relevant to its new messages, with a score of at least ``min_score``. A summary has at most 2,000
-    characters. ``model`` is the client's own unless given. Without a client, the provider only reads.
+    per thread, with the thread and its last message as provenance. A run receives the ``top`` summaries of other
+    threads that are most relevant to its new messages, with a score of at least ``min_score``. A summary has at most
+    2,000 characters. ``model`` replaces the client's own. Without a client, the provider only reads.
 
     Raises ScopeError for an invalid scope, AgentConfigurationError for other invalid arguments.
     """

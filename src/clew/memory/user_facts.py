@@ -69,8 +69,8 @@ class UserFacts(ContextProvider):
     that replace known ones, and facts to forget. Facts are kept in ``scope`` with the message that they come from, and
     sent to later runs as instructions: all of them (the newest 100), or the ``top`` most relevant to the user's
     messages. A fact has at most 500 characters, and a run adds at most 20. Facts that others remembered in the scope
-    are sent too, unless they have a ``kind``. ``model`` is the client's own unless given. Without a client, the
-    provider only reads.
+    are sent too, unless they have a ``kind``. ``model`` replaces the client's own. Without a client, the provider only
+    reads.
 
     Raises ScopeError for an invalid scope, AgentConfigurationError for other invalid arguments.
     """

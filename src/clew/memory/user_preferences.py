@@ -68,8 +68,8 @@ class UserPreferences(ContextProvider):
 
     The model gets two tools, ``set_preference`` and ``forget_preference``, unless ``tools=False``. A ``client`` is also
     asked after each successful run which preferences the user's new messages state. They are kept in ``scope``, one
-    live value a name, and the newest 100 are sent to later runs as instructions. A name has at most 100 characters, in
-    lower case, a value at most 500. ``model`` is the client's own unless given.
+    live value per name, and the newest 100 are sent to later runs as instructions. A name has at most 100 characters,
+    in lower case, a value at most 500. ``model`` replaces the client's own.
 
     Raises ScopeError for an invalid scope, and AgentConfigurationError for an invalid client.
     """

@@ -57,7 +57,7 @@ class Whiteboard(ContextProvider):
 
     After each successful run, ``client`` is asked for the whiteboard after the new messages. It is kept in the thread,
     so a fork or a rewind takes it along. Each of its four lists has at most ``most`` entries of at most 300 characters.
-    ``model`` is the client's own unless given. Raises AgentConfigurationError for invalid arguments.
+    ``model`` replaces the client's own. Raises AgentConfigurationError for invalid arguments.
     """
 
     state_model: ClassVar[type[BaseModel] | None] = WhiteboardState

@@ -72,7 +72,7 @@ class Shards:
         self._directory.move(name, address, PostgresStore(url).address)
 
     def take_no_more(self, name: str) -> None:
-        """Give a server no new tenants; it keeps those that it has. Raises ShardError."""
+        """Assign no new tenants to a server; it keeps those that it has. Raises ShardError."""
         self._directory.take_no_more(name)
 
     def shards(self) -> list[Shard]:

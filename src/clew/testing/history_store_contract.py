@@ -27,9 +27,9 @@ _SEPARATORS = "/:-_."
 async def check_history_store(factory: StoreFactory) -> None:
     """Use a history store for a few messages. Raises HistoryStoreContractError, which names the broken rule.
 
-    ``factory`` is what an agent gets. For the same thread it must always return a store of the same messages. A store
-    with a limit may drop the oldest messages, but must keep the newest: let it hold at least two: a call and its
-    result.
+    ``factory`` is the function that an agent receives as ``history_store``. For the same thread it must always return a
+    store of the same messages. A store with a limit may drop the oldest messages, but must keep the newest. Give it a
+    limit of at least two, for a call and its result.
     """
     contract = _Contract(factory)
     for check in (_check_order, _check_repeats, _check_apart, _check_state):

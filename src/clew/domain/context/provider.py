@@ -196,7 +196,7 @@ ToolFunctions: TypeAlias = Sequence[Callable[..., Any]]
 
 
 class ThreadProviders:
-    """The providers that serve every run on a thread, whichever agent runs, in the order in which they were added."""
+    """The providers of every run on a thread, by any agent, in the order in which they were added."""
 
     def __init__(self, providers: Sequence[ContextProvider] = ()) -> None:
         self.attached = tuple(providers)

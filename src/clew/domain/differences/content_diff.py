@@ -21,7 +21,7 @@ Path: TypeAlias = tuple[str | int, ...]
 
 
 class FieldDiff(NamedTuple):
-    """A field that differs: ``changed``, or there on one side only, and then None on the other.
+    """A field that differs: it is ``changed``, or exists on one side only and is None on the other.
 
     ``parts`` are the words of a text that changed.
     """

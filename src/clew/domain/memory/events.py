@@ -52,7 +52,7 @@ class ScopeRead(Value):
 class ScopeOpened(Value):
     """A scope was opened. ``embedder`` names the model of the vectors for its search, None for search by words.
 
-    ``dimensions`` is the number of numbers in such a vector.
+    ``dimensions`` is the length of such a vector.
     """
 
     holds: Literal["facts", "documents"]
@@ -116,7 +116,7 @@ class FactSuperseded(Value):
     stream="memory",
 )
 class FactRetracted(Value):
-    """A fact was retracted; ``valid_to`` says since when it is not true, None since this event.
+    """A fact was retracted; ``valid_to`` is the time from which it is not true; None is the time of this event.
 
     ``learned`` is where the retraction was learned.
     """

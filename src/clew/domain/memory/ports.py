@@ -28,7 +28,7 @@ class Embedder(Protocol):
 
     @property
     def dimensions(self) -> int:
-        """The number of numbers in a vector."""
+        """The length of a vector."""
         ...
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:

@@ -73,7 +73,7 @@ class Question:
     """A request to a model, in no provider's format.
 
     ``messages`` is the model view, with each call followed by its result; for a remote thread, only those that the
-    service has not been sent. ``options`` are the provider's own (``temperature``, ``max_tokens``…), unchanged.
+    service does not have yet. ``options`` are the provider's own (``temperature``, ``max_tokens``…), unchanged.
     """
 
     model: str

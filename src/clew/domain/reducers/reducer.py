@@ -22,7 +22,7 @@ _OWN = -1
 class Group(NamedTuple):
     """A message with calls and their results, or any other message.
 
-    ``versions`` are in order. ``messages`` are those that a model is sent, results directly after their calls; a
+    ``versions`` are in order. ``messages`` are those that a model receives, results directly after their calls; a
     missing result is replaced by one that says so.
     """
 
@@ -154,7 +154,7 @@ class Reducible:
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """The part of a history that a model is sent: the versions that are ``kept``.
+    """The part of a history that a model receives: the versions that are ``kept``.
 
     ``summary`` is sent in place of what is left out, including an earlier summary. ``trimmed`` maps versions of
     kept messages to the characters that each of their results is cut to, the note on that among them. ``over_budget``
@@ -168,7 +168,7 @@ class Reduction:
 
 
 class Reducer(Protocol):
-    """Chooses the messages that a model is sent. Pure: the same messages give the same reduction.
+    """Chooses the messages that a model receives. Pure: the same messages give the same reduction.
 
     Only whole groups can be left out: a message with calls and their results. The first system message always stays. A
     reducer that asks a model for a summary returns an awaitable. With ``counts_own = True`` the run's own messages

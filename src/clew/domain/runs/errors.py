@@ -28,7 +28,7 @@ ClewError
 ├── RunAbandonedError              a run was abandoned: the error that context providers get
 ├── DefinitionMissingError         instructions or tool schemas are not in the store
 └── ConflictError
-    ├── RunInProgressError         another run is under way on the thread
+    ├── RunInProgressError         another run is in progress on the thread
     └── RunTakenOverError          another process ended or continued the run
 """
 
@@ -76,7 +76,7 @@ class ModelStreamError(ModelError):
 
 
 class ModelRequestError(ModelError):
-    """The service refused the request. Unchanged, it will never be answered."""
+    """The service refused the request. Sending it again unchanged does not help."""
 
 
 class ModelAccessError(ModelRequestError):
@@ -270,7 +270,7 @@ class DefinitionMissingError(ClewError):
 
 
 class RunInProgressError(ConflictError):
-    """Another run is under way on the thread. ``holder`` names it, as far as known."""
+    """Another run is in progress on the thread. ``holder`` names it, as far as known."""
 
     def __init__(
         self,

@@ -71,7 +71,8 @@ class RunStarted(Value):
     """An agent began a run. Its input messages follow in the same commit.
 
     Next to the agent's own context providers, ``providers`` are the ids of the thread's, and ``run_providers`` the ids
-    of those for this run only. ``missing`` are the ids of providers that served the thread before and are not supplied.
+    of those for this run only. ``missing`` are the ids of providers that the thread used before and that are missing
+    now.
     """
 
     agent: AgentIdentity

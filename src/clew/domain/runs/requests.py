@@ -140,8 +140,8 @@ class Request:
     """The request of a model call, rebuilt from the log.
 
     ``version`` is the version of the call. ``body`` is the request as JSON values, ``content`` as bytes. ``digest`` is
-    the one on the log, in hex; ``verified`` says whether the rebuilt request has it. It does not if a message in it was
-    redacted since; ``redacted`` are the versions of such messages.
+    the one on the log, in hex; ``verified`` says whether the rebuilt request has the same digest. It has another one if
+    a message was redacted since; ``redacted`` are the versions of such messages.
     """
 
     version: int

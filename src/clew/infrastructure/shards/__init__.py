@@ -44,7 +44,7 @@ class Positions(Mapping[str, int]):
     """A position in each shard, by the shard's name: how far a reader of all shards has read.
 
     A shard without an entry is at 0, before its first event. The text form is ``east=1048576,west=42``, sorted by name;
-    ``parse`` reads it. ``a <= b`` means that ``a`` is ahead of ``b`` in no shard; the order is partial. Raises
+    ``parse`` reads it. ``a <= b`` means that ``a`` is not ahead of ``b`` in any shard; the order is partial. Raises
     InvalidNameError or InvalidContentError.
     """
 
