@@ -21,10 +21,10 @@ from clew.domain.errors import (
 from clew.domain.messages import Message
 from clew.domain.ports import EventLog
 from clew.domain.projection import Column, Query, Table
-from clew.infrastructure.background_worker import BackgroundWorker
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError
 from clew.infrastructure.sqlite.projection_store import SQLiteProjections, SQLiteSession
 from clew.projections import SHIPPED, Directory
+from clew.service.read_models import BackgroundWorker
 
 # Batches
 

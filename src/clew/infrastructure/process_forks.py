@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import os
 import weakref
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 WAIT_SECONDS = 5.0
 """How long a fork waits for a thread that uses a store."""
 
 
-class ForkAware(Protocol):
-    """A store that works after ``os.fork``."""
+class ForkAware(ABC):
+    """An object that works after ``os.fork``. By default only the child has something to do."""
 
-    def before_fork(self) -> None:
+    def before_fork(self) -> None:  # noqa: B027 - most have nothing to do
         """Ensure that no other thread holds a lock or is inside a library while the process is copied."""
-        ...
 
-    def after_fork_in_parent(self) -> None:
+    def after_fork_in_parent(self) -> None:  # noqa: B027 - most have nothing to do
         """Continue."""
-        ...
 
+    @abstractmethod
     def after_fork_in_child(self) -> None:
         """Start again: the threads of the parent do not exist here."""
-        ...
 
 
 _open: weakref.WeakKeyDictionary[ForkAware, None] = weakref.WeakKeyDictionary()

@@ -39,7 +39,7 @@ def check_installed() -> None:
     _numpy()
 
 
-class Matrices:
+class Matrices(process_forks.ForkAware):
     """The matrices of the collections that were used last. Threads use it one at a time."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
@@ -73,12 +73,6 @@ class Matrices:
         """Release all matrices."""
         with self._lock:
             self._matrices.clear()
-
-    def before_fork(self) -> None:
-        """Nothing to do: the child starts empty."""
-
-    def after_fork_in_parent(self) -> None:
-        """Continue."""
 
     def after_fork_in_child(self) -> None:
         """Start empty: if another thread of the parent count the lock, it would never be released here."""

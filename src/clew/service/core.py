@@ -95,7 +95,7 @@ class CachedFold:
     made: dict[str, Any] = field(default_factory=dict)
 
 
-class Caches:
+class Caches(process_forks.ForkAware):
     """The caches of a service, shared by its actors.
 
     ``submitted`` holds the controls that appends are decided on, which include events that are not stored yet.
@@ -119,12 +119,6 @@ class Caches:
     def lock(self, stream: str) -> threading.Lock:
         """The lock under which one thread at a time decides on the stream, or adds to its cached history or fold."""
         return self._locks[hash(stream) % LOCKS]
-
-    def before_fork(self) -> None:
-        """Nothing to do: the child uses none of it."""
-
-    def after_fork_in_parent(self) -> None:
-        """Continue."""
 
     def after_fork_in_child(self) -> None:
         """Start empty: a lock that another thread of the parent held would never be released."""

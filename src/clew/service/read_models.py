@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
@@ -13,8 +14,7 @@ from clew.domain.errors import ProjectionBehindError, StoreUnavailableError, Unk
 from clew.domain.ports import EventLog
 from clew.domain.projection import Generation, Projection, Query, RowValues, Table, Where, Words
 from clew.domain.projection_store import ProjectionStore
-from clew.infrastructure import code_digest
-from clew.infrastructure.background_worker import BackgroundWorker
+from clew.infrastructure import code_digest, process_forks
 from clew.service.operations import Operation, Pause, Read
 from clew.service.projector import Projector
 
@@ -26,6 +26,12 @@ POLL_SECONDS = 0.02
 
 STANDSTILL_SECONDS = 10.0
 """How long a wait lasts without progress before it is logged."""
+
+QUIET_SECONDS = 0.1
+"""The work in the background starts after this long without a new request …"""
+
+PATIENCE_SECONDS = 2.0
+"""… or this long after the first one, whichever comes first."""
 
 PURGE_SECONDS = 0.1
 """The pause between attempts to remove deleted text while a reader still keeps it in the files."""
@@ -238,6 +244,66 @@ class ReadModels:
         while (reached := (yield Read(partial(next, steps, None)))) is not None:
             if progress is not None:
                 progress(*reached)
+
+
+class BackgroundWorker(process_forks.ForkAware):
+    """After each ``notify``, calls ``work`` in a thread for as long as it returns True.
+
+    The work starts a little later, so that many requests are handled together.
+    """
+
+    def __init__(self, work: Callable[[], bool]) -> None:
+        self._work = work
+        self._start()
+        process_forks.watch(self)
+
+    def _start(self) -> None:
+        self._lock = threading.Lock()
+        self._requested = threading.Event()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def notify(self) -> None:
+        """Request the work. This is cheap."""
+        self._last_request = time.monotonic()
+        if self._requested.is_set():
+            return
+        with self._lock:
+            self._requested.set()
+            if self._thread is None and not self._stopped.is_set():
+                self._thread = threading.Thread(target=self._run, name="clew-projector", daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        """Wait for the current step of the work, then end the thread. Does nothing the second time."""
+        process_forks.unwatch(self)
+        with self._lock:
+            self._stopped.set()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _run(self) -> None:
+        # The thread ends when there is nothing to do: a waiting thread would keep an unclosed service alive.
+        while not self._stopped.is_set():
+            until = time.monotonic() + PATIENCE_SECONDS
+            while (quiet := self._last_request + QUIET_SECONDS) > (now := time.monotonic()) and now < until:
+                if self._stopped.wait(min(quiet, until) - now):
+                    break
+            self._requested.clear()
+            try:
+                while not self._stopped.is_set() and self._work():
+                    pass
+            except Exception:  # noqa: BLE001 - the next request tries again; readers meet the error themselves
+                _log.exception("Work in the background failed")
+            with self._lock:
+                if not self._requested.is_set():
+                    self._thread = None
+                    return
+
+    def after_fork_in_child(self) -> None:
+        """Start without a thread: the parent keeps its own."""
+        self._start()
 
 
 def _warn_of_standstill(target: int, behind: Iterable[str]) -> None:

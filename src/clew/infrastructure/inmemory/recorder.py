@@ -34,7 +34,7 @@ from clew.infrastructure.recorder import (
 )
 
 
-class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder):
+class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder, process_forks.ForkAware):
     """Events of chained, contiguous streams in memory, with the same writer thread as a SQLite store."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ WORKERS = 16
 READERS = 8
 
 
-class PostgresDatastore:
+class PostgresDatastore(process_forks.ForkAware):
     """The connections of a store to its database; with ``create``, tables are created in an empty one.
 
     At most ``workers`` appends and ``readers`` queries run at a time. ``tenant`` (in its form in stream names) limits
@@ -97,12 +97,6 @@ class PostgresDatastore:
         self.reading.close()
         process_forks.unwatch(self)
         self._closed = True
-
-    def before_fork(self) -> None:
-        """Nothing to prepare: the child does not use its copies."""
-
-    def after_fork_in_parent(self) -> None:
-        """Nothing to restore."""
 
     def after_fork_in_child(self) -> None:
         """Start with new connections and threads."""

@@ -55,7 +55,7 @@ TURN = 0.1
 _SETTINGS = ("SET LOCAL synchronous_commit = off", f"SET LOCAL lock_timeout = '{PATIENCE:.0f}s'")
 
 
-class PostgresProjections(SqlProjections[Session]):
+class PostgresProjections(SqlProjections[Session], process_forks.ForkAware):
     """The projections of the log in a database, read on behalf of ``tenant`` if one is named.
 
     Raises StoreUrlError, and StoreUnavailableError when a server that cannot be reached is used.
@@ -214,12 +214,6 @@ class PostgresProjections(SqlProjections[Session]):
             self._sessions.close()
 
     # Forking
-
-    def before_fork(self) -> None:
-        """Nothing: the child does not use its copies."""
-
-    def after_fork_in_parent(self) -> None:
-        """Continue."""
 
     def after_fork_in_child(self) -> None:
         """Start with connections of the child's own."""

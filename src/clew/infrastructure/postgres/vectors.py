@@ -43,7 +43,7 @@ class Kind(NamedTuple):
     home: str
 
 
-class PostgresVectors:
+class PostgresVectors(process_forks.ForkAware):
     """Stores vectors by tenant, space and digest: see the port. The first vector creates the table.
 
     They are compared in the memory of the process if numpy is installed, else by the server, which then needs pgvector.
@@ -148,12 +148,6 @@ class PostgresVectors:
     def _make(self, session: Session) -> Kind:
         self._kind = make(session.connection)
         return self._kind
-
-    def before_fork(self) -> None:
-        """Nothing: the child does not use its copies."""
-
-    def after_fork_in_parent(self) -> None:
-        """Continue."""
 
     def after_fork_in_child(self) -> None:
         """Start with connections of the child's own."""

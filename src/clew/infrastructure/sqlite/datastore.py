@@ -29,7 +29,7 @@ Synchronous = Literal["FULL", "NORMAL", "OFF"]
 LOCK_TIMEOUT = 30.0
 
 
-class ClewSQLiteDatastore(SQLiteDatastore):
+class ClewSQLiteDatastore(SQLiteDatastore, process_forks.ForkAware):
     """The library's datastore on one connection for all writes of the process, including the library's recorders.
 
     ``db_name`` is a path or a ``file:`` URI of one. ``synchronous`` is SQLite's setting: only with ``FULL`` every

@@ -270,7 +270,7 @@ class SQLiteSession(SqlSession[sqlite3.Connection]):
             raise unavailable(self._where, error) from error
 
 
-class SQLiteProjections(SqlProjections[sqlite3.Connection]):
+class SQLiteProjections(SqlProjections[sqlite3.Connection], process_forks.ForkAware):
     """The projections of one log, in the file at ``path``; without a path they are in memory, for this process only.
 
     Raises StoreUnavailableError, or StoreSchemaError for another program's file.

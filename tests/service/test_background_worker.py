@@ -6,8 +6,8 @@ import threading
 import pytest
 from tests.infrastructure.recording import PATIENCE, in_child, wait_until
 
-from clew.infrastructure import background_worker
-from clew.infrastructure.background_worker import BackgroundWorker
+from clew.service import read_models
+from clew.service.read_models import BackgroundWorker
 
 
 class Work:
@@ -30,7 +30,7 @@ class Work:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background_worker, "QUIET_SECONDS", 0.02)
+    monkeypatch.setattr(read_models, "QUIET_SECONDS", 0.02)
 
 
 def test_starts_no_thread_before_a_request() -> None:
@@ -60,8 +60,8 @@ def test_continues_until_there_is_nothing_to_do() -> None:
 
 
 def test_starts_after_a_while_even_if_requests_keep_arriving(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background_worker, "QUIET_SECONDS", 1_000.0)
-    monkeypatch.setattr(background_worker, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(read_models, "QUIET_SECONDS", 1_000.0)
+    monkeypatch.setattr(read_models, "PATIENCE_SECONDS", 0.05)
     work = Work()
     asked = BackgroundWorker(work)
     asked.notify()
@@ -70,8 +70,8 @@ def test_starts_after_a_while_even_if_requests_keep_arriving(monkeypatch: pytest
 
 
 def test_close_interrupts_the_wait_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background_worker, "QUIET_SECONDS", 1_000.0)
-    monkeypatch.setattr(background_worker, "PATIENCE_SECONDS", 1_000.0)
+    monkeypatch.setattr(read_models, "QUIET_SECONDS", 1_000.0)
+    monkeypatch.setattr(read_models, "PATIENCE_SECONDS", 1_000.0)
     work = Work()
     asked = BackgroundWorker(work)
     asked.notify()
