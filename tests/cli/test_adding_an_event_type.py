@@ -131,6 +131,13 @@ def test_a_type_without_statuses_says_what_to_declare() -> None:
         withdraw("message-pinned")
 
 
+def test_a_model_without_a_declaration_says_what_to_write() -> None:
+    with Conversations.open("memory:") as conversations:
+        conversations.start_thread(thread_id="trip")
+        with pytest.raises(InvalidContentError, match=r"MessagePinned is not declared.*Write @event_type"):
+            pin(conversations, 1)
+
+
 def test_a_type_for_ended_threads_is_refused_on_an_active_one() -> None:
     event_type("message-pinned", statuses={"ended"})(MessagePinned)
     try:

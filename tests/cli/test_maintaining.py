@@ -94,7 +94,7 @@ def test_a_copy_does_not_replace_a_file(old: Clew) -> None:
 
 
 def test_what_is_no_file_is_wrong_usage(clew: Clew) -> None:
-    assert "memory: has no schema" in clew.refused(2, "--db", "memory:", "migrate")
+    assert "The store 'memory:' has no tables to migrate" in clew.refused(2, "--db", "memory:", "migrate")
 
 
 def test_a_file_keeps_no_tenants_apart_and_a_server_does(filled: Clew, postgres: str) -> None:

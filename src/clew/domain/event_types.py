@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, TypeVar
 
+from clew.domain.errors import InvalidContentError
 from clew.domain.messages import Value
 from clew.domain.streams import Kind
 
@@ -84,13 +85,22 @@ class EventType:
         return self.model.model_fields[field].get_default(call_default_factory=True)
 
 
+class _TypeNames(dict[type[Value], str]):
+    def __missing__(self, model: type[Value]) -> str:
+        raise InvalidContentError(
+            f"{model.__name__} is not declared as an event. Write @event_type(…) above its class."
+        )
+
+
 _TYPES: dict[str, EventType] = {}
-_NAMES: dict[type[Value], str] = {}
+_NAMES = _TypeNames()
 
 EVENT_TYPES: Mapping[str, EventType] = MappingProxyType(_TYPES)
 
 TYPE_NAMES: Mapping[type[Value], str] = MappingProxyType(_NAMES)
-"""Views of the declared types, complete once ``clew.domain.events`` is imported: import them from there."""
+"""Views of the declared types, complete once ``clew.domain.events`` is imported: import them from there.
+
+``TYPE_NAMES[model]`` raises InvalidContentError for a model without a declaration."""
 
 
 def event_type(

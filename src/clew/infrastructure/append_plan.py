@@ -1,6 +1,6 @@
 """The rules of an append, which every store applies in its writer: which event may follow, and how it is linked.
 
-A plan is made before anything is written, so a refused append leaves nothing behind.
+The plan is complete before anything is written, so a refused append leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def content_digest(salt: bytes, content: bytes) -> bytes:
     return sha256(salt + content).digest()
 
 
-def plan(append: Append, known: Known) -> Plan | Appended:
+def make_plan(append: Append, known: Known) -> Plan | Appended:
     """Check an append against what the store knows. Returns the first outcome instead when its key was used before.
 
     Raises RecordedConflictError, RunInProgressError, RunTakenOverError, IdempotencyKeyReusedError or InvalidNameError;
@@ -133,20 +133,20 @@ def plan(append: Append, known: Known) -> Plan | Appended:
         # The key is checked first: a caller that lost the answer tries again, with versions that are already used.
         if append.key is not None and (first := _first_outcome(append.key, known)) is not None:
             return first
-        made = Plan(append, [], {}, {})
+        plan = Plan(append, [], {}, {})
         if append.claims:
             # Before the versions: the second caller learns that a run is in progress, not only that there is an event.
-            made.leases = tuple(_decide_claims(append.claims, known).items())
-        _plan_events(made, known)
+            plan.leases = tuple(_decide_claims(append.claims, known).items())
+        _plan_events(plan, known)
         if append.key is not None or append.snapshots or append.shreds:
-            _check_rest(made, known)
+            _check_key_snapshots_and_shreds(plan, known)
         if append.claims or append.drafts or append.blobs:
-            _check_side_tables(made, known)
+            _check_side_tables(plan, known)
     except UnicodeEncodeError as error:
         raise InvalidNameError(
             f"Names, types and keys must be valid Unicode; found {error.object!r}. Choose another."
         ) from None
-    return made
+    return plan
 
 
 def _first_outcome(key: Key, known: Known) -> Appended | None:
@@ -155,8 +155,8 @@ def _first_outcome(key: Key, known: Known) -> Appended | None:
     return None if first is None else first.repeat(key)
 
 
-def _plan_events(made: Plan, known: Known) -> None:
-    append, count = made.append, len(made.append.events)
+def _plan_events(plan: Plan, known: Known) -> None:
+    append, count = plan.append, len(plan.append.events)
     links, digests = append.links, append.digests
     if (links and len(links) != count) or (digests and len(digests) != count):
         raise ValueError(f"An append of {count} events has {len(links)} links and {len(digests)} digests.")
@@ -165,7 +165,7 @@ def _plan_events(made: Plan, known: Known) -> None:
         if not isinstance(name, str):
             name = name.hex
         version = event.originator_version
-        last, previous = made.heads.get(name) or _head_before(made, name, version, known)
+        last, previous = plan.heads.get(name) or _head_before(plan, name, version, known)
         if version != last + 1:
             raise RecordedConflictError(name, version - 1, last)
         if links:
@@ -175,36 +175,36 @@ def _plan_events(made: Plan, known: Known) -> None:
         else:
             shredded = digests[number] if digests else None
             hashed = link(previous, name, version, event.topic, shredded or digest(event.state))
-        made.heads[name] = version, hashed
-        made.rows.append((name, version, event.topic, event.state, hashed))
+        plan.heads[name] = version, hashed
+        plan.rows.append((name, version, event.topic, event.state, hashed))
     for name in append.forks:
-        if name not in made.heads:
+        if name not in plan.heads:
             raise ValueError(f"The fork {name!r} has no first event in its append.")
 
 
-def _head_before(made: Plan, name: str, version: int, known: Known) -> KnownHead:
+def _head_before(plan: Plan, name: str, version: int, known: Known) -> KnownHead:
     """The head that the first event of a stream in an append follows."""
-    fork = made.append.forks.get(name)
+    fork = plan.append.forks.get(name)
     head = known.head(name)
     if head is None:
-        made.began[name] = fork
-        head = version - 1, _first_link(made, name, version, fork, known)
+        plan.began[name] = fork
+        head = version - 1, _first_link(plan, name, version, fork, known)
     elif fork is not None:
         raise RecordedConflictError(name, 0, head[0])
-    if head[1] != made.append.previous.get(name, head[1]):
+    if head[1] != plan.append.previous.get(name, head[1]):
         # It was decided on an event that was never stored, although the version fits.
         raise RecordedConflictError(name, version - 1, head[0])
     return head
 
 
-def _first_link(made: Plan, name: str, version: int, fork: Fork | None, known: Known) -> bytes:
+def _first_link(plan: Plan, name: str, version: int, fork: Fork | None, known: Known) -> bytes:
     if fork is None:
         if version not in (0, 1):
             raise RecordedConflictError(name, version - 1, 0)
         return ROOT
     if version != fork.cut + 1:
         raise RecordedConflictError(name, version - 1, fork.cut)
-    for row in made.rows:
+    for row in plan.rows:
         if row[:2] == (fork.parent, fork.cut):
             return row[4]
     found = known.hash_at(fork.parent, fork.cut)
@@ -213,14 +213,14 @@ def _first_link(made: Plan, name: str, version: int, fork: Fork | None, known: K
     return found
 
 
-def _check_rest(made: Plan, known: Known) -> None:
-    append = made.append
+def _check_key_snapshots_and_shreds(plan: Plan, known: Known) -> None:
+    append = plan.append
     if append.key is not None:
         if not append.events:
             raise ValueError(f"The idempotency key {append.key.key!r} stands for an append without events.")
-        _check_stream(made, append.key.stream, 0, known)
+        _check_stream(plan, append.key.stream, 0, known)
     for snapshot in append.snapshots:
-        _check_stream(made, snapshot.stream, snapshot.version, known)
+        _check_stream(plan, snapshot.stream, snapshot.version, known)
     shredded_rows: set[tuple[str, int]] = set()
     for shred in append.shreds:
         found = known.state_at(shred.stream, shred.version)
@@ -254,13 +254,13 @@ def _decide_claims(claims: Sequence[Claim], known: Known) -> dict[str, Lease | N
     return leases
 
 
-def _check_side_tables(made: Plan, known: Known) -> None:
-    made.has_side_tables = True
-    append = made.append
-    wanted = [name for name, lease in made.leases if lease is not None]
+def _check_side_tables(plan: Plan, known: Known) -> None:
+    plan.has_side_tables = True
+    append = plan.append
+    wanted = [name for name, lease in plan.leases if lease is not None]
     wanted += [draft.stream for draft in append.drafts if draft.data is not None]
     for name in wanted:
-        if name not in made.heads and known.head(name) is None:
+        if name not in plan.heads and known.head(name) is None:
             raise RecordedConflictError(name, 1, 0)
     for draft in append.drafts:
         (draft.stream + draft.run_id).encode()  # as above
@@ -273,8 +273,8 @@ def _check_blob(blob: Blob) -> None:
         raise ValueError(f"The blob {blob.digest.hex()} has bytes with another SHA-256: {digest(blob.data).hex()}.")
 
 
-def _check_stream(made: Plan, name: str, version: int, known: Known) -> None:
-    head = made.heads.get(name) or known.head(name)
+def _check_stream(plan: Plan, name: str, version: int, known: Known) -> None:
+    head = plan.heads.get(name) or known.head(name)
     if head is None or version > head[0]:
         raise RecordedConflictError(name, version, _version(head))
 

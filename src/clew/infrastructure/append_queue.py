@@ -1,4 +1,4 @@
-"""The writer thread of a store: takes all appends that wait, writes them together, and sets their futures."""
+"""The writer thread of a store: it writes all waiting appends together and sets their futures."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _log = logging.getLogger(__name__)
 class AppendQueue:
     """Appends in the order of their submission, in batches of all that wait.
 
-    ``write`` gets a batch and returns one outcome for each append. ``rest`` is called after each batch, when the
-    futures are set. It returns the seconds after which it must be called again even if nothing is submitted.
+    ``write`` gets a batch and returns one outcome for each append. ``after_batch`` is called when the futures of a
+    batch are set. It returns after how many seconds it must be called again even if nothing is submitted.
     """
 
     def __init__(
         self,
         write: Callable[[Sequence[Append]], Sequence[Appended | Exception]],
-        rest: Callable[[], float | None],
+        after_batch: Callable[[], float | None],
     ) -> None:
         self._write = write
-        self._rest = rest
+        self._after_batch = after_batch
         self.restart()
 
     def restart(self) -> None:
-        """Start empty and without a thread: for the child of a fork, which has a copy of the parent's queue."""
+        """Start empty and without a thread: for the child of a fork."""
         self._lock = threading.Lock()
         self._waiting: SimpleQueue[Job | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -72,7 +72,7 @@ class AppendQueue:
             with suppress(Empty):
                 ended = self._write_batch(self._waiting.get(timeout=pause))
             try:
-                pause = self._rest()
+                pause = self._after_batch()
             except Exception:  # noqa: BLE001 - logged: it must not end the thread that all appends need
                 _log.exception("The store's work after a commit failed")
                 pause = None

@@ -5,15 +5,20 @@ from __future__ import annotations
 import threading
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any
+from uuid import UUID
 
 from eventsourcing.persistence import ApplicationRecorder, Notification, ProcessRecorder, StoredEvent, Subscription
 
+from clew.infrastructure.append_plan import stream_name
 from clew.infrastructure.recorder import Append, Appended
 
 PAGE = 500
+
+HIGHEST = 2**63 - 1
+"""The highest version, position and limit."""
 
 
 class LibraryRecorder(ProcessRecorder):
@@ -21,6 +26,25 @@ class LibraryRecorder(ProcessRecorder):
 
     submit: Callable[[Append], Future[Appended]]
     """See the port."""
+
+    @abstractmethod
+    def own_events(
+        self, stream: str, after: int, upto: int, limit: int, *, backwards: bool
+    ) -> Iterable[tuple[int, str, bytes]]:
+        """Version, type and state of a stream's own events, ``after`` < version ≤ ``upto``, in version order."""
+
+    @abstractmethod
+    def events_in_order(
+        self, after: int, upto: int, limit: int, types: Sequence[str]
+    ) -> Iterable[tuple[int, str, int, str, bytes]]:
+        """Position, stream, version, type and state of events, ``after`` < position ≤ ``upto``, in position order.
+
+        Without ``types``, events of all types.
+        """
+
+    @abstractmethod
+    def originator_id(self, stream: str) -> UUID | str:
+        """The library's id of an existing stream."""
 
     @abstractmethod
     def last_position(self) -> int:
@@ -52,6 +76,43 @@ class LibraryRecorder(ProcessRecorder):
         if not stored_events and tracking is None:
             return []
         return list(self.submit(Append(stored_events, tracking=tracking)).result().positions)
+
+    def select_events(
+        self,
+        originator_id: UUID | str,
+        *,
+        gt: int | None = None,
+        lte: int | None = None,
+        desc: bool = False,
+        limit: int | None = None,
+    ) -> Sequence[StoredEvent]:
+        """A stream's own events in the library's form."""
+        rows = self.own_events(
+            stream_name(originator_id),
+            -1 if gt is None else gt,
+            HIGHEST if lte is None else lte,
+            HIGHEST if limit is None else limit,
+            backwards=desc,
+        )
+        return [StoredEvent(originator_id, *row) for row in rows]
+
+    def select_notifications(
+        self,
+        start: int | None,
+        limit: int,
+        stop: int | None = None,
+        topics: Sequence[str] = (),
+        *,
+        inclusive_of_start: bool = True,
+    ) -> Sequence[Notification]:
+        """Events in position order in the library's form."""
+        after = 0 if start is None else start - inclusive_of_start
+        return [
+            Notification(self.originator_id(stream), version, type_, state, id=position)
+            for position, stream, version, type_, state in self.events_in_order(
+                after, HIGHEST if stop is None else stop, limit, topics
+            )
+        ]
 
     def max_notification_id(self) -> int | None:
         """The highest position, None for an empty store."""

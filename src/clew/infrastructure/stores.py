@@ -96,7 +96,9 @@ class Store(ABC):
         del backup, partitions, row_level_security
         schemas = self.schemas()
         if schemas is None:
-            raise StoreUrlError(f"{self.name} has no schema. Only a database has one.")
+            raise StoreUrlError(
+                f"The store {self.name!r} has no tables to migrate. Name a database that is to be migrated."
+            )
         return schemas
 
     def check_environment(self) -> Iterator[Finding]:

@@ -251,7 +251,7 @@ def test_refuses_what_is_no_database_of_clews_and_makes_nothing(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("memory:", "memory: has no schema"),
+        ("memory:", "The store 'memory:' has no tables to migrate"),
         ("postgresql+shards://me:secret@host/db", "is a directory of shards, not a store"),
         ("mysql://me:secret@host/db", "does not name a store that Clew can open"),
         ("http://[", "does not name a store that Clew can open"),

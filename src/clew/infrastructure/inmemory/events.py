@@ -47,19 +47,19 @@ class InMemoryEvents:
 
     # Appending
 
-    def put(self, made: Plan) -> Appended:
+    def put(self, plan: Plan) -> Appended:
         """Store an append."""
-        append = made.append
+        append = plan.append
         first = len(self.rows) + 1
         digests = append.digests or repeat(None)
-        for row, event, shredded in zip(made.rows, append.events, digests, strict=False):  # digests may have no end
+        for row, event, shredded in zip(plan.rows, append.events, digests, strict=False):  # digests may have no end
             stream = self._streams.get(row[0])
             if stream is None:
-                stream = self._begin(row[0], made.began[row[0]], row[1], event.originator_id)
+                stream = self._begin(row[0], plan.began[row[0]], row[1], event.originator_id)
             self.rows.append(Row(len(self.rows) + 1, *row, digest=shredded))
             self.shredded += shredded is not None
             stream.positions.append(len(self.rows))
-        appended = outcome(made.rows, first)
+        appended = outcome(plan.rows, first)
         for shred in append.shreds:
             self._shred(shred)
         for snapshot in append.snapshots:
@@ -68,19 +68,19 @@ class InMemoryEvents:
             salt = new_salt()
             found = Outcome(salt, content_digest(salt, append.key.content), appended)
             self._keys[append.key.stream, append.key.key] = found
-        if made.has_side_tables:
-            self._put_side_tables(made)
+        if plan.has_side_tables:
+            self._put_side_tables(plan)
         return appended
 
-    def _put_side_tables(self, made: Plan) -> None:
-        for blob in made.append.blobs:
+    def _put_side_tables(self, plan: Plan) -> None:
+        for blob in plan.append.blobs:
             self.blobs.setdefault(blob.digest, blob)
-        for name, lease in made.leases:
+        for name, lease in plan.leases:
             if lease is None:
                 self.leases.pop(name, None)
             else:
                 self.leases[name] = lease
-        for draft in made.append.drafts:
+        for draft in plan.append.drafts:
             if draft.data is None:
                 self.drafts.pop(draft.stream, None)
             else:

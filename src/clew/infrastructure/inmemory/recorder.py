@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
 from threading import RLock
 from uuid import UUID
 
-from eventsourcing.persistence import IntegrityError, Notification, StoredEvent, Tracking
+from eventsourcing.persistence import IntegrityError, Tracking
 from eventsourcing.popo import POPOProcessRecorder
 
 from clew.domain.errors import ClewError, ClosedError
 from clew.infrastructure import process_forks
-from clew.infrastructure.append_plan import plan, stream_name
+from clew.infrastructure.append_plan import make_plan
 from clew.infrastructure.append_queue import AppendQueue
 from clew.infrastructure.commit_listeners import CommitListeners
 from clew.infrastructure.inmemory.events import InMemoryEvents
@@ -43,7 +43,7 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder, process_forks.ForkA
         self._committed = False
         self._shut = False
         self._commit_listeners = CommitListeners()
-        self._queue = AppendQueue(self._write, self._rest)
+        self._queue = AppendQueue(self._write, self._after_batch)
         self.submit = self._queue.submit
         process_forks.watch(self)
 
@@ -55,14 +55,14 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder, process_forks.ForkA
 
     def _one(self, append: Append) -> Appended | Exception:
         try:
-            made = plan(append, self._events)
-            if isinstance(made, Appended):
-                return made
+            plan = make_plan(append, self._events)
+            if isinstance(plan, Appended):
+                return plan
             if append.tracking is not None:
                 self._check_tracking(append.tracking)
         except (ClewError, ValueError, TypeError) as error:
             return error
-        appended = self._events.put(made)
+        appended = self._events.put(plan)
         if append.tracking is not None:
             self._insert_tracking(append.tracking)
         self._committed = True
@@ -76,7 +76,7 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder, process_forks.ForkA
             name = f"tracking of {tracking.application_name}"
             raise RecordedConflictError(name, tracking.notification_id - 1, found) from error
 
-    def _rest(self) -> float | None:
+    def _after_batch(self) -> float | None:
         if self._committed:
             self._committed = False
             self._commit_listeners.notify()
@@ -140,8 +140,9 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder, process_forks.ForkA
         with self._open_lock():
             return self._events.forks(stream)
 
-    def orphans(self, limit: int) -> list[tuple[int, int]]:  # noqa: ARG002 - the port's
+    def orphans(self, limit: int) -> list[tuple[int, int]]:
         """Always empty: the memory of the process cannot be tampered with."""
+        del limit
         with self._open_lock():
             return []
 
@@ -189,42 +190,28 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder, process_forks.ForkA
 
     # Reading: the library's
 
-    def select_events(
-        self,
-        originator_id: UUID | str,
-        *,
-        gt: int | None = None,
-        lte: int | None = None,
-        desc: bool = False,
-        limit: int | None = None,
-    ) -> Sequence[StoredEvent]:
-        """A stream's own events in the library's form."""
+    def own_events(
+        self, stream: str, after: int, upto: int, limit: int, *, backwards: bool
+    ) -> Iterable[tuple[int, str, bytes]]:
+        """A stream's own events in version order."""
         with self._open_lock():
-            rows = self._events.own(stream_name(originator_id), -1 if gt is None else gt, lte)
-        if desc:
+            rows = self._events.own(stream, after, upto)
+        if backwards:
             rows.reverse()
-        return [StoredEvent(originator_id, row.version, row.type, row.state) for row in rows[:limit]]
+        return [(row.version, row.type, row.state) for row in rows[:limit]]
 
-    def select_notifications(
-        self,
-        start: int | None,
-        limit: int,
-        stop: int | None = None,
-        topics: Sequence[str] = (),
-        *,
-        inclusive_of_start: bool = True,
-    ) -> Sequence[Notification]:
-        """Events in position order in the library's form."""
-        after = 0 if start is None else max(start - inclusive_of_start, 0)
-        found: list[Notification] = []
+    def events_in_order(
+        self, after: int, upto: int, limit: int, types: Sequence[str]
+    ) -> Iterable[tuple[int, str, int, str, bytes]]:
+        """Events in position order."""
         with self._open_lock():
-            for row in self._events.rows[after : None if stop is None else max(stop, 0)]:
-                if len(found) == limit:
-                    break
-                if not topics or row.type in topics:
-                    originator_id = self._events.originator_id(row.stream)
-                    found.append(Notification(originator_id, row.version, row.type, row.state, id=row.position))
-        return found
+            rows = self._events.rows[max(after, 0) : max(upto, 0)]
+        events = (row[:5] for row in rows if not types or row.type in types)
+        return islice(events, min(limit, sys.maxsize))
+
+    def originator_id(self, stream: str) -> UUID | str:
+        """The library's id of an existing stream."""
+        return self._events.originator_id(stream)
 
     def _open_lock(self) -> AbstractContextManager[object]:
         if self._shut:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, Self
 from uuid import UUID
 
-from eventsourcing.persistence import Notification, StoredEvent, Tracking
+from eventsourcing.persistence import Tracking
 from psycopg.types.numeric import Int8
 
-from clew.infrastructure.append_plan import stream_name
 from clew.infrastructure.library_recorder import LibraryRecorder
 from clew.infrastructure.postgres.datastore import READERS, WORKERS, PostgresDatastore
 from clew.infrastructure.postgres.reads import PostgresReads
@@ -50,48 +49,39 @@ class PostgresRecorder(PostgresReads, LibraryRecorder):
         rows = self.datastore.query(_TRACKED, {"application": application_name.encode()})
         return rows[0][0] if rows else None
 
-    def select_events(
-        self,
-        originator_id: UUID | str,
-        *,
-        gt: int | None = None,
-        lte: int | None = None,
-        desc: bool = False,
-        limit: int | None = None,
-    ) -> Sequence[StoredEvent]:
-        """A stream's own events in the library's form."""
+    def own_events(
+        self, stream: str, after: int, upto: int, limit: int, *, backwards: bool
+    ) -> Iterable[tuple[int, str, bytes]]:
+        """A stream's own events in version order."""
         rows = self._of(
-            stream_name(originator_id),
-            "stored events backwards" if desc else "stored events",
-            after=Int8(-1 if gt is None else within(gt)),
-            upto=Int8(HIGHEST if lte is None else within(lte)),
-            limit=Int8(HIGHEST if limit is None else within(limit)),
+            stream,
+            "stored events backwards" if backwards else "stored events",
+            after=Int8(within(after)),
+            upto=Int8(within(upto)),
+            limit=Int8(within(limit)),
         )
-        return [StoredEvent(originator_id, version, text(type_), state) for version, type_, state in rows]
+        return ((version, text(type_), state) for version, type_, state in rows)
 
-    def select_notifications(
-        self,
-        start: int | None,
-        limit: int,
-        stop: int | None = None,
-        topics: Sequence[str] = (),
-        *,
-        inclusive_of_start: bool = True,
-    ) -> Sequence[Notification]:
-        """Events in position order in the library's form."""
+    def events_in_order(
+        self, after: int, upto: int, limit: int, types: Sequence[str]
+    ) -> Iterable[tuple[int, str, int, str, bytes]]:
+        """Events in position order."""
         parameters: dict[str, Any] = {
-            "after": Int8(0 if start is None else within(start - inclusive_of_start)),
-            "upto": Int8(HIGHEST if stop is None else within(stop)),
+            "after": Int8(within(after)),
+            "upto": Int8(within(upto)),
             "limit": Int8(within(limit)),
             "most": Int8(HIGHEST),
         }
-        if topics:
-            parameters["types"] = [topic.encode() for topic in topics]
-        rows = self._in_order("rows of types" if topics else "rows", parameters)
-        return [
-            Notification(self._originator_id(text(name)), version, text(type_), state, id=position)
-            for position, name, version, type_, state, _, _ in rows
-        ]
+        if types:
+            parameters["types"] = [each.encode() for each in types]
+        rows = self._in_order("rows of types" if types else "rows", parameters)
+        return (
+            (position, text(name), version, text(type_), state) for position, name, version, type_, state, *_ in rows
+        )
+
+    def originator_id(self, stream: str) -> UUID | str:
+        """The library's id of an existing stream."""
+        return UUID(stream) if self.datastore.originator_id_type == "uuid" else stream
 
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Call ``wake`` after every commit, of this process or another."""
@@ -100,6 +90,3 @@ class PostgresRecorder(PostgresReads, LibraryRecorder):
     def close(self) -> None:
         """Write what was submitted, then close the connections."""
         self.datastore.close()
-
-    def _originator_id(self, name: str) -> UUID | str:
-        return UUID(name) if self.datastore.originator_id_type == "uuid" else name

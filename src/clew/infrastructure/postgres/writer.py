@@ -16,7 +16,7 @@ import psycopg
 from psycopg.types.numeric import Int8
 
 from clew.domain.errors import ClewError, StoreError
-from clew.infrastructure.append_plan import KnownHead, Plan, PlannedRow, outcome, plan
+from clew.infrastructure.append_plan import KnownHead, Plan, PlannedRow, make_plan, outcome
 from clew.infrastructure.postgres.append_streams import Following, following, only_stream
 from clew.infrastructure.postgres.append_transaction import Transaction, tracked
 from clew.infrastructure.postgres.connection import ORDINAL_BITS, Rows, Session
@@ -206,7 +206,7 @@ class PostgresWriter:
 
     def _transaction(self, session: Session, append: Append) -> Appended:
         transaction = Transaction(session, append, self._store.tenant)
-        made = plan(append, transaction)
+        made = make_plan(append, transaction)
         if isinstance(made, Appended):
             return made
         unsent = transaction.write(made)

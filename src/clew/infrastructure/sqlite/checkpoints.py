@@ -28,11 +28,11 @@ RETRY_SECONDS = 0.05
 
 
 class Checkpoints:
-    """The writer thread makes checkpoints between batches: SQLite's automatic checkpoints are off.
+    """The checkpoints that the writer thread makes between batches: SQLite's automatic checkpoints are off.
 
-    A passive checkpoint lets SQLite write the log again from its start, which is faster than at a growing end. It
-    cannot do so while there is always a reader. So from a certain length on the writer waits for the readers; each
-    of them needs one query only.
+    After a passive checkpoint SQLite writes the log again from its start, which is faster than at a growing end, but
+    only if no connection reads at that moment. So the writer waits for the readers once the log has a certain length;
+    each of them executes only one query.
     """
 
     def __init__(self, store: ClewSQLiteDatastore) -> None:
@@ -42,22 +42,22 @@ class Checkpoints:
         self.purge_due = False
         """Whether the log holds shredded text that must leave it."""
         self.wipe_due = False
-        """Whether the log holds text that is overwritten soon, so that the next checkpoint must empty the log."""
+        """Whether the log holds drafts, which are temporary: the next checkpoint empties it."""
         self.check_at = CHECK_BYTES
-        """``keep`` is due when ``written`` has reached this, or when ``purge_due`` is set."""
+        """A checkpoint is due when ``written`` has reached this, or when ``purge_due`` is set."""
         self._try_at = 0.0
 
-    def take_over(self) -> None:
-        """Empty a log that existed when the store was opened: a killed process may have left shredded text in it.
+    def empty_left_log(self) -> None:
+        """Empty a log that existed before the store was opened: a killed process may have left shredded text in it.
 
-        The caller holds the lock. If it fails now, it is tried again like after a redaction of this process.
+        The caller holds the lock. If it fails, the writer tries again, as after a redaction.
         """
         self.purge_due = True
         with suppress(sqlite3.Error):
             self.purge_due = not self._checkpoint("TRUNCATE", BUSY_MS)
 
-    def keep(self) -> float | None:
-        """Do what is due. Returns the seconds until the next try when shredded text is still in the log."""
+    def make(self) -> float | None:
+        """Make the checkpoint that is due. Returns the seconds until the next try if shredded text is still there."""
         now = time.monotonic()
         if now < self._try_at:
             return self._try_at - now if self.purge_due else None

@@ -56,7 +56,7 @@ class ClewSQLiteDatastore(SQLiteDatastore, process_forks.ForkAware):
         self.connection: sqlite3.Connection | None = None
         """The open writing connection. Used with the lock held."""
         self._writer = SQLiteWriter(self, SQLiteTrackingRecorder(self))
-        self.queue = AppendQueue(self._writer.write, self._writer.rest)
+        self.queue = AppendQueue(self._writer.write, self._writer.after_batch)
         self._start()
         self._open(create=create)
         self._closed = False
@@ -81,10 +81,10 @@ class ClewSQLiteDatastore(SQLiteDatastore, process_forks.ForkAware):
         try:
             self._check_before_locking()
             with self.lock:
-                left = log_size(self.path)
+                left_log = log_size(self.path) > 0
                 self._prepare(create=create)
-                if left:
-                    self._writer.take_over()
+                if left_log:
+                    self._writer.checkpoints.empty_left_log()
         except BaseException:
             self._release()
             raise
@@ -200,7 +200,7 @@ class ClewSQLiteDatastore(SQLiteDatastore, process_forks.ForkAware):
         # A disk error does not matter now: every confirmed append is stored.
         with suppress(sqlite3.Error, OSError, StoreError), self.lock:
             # The last connection that closes makes a checkpoint, which must not run while another process writes.
-            self._writer.finish()
+            self._writer.checkpoints.finish()
             self.drop_writing()
         self._release()
         super().close()
@@ -235,7 +235,7 @@ class ClewSQLiteDatastore(SQLiteDatastore, process_forks.ForkAware):
             else:
                 _inherited.append(connection)
         self.readers.close()
-        self._writer.forget()
+        self._writer.drop_caches()
         self.queue.restart()
         self._start()
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 from uuid import UUID
 
-from eventsourcing.persistence import Notification, StoredEvent
+from eventsourcing.persistence import StoredEvent
 from eventsourcing.sqlite import SQLiteApplicationRecorder, SQLiteCursor, SQLiteProcessRecorder
 
-from clew.infrastructure.append_plan import stream_name
 from clew.infrastructure.library_recorder import LibraryRecorder
 from clew.infrastructure.sqlite.datastore import ClewSQLiteDatastore, Synchronous
-from clew.infrastructure.sqlite.reads import HIGHEST, SQLiteReads
+from clew.infrastructure.sqlite.reads import SQLiteReads
+
+_OWN_EVENTS = (
+    "SELECT version, type, state FROM event WHERE stream = (SELECT id FROM stream WHERE name = ?) "
+    "AND version > ? AND version <= ? ORDER BY version LIMIT ?"
+)
+_OWN_EVENTS_BACKWARDS = _OWN_EVENTS.replace("ORDER BY version", "ORDER BY version DESC")
 
 
 # The library's max_notification_id returns None, too, although its signature does not say so.
@@ -54,46 +59,26 @@ class SQLiteRecorder(SQLiteReads, LibraryRecorder, SQLiteProcessRecorder):  # ty
     def _insert_events(self, c: SQLiteCursor, stored_events: Sequence[StoredEvent], **_: Any) -> Sequence[int] | None:
         raise NotImplementedError("Only the store's writer appends to a chained stream: use insert_events().")
 
-    def select_events(
-        self,
-        originator_id: UUID | str,
-        *,
-        gt: int | None = None,
-        lte: int | None = None,
-        desc: bool = False,
-        limit: int | None = None,
-    ) -> Sequence[StoredEvent]:
-        """A stream's own events in the library's form."""
-        found = self.query(
-            "SELECT version, type, state FROM event WHERE stream = (SELECT id FROM stream WHERE name = ?) "  # noqa: S608 - marks only
-            f"AND version > ? AND version <= ? ORDER BY version {'DESC' if desc else 'ASC'} LIMIT ?",
-            (
-                stream_name(originator_id),
-                -1 if gt is None else gt,
-                HIGHEST if lte is None else lte,
-                -1 if limit is None else limit,
-            ),
-        )
-        return [StoredEvent(originator_id, *row) for row in found]
+    def own_events(
+        self, stream: str, after: int, upto: int, limit: int, *, backwards: bool
+    ) -> Iterable[tuple[int, str, bytes]]:
+        """A stream's own events in version order."""
+        return self.query(_OWN_EVENTS_BACKWARDS if backwards else _OWN_EVENTS, (stream, after, upto, limit))
 
-    def select_notifications(
-        self,
-        start: int | None,
-        limit: int,
-        stop: int | None = None,
-        topics: Sequence[str] = (),
-        *,
-        inclusive_of_start: bool = True,
-    ) -> Sequence[Notification]:
-        """Events in position order in the library's form."""
-        after = 0 if start is None else start - inclusive_of_start
-        wanted = f"AND e.type IN ({','.join('?' * len(topics))}) " if topics else ""
-        found = self.query(
-            "SELECT s.name, e.version, e.type, e.state, e.position FROM event e CROSS JOIN stream s "  # noqa: S608 - as above
-            f"ON s.id = e.stream WHERE e.position > ? AND e.position <= ? {wanted}ORDER BY e.position LIMIT ?",
-            (after, HIGHEST if stop is None else stop, *topics, limit),
+    def events_in_order(
+        self, after: int, upto: int, limit: int, types: Sequence[str]
+    ) -> Iterable[tuple[int, str, int, str, bytes]]:
+        """Events in position order."""
+        of_types = f"AND e.type IN ({','.join('?' * len(types))}) " if types else ""
+        return self.query(
+            "SELECT e.position, s.name, e.version, e.type, e.state FROM event e CROSS JOIN stream s "  # noqa: S608 - marks only
+            f"ON s.id = e.stream WHERE e.position > ? AND e.position <= ? {of_types}ORDER BY e.position LIMIT ?",
+            (after, upto, *types, limit),
         )
-        return [Notification(self.convert_originator_id(row[0]), *row[1:]) for row in found]
+
+    def originator_id(self, stream: str) -> UUID | str:
+        """The library's id of an existing stream."""
+        return self.convert_originator_id(stream)
 
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Call ``wake`` after every commit, of this process or another."""

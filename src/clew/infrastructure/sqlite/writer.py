@@ -16,9 +16,9 @@ from clew.infrastructure.append_plan import (
     Plan,
     StoredState,
     content_digest,
+    make_plan,
     new_salt,
     outcome,
-    plan,
 )
 from clew.infrastructure.recorder import Append, Appended, Key, Lease, RecordedConflictError, Shred
 from clew.infrastructure.sqlite.checkpoints import COMMIT_BYTES, Checkpoints
@@ -33,15 +33,19 @@ if TYPE_CHECKING:
     from clew.infrastructure.sqlite.datastore import ClewSQLiteDatastore
 
 MOST_HEADS = 65_536
-# With a longer stub the cell of a row with overflow pages could grow. The limit is for pages of 4096 bytes.
+"""Heads in the cache."""
+
 MOST_IN_PLACE = 340
+"""Bytes of a stub and its type that fit into any row, for pages of 4096 bytes: with more, a row with overflow pages
+could grow."""
+
 DIGEST_BYTES = 32
 
 _HEAD = (
     "SELECT s.id, e.version, e.hash FROM stream s CROSS JOIN event e ON e.stream = s.id "
     "WHERE s.name = ? ORDER BY e.version DESC LIMIT 1"
 )
-_AT = (
+_ROW = (
     "SELECT e.position, e.type, e.state, e.hash, e.digest FROM stream s CROSS JOIN event e ON e.stream = s.id "
     "WHERE s.name = ? AND e.version = ?"
 )
@@ -66,7 +70,7 @@ Outcomes = Sequence[Appended | Exception]
 
 
 class SQLiteWriter:
-    """The one writer of events. Only the writer thread calls it, and ``close`` when that thread has ended.
+    """Writes all events of a process. Only the writer thread calls it, and the store's close() after that thread.
 
     ``tracking`` is the library's recorder for the same store.
     """
@@ -74,20 +78,20 @@ class SQLiteWriter:
     def __init__(self, store: ClewSQLiteDatastore, tracking: SQLiteTrackingRecorder) -> None:
         self._store = store
         self._tracking = tracking
-        self._checkpoints = Checkpoints(store)
-        self._committed = False
+        self.checkpoints = Checkpoints(store)
         self._shredded: int | None = None
-        self.forget()
+        self.commits = self._notified = 0
+        self.drop_caches()
 
-    def forget(self) -> None:
-        """Empty the caches: after a rollback, another process's commit, or a fork."""
-        self._seen: int | None = None
+    def drop_caches(self) -> None:
+        """Start again without a transaction: after a rollback, or in the child of a fork."""
+        self._data_version: int | None = None
+        """SQLite's number for the last commit of any other connection."""
         self._heads: dict[str, KnownHead] = {}
         self._ids: dict[str, int] = {}
         self._last = 0
         self._pending: list[tuple[int, int, int, str, bytes, bytes]] = []
         self._plans: list[tuple[Plan, int]] = []
-        self.commits = 0
 
     # Writing
 
@@ -100,9 +104,9 @@ class SQLiteWriter:
             return [error] * len(appends)
         except (sqlite3.Error, OSError) as error:
             return [unavailable(self._store.path, error)] * len(appends)
-        if self._checkpoints.purge_due:
+        if self.checkpoints.purge_due:
             # Shredded bytes are gone when the redaction is confirmed, unless a reader holds them.
-            self._checkpoints.keep()
+            self.checkpoints.make()
         return outcomes
 
     def _transaction(self, appends: Sequence[Append]) -> Outcomes:
@@ -112,16 +116,14 @@ class SQLiteWriter:
             self._roll_back(connection)
         connection.execute("BEGIN IMMEDIATE")
         try:
-            seen = connection.execute("PRAGMA data_version").fetchone()[0]
-            if seen != self._seen or len(self._heads) > MOST_HEADS:
-                self._refresh_caches(connection, seen)
-            self._plans.clear()
+            data_version = connection.execute("PRAGMA data_version").fetchone()[0]
+            if data_version != self._data_version or len(self._heads) > MOST_HEADS:
+                self._refresh_caches(connection, data_version)
             outcomes = list(map(partial(self._insert, connection), appends))
             self._flush(connection)
-        except Exception as error:  # noqa: BLE001 - whatever the error, only one append caused it
+        except Exception as error:  # noqa: BLE001 - one append caused it, and the others must not fail with it
             self._roll_back(connection)
             if len(appends) > 1:
-                # Written one by one, they show which one it was.
                 return [self._write_alone(append) for append in appends]
             if isinstance(error, sqlite3.Error):
                 return [unavailable(self._store.path, error)]
@@ -133,7 +135,8 @@ class SQLiteWriter:
             self.commit(connection)
         except sqlite3.Error as error:
             return self._resolve_commit(outcomes, error)
-        self._note_commit()
+        self.commits += 1
+        self._plans.clear()
         return outcomes
 
     def commit(self, connection: sqlite3.Connection) -> None:
@@ -148,68 +151,65 @@ class SQLiteWriter:
         except (sqlite3.Error, OSError) as error:
             return unavailable(self._store.path, error)
 
-    def _refresh_caches(self, connection: sqlite3.Connection, seen: int) -> None:
-        """Another process has committed, or the caches are full; ``seen`` is the number of the last commit."""
+    def _refresh_caches(self, connection: sqlite3.Connection, data_version: int) -> None:
+        """Start new caches: another process has committed, or they are full."""
         self._heads.clear()
         self._ids.clear()
         row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'event'").fetchone()
         self._last = row[0] if row else 0
         self._note_shredding(connection)
-        self._seen = seen
+        self._data_version = data_version
 
     def _note_shredding(self, connection: sqlite3.Connection) -> None:
-        """Bytes that another process shredded may still be in the log: that process can end while another one reads."""
+        """Empty the write-ahead log soon if another process has shredded rows: it may have ended before it could."""
         (shredded,) = connection.execute("SELECT value FROM counter WHERE name = 'shredded'").fetchone()
         if shredded != self._shredded:
             if self._shredded is not None:
-                self._checkpoints.purge_due = True
+                self.checkpoints.purge_due = True
             self._shredded = shredded
 
     def _roll_back(self, connection: sqlite3.Connection) -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
-        self._forget_transaction()
-
-    def _forget_transaction(self) -> None:
-        self._seen = None
-        self._heads.clear()
-        self._ids.clear()
-        self._pending.clear()
-        self._plans.clear()
+        self.drop_caches()
 
     def _insert(self, connection: sqlite3.Connection, append: Append) -> Appended | Exception:
         try:
-            made = plan(append, self)
-            if isinstance(made, Appended):
-                return made
+            plan = make_plan(append, self)
+            if isinstance(plan, Appended):
+                return plan
             if append.tracking is not None:
-                # Written first: if it is refused, nothing else of the append is there yet.
+                # Written first: if it is refused, nothing of the append is written.
                 self._track(connection, append.tracking)
         except (ClewError, ValueError, TypeError) as error:
             return error
-        if made.began:
-            self._insert_streams(connection, made)
+        if plan.began:
+            self._insert_streams(connection, plan)
         first = self._last + 1
-        for at, row in enumerate(made.rows, first):
-            self._pending.append((at, self._ids.get(row[0]) or self._id(connection, row[0]), *row[1:]))
+        written = 0
+        for position, row in enumerate(plan.rows, first):
+            stream = self._ids.get(row[0]) or self._id(connection, row[0])
+            self._pending.append((position, stream, *row[1:]))
+            written += len(row[3])
+        self.checkpoints.written += written
         if append.digests:
             self._insert_digests(connection, append.digests)
-        self._last += len(made.rows)
-        self._heads.update(made.heads)
+        self._last += len(plan.rows)
+        self._heads.update(plan.heads)
         if append.shreds or append.snapshots or append.key is not None:
-            self._insert_rest(connection, append, first)
-        if made.has_side_tables:
-            _put_side_tables(connection, made)
-        self._plans.append((made, first))
-        return outcome(made.rows, first)
+            self._insert_shreds_snapshots_and_key(connection, append, first)
+        if plan.has_side_tables:
+            self._put_side_tables(connection, plan)
+        self._plans.append((plan, first))
+        return outcome(plan.rows, first)
 
     def _insert_digests(self, connection: sqlite3.Connection, digests: Sequence[bytes | None]) -> None:
-        """Write the pending rows, the last ones with these digests from the start: no row may grow later."""
+        """Write the pending rows, the last ones with these digests: a digest that is added later makes a row grow."""
         restored, self._pending = self._pending[-len(digests) :], self._pending[: -len(digests)]
         self._flush(connection)
-        rows = [(*row, gone) for row, gone in zip(restored, digests, strict=True)]
+        rows = [(*row, digest) for row, digest in zip(restored, digests, strict=True)]
         connection.executemany(_INSERT_DIGEST, rows)
-        shredded = sum(gone is not None for gone in digests)
+        shredded = sum(digest is not None for digest in digests)
         connection.execute("UPDATE counter SET value = value + ? WHERE name = 'shredded'", (shredded,))
 
     def _track(self, connection: sqlite3.Connection, tracking: Tracking) -> None:
@@ -226,15 +226,15 @@ class SQLiteWriter:
             name = f"tracking of {tracking.application_name}"
             raise RecordedConflictError(name, tracking.notification_id - 1, cursor.fetchone()[0] or 0) from error
 
-    def _insert_streams(self, connection: sqlite3.Connection, made: Plan) -> None:
-        for name, fork in made.began.items():
+    def _insert_streams(self, connection: sqlite3.Connection, plan: Plan) -> None:
+        for name, fork in plan.began.items():
             parent = None if fork is None else self._id(connection, fork.parent)
             cut = None if fork is None else fork.cut
             cursor = connection.execute("INSERT INTO stream (name, parent, cut) VALUES (?, ?, ?)", (name, parent, cut))
             if cursor.lastrowid is not None:
                 self._ids[name] = cursor.lastrowid
 
-    def _insert_rest(self, connection: sqlite3.Connection, append: Append, first: int) -> None:
+    def _insert_shreds_snapshots_and_key(self, connection: sqlite3.Connection, append: Append, first: int) -> None:
         for shred in append.shreds:
             self._shred(connection, shred)
         if append.snapshots:
@@ -251,11 +251,11 @@ class SQLiteWriter:
             )
 
     def _id(self, connection: sqlite3.Connection, name: str) -> int:
-        found = self._ids.get(name)
-        if found is None:
-            row = connection.execute("SELECT id FROM stream WHERE name = ?", (name,)).fetchone()
-            found = self._ids[name] = row[0]
-        return found
+        """The id of a stream that exists."""
+        id_ = self._ids.get(name)
+        if id_ is None:
+            id_ = self._ids[name] = connection.execute("SELECT id FROM stream WHERE name = ?", (name,)).fetchone()[0]
+        return id_
 
     def _flush(self, connection: sqlite3.Connection) -> None:
         if self._pending:
@@ -264,11 +264,11 @@ class SQLiteWriter:
 
     def _shred(self, connection: sqlite3.Connection, shred: Shred) -> None:
         self._flush(connection)
-        row = connection.execute(_AT, (shred.stream, shred.version)).fetchone()
+        row = connection.execute(_ROW, (shred.stream, shred.version)).fetchone()
         position, type_, state = row[:3]
+        # A row that grows can move its neighbours to another page and leave copies of them behind, which no later
+        # shredding finds. So a stub that does not fit into the space of the row is stored in another table.
         fits = len(shred.stub) + DIGEST_BYTES <= len(state) and len(shred.stub) + len(type_) <= MOST_IN_PLACE
-        # A row that grows can move its neighbours to another page. Copies of them would stay behind, and no later
-        # shredding would find these. So a stub that does not fit into the space of the row is stored elsewhere.
         if not fits:
             connection.execute(
                 "INSERT OR REPLACE INTO remains (position, state, digest) VALUES (?, ?, ?)",
@@ -279,82 +279,75 @@ class SQLiteWriter:
             (shred.stub if fits else b"", shred.digest if fits else b"", position),
         )
         connection.execute("UPDATE counter SET value = value + 1 WHERE name = 'shredded'")
+        self.checkpoints.purge_due = True
         connection.execute(
             "UPDATE append_key SET digest = NULL WHERE last >= ? AND first = "
             "(SELECT first FROM append_key WHERE first <= ? ORDER BY first DESC LIMIT 1)",
             (position, position),
         )
 
-    def _note_commit(self) -> None:
-        self.commits += 1
-        self._committed = True
-        written = COMMIT_BYTES
-        for made, _ in self._plans:
-            if made.append.shreds:
-                self._checkpoints.purge_due = True
-            for row in made.rows:
-                written += len(row[3])
-            if made.has_side_tables:
-                for blob in made.append.blobs:
-                    written += len(blob.data)
-                for draft in made.append.drafts:
-                    written += len(draft.data or b"")
-                    self._checkpoints.wipe_due = True
-        self._checkpoints.written += written
-        self._plans.clear()
+    def _put_side_tables(self, connection: sqlite3.Connection, plan: Plan) -> None:
+        """Write blobs, leases and drafts of an append, whose streams exist."""
+        for blob in plan.append.blobs:
+            connection.execute(_PUT_BLOB, blob)
+            self.checkpoints.written += len(blob.data)
+        for name, lease in plan.leases:
+            if lease is None:
+                connection.execute(_DROP_LEASE, (name,))
+            else:
+                connection.execute(_TAKE_LEASE, lease)
+        for draft in plan.append.drafts:
+            if draft.data is None:
+                connection.execute(_DROP_DRAFT, (draft.stream,))
+            else:
+                connection.execute(_PUT_DRAFT, draft)
+                self.checkpoints.written += len(draft.data)
+            self.checkpoints.wipe_due = True
 
-    def rest(self) -> float | None:
-        """Notify the listeners and keep the log short. Returns the seconds after which it must be called again."""
-        if self._committed:
-            self._committed = False
+    def after_batch(self) -> float | None:
+        """Notify the listeners and make a checkpoint if one is due. Returns the seconds until the next call."""
+        if self._notified != self.commits:
+            self._notified = self.commits
+            self.checkpoints.written += COMMIT_BYTES
             if self._store.listeners.callbacks:
                 self._store.listeners.notify()
-        checkpoints = self._checkpoints
+        checkpoints = self.checkpoints
         is_due = checkpoints.purge_due or checkpoints.written >= checkpoints.check_at
-        return checkpoints.keep() if is_due else None
-
-    def take_over(self) -> None:
-        """Empty a log that existed when the store was opened. The caller holds the lock."""
-        self._checkpoints.take_over()
-
-    def finish(self) -> None:
-        """Clean the log when the store is closed. The caller holds the lock."""
-        self._checkpoints.finish()
+        return checkpoints.make() if is_due else None
 
     # A commit that failed
 
     def _resolve_commit(self, outcomes: Outcomes, error: sqlite3.Error) -> Outcomes:
-        """Find out on a new connection whether a commit that raised was stored. The lock is still held."""
+        """Find out on a new connection whether a commit that failed was stored. The caller holds the lock."""
         plans, self._plans = self._plans, []
-        self._forget_transaction()
+        self.drop_caches()
         try:
             self._store.drop_writing()
             connection = self._store.writing()
-            if all(self._is_stored(connection, made, first) for made, first in plans) and _has_side_tables(
-                connection, [made for made, _ in plans]
+            if all(self._is_stored(connection, plan, first) for plan, first in plans) and _has_side_tables(
+                connection, [plan for plan, _ in plans]
             ):
-                self._plans = plans
-                self._note_commit()
+                self.commits += 1
                 return outcomes
-            # This overwrites or drops what is in the log without a commit.
-            self._checkpoints.truncate()
-        except sqlite3.Error as second:
+            # This removes pages of the failed commit from the log.
+            self.checkpoints.truncate()
+        except sqlite3.Error as read_error:
             msg = (
-                f"{self._store.path}: the disk failed during a commit ({error}) and cannot be read now ({second}): "
+                f"{self._store.path}: the disk failed during a commit ({error}) and cannot be read now ({read_error}): "
                 "it is not known whether the append was stored. Check the disk, then read the thread."
             )
             return [SQLiteUnavailableError(msg)] * len(outcomes)
         return [unavailable(self._store.path, error)] * len(outcomes)
 
-    def _is_stored(self, connection: sqlite3.Connection, made: Plan, first: int) -> bool:
-        for at, row in enumerate(made.rows, first):
-            if connection.execute(_STORED, (at,)).fetchone() != row:
+    def _is_stored(self, connection: sqlite3.Connection, plan: Plan, first: int) -> bool:
+        for position, row in enumerate(plan.rows, first):
+            if connection.execute(_STORED, (position,)).fetchone() != row:
                 return False
-        for shred in made.append.shreds:
-            row = connection.execute(_AT, (shred.stream, shred.version)).fetchone()
+        for shred in plan.append.shreds:
+            row = connection.execute(_ROW, (shred.stream, shred.version)).fetchone()
             if row is None or row[4] is None:
                 return False
-        tracking = made.append.tracking
+        tracking = plan.append.tracking
         return tracking is None or (
             connection.execute(
                 "SELECT max(notification_id) FROM tracking WHERE application_name = ?", (tracking.application_name,)
@@ -362,28 +355,27 @@ class SQLiteWriter:
             == tracking.notification_id
         )
 
-    # The answers for the plan of the next append: from the cache of heads, else from the transaction so far
+    # What the plan of the next append asks: answered from the cache of heads, else from the transaction
 
     def head(self, stream: str) -> KnownHead | None:
         """The last version and hash of a stream's own events."""
-        found = self._heads.get(stream)
-        if found is None:
-            # The head of a pending row is in the cache.
+        head = self._heads.get(stream)
+        if head is None:  # so the stream has no pending row
             row = (self._store.connection or self._store.writing()).execute(_HEAD, (stream,)).fetchone()
             if row is None:
                 return None
             self._ids[stream] = row[0]
-            found = self._heads[stream] = row[1:]
-        return found
+            head = self._heads[stream] = row[1:]
+        return head
 
     def hash_at(self, stream: str, version: int) -> bytes | None:
         """The hash of a stream's own row."""
-        row = self._at(stream, version)
+        row = self._row(stream, version)
         return None if row is None else row[3]
 
     def state_at(self, stream: str, version: int) -> StoredState | None:
         """The stored bytes of a stream's own row."""
-        row = self._at(stream, version)
+        row = self._row(stream, version)
         return None if row is None else StoredState(row[2], row[4])
 
     def outcome(self, key: Key) -> Outcome | None:
@@ -397,40 +389,24 @@ class SQLiteWriter:
         row = (self._store.connection or self._store.writing()).execute(LEASE, (stream,)).fetchone()
         return None if row is None else Lease(stream, *row)
 
-    def _at(self, stream: str, version: int) -> tuple[int, str, bytes, bytes, bytes | None] | None:
+    def _row(self, stream: str, version: int) -> tuple[int, str, bytes, bytes, bytes | None] | None:
         if abs(version) > HIGHEST:
             return None
         connection = self._store.connection or self._store.writing()
         self._flush(connection)
-        row: tuple[int, str, bytes, bytes, bytes | None] | None = connection.execute(_AT, (stream, version)).fetchone()
+        row: tuple[int, str, bytes, bytes, bytes | None] | None = connection.execute(_ROW, (stream, version)).fetchone()
         return row
-
-
-def _put_side_tables(connection: sqlite3.Connection, made: Plan) -> None:
-    """Write the side tables of an append in its transaction, after its streams."""
-    for blob in made.append.blobs:
-        connection.execute(_PUT_BLOB, blob)
-    for name, lease in made.leases:
-        if lease is None:
-            connection.execute(_DROP_LEASE, (name,))
-        else:
-            connection.execute(_TAKE_LEASE, lease)
-    for draft in made.append.drafts:
-        if draft.data is None:
-            connection.execute(_DROP_DRAFT, (draft.stream,))
-        else:
-            connection.execute(_PUT_DRAFT, draft)
 
 
 def _has_side_tables(connection: sqlite3.Connection, plans: Sequence[Plan]) -> bool:
     """Whether the tables hold what a transaction of these plans writes: for a lease or a draft the last value."""
     leases: dict[str, Lease | None] = {}
     drafts: dict[str, Draft] = {}
-    for made in plans:
-        leases.update(made.leases)
-        drafts.update((draft.stream, draft) for draft in made.append.drafts)
+    for plan in plans:
+        leases.update(plan.leases)
+        drafts.update((draft.stream, draft) for draft in plan.append.drafts)
     return (
-        all(connection.execute(BLOB, (blob.digest,)).fetchone() for made in plans for blob in made.append.blobs)
+        all(connection.execute(BLOB, (blob.digest,)).fetchone() for plan in plans for blob in plan.append.blobs)
         and all(
             connection.execute(LEASE, (name,)).fetchone() == (None if lease is None else lease[1:])
             for name, lease in leases.items()
