@@ -1,1 +1,1 @@
-"""Agents, their run loop, tools, approvals and group chats."""
+"""Agents: their run loop, tools, approvals and context."""

@@ -23,7 +23,7 @@ from clew.domain.runs.requests import NO_CONTRIBUTIONS, Contributions, unsent
 from clew.domain.runs.state import Rule, with_newest
 
 _COMPLETION_TRIES = 100
-"""How often the end of a run is put off because others append: a hook may append to whatever it is shown."""
+"""How often the end of a run is delayed because other clients append: a hook may append to every message it gets."""
 
 
 class ContextAssembly:
@@ -77,7 +77,7 @@ class ContextAssembly:
         return Contributions(provided, self._hooks.schemas(provided))
 
     async def begin(self, inputs: Sequence[Message]) -> None:
-        """Let everything wait that must be recorded before the first model call; with providers, write the start."""
+        """Queue what must be recorded before the first model call; with providers, write the start of the run."""
         if self._has_providers:
             await self._begin(inputs)
             return
@@ -108,7 +108,7 @@ class ContextAssembly:
         await self._prepare()
 
     async def _check_asked(self) -> None:
-        """Record nothing of a run that would ask nothing."""
+        """Raise InvalidContentError, and record nothing, if no message waits for an answer."""
         journal = self._journal
         service = (await self._thread.runs.service_side()).call if self._thread.kind == "remote" else None
         if not unsent(model_view(await journal.history()), service):
@@ -161,7 +161,7 @@ class ContextAssembly:
         await self._journal.write(final=True)
 
     async def _end_after_others(self, last: RunCompleted) -> None:
-        """Record the end of the run; providers that watch are shown what others append until then."""
+        """Record the end of the run; until then, providers that watch messages receive those that others append."""
         journal = self._journal
         for _ in range(_COMPLETION_TRIES):
             waiting = list(journal.steps)
@@ -181,12 +181,12 @@ class ContextAssembly:
         await journal.write(final=True)
 
     async def feed_store(self) -> None:
-        """The run pauses or is over: add to the history store what it lacks."""
+        """The run pauses or is over: add the missing messages to the history store."""
         if not self.idle:
             await self._history.feed()
 
     def pause(self) -> None:
-        """The run waits for approvals: whoever continues it shows providers only newer messages."""
+        """The run waits for approvals: the process that continues it shows providers only newer messages."""
         self._collect(with_seen=True)
 
     async def fail(self, error: BaseException) -> None:
@@ -196,9 +196,10 @@ class ContextAssembly:
             self._collect(with_seen=True)
 
     async def taken_over(self, error: BaseException) -> None:
-        """The run is no longer this attempt's. If a rewind ended it, nobody else calls ``invoked``.
+        """This attempt has lost the run.
 
-        The states that this leaves are not recorded: the run is not on the path any more.
+        If a rewind ended the run, no other process calls ``invoked``, so this one does. The states are then not
+        recorded: the run is no longer on the path.
         """
         state, log = self._journal.state, self._journal.log
         if not self._has_providers or not state.began:
@@ -247,7 +248,7 @@ class ContextAssembly:
         return history
 
     def _collect(self, *, with_seen: bool = False) -> None:
-        """Let wait what the hooks left; ``with_seen`` also records which messages were shown."""
+        """Queue the outcomes of the hooks; ``with_seen`` also records which messages were shown."""
         hooks, journal = self._hooks, self._journal
         journal.add(*hooks.steps, *hooks.unrecorded_states(with_seen=with_seen))
         journal.blobs += hooks.blobs

@@ -1,4 +1,4 @@
-"""Feeding history stores: a store gets the messages of the log; its failures are recorded and change nothing here."""
+"""Feeding history stores with the messages of the log. A store that fails is recorded and does not stop the run."""
 
 from __future__ import annotations
 

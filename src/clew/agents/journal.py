@@ -42,7 +42,7 @@ DRAFT_SECONDS = 0.25
 """Seconds from the first new piece of an answer until the draft is written: the most that a crash can lose."""
 
 _INTENDED = RunStarted | RunResumed | ModelCalled | ToolStarted | ApprovalRequested | RunCompleted
-"""Steps that announce something. They are not true of a run that could not write them."""
+"""Steps that announce an action. If such a step was not written, the action did not happen."""
 
 _ENDS_ANSWER = frozenset({ModelAnswered, ModelFailed, AnswerInterrupted})
 
@@ -159,7 +159,7 @@ class Journal:
     """What one attempt of a run records: the steps that wait, and the state after those that are written.
 
     ``version`` is the newest version of the thread that the run has seen. ``blobs`` are those that waiting steps name.
-    ``emit`` receives the updates of a streamed run; None if nobody reads them.
+    ``emit`` receives the updates of a streamed run; None without a reader.
     """
 
     def __init__(self, log: RunLog, state: RunState, actor: str | None, attempt: int, emit: Emit | None) -> None:
@@ -198,7 +198,7 @@ class Journal:
         return self._context_state
 
     def add(self, *steps: RunStep) -> int:
-        """Let steps wait to be written; returns the index of the first one among the waiting steps."""
+        """Queue steps to be written; returns the index of the first one among the waiting steps."""
         index = len(self.steps)
         self.steps += steps
         return index

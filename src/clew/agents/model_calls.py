@@ -215,7 +215,7 @@ class ModelCalls:
         return min(0.5 * 2.0 ** (state.tries - 1), 8.0) * spread
 
     def record(self, answer: Answer) -> tuple[Message, int]:
-        """Let the answer wait to be written; returns its message, and its index among the waiting steps.
+        """Queue the answer to be written; returns its message, and its index among the waiting steps.
 
         Raises InvalidContentError for an answer that cannot be recorded; then its partial text is recorded.
         """
@@ -248,7 +248,7 @@ class ModelCalls:
         return message.model_copy(update=changes) if changes else message
 
     def interrupt(self, reason: InterruptReason, error: Exception | None) -> None:
-        """Let the end of an open call wait to be written, with the part of its answer that has arrived."""
+        """Queue the end of an open call to be written, with the part of its answer that has arrived."""
         journal = self._journal
         if not journal.state.called or any(
             isinstance(step, ModelAnswered | ModelFailed | AnswerInterrupted) for step in journal.steps

@@ -1,4 +1,4 @@
-"""The hooks of context providers: they are called in order, and what they give and keep waits to be recorded."""
+"""The hooks of context providers: they are called in order, and their contexts and states are queued to be recorded."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from clew.domain.runs.ports import ThreadPort
 from clew.domain.runs.requests import Definitions
 
 ProviderStep: TypeAlias = ContextProvided | ContextFailed | Message
-"""What hooks leave to be recorded, apart from states."""
+"""The outcomes of hooks that wait to be recorded, except states."""
 
 _AFTER_THE_FACT: frozenset[Hook] = frozenset({"on_thread_created", "on_resume"})
 """Hooks that report what has already happened. All providers get them, even if one fails."""
 
 
 class ProviderHooks:
-    """The providers of one run, in order. ``steps`` and ``blobs`` hold what they leave until it is recorded."""
+    """The providers of one run, in order. ``steps`` and ``blobs`` hold their outcomes until these are recorded."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class ProviderHooks:
         )
 
     def newly_cited(self, provided: Sequence[ContextProvided]) -> list[ContextProvided]:
-        """The contexts to which tools have added citations since: whoever continues the run needs them."""
+        """The contexts to which tools have added citations since: a process that continues the run needs them."""
         cites = {session.provider.id: tuple(session.context.citations) for session in self._sessions}
         return [
             each.model_copy(update={"citations": cites[each.provider]})
@@ -172,7 +172,7 @@ class ProviderHooks:
     ) -> None:
         """Get the tool functions of a run that continues: the rest of its context is on the log.
 
-        If the tools are other ones now, that is recorded.
+        If the tools have changed, this is recorded.
         """
         for session in self._sessions:
             given = next((each for each in provided if each.provider == session.provider.id), None)

@@ -53,7 +53,8 @@ async def begin_run(
     """Carry out a new run; returns it with its thread, which is a new one after ``fork``.
 
     A run that crashed is abandoned first. Raises RunInProgressError, or ApprovalPendingError for a run that waits for
-    approvals, unless ``abandon`` gives it up; and what ``compare_with_last_run`` raises.
+    approvals, unless ``abandon`` is true: then that run is abandoned. Also raises what ``compare_with_last_run``
+    raises.
     """
     await compare_with_last_run(setup, thread)
     fresh = False
@@ -119,7 +120,7 @@ async def resume_run(
 
 
 async def _free_thread(setup: RunSetup, thread: ThreadT, on_conflict: OnConflict, *, abandon: bool) -> ThreadT:
-    """The thread, or a fork of it, once no run is under way there; a run that crashed is abandoned."""
+    """The thread, or a fork of it, once no run is in progress there; a run that crashed is abandoned."""
     log = thread.runs
     while True:
         # From the log: a run that this process has handed to its writer has no visible lease yet.
@@ -170,7 +171,7 @@ async def _is_over(log: RunLog, lease: Lease) -> bool:
 async def _abandon(setup: RunSetup, thread: ThreadPort, run: OpenRun, *, asked: bool) -> None:
     """Abandon a run that no process executes, and notify the context providers that served it.
 
-    Raises ApprovalPendingError for a run that waits for approvals, unless ``asked`` to give it up.
+    Raises ApprovalPendingError for a run that waits for approvals, unless ``asked`` to abandon it.
     """
     log = thread.runs
     state = fold(run.id, await log.events(run.began - 1))
@@ -201,12 +202,12 @@ def _undecided(state: RunState) -> list[int]:
 
 
 def _lost_calls(run: OpenRun, state: RunState) -> bool:
-    """Whether the message with the run's open calls was redacted: nobody knows what the calls were."""
+    """Whether the message with the run's open calls was redacted: its calls are unknown."""
     return state.lost or (bool(run.asked or run.tools) and not state.calls)
 
 
 async def _cut_off(log: RunLog, run: OpenRun) -> tuple[Message | AnswerInterrupted, ...]:
-    """What to record of an answer that was arriving when its process ended."""
+    """The steps for an answer that was arriving when its process ended."""
     return interrupted(run, await log.draft(), "crashed") if run.call else ()
 
 

@@ -197,7 +197,7 @@ class Run:
             raise cancelled
 
     async def _record_end(self, last: RunEvent, reason: InterruptReason, error: Exception | None) -> None:
-        """Record what was under way when the run ended, and ``last``."""
+        """Record the calls that were in progress when the run ended, and ``last``."""
         await self._tools.stop()
         if not self.journal.under_way:
             return  # it never began, or all of it is recorded
@@ -223,7 +223,7 @@ OUTCOME_UNKNOWN = "The call had been started before a crash. Nobody knows whethe
 REJECTED = "The call was rejected"
 
 STOPPED = "Error: the call was stopped before it gave a result. Nobody knows how far it came."
-"""What the model is sent for a call that was under way when its run was stopped."""
+"""The result that the model receives for a call that was in progress when its run was stopped."""
 
 
 class Finished(NamedTuple):
@@ -356,7 +356,7 @@ class ToolCalls:
         )
 
     async def stop(self) -> None:
-        """Stop the calls that are under way, and let their outcomes wait to be written.
+        """Stop the calls that are in progress, and queue their outcomes to be written.
 
         Calls whose start was written but which have no task are recorded as stopped, too: no call is left open.
         """

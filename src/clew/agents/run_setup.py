@@ -32,7 +32,7 @@ Input: TypeAlias = str | Message | Sequence[Message] | None
 """The input of a run: the user's text, a message, several, or None to answer what is already on the thread."""
 
 OnConflict: TypeAlias = Literal["raise", "wait", "fork"]
-"""What a run does while another run is under way on its thread."""
+"""What a run does while another run is in progress on its thread."""
 
 ToolFunction: TypeAlias = Tool | Callable[..., Any]
 """A tool, or a plain function that becomes one."""
@@ -200,7 +200,7 @@ class Providers(NamedTuple):
 
 @dataclass(frozen=True)
 class RunSetup:
-    """Who runs, with which client, model, tools and context, and within which limits."""
+    """The agent of a run, with its client, model, tools, context and limits."""
 
     identity: AgentIdentity
     client: ModelClient
@@ -243,13 +243,13 @@ class RunSetup:
 
     @property
     def reduced_by(self) -> str | None:
-        """The name of what decides which part of the history is sent; None if all of it is."""
+        """The name of the reducer or history store that selects the history; None if all of it is sent."""
         if self.reducer is not None:
             return self.reducer.name
         return HISTORY_STORE if self.stores is not None and self.read_from == "store" else None
 
     def about(self, thread_id: str, run_id: str) -> dict[str, Any]:
-        """The fields of a middleware's context that say who runs where."""
+        """The fields of a middleware's context that name the agent, the thread and the run."""
         identity = self.identity
         return {
             "agent_id": identity.id,

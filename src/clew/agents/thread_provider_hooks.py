@@ -62,7 +62,7 @@ class ThreadHooks:
             await self._hooks.show(found.messages, but=() if run is None else open_runs.get(run.id, ()))
 
     async def _record(self) -> None:
-        """Record what the hooks leave, also if one of them failed."""
+        """Record the outcomes of the hooks, also if one of them failed."""
         steps, messages = self._hooks.steps, [step for step in self._hooks.steps if isinstance(step, Message)]
         notes = [
             *(step for step in steps if not isinstance(step, Message)),
@@ -99,7 +99,7 @@ async def notify_abandoned(
     reason: str,
     actor: str | None = None,
 ) -> ProviderHooks:
-    """Call ``invoked`` of the given providers that served the run; the caller records what they leave."""
+    """Call ``invoked`` of the given providers that served the run; the caller records their outcomes."""
     state, recorded = orphan.state, orphan.history.context
     served_by = recorded.open_runs.get(state.run_id, ())
     hooks = ProviderHooks(

@@ -19,7 +19,7 @@ VARIABLE = "_CLEW_COMPLETE"
 """The environment variable with which a shell's script asks for candidates, in Typer's protocol."""
 
 MOST = 50
-"""Candidates that are offered; nobody reads more."""
+"""The most candidates that are offered."""
 
 PATIENCE = 1.0
 """Seconds that a store has for its answer; a server may be far away."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DEFAULT_URL = "sqlite:///clew.db"
 
 TIME = "a time such as 2026-01-31T12:00:00Z, a date (the start of that day in UTC)"
-"""What an option for a time takes, for its help."""
+"""The values of an option for a time, for its help."""
 
 AGO = f"{TIME}, or an age such as 30m, 12h, 7d or 2w"
 
@@ -103,7 +103,7 @@ class Chosen:
 
 
 class Moment(NamedTuple):
-    """What ``--at`` means, as the service takes it: one of the two, or neither for the newest version."""
+    """The meaning of ``--at`` for the service: one of the two fields, or neither for the newest version."""
 
     at: int | str | datetime | None = None
     at_message: int | None = None
@@ -169,7 +169,7 @@ def _with_offset(time: datetime, text: str, option: str) -> datetime:
 
 
 def version_of(thread: Thread, when: Moment) -> int | str | datetime | None:
-    """A moment as one value, for what does not take the number of a message: its version instead."""
+    """A moment as one value: the number of a message becomes its version."""
     return when.at if when.at_message is None else thread.history(at_message=when.at_message).version
 
 
@@ -200,7 +200,7 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def must_confirm(context: typer.Context, *, yes: bool) -> bool:
-    """Whether to ask before an irreversible change. Raises WrongUsage without --yes where there is nobody to ask."""
+    """Whether to ask before an irreversible change. Raises WrongUsage without --yes and without a terminal."""
     if yes:
         return False
     if not sys.stdin.isatty():

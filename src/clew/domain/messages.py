@@ -210,7 +210,7 @@ _CONTENTS = "contents: it must be a tuple of contents such as Text."
 
 
 def check_message(message: Message) -> None:
-    """Raise InvalidContentError unless everything in ``message`` can be stored and come back equal.
+    """Raise InvalidContentError unless everything in ``message`` can be stored and read back unchanged.
 
     The types are checked again, because pydantic's ``model_copy`` and ``model_construct`` do not check them.
     """

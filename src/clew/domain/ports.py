@@ -89,7 +89,7 @@ class Claim(NamedTuple):
 
     Fails with RunInProgressError when another holder's lease has not expired at ``now``. Releasing a lease that the
     holder does not have does nothing. A claim that only ``renews`` fails with RunTakenOverError when the holder no
-    longer has the lease, even if nobody else has it.
+    longer has the lease, even if no other holder has it.
     """
 
     stream: str

@@ -25,7 +25,7 @@ from clew.memory.prompt_text import (
 from clew.memory.structured_output import Reply, ask, checked_client
 
 MOST_FACTS = 100
-"""The most facts that a model is sent at once, the newest ones."""
+"""The most facts that a model receives at once, the newest ones."""
 
 MOST_CHARACTERS = 500
 """Characters of a fact."""

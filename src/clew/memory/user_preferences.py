@@ -28,7 +28,7 @@ KIND = "preference"
 """The kind of the facts that preferences are; ``key`` is the name, ``text`` the value."""
 
 MOST_PREFERENCES = 100
-"""The most preferences that a model is sent, the newest ones."""
+"""The most preferences that a model receives, the newest ones."""
 
 MOST_NAME = 100
 """Characters of a preference's name."""

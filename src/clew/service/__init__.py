@@ -1,1 +1,1 @@
-"""What the service does, the same for threads and for asyncio."""
+"""The operations of the service, the same for threads and for asyncio."""

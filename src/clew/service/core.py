@@ -80,7 +80,7 @@ class BoundedCache(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class CachedHistory:
-    """A thread's history, valid until a row is shredded; ``shredded`` is None if nobody has counted such rows."""
+    """A thread's history, valid until a row is shredded; ``shredded`` is None if such rows were not counted."""
 
     builder: HistoryBuilder
     shredded: int | None

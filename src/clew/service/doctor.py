@@ -118,7 +118,7 @@ def of_projection(status: ProjectionStatus) -> Finding:
 
 
 def _newest(log: EventLog) -> Finding:
-    """Verify a part of the store. It takes about the same time for every store."""
+    """Verify a part of the store. The time does not depend on the size of the store."""
     last = log.last_position()
     streams: dict[str, None] = {}
     for row in reversed(log.rows_after(max(0, last - NEWEST_EVENTS), NEWEST_EVENTS, "")):

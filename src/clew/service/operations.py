@@ -1,4 +1,4 @@
-"""Operations: what the service does, written once and run by a thread or by asyncio.
+"""Operations of the service: written once, and run by a thread or by asyncio.
 
 An operation is a generator. It yields a `Read`, which is a short call that may read the disk, a `Wait` for a future of
 the writer, or a `Pause`, and receives the result. The runner decides how to wait.

@@ -92,9 +92,9 @@ def _after_cuts(core: Core, events: Sequence[Event]) -> Operation[list[Event]]:
 
 
 def service_threads(asked: str, thread_id: str, client: Any) -> ServiceThreads:
-    """The client, for what it is asked of a thread that its service holds.
+    """The client that asks the service about a thread.
 
-    Raises AgentConfigurationError where there is none, or for one that cannot ask, and UnsupportedThreadError for one
+    Raises AgentConfigurationError without a client, or for one that cannot ask, and UnsupportedThreadError for one
     whose service holds no threads.
     """
     if client is None:
@@ -120,7 +120,7 @@ def _asks(client: Any) -> bool:
 
 
 async def delete_at_service(client: ServiceThreads, found: Sequence[ServiceReference]) -> tuple[ServiceDeletion, ...]:
-    """Delete what a service holds; what it does not have is gone. What became of each is returned, not raised."""
+    """Delete threads at a service; missing ones count as deleted. Returns the outcome of each, and raises none."""
     done: list[ServiceDeletion] = []
     for reference in found:
         failed: str | None = None

@@ -13,7 +13,7 @@ from clew.domain.memory.ports import MemoryPort
 from clew.service.memory.scope_commands import WriteOptions
 
 MOST = 50
-"""Memories that a model is told at once."""
+"""The most memories that a model receives at once."""
 
 
 def memory_tools(scope: MemoryPort, store: Callable[[str, WriteOptions], Awaitable[Fact]]) -> list[Tool]:
