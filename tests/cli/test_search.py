@@ -67,7 +67,7 @@ def test_hits_in_json_have_their_shape(said: Clew) -> None:
 
 
 def test_a_search_for_nothing_or_nowhere_is_refused(said: Clew) -> None:
-    assert "holds no word" in said.refused(2, "search", "***")
+    assert "has no word" in said.refused(2, "search", "***")
     assert "only exceptions" in said.refused(2, "search", "--", "-teapot")
     assert "InvalidSearchError" in said.run("search", '""', "--json").stderr
     assert "no thread 'x'" in said.refused(1, "search", "teapot", "--thread", "x")

@@ -11,6 +11,7 @@ from tests.domain.strategies import event, messages, nested
 from clew.domain.context.events import ContextStateRecorded
 from clew.domain.decider import (
     Advance,
+    Append,
     Branch,
     Checkpoint,
     Decided,
@@ -22,7 +23,6 @@ from clew.domain.decider import (
     Redact,
     Resume,
     Rewind,
-    Say,
     Start,
     Suspend,
     check_readable,
@@ -129,7 +129,7 @@ STATUSES: dict[Status, tuple[ThreadEvent, ...]] = {
 }
 INTENTS: dict[str, tuple[Intent, ThreadEvent]] = {
     "Branch": (BRANCH, ThreadForked(parent_id="parent", parent_version=2, parent_hash="ab", title="What if")),
-    "Say": (Say((BYE,)), MessageAppended(message=BYE)),
+    "Append": (Append((BYE,)), MessageAppended(message=BYE)),
     "Advance": (Advance("r", 1, (BEGAN,)), BEGAN),
     "RecordState": (Record((KEPT,)), KEPT),
     "RecordBinding": (Record((BOUND,)), BOUND),
@@ -148,7 +148,7 @@ INTENTS: dict[str, tuple[Intent, ThreadEvent]] = {
 ALLOWED: dict[Status, set[str]] = {
     "active": {
         "Branch",
-        "Say",
+        "Append",
         "Advance",
         "RecordState",
         "RecordBinding",
@@ -196,19 +196,19 @@ def test_nothing_happens_to_a_thread_that_is_not_there(kind: str) -> None:
 
 
 def test_a_resumed_thread_takes_messages_again() -> None:
-    given(STARTED, ThreadSuspended(), ThreadResumed()).when(Say((HELLO,))).then(SAID)
+    given(STARTED, ThreadSuspended(), ThreadResumed()).when(Append((HELLO,))).then(SAID)
 
 
 def test_a_fork_of_an_ended_thread_takes_messages() -> None:
     forked = ThreadForked(parent_id="p", parent_version=2, parent_hash="")
-    given(STARTED, ThreadEnded(), forked).when(Say((HELLO,))).then(SAID)
+    given(STARTED, ThreadEnded(), forked).when(Append((HELLO,))).then(SAID)
 
 
 @pytest.mark.parametrize(
     ("status", "intent", "said"),
     [
-        ("suspended", Say((HELLO,)), "Thread 't' is suspended: append is refused. Resume it first."),
-        ("ended", Say((HELLO,)), "Thread 't' is ended: append is refused. Fork it to continue."),
+        ("suspended", Append((HELLO,)), "Thread 't' is suspended: append is refused. Resume it first."),
+        ("ended", Append((HELLO,)), "Thread 't' is ended: append is refused. Fork it to continue."),
         ("suspended", Advance("r", 1, (BEGAN,)), "Thread 't' is suspended: a run is refused. Resume it first."),
         ("ended", Advance("r", 1, (BEGAN,)), "Thread 't' is ended: a run is refused. Fork it to continue."),
         ("deleted", Label({}), "Thread 't' is deleted: label is refused. Only its events can be read."),
@@ -248,12 +248,12 @@ def test_a_fork_goes_on_counting_from_its_parent() -> None:
 
 
 def test_each_message_is_one_event() -> None:
-    assert given(STARTED, SAID).when(Say((HELLO, HELLO))).then(SAID, SAID) == [2, 3]
+    assert given(STARTED, SAID).when(Append((HELLO, HELLO))).then(SAID, SAID) == [2, 3]
 
 
 @drawn(messages)
 def test_a_message_is_recorded_as_it_was_said(message: Message) -> None:
-    given(STARTED).when(Say((message,))).then(MessageAppended(message=message))
+    given(STARTED).when(Append((message,))).then(MessageAppended(message=message))
 
 
 # Runs
@@ -352,7 +352,7 @@ def test_a_rewind_takes_the_count_of_where_it_goes() -> None:
 
 def test_what_is_no_message_leaves_the_count() -> None:
     for intent, outcome in INTENTS.values():
-        if not isinstance(intent, Say | Rewind):
+        if not isinstance(intent, Append | Rewind):
             assert given(STARTED, SAID, SAID).when(intent).then(outcome) == [2]
 
 
@@ -398,7 +398,7 @@ BAD: list[Any] = [float("nan"), float("-inf"), nested(101), "\ud800", {1: 2}, (1
         lambda value: Start(source=Source(fields={"k": value})),
         lambda value: Start(messages=(HELLO, Message.tool("c", value))),
         lambda value: Branch("p", 1, "", None, (Message.user("x", metadata={"k": value}),)),
-        lambda value: Say((HELLO, Message(role="user", contents=(), source={"k": value}))),
+        lambda value: Append((HELLO, Message(role="user", contents=(), source={"k": value}))),
         lambda value: Label({"k": value}),
     ],
     ids=["labels", "metadata", "source-id", "source", "first-messages", "branch", "say", "label"],

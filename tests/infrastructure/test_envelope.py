@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic_core import to_json
 from tests.domain.strategies import CONTENTS, DATA, TRICKY_KEYS, event, events_of, exact, nested
 
-from clew.domain.decider import Say, decide
+from clew.domain.decider import Append, decide
 from clew.domain.decider_state import Control
 from clew.domain.errors import CorruptEventError, InvalidContentError
 from clew.domain.events import (
@@ -122,7 +122,7 @@ def test_keys_that_look_like_tags_are_only_keys(key: str, value: Any) -> None:
 def test_values_that_others_lose_come_back_equal(value: Any) -> None:
     contents = (Raw(value=value), Raw(value=[value] if value != nested(100) else None))
     said = Message(role="tool", contents=contents, metadata={} if value == nested(100) else {"k": value})
-    decided = decide("a", Control(version=1), Say((said,)))
+    decided = decide("a", Control(version=1), Append((said,)))
     written = event(decided[0].data, metadata={"k": value})
     assert exact(read(written, encode(written))) == exact(written)
 
@@ -149,7 +149,7 @@ def test_a_decision_refuses_what_cannot_be_stored_and_names_the_place(place: str
         "source": Message(role="user", contents=(), source={"k": value}),
     }[place]
     with pytest.raises(InvalidContentError) as caught:
-        decide("a", Control(version=1), Say((said,)))
+        decide("a", Control(version=1), Append((said,)))
     assert place in str(caught.value)
     assert "secret" not in str(caught.value)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clew.domain.decider import Delete, End, Intent, Say, Start, Suspend
+from clew.domain.decider import Append, Delete, End, Intent, Start, Suspend
 from clew.domain.errors import ImportFormatError, ThreadDeletedError, UnknownThreadError
 from clew.domain.formats.conversation_import import ImportFailure, ImportReport, Item, read_conversation, thread_id
 from clew.domain.messages import FunctionResult, Message
@@ -149,7 +149,7 @@ def test_skips_an_equal_thread_of_any_status_and_refuses_to_extend_it(core: Core
 
 def test_refuses_a_thread_that_has_advanced_or_differs(core: Core) -> None:
     import_values(core, conversation(HELLO, x=1))
-    change(core, "c", Say((Message.assistant("Something else"),)))
+    change(core, "c", Append((Message.assistant("Something else"),)))
     for value, reason in [
         (conversation(HELLO, x=1), "its thread has 2"),
         (conversation(HELLO, HI, x=1), "it differs from its thread at message 2"),
@@ -296,7 +296,7 @@ def test_exports_imported_threads_first_then_the_others_by_creation(
 def test_exports_messages_appended_after_the_import(core: Core) -> None:
     import_values(core, conversation(HELLO, x=[1]))
     results = (FunctionResult(call_id="1", result="a"), FunctionResult(call_id="2", result={"b": 1}))
-    change(core, "c", Say((Message(role="tool", contents=results),)))
+    change(core, "c", Append((Message(role="tool", contents=results),)))
     assert run(export_thread(core, thread_id("c"))) == conversation(
         HELLO,
         {"role": "tool", "tool_call_id": "1", "content": "a"},

@@ -63,7 +63,7 @@ def assert_helps(error: CorruptEventError) -> None:
     """Check that the error names the event and the next step."""
     text = str(error)
     assert f"{error.stream} version {error.version} (message-appended) cannot be read" in text
-    assert "verify says where the damage begins" in text
+    assert "verify shows where the damage begins" in text
     assert f"after version {error.version}, or of the whole store after position {error.position}." in text
 
 

@@ -53,7 +53,7 @@ def stored(conversations: Conversations) -> int:
 
 @pytest.mark.parametrize("name", [None, "", "  ", 42, b"user", ["user/42"]], ids=repr)
 def test_refuses_an_invalid_scope_at_once(conversations: Conversations, name: Any) -> None:
-    with pytest.raises(ScopeError, match="shared by everybody"):
+    with pytest.raises(ScopeError, match="everybody would share the memory"):
         conversations.memory(name)
     assert stored(conversations) == 0
 

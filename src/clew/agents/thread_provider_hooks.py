@@ -9,7 +9,7 @@ from clew.agents.provider_hooks import ProviderHooks
 from clew.agents.run_setup import Providers
 from clew.domain.context.events import Hook
 from clew.domain.context.provider import Context, ContextProvider
-from clew.domain.decider import Intent, Record, Say, check_allowed, decide
+from clew.domain.decider import Append, Intent, Record, check_allowed, decide
 from clew.domain.history import History, HistoryMessage, new_messages
 from clew.domain.messages import Message
 from clew.domain.runs.errors import RunAbandonedError
@@ -43,7 +43,7 @@ class ThreadHooks:
 
     async def context(self, messages: Sequence[Message]) -> Context:
         """The context from all providers, for an application that sends ``messages`` to a model itself."""
-        check_allowed(self._thread.id, await self._thread.runs.control(fresh=True), Say(tuple(messages)))
+        check_allowed(self._thread.id, await self._thread.runs.control(fresh=True), Append(tuple(messages)))
         new = [HistoryMessage(0, message.role, message, "", 0) for message in messages]
         try:
             await self._load()
@@ -69,7 +69,7 @@ class ThreadHooks:
             *self._hooks.unrecorded_states(with_seen=True),
         ]
         intents: list[Intent] = [Record(tuple(notes))] if notes else []
-        intents += [Say(tuple(messages))] if messages else []
+        intents += [Append(tuple(messages))] if messages else []
         if intents:
             await self._thread.runs.record(intents, actor=self._actor, blobs=self._hooks.blobs)
 

@@ -137,14 +137,14 @@ class MemoryScope:
         Raises InvalidContentError, EmbeddingError, and the errors of facts().
         """
         facts = await drive(scope_queries.select_facts(self._scope, kind=kind, at=at, valid_at=valid_at))
-        searchable = scope_queries.searchable(facts)
+        index = scope_queries.word_index(facts)
         if self._meaning is not None:  # asyncio only
             ranking = await self._by_meaning(facts, self._meaning).search(
-                facts.texts, query, top=top, min_score=min_score, allowed=facts.numbers, meaning=self._meaning
+                facts.texts, query, top=top, min_score=min_score, allowed=facts.numbers, embeddings=self._meaning
             )
             return [FoundFact(facts.fact(number), score) for number, score in ranking]
         ranking = await drive(
-            read(lambda: searchable.by_words(facts.texts, query, top=top, min_score=min_score, allowed=facts.numbers))
+            read(lambda: index.by_words(facts.texts, query, top=top, min_score=min_score, allowed=facts.numbers))
         )
         return [FoundFact(facts.fact(number), score) for number, score in ranking]
 
@@ -210,10 +210,10 @@ class MemoryScope:
         return () if learner is None else tuple(ScopeRead(scope=each[0], version=each[1]) for each in learner.reads)
 
     def _by_meaning(self, facts: scope_queries.Selection, meaning: EmbeddingIndex) -> SearchIndex:
-        cached: SearchIndex | None = facts.kept.made.get("meaning")
-        if cached is None or cached.meaning is None or cached.meaning.space != meaning.space:
-            cached = facts.kept.made["meaning"] = SearchIndex(facts.collection, meaning)
-        return cached
+        index: SearchIndex | None = facts.cached.made.get("meaning")
+        if index is None or index.embeddings is None or index.embeddings.space != meaning.space:
+            index = facts.cached.made["meaning"] = SearchIndex(facts.collection, meaning)
+        return index
 
     # asyncio only: end
 

@@ -17,10 +17,10 @@ to read or write memory scopes and documents, and ``rows`` to read the tables of
 """
 
 Authorize: TypeAlias = Callable[[str | None, Action, str | None], bool]
-"""Whether an actor may take an action on a thread, which is given by its id and need not exist.
+"""A function ``(actor, action, thread id)`` that returns whether the actor may take the action on the thread.
 
-The actor is the service's, None if it has none. The thread is None for actions without a thread: on memory scopes, on
-rows of projections, and on the whole store when it is verified.
+The actor is the service's, None if it has none. The thread may not exist. It is None for actions without a thread: on
+memory scopes, on rows of projections, and on the whole store when it is verified.
 """
 
 
@@ -28,8 +28,8 @@ def check_function(authorize: object) -> None:
     """Raise InvalidAuthorizeError for other objects and for coroutine functions: a coroutine would count as True."""
     if authorize is None:
         return
-    called = getattr(authorize, "__call__", None)  # noqa: B004  # an object whose __call__ is a coroutine function
-    if called is None or inspect.iscoroutinefunction(authorize) or inspect.iscoroutinefunction(called):
+    is_coroutine = inspect.iscoroutinefunction(authorize) or inspect.iscoroutinefunction(type(authorize).__call__)
+    if not callable(authorize) or is_coroutine:
         raise InvalidAuthorizeError(
             f"authorize: {type(authorize).__name__} is not a function that returns True or False. Give a plain "
             "function of (actor, action, thread). It may block: an Engine calls it in a worker thread."

@@ -1,4 +1,4 @@
-"""The decider of threads: a pure function from the control and an intent to events, or an error."""
+"""The decider of threads: a pure function from the control and an intent to events or an error."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ RunStep: TypeAlias = RunEvent | ContextEvent | Message
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Begin a thread, perhaps with its first messages."""
+    """Begin a thread, optionally with its first messages."""
 
     title: str | None = None
     labels: JsonObject = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Begin a thread at a cut; the control is the parent's control at the cut."""
+    """Begin a thread at a cut of its parent. The decider gets the parent's control at the cut."""
 
     parent_id: str
     parent_version: int
@@ -88,7 +88,7 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
+class Append:
     """Append messages."""
 
     messages: tuple[Message, ...]
@@ -98,7 +98,7 @@ class Say:
 class Advance:
     """Record steps of an attempt of a run.
 
-    References below 0 in its events count back from the event that holds them.
+    References below 0 in these events count back from the event that contains them.
     """
 
     run_id: str
@@ -108,7 +108,7 @@ class Advance:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Record events. A thread accepts them in the statuses that their types declare."""
+    """Record events. The thread must have a status that the types of the events declare."""
 
     events: tuple[ThreadEvent, ...]
 
@@ -122,7 +122,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Name a version; None names the newest."""
+    """Name a version; ``at`` is None for the newest version."""
 
     name: str
     at: int | None = None
@@ -177,17 +177,17 @@ class Delete:
     service: tuple[ServiceDeletion, ...] = ()
 
 
-_Change: TypeAlias = Say | Advance | Record | Label | Checkpoint | Rewind | Redact | Suspend | Resume | End | Delete
+_Change: TypeAlias = Append | Advance | Record | Label | Checkpoint | Rewind | Redact | Suspend | Resume | End | Delete
 
 Intent: TypeAlias = Start | Branch | _Change
 
 
-_appended: Callable[[dict[str, Message]], MessageAppended] = MessageAppended.__pydantic_validator__.validate_python
-"""The event of a checked message, built without validation: that takes twice as long."""
+_make_appended: Callable[[dict[str, Message]], MessageAppended] = MessageAppended.__pydantic_validator__.validate_python
+"""Makes the event of a checked message in half the time of the model's constructor."""
 
 
 class Decided(NamedTuple):
-    """An event to be recorded, the number of messages on the path after it, and the run that it belongs to."""
+    """An event to record, the number of messages on the path after it, and the run that it belongs to."""
 
     data: ThreadEvent
     messages: int
@@ -203,7 +203,7 @@ _ADVICE: dict[Status, str] = {
 
 
 def decide(thread_id: str, control: Control, intent: Intent) -> list[Decided]:
-    """The events that ``intent`` leads to on a thread with this control; an error if it is not allowed.
+    """The events that carry out ``intent`` on a thread with this control. Raises an error if it is not allowed.
 
     The control of a thread that does not exist is ``Control()``. Raises ThreadExistsError, UnknownThreadError,
     ThreadStatusError, ThreadDeletedError, CheckpointExistsError, UnknownVersionError, InvalidNameError or
@@ -214,10 +214,10 @@ def decide(thread_id: str, control: Control, intent: Intent) -> list[Decided]:
     return _DECISIONS[type(intent)](thread_id, control, intent)
 
 
-def check_readable(thread_id: str, control: Control, asked: str) -> None:
+def check_readable(thread_id: str, control: Control, request: str) -> None:
     """Raise ThreadDeletedError if the thread is deleted."""
     if control.status == "deleted":
-        raise ThreadDeletedError(thread_id, "deleted", asked, _ADVICE["deleted"])
+        raise ThreadDeletedError(thread_id, "deleted", request, _ADVICE["deleted"])
 
 
 def check_allowed(thread_id: str, control: Control, intent: _Change) -> None:
@@ -227,7 +227,7 @@ def check_allowed(thread_id: str, control: Control, intent: _Change) -> None:
     status = control.status
     match intent:
         case Advance(steps=steps):
-            # A run that began before the thread was suspended continues; no run begins.
+            # In a suspended thread, an open run continues, but no run begins.
             allowed = status == "active" or (
                 status == "suspended" and not any(isinstance(step, RunStarted | RunResumed) for step in steps)
             )
@@ -236,9 +236,9 @@ def check_allowed(thread_id: str, control: Control, intent: _Change) -> None:
         case _:
             allowed = status in _STATUSES[type(intent)]
     if not allowed:
-        asked = _ASKED.get(type(intent)) or type(intent).__name__.lower()
+        request = _REQUESTS.get(type(intent)) or type(intent).__name__.lower()
         error = ThreadDeletedError if status == "deleted" else ThreadStatusError
-        raise error(thread_id, status, asked, _ADVICE[status])
+        raise error(thread_id, status, request, _ADVICE[status])
 
 
 def _start(thread_id: str, control: Control, intent: Start) -> list[Decided]:
@@ -258,7 +258,7 @@ def _start(thread_id: str, control: Control, intent: Start) -> list[Decided]:
         metadata=deepcopy(intent.metadata),
         source=intent.source,
     )
-    return [Decided(started, 0), *_say(thread_id, control, intent)]
+    return [Decided(started, 0), *_append(thread_id, control, intent)]
 
 
 def _branch(thread_id: str, control: Control, intent: Branch) -> list[Decided]:
@@ -272,14 +272,14 @@ def _branch(thread_id: str, control: Control, intent: Branch) -> list[Decided]:
         kind=intent.kind,
         memory=intent.memory,
     )
-    return [Decided(forked, control.messages), *_say(thread_id, control, intent)]
+    return [Decided(forked, control.messages), *_append(thread_id, control, intent)]
 
 
-def _say(_: str, control: Control, intent: Start | Branch | Say) -> list[Decided]:
+def _append(_: str, control: Control, intent: Start | Branch | Append) -> list[Decided]:
     decided: list[Decided] = []
     for number, message in enumerate(intent.messages, start=1):
         check_message(message)
-        decided.append(Decided(_appended({"message": message}), control.messages + number))
+        decided.append(Decided(_make_appended({"message": message}), control.messages + number))
     return decided
 
 
@@ -294,13 +294,13 @@ def _advance(thread_id: str, control: Control, intent: Advance) -> list[Decided]
                 raise RunTakenOverError(thread_id, intent.run_id)
             check_message(step)
             count += 1
-            decided.append(Decided(_appended({"message": step}), count, intent.run_id))
+            decided.append(Decided(_make_appended({"message": step}), count, intent.run_id))
             continue
-        happened = placed(step, version)
-        check_step(thread_id, run, intent.run_id, intent.attempt, happened)
-        _check_fields(happened, TYPE_NAMES[type(happened)])
-        run = run_after(run, version, intent.run_id, happened)
-        decided.append(Decided(happened, count, intent.run_id))
+        event = placed(step, version)
+        check_step(thread_id, run, intent.run_id, intent.attempt, event)
+        _check_fields(event, TYPE_NAMES[type(event)])
+        run = run_after(run, version, intent.run_id, event)
+        decided.append(Decided(event, count, intent.run_id))
     return decided
 
 
@@ -311,8 +311,8 @@ def check_step(thread_id: str, run: OpenRun | None, run_id: str, attempt: int, s
     that is not pending, for example because it was already given.
     """
     if isinstance(step, ApprovalGiven):
-        asked = () if run is None or run.id != run_id else run.asked
-        if all(version != step.request for version, _ in asked):
+        pending = () if run is None or run.id != run_id else run.asked
+        if all(version != step.request for version, _ in pending):
             raise ApprovalNotPendingError(thread_id, step.request)
         return
     if isinstance(step, RunStarted):
@@ -334,9 +334,8 @@ def _fits(run: OpenRun, step: ThreadEvent) -> bool:
         case ModelAnswered(call=call) | ModelFailed(call=call) | AnswerInterrupted(call=call):
             return run.call == call != 0
         case ToolStarted(message=message, index=index) | ApprovalRequested(message=message, index=index):
-            return all(
-                place != CallLocation(message, index) for _, place in run.asked
-            )  # a call that needs approval waits
+            # A call that needs approval waits for it.
+            return all(place != CallLocation(message, index) for _, place in run.asked)
         case ToolFinished(message=message, index=index):
             return CallLocation(message, index) in run.tools
         case RunCompleted():
@@ -358,9 +357,9 @@ def _label(_: str, control: Control, intent: Label) -> list[Decided]:
 
 def _checkpoint(thread_id: str, control: Control, intent: Checkpoint) -> list[Decided]:
     check_checkpoint_name(intent.name)
-    taken = control.checkpoints.get(intent.name)
-    if taken is not None:
-        raise CheckpointExistsError(thread_id, intent.name, taken)
+    existing = control.checkpoints.get(intent.name)
+    if existing is not None:
+        raise CheckpointExistsError(thread_id, intent.name, existing)
     at = control.version if intent.at is None else intent.at
     _check_version(thread_id, control, at)
     return [Decided(CheckpointMade(name=intent.name, at=at), control.messages)]
@@ -399,7 +398,7 @@ def _delete(_: str, control: Control, intent: Delete) -> list[Decided]:
 _DECISIONS: dict[type, Callable[[str, Control, Any], list[Decided]]] = {
     Start: _start,
     Branch: _branch,
-    Say: _say,
+    Append: _append,
     Advance: _advance,
     Record: _record,
     Label: _label,
@@ -421,13 +420,13 @@ def _declared(model: type[Value]) -> EventType:
 def _recordable(model: type[Value]) -> EventType:
     declared = _declared(model)
     if not declared.statuses:
-        advice = 'declare those of the threads that take it, such as @event_type(…, statuses=("active",)).'
+        advice = 'declare the statuses in which a thread accepts it, such as @event_type(…, statuses=("active",)).'
         raise ValueError(f"The event type {declared.name!r} is declared without statuses: {advice}")
     return declared
 
 
 _STATUSES: dict[type, frozenset[Status]] = {
-    Say: _declared(MessageAppended).statuses,
+    Append: _declared(MessageAppended).statuses,
     Label: _declared(ThreadLabelled).statuses,
     Checkpoint: _declared(CheckpointMade).statuses,
     Rewind: _declared(HistoryRewound).statuses,
@@ -437,13 +436,13 @@ _STATUSES: dict[type, frozenset[Status]] = {
     End: _declared(ThreadEnded).statuses,
     Delete: _declared(ThreadDeleted).statuses,
 }
-"""The statuses that allow an intent are those that take its event."""
+"""The statuses that allow an intent are those in which a thread accepts its event."""
 
-_ASKED: dict[type, str] = {Say: "append", Advance: "a run", Record: "to record events"}
-
+_REQUESTS: dict[type, str] = {Advance: "a run", Record: "to record events"}
+"""How errors name an intent whose class name does not say it."""
 
 _LARGE = 2**64
-"""Integers from here on are checked for their size."""
+"""The size of integers is checked from this number on."""
 
 
 def _check_fields(value: Value, where: str) -> None:
@@ -456,7 +455,7 @@ def _check_fields(value: Value, where: str) -> None:
             or (kind is int and abs(part) < _LARGE)
             or ((kind is tuple or kind is dict) and not part)
         ):
-            continue  # by far the most frequent, and never invalid
+            continue  # the most frequent values, which are always valid
         _check_part(part, f"{where}.{name}")
 
 

@@ -1,4 +1,4 @@
-"""The control of a thread and its open run: the bounded state that decisions need. It never holds the history."""
+"""The control of a thread and its open run: the bounded state that decisions need. The history is not part of it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from clew.domain.runs.events import (
 )
 
 SNAPSHOT_EVERY = 128
-"""Versions between two snapshots of the control: an append or a fork folds at most that many events."""
+"""Versions between two snapshots of the control. An append or a fork applies at most that many events."""
 
 
 class CallLocation(NamedTuple):
@@ -57,8 +57,8 @@ class CallLocation(NamedTuple):
 class OpenRun(NamedTuple):
     """A run that has begun and not ended.
 
-    ``call`` is the version of the model call without an answer, 0 if there is none; ``tools`` are the started calls
-    without an outcome; ``asked`` are the pending approvals, each with the version of its request.
+    ``call`` is the version of the model call that has no answer yet, 0 if there is none. ``tools`` are the started
+    calls without an outcome. ``asked`` are the pending approvals, each with the version of its request.
     """
 
     id: str
@@ -70,7 +70,7 @@ class OpenRun(NamedTuple):
 
 
 def holder_of(run: OpenRun) -> str:
-    """The name under which this attempt of the run holds the lease."""
+    """The name that this attempt of the run uses as the holder of the lease."""
     return f"{run.id}/{run.attempt}"
 
 
@@ -95,32 +95,32 @@ def _after_step(run: OpenRun, version: int, data: AnyEvent | Opaque | Shredded) 
         case ModelAnswered() | ModelFailed() | AnswerInterrupted():
             return run._replace(call=0)
         case ToolStarted(message=message, index=index):
-            place = CallLocation(message, index)
-            return run if place in run.tools else run._replace(tools=(*run.tools, place))
+            call = CallLocation(message, index)
+            return run if call in run.tools else run._replace(tools=(*run.tools, call))
         case ToolFinished(message=message, index=index) | ToolFailed(message=message, index=index):
             return run._replace(tools=_without(run.tools, CallLocation(message, index)))
         case ApprovalRequested(message=message, index=index):
-            place = CallLocation(message, index)
-            return run._replace(tools=_without(run.tools, place), asked=(*run.asked, (version, place)))
+            call = CallLocation(message, index)
+            return run._replace(tools=_without(run.tools, call), asked=(*run.asked, (version, call)))
         case ApprovalGiven(request=request):
             return run._replace(asked=tuple(each for each in run.asked if each[0] != request))
         case _:
             return run
 
 
-def _without(places: tuple[CallLocation, ...], gone: CallLocation) -> tuple[CallLocation, ...]:
-    return tuple(place for place in places if place != gone)
+def _without(calls: tuple[CallLocation, ...], removed: CallLocation) -> tuple[CallLocation, ...]:
+    return tuple(call for call in calls if call != removed)
 
 
 class Control(NamedTuple):
     """The state of a thread at a version, without its history.
 
-    ``head`` is the hash of the version, empty until it is recorded; ``messages`` counts the messages on the path;
-    ``checkpoints`` maps names to versions; times are microseconds since 1970; ``source_id`` is the id of the
-    conversation that was imported as this thread; ``run`` is the open run; ``agents`` maps the ids of agents to the
-    version where each last began or resumed a run; ``service_thread_id`` is the id of the thread at the service that
-    holds it; ``as_of`` is a cut (thread and version): the thread reads memory scopes as they were there; None means
-    their current state. No field is changed in place.
+    ``head`` is the hash of the version, empty until it is recorded. ``messages`` counts the messages on the path.
+    ``checkpoints`` maps names to versions. Times are microseconds since 1970. ``source_id`` is the id of the
+    conversation that was imported as this thread. ``run`` is the open run. ``agents`` maps the ids of agents to the
+    version where each last began or resumed a run. ``service_thread_id`` is the id of the thread at the service that
+    stores it. ``as_of`` is a cut (thread and version): the thread reads memory scopes in their state at this cut; with
+    None it reads their current state. No field is changed in place.
     """
 
     version: int = 0
@@ -208,22 +208,6 @@ def _checkpointed(control: Control, _: Event, made: CheckpointMade) -> Control:
     return control._replace(checkpoints={**control.checkpoints, made.name: made.at})
 
 
-def _suspended(control: Control, _: Event, __: ThreadSuspended) -> Control:
-    return control._replace(status="suspended")
-
-
-def _resumed(control: Control, _: Event, __: ThreadResumed) -> Control:
-    return control._replace(status="active")
-
-
-def _ended(control: Control, _: Event, __: ThreadEnded) -> Control:
-    return control._replace(status="ended", run=None)
-
-
-def _deleted(control: Control, _: Event, __: ThreadDeleted) -> Control:
-    return control._replace(status="deleted", run=None)
-
-
 def _rewound(control: Control, _: Event, rewound: HistoryRewound) -> Control:
     """A run that began on the abandoned path does not continue."""
     return control._replace(run=None, service_thread_id=rewound.service_thread_id)
@@ -233,8 +217,8 @@ def _bound(control: Control, _: Event, bound: ServiceThreadBound) -> Control:
     return control._replace(service_thread_id=bound.id)
 
 
-def _run_began(control: Control, event: Event, began: RunStarted | RunResumed) -> Control:
-    return control._replace(agents={**control.agents, began.agent.id: event.version})
+def _run_began(control: Control, event: Event, run: RunStarted | RunResumed) -> Control:
+    return control._replace(agents={**control.agents, run.agent.id: event.version})
 
 
 _CHANGES: dict[type, Callable[[Control, Event, Any], Control]] = {
@@ -242,13 +226,13 @@ _CHANGES: dict[type, Callable[[Control, Event, Any], Control]] = {
     ThreadForked: _forked,
     ThreadLabelled: _labelled,
     CheckpointMade: _checkpointed,
-    ThreadSuspended: _suspended,
-    ThreadResumed: _resumed,
-    ThreadEnded: _ended,
-    ThreadDeleted: _deleted,
+    ThreadSuspended: lambda control, *_: control._replace(status="suspended"),
+    ThreadResumed: lambda control, *_: control._replace(status="active"),
+    ThreadEnded: lambda control, *_: control._replace(status="ended", run=None),
+    ThreadDeleted: lambda control, *_: control._replace(status="deleted", run=None),
     HistoryRewound: _rewound,
     ServiceThreadBound: _bound,
     RunStarted: _run_began,
     RunResumed: _run_began,
 }
-"""What events change in the control. Other events change at most the open run."""
+"""The change of the control by events of each type. Other events change at most the open run."""

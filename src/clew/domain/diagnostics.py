@@ -6,9 +6,12 @@ from typing import Literal, NamedTuple, TypeAlias
 
 State: TypeAlias = Literal["ok", "warning", "failed"]
 
+_KIB = 1_024
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
 
 class Finding(NamedTuple):
-    """The result of one check: its state, what was found and, unless it is ok, what to do."""
+    """The result of one check: its state, what was found and, if it is not ok, what to do."""
 
     name: str
     state: State
@@ -17,15 +20,14 @@ class Finding(NamedTuple):
 
 
 def runs_finding(leases: int, drafts: int, blobs: int, size: float) -> Finding:
-    """What runs store next to the events: leases, partial answers, and blobs of that many bytes in total."""
-    found = f"{leases:,} in progress, {drafts:,} with a partial answer; {blobs:,} blobs of {binary_size(size)}."
-    return Finding("runs", "ok", found)
+    """The data of runs next to the events: leases, partial answers, and blobs of ``size`` bytes in total."""
+    text = f"{leases:,} in progress, {drafts:,} with a partial answer; {blobs:,} blobs of {binary_size(size)}."
+    return Finding("runs", "ok", text)
 
 
 def binary_size(size: float) -> str:
     """A number of bytes for people, in powers of 1,024."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:  # noqa: PLR2004  # as the unit's name says
-            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
-        size /= 1024
-    return f"{size:,.1f} TiB"
+    unit = 0
+    while size >= _KIB and unit < len(_UNITS) - 1:
+        size, unit = size / _KIB, unit + 1
+    return f"{size:,.{min(unit, 1)}f} {_UNITS[unit]}"

@@ -1,6 +1,7 @@
-"""Sentences on events that need more than a template. They never hold what a message, a fact or a document says.
+"""Sentences for events that need more than a template. They never quote a message, a fact or a document.
 
-Each takes the event's stored JSON and raises LookupError, TypeError, ValueError or AttributeError for any other.
+Each function takes the event's stored JSON. It raises LookupError, TypeError, ValueError or AttributeError for other
+data.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from clew.domain.messages import ROLES
 
 _Data: TypeAlias = Mapping[str, Any]
 
-_HELD = {"facts": "facts", "documents": "documents"}  # a changed row may hold any text there
+_CONTENTS = {"facts": "facts", "documents": "documents"}  # a damaged row may have any text there
 
 
 def thread_started(data: _Data) -> str:
@@ -24,7 +25,7 @@ def thread_started(data: _Data) -> str:
 
 
 def thread_forked(data: _Data) -> str:
-    """Forked a thread, and where."""
+    """Forked a thread at a version."""
     kind = "" if data.get("kind") is None else f" into a {quoted(data['kind'])} thread"
     return f"forked {quoted(data['parent_id'])} at version {data['parent_version']:d}{kind}{_title(data)}"
 
@@ -42,7 +43,7 @@ def thread_labelled(data: _Data) -> str:
 
 
 def thread_deleted(data: _Data) -> str:
-    """Deleted a thread, and what a service still has of it."""
+    """Deleted a thread, and how many threads remain at its service."""
     service: Sequence[_Data] = data.get("service", ())
     if not service:
         return "deleted the thread"
@@ -52,7 +53,7 @@ def thread_deleted(data: _Data) -> str:
 
 
 def message_appended(data: _Data) -> str:
-    """Appended a message: its role, and how much it holds."""
+    """Appended a message: its role and its size."""
     message = data["message"]
     contents = message["contents"]
     length = sum(len(content["text"]) for content in contents if content["type"] == "text")
@@ -62,7 +63,7 @@ def message_appended(data: _Data) -> str:
             parts.append(_count(number, word))
     if others := sum(content["type"] not in {"text", "function-call", "function-result"} for content in contents):
         parts.append(_count(others, "other content"))
-    role = ROLES[ROLES.index(message["role"])]  # a changed row may hold any text here
+    role = ROLES[ROLES.index(message["role"])]  # a damaged row may have any text there
     return f"appended {with_article(role)} message ({', '.join(parts) or 'empty'})"
 
 
@@ -73,8 +74,8 @@ def context_provided(data: _Data) -> str:
     words = ("message", "tool", "fact", "citation")
     parts += [_count(number, word) for word in words if (number := len(data.get(f"{word}s", ())))]
     reads = ", ".join(f"{quoted(each['scope'])} at version {each['version']:d}" for each in data.get("reads", ()))
-    given = ", ".join(parts or ["nothing"]) + (f"; read {reads}" if reads else "")
-    return f"recorded what {quoted(data['provider'])} gave to the run ({given})"
+    contribution = ", ".join(parts or ["nothing"]) + (f"; read {reads}" if reads else "")
+    return f"recorded what {quoted(data['provider'])} gave to the run ({contribution})"
 
 
 def context_failed(data: _Data) -> str:
@@ -83,9 +84,9 @@ def context_failed(data: _Data) -> str:
 
 
 def context_state_recorded(data: _Data) -> str:
-    """Recorded whether a component keeps a state."""
-    kept = "nothing" if data.get("state") is None else "something"
-    return f"recorded that {quoted(data['provider'])} keeps {kept} of the thread"
+    """Recorded whether a component stores a state."""
+    state = "nothing" if data.get("state") is None else "something"
+    return f"recorded that {quoted(data['provider'])} keeps {state} of the thread"
 
 
 def history_reduced(data: _Data) -> str:
@@ -102,16 +103,16 @@ def history_reduced(data: _Data) -> str:
 def scope_opened(data: _Data) -> str:
     """Opened a memory scope."""
     searched = f", searched by {quoted(data['embedder'])}" if data.get("embedder") is not None else ""
-    return f"opened the scope for {_HELD[data['holds']]}{searched}"
+    return f"opened the scope for {_CONTENTS[data['holds']]}{searched}"
 
 
 def fact_remembered(data: _Data) -> str:
-    """Remembered a fact, without its words."""
+    """Remembered a fact, without its text."""
     return f"remembered fact {quoted(data['fact'])} ({_statement(data['statement'])})"
 
 
 def fact_superseded(data: _Data) -> str:
-    """Replaced a fact, without its words."""
+    """Replaced a fact, without its text."""
     return f"replaced fact {quoted(data['fact'])} by {quoted(data['by'])} ({_statement(data['statement'])})"
 
 
@@ -121,7 +122,7 @@ def fact_retracted(data: _Data) -> str:
 
 
 def document_added(data: _Data) -> str:
-    """Added a document, without its words."""
+    """Added a document, without its text."""
     namespaces = ", ".join(quoted(each) for each in data["namespaces"])
     replaced = "" if data.get("replaces") is None else f", in place of {quoted(data['replaces'])}"
     size = _count(len(data["text"]), "character")
@@ -146,7 +147,7 @@ def run_failed(data: _Data) -> str:
 
 
 def model_called(data: _Data) -> str:
-    """Asked a model."""
+    """Called a model."""
     attempt = f" (attempt {data['attempt']:d})" if data.get("attempt", 1) != 1 else ""
     return f"asked model {quoted(data['model'])}{attempt}"
 
@@ -166,8 +167,8 @@ def model_failed(data: _Data) -> str:
 
 def answer_interrupted(data: _Data) -> str:
     """Recorded that an answer was interrupted."""
-    kept = "nothing of it" if data.get("message") is None else f"version {data['message']:d} is a part of it"
-    return f"recorded that the answer was interrupted ({kept})"
+    partial = "nothing of it" if data.get("message") is None else f"version {data['message']:d} is a part of it"
+    return f"recorded that the answer was interrupted ({partial})"
 
 
 def tool_failed(data: _Data) -> str:

@@ -1,4 +1,4 @@
-"""Declarations of event types: everything that Clew knows of a type, in one place, on its model.
+"""Declarations of event types: all that Clew knows about a type is declared in one place, on its model.
 
 The registries of models, stored names, schema versions, upcasters, sentences and samples derive from them.
 """
@@ -18,7 +18,7 @@ from clew.domain.streams import Kind
 Status: TypeAlias = Literal["active", "suspended", "ended", "deleted"]
 
 Sentence: TypeAlias = str | Callable[[Mapping[str, Any]], str]
-"""What an event did, from its stored JSON: a template such as ``pinned version {version}``, or a function."""
+"""What an actor did, from the event's stored JSON: a template such as ``pinned version {version}``, or a function."""
 
 Upcaster: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 """Turns the data of one schema version into the data of the next one."""
@@ -31,7 +31,7 @@ UNDELETED: tuple[Status, ...] = ("active", "suspended", "ended")
 ANY: tuple[Status, ...] = ("active", "suspended", "ended", "deleted")
 
 LONGEST = 60
-"""Characters of a title, a name or a value within a sentence."""
+"""The most characters of a title, a name or a value in a sentence."""
 
 _FIELD = re.compile(r"\{(\w+)\}")
 
@@ -40,10 +40,10 @@ _FIELD = re.compile(r"\{(\w+)\}")
 class EventType:
     """A declared event type.
 
-    ``name`` is its stored name and ``model`` the model of its data. ``stream`` is the kind of stream that it belongs
-    to; ``statuses`` are those in which a thread accepts it outside a run. ``headline`` says what happened ("The thread
-    began"), ``sentence`` what the actor did ("started the thread"). ``sample`` holds the fields of an event for tests.
-    ``shreddable`` is false when its stored bytes are never replaced by a stub. New events are stored with
+    ``name`` is its stored name, ``model`` the model of its data, ``stream`` the kind of its streams. ``statuses`` are
+    the thread's statuses in which the event is accepted outside a run. ``headline`` says what happened ("The thread
+    began"), ``sentence`` what the actor did ("started the thread"). ``sample`` has the fields of an event for tests.
+    ``shreddable`` is false if its stored bytes are never replaced by a stub. New events are stored with
     ``schema_version``.
     """
 
@@ -65,16 +65,15 @@ class EventType:
         return data
 
     def describe(self, data: Mapping[str, Any]) -> str:
-        """The sentence on an event with this data, for audit entries: without the words of messages and facts.
+        """The sentence for an audit entry of an event with this data. It never quotes messages or facts.
 
-        Without a sentence that suits the data the event is "recorded". Raises ValueError for data that is not of this
-        type.
+        If the sentence does not fit the data, the event is only "recorded". Raises ValueError for data of another type.
         """
         try:
             if callable(self.sentence):
                 return self.sentence(data)
-            return _FIELD.sub(lambda field: _shown(self._value(field[1], data)), self.sentence)
-        except Exception:  # noqa: BLE001 - sentences are also other people's code
+            return _FIELD.sub(lambda field: _format(self._value(field[1], data)), self.sentence)
+        except Exception:  # noqa: BLE001  # sentences of applications may raise anything
             self.model.model_validate(data)
             return f"recorded {quoted(self.name)}"
 
@@ -116,10 +115,10 @@ def event_type(
 ) -> Callable[[type[ModelT]], type[ModelT]]:
     """Declare the model below as the data of events that are stored as ``name``, permanently.
 
-    ``statuses`` are those in which a thread accepts the event outside a run. ``sentence`` may name fields that are text
-    or whole numbers: ``made checkpoint {name} at version {at}``. Text comes quoted and shortened, None as a dash.
-    Without words the event is "recorded". ``sample`` has the fields of one event, as JSON. Raises ValueError for a name
-    that is taken, and for a sentence with a field that the model lacks.
+    ``statuses`` are the thread's statuses in which the event is accepted outside a run. ``sentence`` may name fields
+    with text or whole numbers: ``made checkpoint {name} at version {at}``. Text is quoted and shortened, None becomes a
+    dash. Without a sentence the event is "recorded". ``sample`` has the fields of one event, as JSON. Raises ValueError
+    for a name that is already declared, and for a sentence with a field that the model does not have.
     """
 
     def declare(model: type[ModelT]) -> type[ModelT]:
@@ -148,7 +147,7 @@ def event_type(
 
 
 def withdraw(name: str) -> None:
-    """Forget a declaration that a test made."""
+    """Remove a declaration that a test made."""
     del _NAMES[_TYPES.pop(name).model]
 
 
@@ -158,11 +157,11 @@ def quoted(text: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """Text that is not too long for a sentence."""
+    """The text, shortened if it is too long for a sentence."""
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
-def _shown(value: object) -> str:
+def _format(value: object) -> str:
     if isinstance(value, str):
         return quoted(value)
     if type(value) is int:

@@ -14,13 +14,13 @@ from clew.domain.context.events import ContextEvent
 from clew.domain.event_types import ACTIVE, ANY, OPEN, UNDELETED, event_type
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.memory.events import MemoryEvent
-from clew.domain.messages import Message, Role, Value
+from clew.domain.messages import Message, Role, Value, is_none
 from clew.domain.models.client import ThreadKind
 from clew.domain.runs.events import RunEvent
-from clew.domain.streams import parse_stream_name
+from clew.domain.streams import stream_id
 
 MemoryReading: TypeAlias = Literal["live", "as-of"]
-"""How a thread reads shared memory scopes: live, or as of a cut with what was learned from there on."""
+"""How a thread reads shared memory scopes: live, or as of a cut with the facts that it learned since."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -45,7 +45,7 @@ class Source(Value):
     shreddable=False,
 )
 class ThreadStarted(Value):
-    """A thread began; ``kind`` says who holds its history."""
+    """A thread began. ``kind`` says who stores its history: Clew or a service."""
 
     kind: ThreadKind = Field(default="local", exclude_if=lambda kind: kind == "local")
     title: str | None = None
@@ -68,10 +68,10 @@ class ThreadForked(Value):
     parent_version: int
     parent_hash: str
     title: str | None = None
-    kind: ThreadKind | None = Field(default=None, exclude_if=lambda kind: kind is None)
-    """None for the parent's kind; a thread that a service holds can be forked into a local one."""
-    memory: MemoryReading | None = Field(default=None, exclude_if=lambda memory: memory is None)
-    """How it reads memory scopes: ``live``, or ``as-of`` the cut; None for the parent's way."""
+    kind: ThreadKind | None = Field(default=None, exclude_if=is_none)
+    """None for the parent's kind. A thread that a service stores can be forked into a local thread."""
+    memory: MemoryReading | None = Field(default=None, exclude_if=is_none)
+    """How it reads memory scopes: ``live``, or ``as-of`` the cut; None for the same way as its parent."""
 
 
 @event_type(
@@ -111,7 +111,7 @@ class MessageAppended(Value):
 class MessageRedacted(Value):
     """The message at ``version`` of this stream was shredded.
 
-    ``digest`` is the SHA-256 of the shredded bytes, in hex; ``stub`` is what the row holds now.
+    ``digest`` is the SHA-256 of the shredded bytes, in hex; ``stub`` are the bytes that replace them.
     """
 
     version: int
@@ -132,7 +132,7 @@ class HistoryRewound(Value):
     """The path continues from version ``to``."""
 
     to: int
-    service_thread_id: str | None = Field(default=None, exclude_if=lambda id_: id_ is None)
+    service_thread_id: str | None = Field(default=None, exclude_if=is_none)
     """The id of the thread at its service at that version."""
 
 
@@ -158,7 +158,7 @@ class CheckpointMade(Value):
     statuses=ACTIVE,
 )
 class ThreadSuspended(Value):
-    """The thread was suspended: it takes no messages until it is resumed."""
+    """The thread was suspended: it accepts no messages until it is resumed."""
 
     reason: str | None = None
 
@@ -218,7 +218,7 @@ class ThreadDeleted(Value):
     stream="system",
 )
 class StateClaimed(Value):
-    """The state that names the stream belongs to this thread permanently: no other thread may have an equal one."""
+    """The state in the stream's name belongs to this thread permanently. No other thread may have an equal state."""
 
     provider: str
     thread_id: str
@@ -233,7 +233,7 @@ class Opaque:
 
 @dataclass(frozen=True, slots=True)
 class Shredded:
-    """The rest of an event whose content was shredded; ``role`` is the role of its message."""
+    """An event whose content was shredded; ``role`` is the role of its message."""
 
     role: Role | None
 
@@ -258,7 +258,7 @@ AnyEvent: TypeAlias = ThreadEvent | MemoryEvent | StateClaimed
 
 
 EVENT_TYPES = event_types.EVENT_TYPES
-"""The closed registry of declared types, complete. A stored row can name a type of it and can never name code."""
+"""The closed and complete registry of declared types. A stored row can name only these types, and never code."""
 
 TYPE_NAMES = event_types.TYPE_NAMES
 """The stored name of each model."""
@@ -301,8 +301,7 @@ class Event(NamedTuple):
     @property
     def thread_id(self) -> str:
         """The id of the thread in which the event is recorded: for an inherited event, the ancestor's."""
-        name = parse_stream_name(self.stream)
-        return self.stream if name is None else name.id
+        return stream_id(self.stream)
 
     @property
     def originator_id(self) -> str:
@@ -321,5 +320,5 @@ def to_time(microseconds: int) -> datetime:
 
 
 def to_microseconds(time: datetime) -> int:
-    """Microseconds since 1970 (UTC) of an aware time."""
+    """The number of microseconds from 1970 (UTC) to an aware time."""
     return (time - _EPOCH) // _MICROSECOND

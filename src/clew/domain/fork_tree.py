@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 
 class Forked(Protocol):
-    """What the tree needs of a thread: its id, and its fork point if it has a parent."""
+    """A thread in the tree: its id, and its fork point if it has a parent."""
 
     @property
     def id(self) -> str:
@@ -36,9 +37,9 @@ class BranchCheckpoint(NamedTuple):
 
 
 class Branch(NamedTuple, Generic[ForkedT]):
-    """A thread in a tree: 0 is the depth of the root, ``checkpoints`` are its own, by version.
+    """A thread in a tree. The root has depth 0; ``forks`` counts its direct forks.
 
-    ``forks`` counts its direct forks.
+    ``checkpoints`` are the thread's own checkpoints, by version.
     """
 
     thread: ForkedT
@@ -50,35 +51,33 @@ class Branch(NamedTuple, Generic[ForkedT]):
 def branches(
     threads: Iterable[ForkedT], checkpoints: Mapping[str, Sequence[BranchCheckpoint]] | None = None
 ) -> Iterator[Branch[ForkedT]]:
-    """The threads depth first, each before its forks, forks by their cuts; those of one cut in the order given.
+    """The threads depth first, each before its forks. Forks are in the order of their cuts, then in the order given.
 
-    A thread whose parent is not among them is a root. ``checkpoints`` are by thread.
+    A thread whose parent is not among the threads is a root. ``checkpoints`` are by thread.
     """
-    marks = {} if checkpoints is None else checkpoints
-    given = list(threads)
-    there = {thread.id for thread in given}
+    threads = list(threads)
+    ids = {thread.id for thread in threads}
     forks: dict[str | None, list[ForkedT]] = {}
-    for thread in given:
-        forks.setdefault(thread.parent_id if thread.parent_id in there else None, []).append(thread)
-    for those in forks.values():
-        those.sort(key=lambda thread: thread.forked_at or 0)
-    waiting = [(0, thread) for thread in reversed(forks.get(None, []))]
-    while waiting:
-        depth, thread = waiting.pop()
-        own = forks.get(thread.id, [])
-        yield Branch(thread, depth, len(own), tuple(sorted(marks.get(thread.id, ()), key=lambda m: m.version)))
-        waiting += [(depth + 1, fork) for fork in reversed(own)]
+    for thread in threads:
+        forks.setdefault(thread.parent_id if thread.parent_id in ids else None, []).append(thread)
+    for siblings in forks.values():
+        siblings.sort(key=lambda thread: thread.forked_at or 0)
+    stack = [(0, thread) for thread in reversed(forks.get(None, []))]
+    while stack:
+        depth, thread = stack.pop()
+        children = forks.get(thread.id, [])
+        own = sorted((checkpoints or {}).get(thread.id, ()), key=attrgetter("version"))
+        yield Branch(thread, depth, len(children), tuple(own))
+        stack += [(depth + 1, fork) for fork in reversed(children)]
 
 
 def containing(threads: Iterable[ForkedT], owner: str, version: int) -> list[ForkedT]:
-    """The threads whose past has a version of ``owner``: its forks from there on, and all that come from those.
+    """The threads whose past has a version of ``owner``: its forks at or after that version, and all their forks.
 
-    The threads come with each one after its parent.
+    ``threads`` must have each thread after its parent.
     """
-    found: list[ForkedT] = []
-    inside: set[str] = set()
+    result: dict[str, ForkedT] = {}
     for thread in threads:
-        if (thread.parent_id == owner and (thread.forked_at or 0) >= version) or thread.parent_id in inside:
-            inside.add(thread.id)
-            found.append(thread)
-    return found
+        if (thread.parent_id == owner and (thread.forked_at or 0) >= version) or thread.parent_id in result:
+            result[thread.id] = thread
+    return list(result.values())

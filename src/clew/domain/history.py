@@ -2,10 +2,10 @@
 
 ``evolve`` is the definition, ``HistoryBuilder`` is the fast form, and ``Walk`` goes backwards for a replay.
 
-The path is what a conversation consists of after forks and rewinds. Every version has one ``previous``: for
-``history-rewound`` the version in the event, else the version before it (for a fork's first event, the cut). The path
-at a version is the chain of its previous versions. A lineage has no gaps, so a path is a few spans of versions: one
-more than the rewinds on it.
+The path is the conversation after forks and rewinds. Every version has one previous version: for ``history-rewound``
+the version in the event, otherwise the version before it (for a fork's first event, the cut). The path at a version is
+the chain of its previous versions. A lineage has no gaps, so a path is a few spans of versions: one more than the
+rewinds on it.
 """
 
 from __future__ import annotations
@@ -153,19 +153,19 @@ class ThreadState:
     @property
     def states(self) -> dict[str, Json]:
         """The states that context providers store in the thread, by their ids."""
-        return {provider: deepcopy(found.state) for provider, found in self.context.states.items()}
+        return {provider: deepcopy(recorded.state) for provider, recorded in self.context.states.items()}
 
 
 def evolve(state: ThreadState, event: Event) -> ThreadState:
-    """The state after one more event of the lineage. This is the definition; HistoryBuilder is the fast form."""
+    """The state after one more event of the lineage. This is the definition; StateBuilder computes the same faster."""
     messages, context = state.messages, state.context
     if event.type in CONTEXT_STATE_EVENTS:
         context = next_context_state(context, event)
     past = (*state.past, (state.messages, state.context))
     if isinstance(event.data, HistoryRewound):
-        target = min(event.data.to, state.version)  # no append stores a later target; a forged one must not loop
-        messages, then = past[target]
-        context = context._replace(states=then.states, reductions=then.reductions, completed=then.completed)
+        target = min(event.data.to, state.version)  # only a forged event has a later target
+        messages, earlier = past[target]
+        context = context._replace(states=earlier.states, reductions=earlier.reductions, completed=earlier.completed)
     elif (item := as_message(event)) is not None:
         messages = (*messages, item)
     return ThreadState(advance(state.control, event), messages, context, past)
@@ -191,9 +191,9 @@ def new_messages(history: Sequence[HistoryMessage]) -> list[HistoryMessage]:
 
 
 def unshared(event: Event) -> Event | None:
-    """A newly written event as a reader would get it, without objects that its writer could still change.
+    """A newly written event that shares no object which its writer could still change.
 
-    None if it must be read from the store instead.
+    None if the event must be read from the store instead.
     """
     if not isinstance(event.data, MessageAppended):
         return event
@@ -223,7 +223,7 @@ class HistoryBuilder:
 
     @property
     def weight(self) -> int:
-        """Its size in memory, in messages of usual length."""
+        """Its size in memory, measured in messages of usual length."""
         return len(self._messages) + self._context.weight
 
     def add(self, events: Iterable[Event]) -> None:
@@ -245,26 +245,26 @@ class HistoryBuilder:
     def history(self, at: int | None = None) -> History:
         """The messages on the path at version ``at``, by default the newest."""
         version = self.version if at is None else at
-        found: list[HistoryMessage] = []
+        messages: list[HistoryMessage] = []
         path = spans(self._rewinds, version)
         for first, last in path:
-            found += self._messages[bisect_left(self._versions, first) : bisect_right(self._versions, last)]
-        return History(self.thread_id, version, tuple(found), self._context.at(path))
+            messages += self._messages[bisect_left(self._versions, first) : bisect_right(self._versions, last)]
+        return History(self.thread_id, version, tuple(messages), self._context.at(path))
 
 
 class StateBuilder:
-    """The state after each event of a lineage: the fast form of folding ``evolve``."""
+    """The state after each event of a lineage, computed faster than by ``evolve``."""
 
     def __init__(self) -> None:
         self._control = Control()
         self._builder = HistoryBuilder("")
 
     def add(self, event: Event) -> ThreadState:
-        """Add the next event; returns the state after it."""
+        """Add the next event. Returns the state after it."""
         self._control = advance(self._control, event)
         self._builder.add((event,))
-        found = self._builder.history()
-        return ThreadState(detached(self._control), found.messages, found.context)
+        history = self._builder.history()
+        return ThreadState(detached(self._control), history.messages, history.context)
 
 
 def spans(rewinds: Mapping[int, int], at: int) -> list[tuple[int, int]]:
@@ -272,24 +272,24 @@ def spans(rewinds: Mapping[int, int], at: int) -> list[tuple[int, int]]:
 
     ``rewinds`` maps the version of each ``history-rewound`` event of the lineage to its target.
     """
-    jumps = sorted(rewinds)
-    found: list[tuple[int, int]] = []
+    rewind_versions = sorted(rewinds)
+    path: list[tuple[int, int]] = []
     last = at
     while last > 0:
-        index = bisect_right(jumps, last) - 1
+        index = bisect_right(rewind_versions, last) - 1
         if index < 0:
-            found.append((1, last))
+            path.append((1, last))
             break
-        jump = jumps[index]
-        found.append((jump, last))
-        last = min(rewinds[jump], jump - 1)  # ends even with a target ahead, which no append makes
-    found.reverse()
-    return found
+        first = rewind_versions[index]
+        path.append((first, last))
+        last = min(rewinds[first], first - 1)  # only a forged event has a later target
+    path.reverse()
+    return path
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A version of a thread: its event, and the thread after it.
+    """One step of a replay: a version of a thread, with its event and the state after it.
 
     ``control`` is the control at this version, ``head`` the one at the newest version. ``messages`` are the last ones
     on the path, oldest first. ``taken`` are the last messages that the event removed from the path; only a rewind
@@ -326,7 +326,7 @@ class Step:
 class Walk:
     """A walk along the path, backwards from a version, one page of the lineage at a time.
 
-    ``at`` is the current version: the next page must end there. It is 0 if there are no messages before it.
+    ``at`` is the current version, where the next page must end. It is 0 if there are no earlier messages.
     """
 
     def __init__(self, at: int) -> None:
@@ -335,9 +335,9 @@ class Walk:
 
     def back(self, page: Iterable[Event], after: int) -> None:
         """Walk over the events with ``after`` < version ≤ ``at``, newest first."""
-        there = {event.version: event for event in page}
+        by_version = {event.version: event for event in page}
         while self.at > after:
-            event = there.get(self.at)
+            event = by_version.get(self.at)
             self.at -= 1
             if event is None:  # a removed row is skipped, as in a history
                 continue
@@ -359,5 +359,5 @@ class Walk:
 
 def removed_messages(before: Iterable[HistoryMessage], path: Walk) -> tuple[HistoryMessage, ...]:
     """The messages before a rewind that are not on the path after it; the walk must reach back that far."""
-    kept = {item.version for item in path.messages}
-    return tuple(item for item in before if item.version not in kept)
+    remaining = {item.version for item in path.messages}
+    return tuple(item for item in before if item.version not in remaining)

@@ -1,4 +1,4 @@
-"""History stores: copies of a thread's messages that an application keeps elsewhere, and how the log feeds them."""
+"""History stores: copies of a thread's messages that an application stores elsewhere, and how the log feeds them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 
 from clew.domain.context.events import HistoryReduced
@@ -44,9 +45,9 @@ class StoredMessage(NamedTuple):
 
 
 class StoreContext(NamedTuple):
-    """The thread that a store is made for.
+    """The thread that a store is created for.
 
-    ``state`` is the last one that this thread's store serialized, None if there is none yet.
+    ``state`` is the last state that this thread's store serialized, None if there is none yet.
     """
 
     tenant: str
@@ -58,20 +59,20 @@ class StoreContext(NamedTuple):
 class HistoryStore(ABC):
     """A copy of the messages of one thread. The log feeds it, and repeats messages that it lost.
 
-    A store that is down, slow or empty costs nothing: the log has every message, and the run continues. A message that
-    is redacted later is no longer shown to a model, but the operator of the store must delete it there.
+    A store that is down, slow or empty loses nothing: the log has every message, and the run continues. A message that
+    is redacted later is no longer sent to a model, but the operator of the store must delete it there.
     """
 
     @abstractmethod
     async def add_messages(self, messages: Sequence[StoredMessage]) -> None:
-        """Add messages in order. Skip a message whose id is already stored: it may come twice."""
+        """Add messages in order. Skip a message whose id is already stored, because a message may come twice."""
 
     @abstractmethod
     async def list_messages(self) -> Sequence[StoredMessage]:
         """The messages, oldest first; a bounded store may have dropped the oldest."""
 
     async def serialize(self, **options: Any) -> Any:
-        """The state that finds this store again in another process, as JSON without secrets; None for no state.
+        """The state by which another process finds this store, as JSON without secrets; None for no state.
 
         Two threads of a tenant with equal states raise HistoryStoreSharedError.
         """
@@ -79,12 +80,12 @@ class HistoryStore(ABC):
         return None
 
     async def update_from_state(self, state: Any, **options: Any) -> None:
-        """Become the store that serialized this state."""
+        """Use the same storage as the store that serialized this state."""
         del state, options
 
 
 StoreFactory: TypeAlias = Callable[[StoreContext], HistoryStore | Awaitable[HistoryStore]]
-"""Makes the store of a thread. It is called once per process for each local thread."""
+"""Creates the store of a thread. It is called once per process for each local thread."""
 
 
 def claim_stream(tenant: str, provider: str, state: Json) -> str:
@@ -101,17 +102,17 @@ def as_stored(messages: Iterable[HistoryMessage]) -> list[StoredMessage]:
 def to_feed(path: Sequence[HistoryMessage], listed: Iterable[str]) -> list[StoredMessage]:
     """The messages to feed to a store that lists these ids: all after the newest of them on the path.
 
-    A bounded store drops older messages on purpose. A store that lists nothing of the path gets all of it.
+    A bounded store drops older messages on purpose. A store that lists no message of the path gets all of them.
     """
-    held = set(listed)
-    given = next((place for place in range(len(path), 0, -1) if path[place - 1].event_id in held), 0)
-    return as_stored(path[given:])
+    stored = set(listed)
+    newest = next((place for place in range(len(path), 0, -1) if path[place - 1].event_id in stored), 0)
+    return as_stored(path[newest:])
 
 
 def counted(path: Sequence[HistoryMessage], listed: Iterable[str]) -> tuple[str, ...]:
     """The listed ids that are on the path, each once, in the order of the path."""
-    held = set(listed)
-    return tuple(each.event_id for each in path if each.event_id in held)
+    stored = set(listed)
+    return tuple(each.event_id for each in path if each.event_id in stored)
 
 
 def ids_of(listing: object) -> list[str]:
@@ -128,30 +129,26 @@ def ids_of(listing: object) -> list[str]:
 
 
 def as_reduction(path: Sequence[HistoryMessage], listed: Iterable[str] | None, agent: str, upto: int) -> HistoryReduced:
-    """The reduction that leaves out of an agent's requests what a store does not list.
+    """The reduction that leaves messages which a store does not list out of an agent's requests.
 
     With None, for a store that cannot be read, nothing is left out.
     """
-    held = {each.event_id for each in path} if listed is None else set(listed)
+    stored = {each.event_id for each in path} if listed is None else set(listed)
     spans: list[tuple[int, int]] = []
-    going = False
-    for each in path:
-        out = each.event_id not in held
-        if out and going:
-            spans[-1] = (spans[-1][0], each.version)
-        elif out:
-            spans.append((each.version, each.version))
-        going = out
+    for left_out, messages in groupby(path, lambda each: each.event_id not in stored):
+        versions = [each.version for each in messages]
+        if left_out:
+            spans.append((versions[0], versions[-1]))
     return HistoryReduced(agent=agent, reducer=HISTORY_STORE, upto=upto, left_out=tuple(spans))
 
 
 def is_key(state: Json) -> bool:
-    """Whether a state locates a thread in a store; an empty state does not."""
+    """Whether a state identifies a thread in a store; an empty state does not."""
     return state is not None and state not in ("", [], {})
 
 
 class _Groups:
-    """The groups of a list that grows at its end and is cut at its front.
+    """The groups of a list of messages that grows at its end and is cut at its front.
 
     A group begins with a message and ends with the last result of its calls. A result without a call belongs to the
     group before it. ``first`` is the place of the first remaining message.
@@ -185,7 +182,7 @@ class _Groups:
             waiting.append([place, 1])
 
     def _answer(self, place: int, call_id: str) -> None:
-        """Pair as the model view does: with the newest message that has an open call of that id."""
+        """Pair as the model view does: with the newest message that has an open call with this id."""
         waiting = self._open.get(call_id)
         if not waiting or waiting[-1][0] < self.first:
             self._orphan(place)
@@ -207,8 +204,8 @@ class _Groups:
 def kept_from(messages: Sequence[Message], most: int | None) -> int:
     """The place of the first message to keep in a store of at most ``most`` messages; 0 for no limit.
 
-    Messages are counted one by one, so the result does not depend on how many arrive at once, or on earlier cuts. The
-    kept messages never begin with a result. A group larger than ``most`` is removed.
+    The result depends only on the messages, not on how many arrive at once or on earlier cuts. The kept messages never
+    begin with a result. A group larger than ``most`` is removed.
     """
     if most is None:
         return 0

@@ -1,4 +1,4 @@
-"""User data: plain JSON that is read back equal to what was written."""
+"""User data: plain JSON that is read back exactly as it was written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     Json: TypeAlias = JsonValue
 else:
-    Json = Any  # check_json checks it once, before it is stored, and not on every read
+    Json = Any  # check_json checks it once, before it is stored, not on every read
 
 MAX_DEPTH = 100
 """Levels of lists and objects in one value; parsers give up at about 200."""
@@ -23,22 +23,26 @@ MAX_BITS = 14_000
 MAX_BYTES = 16 * 1024 * 1024
 """Bytes of one stored event, including all values in it."""
 
-_SHOWN = 80
-
 JsonObject: TypeAlias = dict[str, Json]
 
 
-def check_json(value: object, where: str) -> None:
-    """Raise InvalidContentError, which names the place, unless ``value`` is plain JSON that can be read back equal.
+def one_line(text: str, most: int) -> str:
+    """The text in at most ``most`` printable characters. Names and places may be long and contain any character."""
+    line = text if len(text) <= most else text[: most - 1] + "…"
+    return line if line.isprintable() else "".join(each if each.isprintable() else "?" for each in line)
 
-    Plain means: None, bool, int, float, str, list, dict with string keys, and no subclass of them; finite numbers;
-    text without lone surrogates; at most 100 levels deep.
+
+def check_json(value: object, where: str) -> None:
+    """Raise InvalidContentError, which names the place, unless ``value`` is plain JSON that is read back unchanged.
+
+    Plain JSON is: None, bool, int, float, str, list and dict with string keys, but none of their subclasses; finite
+    numbers; text without lone surrogates; at most 100 levels.
     """
     try:
         _check(value, 1)
-    except _NotJsonError as found:
-        place = where + "".join(reversed(found.steps))
-        raise InvalidContentError(f"{_short(place)}: {found}") from None
+    except _NotJsonError as error:
+        place = where + "".join(reversed(error.steps))
+        raise InvalidContentError(f"{one_line(place, 80)}: {error}") from None
 
 
 def check_text(value: str, where: str) -> None:
@@ -93,8 +97,8 @@ def _check_list(value: list[object], depth: int) -> None:
     try:
         for index, item in enumerate(value):  # noqa: B007  # used when the item is refused
             _check(item, depth + 1)
-    except _NotJsonError as found:
-        found.steps.append(f"[{index}]")
+    except _NotJsonError as error:
+        error.steps.append(f"[{index}]")
         raise
 
 
@@ -108,8 +112,8 @@ def _check_dict(value: dict[str, object], depth: int) -> None:
             if not key.isascii():
                 _check_unicode(key, "the key has ")
             _check(item, depth + 1)
-    except _NotJsonError as found:
-        found.steps.append(f".{key}")
+    except _NotJsonError as error:
+        error.steps.append(f".{key}")
         raise
 
 
@@ -118,9 +122,3 @@ def _check_unicode(text: str, what: str = "") -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise _NotJsonError(f"{what}a lone surrogate at character {error.start} is not valid Unicode.") from None
-
-
-def _short(where: str) -> str:
-    """A path in one short line: keys may be long and contain any character."""
-    shown = where if len(where) <= _SHOWN else where[: _SHOWN - 1] + "…"
-    return shown if shown.isprintable() else "".join(each if each.isprintable() else "?" for each in shown)

@@ -1,4 +1,4 @@
-"""Messages and their contents, and the base class of these and all other values of the domain."""
+"""Messages and their contents, and the base class of all values of the domain."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from clew.domain.errors import InvalidContentError
 from clew.domain.json_values import Json, JsonObject, check_json, check_text
 
 is_none = partial(is_, None)
-"""Whether a field is None, for ``exclude_if``. It is called for every value that is written, so it runs in C."""
+"""Whether a field is None, for ``exclude_if``. It is called for each value that is written, and runs in C for speed."""
 
 
 class Value(BaseModel):
     """A frozen value. Invalid fields raise InvalidContentError."""
 
-    # NaN is written as NaN, so that it can be found and refused: pydantic would write null instead.
+    # NaN is written as NaN, so that it can be detected and refused: by default, pydantic writes null.
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
     if not TYPE_CHECKING:  # type checkers see the fields, not this signature
@@ -31,7 +31,7 @@ class Value(BaseModel):
             except ValidationError as error:
                 raise InvalidContentError(explain(type(self).__name__, error) + self._advice(fields)) from None
 
-        # Only direct calls come through here: bulk reads are validated without a Python call per value.
+        # Only direct calls use this method: bulk reads are validated without a Python call per value.
         __init__.__pydantic_base_init__ = True
 
     @classmethod
@@ -42,7 +42,7 @@ class Value(BaseModel):
 
 
 def explain(name: str, error: ValidationError) -> str:
-    """One line for a validation error: the place and what is expected, but never the input, which may be private."""
+    """One line for a validation error: the place and what is expected. The input may be private and is left out."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     more = error.error_count() - 1
@@ -67,7 +67,7 @@ class Text(Value):
 
 
 class Reasoning(Value):
-    """The reasoning of a model before its answer. ``data`` is the provider's own item, which is sent back unchanged."""
+    """The reasoning of a model before its answer. ``data`` is the provider's own item and is sent back unchanged."""
 
     type: Literal["reasoning"] = "reasoning"
     text: str
@@ -197,7 +197,7 @@ class Message(Value):
 
 
 def only_text(message: Message) -> str | None:
-    """The text of a message with one text content and nothing else, as most are; None for any other."""
+    """The text of a message whose only content is one text, as in most messages; None for any other message."""
     contents = message.contents
     if len(contents) == 1:
         content = contents[0]

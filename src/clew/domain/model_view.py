@@ -1,7 +1,7 @@
-"""The model view: the messages that a model is sent, with every call followed by its result.
+"""The model view: the messages that are sent to a model. Every call in it is followed by its result.
 
-Providers refuse a call without its result and a result without its call. Crashes, forks, rewinds and redactions leave
-both in real logs. The log stays as it is; the view is repaired and lists the repairs.
+Providers refuse a call without its result, and a result without its call. Crashes, forks, rewinds and redactions leave
+both in real logs. The log does not change; the view repairs them and lists the repairs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from clew.domain.history import HistoryMessage
 
 NO_RESULT = "No result was recorded for this call."
-"""The result that a model gets for a call without a result on the path."""
+"""The result that is sent to a model for a call without a result on the path."""
 
 RepairReason: TypeAlias = Literal["result-missing", "result-moved", "result-without-call", "redacted"]
 
@@ -46,21 +46,21 @@ class ModelView:
 
 @dataclass(slots=True)
 class _Call:
-    """A call, its number in its message, and its result if it was found."""
+    """A call, its number in its message, and its result if there is one."""
 
     version: int
     number: int
     call: FunctionCall
     result: FunctionResult | None = None
-    said: Message | None = None
-    said_at: int = 0
+    result_message: Message | None = None
+    result_version: int = 0
 
 
 class _Pairing:
     """Matches results with calls, message by message."""
 
     def __init__(self) -> None:
-        self.asked: dict[int, list[_Call]] = {}
+        self.calls: dict[int, list[_Call]] = {}
         self.repairs: list[Repair] = []
         self._open: dict[str, list[list[_Call]]] = {}
         self._caller: int | None = None
@@ -81,31 +81,31 @@ class _Pairing:
                 self._answer(version, message, content)
             elif isinstance(content, FunctionCall):
                 self._ask(version, content)
-        if version in self.asked:
+        if version in self.calls:
             self._caller, self._answered = version, -1
         return True
 
     def _ask(self, version: int, call: FunctionCall) -> None:
-        calls = self.asked.setdefault(version, [])
-        asked = _Call(version, len(calls), call)
-        calls.append(asked)
+        calls = self.calls.setdefault(version, [])
+        pending = _Call(version, len(calls), call)
+        calls.append(pending)
         waiting = self._open.setdefault(call.call_id, [])
         if waiting and waiting[-1][0].version == version:
-            waiting[-1].append(asked)
+            waiting[-1].append(pending)
         else:
-            waiting.append([asked])
+            waiting.append([pending])
 
     def _answer(self, version: int, message: Message, result: FunctionResult) -> None:
         waiting = self._open.get(result.call_id)
         if not waiting:
             self.repairs.append(Repair(version, "result-without-call", result.call_id))
             return
-        asked = waiting[-1].pop(0)
+        call = waiting[-1].pop(0)
         if not waiting[-1]:
             waiting.pop()
-        asked.result, asked.said, asked.said_at = result, message, version
-        if asked.version == self._caller and asked.number > self._answered:
-            self._answered = asked.number
+        call.result, call.result_message, call.result_version = result, message, version
+        if call.version == self._caller and call.number > self._answered:
+            self._answered = call.number
         else:
             self.repairs.append(Repair(version, "result-moved", result.call_id))
 
@@ -113,12 +113,11 @@ class _Pairing:
 def model_view(history: Iterable[HistoryMessage]) -> ModelView:
     """The view of a history.
 
-    Results follow the message with their calls, in the order of the calls. A call without a result gets one that says
-    so. Results without a call and redacted messages are left out. Call ids repeat within a conversation: a result
-    belongs to the first open call with its id in the newest message that has one. Without repairs the view equals the
-    history.
+    Results follow the message with their calls, in the order of the calls. A call without a result gets NO_RESULT.
+    Results without a call and redacted messages are left out. Call ids repeat within a conversation: a result belongs
+    to the first open call with its id in the newest message that has one. Without repairs the view equals the history.
     """
-    messages = [(said.version, said.message) for said in history]
+    messages = [(each.version, each.message) for each in history]
     if _is_plain(messages):
         versions, contents = zip(*messages, strict=True) if messages else ((), ())
         return ModelView(contents, (), versions)
@@ -140,7 +139,7 @@ def model_view(history: Iterable[HistoryMessage]) -> ModelView:
 
 
 def _is_plain(messages: Sequence[tuple[int, Message | None]]) -> bool:
-    """Whether every message is a single text: then there are no calls to pair with results."""
+    """Whether every message is a single text. Then there are no calls to pair with results."""
     for _, message in messages:
         if message is None or len(message.contents) != 1 or not isinstance(message.contents[0], Text):
             return False
@@ -148,26 +147,26 @@ def _is_plain(messages: Sequence[tuple[int, Message | None]]) -> bool:
 
 
 def _results(pairing: _Pairing, caller: int) -> list[tuple[int, Message]]:
-    """The results after a message with calls; parallel results that came in one message stay in one."""
-    found: list[tuple[int, Message, tuple[FunctionResult, ...]]] = []
+    """The results after a message with calls. Parallel results that arrived in one message stay in one message."""
+    groups: list[tuple[int, Message, tuple[FunctionResult, ...]]] = []
     last = 0
-    for asked in pairing.asked.get(caller, ()):
-        if asked.result is None or asked.said is None:
-            pairing.repairs.append(Repair(caller, "result-missing", asked.call.call_id))
-            stated = Message.tool(asked.call.call_id, NO_RESULT, name=asked.call.name)
-            found.append((caller, stated, stated.results))
-        elif asked.said_at == last:
-            found[-1] = (last, asked.said, (*found[-1][2], asked.result))
+    for call in pairing.calls.get(caller, ()):
+        if call.result is None or call.result_message is None:
+            pairing.repairs.append(Repair(caller, "result-missing", call.call.call_id))
+            added = Message.tool(call.call.call_id, NO_RESULT, name=call.call.name)
+            groups.append((caller, added, added.results))
+        elif call.result_version == last:
+            groups[-1] = (last, call.result_message, (*groups[-1][2], call.result))
         else:
-            found.append((asked.said_at, asked.said, (asked.result,)))
-        last = asked.said_at
-    return [(version, _with_contents(message, results)) for version, message, results in found]
+            groups.append((call.result_version, call.result_message, (call.result,)))
+        last = call.result_version
+    return [(version, _with_contents(message, results)) for version, message, results in groups]
 
 
 def _with_contents(message: Message, contents: tuple[Content, ...]) -> Message:
     """The message with some of its contents.
 
-    The source describes the whole message, so a part has none. Results from among other contents get the role tool.
+    The source describes the whole message, so a part has none. Results from among other contents get the role ``tool``.
     """
     if contents == message.contents:
         return message

@@ -11,13 +11,14 @@ from typing import Any, Literal, NamedTuple, Protocol
 from clew.domain.decider_state import Control
 from clew.domain.events import Event
 from clew.domain.projection import Recorded, Unreadable
+from clew.domain.streams import digest, link
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 """An empty mapping of any type."""
 
 
 class StreamInfo(NamedTuple):
-    """A stream as the store knows it; ``key`` grows in the order of creation."""
+    """A stream in the store; ``key`` grows in the order of creation."""
 
     key: int
     name: str
@@ -38,10 +39,19 @@ class Row(NamedTuple):
     digest: bytes | None
     """None; for a shredded row the SHA-256 of the original bytes."""
 
+    @property
+    def content_digest(self) -> bytes:
+        """The SHA-256 of the original bytes, whether they were shredded or not."""
+        return digest(self.state) if self.digest is None else self.digest
+
+    def follows(self, previous: bytes) -> bool:
+        """Whether its hash is right for its content and the hash before it."""
+        return self.hash == link(previous, self.stream, self.version, self.type, self.content_digest)
+
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Where a new stream leaves its parent."""
+    """The fork point of a new stream: its parent, and the last version that it shares with it."""
 
     parent: str
     cut: int
@@ -54,13 +64,13 @@ class Shred:
     stream: str
     version: int
     digest: bytes
-    """The SHA-256 of the bytes to shred. Another digest there is a conflict."""
+    """The SHA-256 of the bytes to shred. Another digest in the store is a conflict."""
     stub: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """An idempotency key. The store keeps a salted digest of ``content``, which is what was appended with the key."""
+    """An idempotency key. The store keeps a salted digest of ``content``, the content of the append with the key."""
 
     stream: str
     key: str
@@ -118,12 +128,12 @@ class Appended(NamedTuple):
 
 
 class Write(NamedTuple):
-    """Everything that one append writes: all of it or nothing.
+    """The content of one append, which is written as a whole or not at all.
 
-    ``previous`` maps a stream to the hash of the event that the append was decided on. Another hash there, or no event,
-    is a conflict, even if the versions fit. For a new stream it is the hash that its first event is linked to.
+    ``previous`` maps a stream to the hash of the event that the append was decided on. Another hash in the store, or no
+    event, is a conflict, even if the versions fit. For a new stream it is the hash to which its first event is linked.
     ``controls`` are snapshots with their streams, one for each snapshot version that the append passes, without heads.
-    ``blobs`` that exist are not changed. ``claims`` and ``drafts`` are outside the chain and may come without events.
+    ``blobs`` that exist are not changed. ``claims`` and ``drafts`` are outside the chain and need no events.
     """
 
     events: Sequence[Event]
@@ -138,10 +148,10 @@ class Write(NamedTuple):
 
 
 class Restore(NamedTuple):
-    """Rows of another store that one append writes unchanged: all of them or none. Their positions are new.
+    """Rows of another store that one append writes unchanged, all of them or none. They get new positions.
 
-    The caller has checked every hash against the row before it. ``previous`` maps a stream to the hash that the first
-    of its rows here is linked to. ``controls`` are snapshots with their streams.
+    The caller has checked every hash against the row before it. ``previous`` maps a stream to the hash to which the
+    first of these rows is linked. ``controls`` are snapshots with their streams.
     """
 
     rows: Sequence[Row]
@@ -166,7 +176,7 @@ class Cut(NamedTuple):
 
 
 class Redactable(NamedTuple):
-    """What is needed to shred a row: the digest of its bytes, and the stub that replaces them."""
+    """The data to shred a row: the digest of its bytes, and the stub that replaces them."""
 
     digest: bytes
     stub: bytes
@@ -189,18 +199,18 @@ class IntegrityFault(NamedTuple):
 
 
 class LogWriter(Protocol):
-    """Write events. An append is stored as a whole or not at all; once its future has a result it survives a crash."""
+    """Write events. An append is stored as a whole or not at all. When its future has a result, it survives a crash."""
 
     def submit(self, write: Write) -> Submitted:
-        """Pass an append to the writer. The outcome can be cancelled until the writer has started with it.
+        """Pass an append to the writer. The outcome can be cancelled until the writer starts with it.
 
-        The outcome fails with ConflictError, IdempotencyKeyReusedError, ClosedError or StoreUnavailableError; then
-        nothing of it is stored. Raises InvalidContentError at once for an event of more than 16 MiB.
+        If the outcome fails with ConflictError, IdempotencyKeyReusedError, ClosedError or StoreUnavailableError,
+        nothing is stored. Raises InvalidContentError at once for an event of more than 16 MiB.
         """
         ...
 
     def restore(self, restore: Restore) -> Future[Appended]:
-        """Pass rows of another store to the writer; fails as an append does."""
+        """Pass rows of another store to the writer. It can fail in the same ways as an append."""
         ...
 
     def repeated(self, key: Key) -> Appended | None:
@@ -209,7 +219,7 @@ class LogWriter(Protocol):
 
 
 class ThreadReader(Protocol):
-    """Read one stream. A read sees every append whose outcome was known when the read began."""
+    """Read one stream. A read sees all appends whose outcomes were known when it began."""
 
     def control(self, stream: str, upto: int | None = None) -> Control:
         """The control of a thread at a version, from the newest snapshot and the events after it."""
@@ -244,23 +254,23 @@ class ThreadReader(Protocol):
         ...
 
     def redactable(self, stream: str, version: int) -> Redactable | None:
-        """What is needed to shred one of the stream's own rows, None when it is already shredded."""
+        """The data to shred one of the stream's own rows, None if it is already shredded."""
         ...
 
     def verify(self, *streams: str) -> Verdict:
-        """Recompute the chains of streams and their ancestors, each once; of the whole store if none is named."""
+        """Recompute the chains of streams and their ancestors, each once. Without names, of the whole store."""
         ...
 
 
 class EventOrder(Protocol):
-    """Read all streams in one order. A position is unique, and no event appears later below one that was read."""
+    """Read all streams in one order. Positions are unique, and new events always have higher positions."""
 
     def events_after(self, position: int, limit: int, prefix: str) -> list[Event]:
         """Events in position order, ``after`` < position, of streams whose name begins with ``prefix``."""
         ...
 
     def rows_after(self, position: int, limit: int, prefix: str) -> list[Row]:
-        """The rows of such events as they are stored."""
+        """The stored rows of the same events."""
         ...
 
     def recorded_after(self, position: int, limit: int) -> Sequence[Recorded | Unreadable]:
@@ -272,7 +282,7 @@ class EventOrder(Protocol):
         ...
 
     def recorded_at(self, positions: Sequence[int]) -> list[Recorded | Unreadable]:
-        """The events at these positions as projections see them, in position order, without those that do not exist."""
+        """The existing events at these positions as projections see them, in position order."""
         ...
 
     def last_position(self) -> int:
@@ -288,22 +298,22 @@ class EventOrder(Protocol):
         ...
 
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call ``wake`` after every commit, of this process or another. Returns the function that ends it."""
+        """Call ``wake`` after every commit of any process. Returns the function that stops it."""
         ...
 
     def may_fill(self) -> bool:
-        """Whether projections can be filled from this log.
+        """Whether projections can be built from this log.
 
-        Not on a standby, which only reads, and not where only one tenant's events are visible.
+        It is false on a standby, which only reads, and where only one tenant's events are visible.
         """
         ...
 
     def is_bound(self) -> bool:
-        """Whether only one tenant's events are visible. Then no projection is filled from this log."""
+        """Whether only one tenant's events are visible. Then no projection is built from this log."""
         ...
 
     def is_served(self) -> bool:
-        """Whether a server executes the reads, so that this process can do something else meanwhile."""
+        """Whether a server executes the reads, so that this process can work on something else meanwhile."""
         ...
 
 
@@ -323,7 +333,7 @@ class SideReader(Protocol):
         ...
 
     def shredded(self) -> int:
-        """How many rows were ever shredded. Caches of decoded events are valid until this number changes."""
+        """How many rows have been shredded so far. Caches of decoded events are valid until this number changes."""
         ...
 
 
@@ -331,5 +341,5 @@ class EventLog(LogWriter, ThreadReader, EventOrder, SideReader, Protocol):
     """An append-only log of events in streams that fork."""
 
     def close(self) -> None:
-        """Write what was submitted, then release everything. Later calls raise ClosedError."""
+        """Write all submitted appends, then release all resources. Later calls raise ClosedError."""
         ...

@@ -1,7 +1,7 @@
 """Search of messages: the text that is indexed, search terms (words, "phrases", beginnings* and -exceptions), snippets.
 
-Words are separated as FTS5's tokenizer ``unicode61`` does it: words consist of letters and digits; case and accents on
-Latin letters do not matter. See https://sqlite.org/fts5.html, "Unicode61 Tokenizer".
+Words are separated as by FTS5's tokenizer ``unicode61``: they consist of letters and digits. Case does not matter, nor
+do accents on Latin letters. See https://sqlite.org/fts5.html, "Unicode61 Tokenizer".
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from clew.domain.errors import InvalidSearchError
 from clew.domain.projection import Words
 
 SNIPPET = 160
-"""The most characters of a text that a hit shows, except for a longer phrase."""
+"""The most characters of a snippet, unless a phrase is longer."""
 
 _BEFORE = 40
-"""Characters before the first found word."""
+"""Characters before the first matching word."""
 
 _ACCENTS = "\u0300-\u0304\u0306-\u030c\u030f\u0311\u031b\u0323-\u0328\u032d\u032e\u0330\u0331"
 """Combining characters that belong to the letter before them; all others separate words."""
 
 _WORD = re.compile(rf"[^\W_](?:[^\W_]|[{_ACCENTS}])*")
-_ASCII_WORDS = bytes(ord(chr(code).lower()) if code < 128 and chr(code).isalnum() else 32 for code in range(256))  # noqa: PLR2004 - those of ASCII
+_ASCII_WORDS = bytes(ord(chr(code).lower()) if chr(code).isalnum() else 32 for code in range(128)).ljust(256)
 _on_one_line = partial(re.compile(r"\s+").sub, " ")
 _NO_WORD = re.compile(rf"[^\w{_ACCENTS}]+")
 _TERM = re.compile(r'(?P<without>-?)(?:"(?P<phrase>[^"]*)"?|(?P<word>[^\s"]+))')
@@ -51,16 +51,16 @@ class Token(NamedTuple):
 
 
 def parse(text: str) -> Words:
-    """The terms of a search: all words, "phrases" and beginnings*, and none of the -exceptions.
+    """The terms of a search. A text must have all words, "phrases" and beginnings*, and none of the -exceptions.
 
-    Terms are only searched for, never executed. Raises InvalidSearchError without terms, or with exceptions only.
+    Terms are only searched for, never executed. Raises InvalidSearchError if there are no terms, or only exceptions.
     """
     phrases: list[str] = []
     beginnings: list[str] = []
     without: list[str] = []
     for term in _TERM.finditer(text):
         text_of_term = term["phrase"] if term["word"] is None else term["word"]
-        # Only its words: separators do not matter, and the index ignores all other characters.
+        # Only the words of the term count. The index ignores all other characters.
         words = " ".join(_WORD.findall(text_of_term))
         if not words:
             continue
@@ -71,14 +71,14 @@ def parse(text: str) -> Words:
         else:
             phrases.append(words)
     if not phrases and not beginnings:
-        what = "only exceptions" if without else "no word"
-        raise InvalidSearchError(f'{text!r} holds {what}. Give a word, a "phrase", or a beginning* of a word.')
+        problem = "has only exceptions" if without else "has no word"
+        raise InvalidSearchError(f'{text!r} {problem}. Give a word, a "phrase", or a beginning* of a word.')
     return Words(tuple(phrases), tuple(beginnings), tuple(without))
 
 
 def tokens(text: str) -> Iterator[Token]:
     """The words of a text, in order."""
-    return (Token(*found.span(), folded(found[0])) for found in _WORD.finditer(text))
+    return (Token(*match.span(), folded(match[0])) for match in _WORD.finditer(text))
 
 
 def compared(text: str) -> list[str]:
@@ -94,9 +94,9 @@ def folded(word: str) -> str:
 
 
 def only_words(text: str) -> str:
-    """The text with a space for everything outside words.
+    """The text with a space in place of all characters outside words.
 
-    An index with an older Unicode treats a newer character as a letter, and "great\N{THINKING FACE}" for one word.
+    An index with an older Unicode treats a newer character as a letter, and "great\N{THINKING FACE}" as one word.
     """
     return text if text.isascii() else _NO_WORD.sub(" ", text)
 
@@ -148,23 +148,23 @@ def _strings(value: Any) -> Iterator[str]:
 
 def places(text: str, words: Words) -> Iterator[tuple[int, int]]:
     """The places of the search terms in a text: starts and ends, in order and without overlap."""
-    wanted = [(each, False) for each in map(compared, words.phrases) if each]
+    terms = [(each, False) for each in map(compared, words.phrases) if each]
     if words.beginnings:
-        wanted += [(each, True) for each in map(compared, words.beginnings) if each]
-    first_words = tuple([each[0] for each, _ in wanted])
-    there = compared(text)
+        terms += [(each, True) for each in map(compared, words.beginnings) if each]
+    first_words = tuple([term[0] for term, _ in terms])
+    text_words = compared(text)
     matches, after = _WORD.finditer(text), 0
-    for number, word in enumerate(there):
+    for number, word in enumerate(text_words):
         if number < after or not word.startswith(first_words):
             continue
         longest = 0
-        for each, open_ in wanted:
-            if len(each) > longest and _stands_at(there, number, each, open_):
-                longest = len(each)
+        for term, is_beginning in terms:
+            if len(term) > longest and _matches(text_words[number : number + len(term)], term, beginning=is_beginning):
+                longest = len(term)
         if longest:
-            found = list(islice(matches, number - after, number - after + longest))
+            matching = list(islice(matches, number - after, number - after + longest))
             after = number + longest
-            yield found[0].start(), found[-1].end()
+            yield matching[0].start(), matching[-1].end()
 
 
 def snippet(text: str, words: Words) -> Snippet:
@@ -199,11 +199,10 @@ def _boundary(text: str, start: int, first: int) -> int:
     return first if space is None else space.end()
 
 
-def _stands_at(there: Sequence[str], number: int, wanted: Sequence[str], open_: bool) -> bool:  # noqa: FBT001 - of one use
-    found = there[number : number + len(wanted)]
-    return found == wanted or (
-        open_ and len(found) == len(wanted) and found[:-1] == wanted[:-1] and found[-1].startswith(wanted[-1])
-    )
+def _matches(found: Sequence[str], term: Sequence[str], *, beginning: bool) -> bool:
+    if found == term or not beginning or len(found) != len(term):
+        return found == term
+    return found[:-1] == term[:-1] and found[-1].startswith(term[-1])
 
 
 @lru_cache(maxsize=4_096)
@@ -212,8 +211,8 @@ def _plain(character: str) -> str:
     if unicodedata.category(character) == "Mn":
         return ""
     parts = unicodedata.normalize("NFD", character)
-    plain = parts[0] if len(parts) == 2 and parts[0].isascii() else character  # noqa: PLR2004 - letter and accent
-    same = plain.casefold()
-    if len(same) > 1:  # "ss", of a sharp s
-        same = plain.lower()
-    return same if same == character else _plain(same)
+    plain = parts[0] if len(parts[1:]) == 1 and parts[0].isascii() else character  # a letter and its accent
+    lower = plain.casefold()
+    if len(lower) > 1:  # "ss" for a sharp s
+        lower = plain.lower()
+    return lower if lower == character else _plain(lower)

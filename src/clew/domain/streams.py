@@ -64,10 +64,23 @@ def stream_prefix(tenant: str, kind: Kind, id_prefix: str = "") -> str:
 
 def parse_stream_name(name: str) -> StreamName | None:
     """The parts of a stream's name, None for a name that is not Clew's."""
-    parts = name.split("/")
-    if len(parts) != 3:  # noqa: PLR2004  # tenant, kind, id
-        return None
-    return StreamName(unquote(parts[0]), parts[1], unquote(parts[2]))
+    match name.split("/"):
+        case [tenant, kind, id_]:
+            return StreamName(unquote(tenant), kind, unquote(id_))
+        case _:
+            return None
+
+
+def stream_id(name: str) -> str:
+    """The id in a stream's name; the whole name if it is not Clew's."""
+    parts = parse_stream_name(name)
+    return name if parts is None else parts.id
+
+
+def is_thread(name: str) -> bool:
+    """Whether a stream's name is that of a thread."""
+    parts = parse_stream_name(name)
+    return parts is not None and parts.kind == "thread"
 
 
 def check_id(value: str, what: str) -> None:
@@ -86,7 +99,7 @@ def check_id(value: str, what: str) -> None:
 
 
 def check_checkpoint_name(name: str) -> None:
-    """Raise InvalidNameError for a name that could be taken for a version, a message or a time."""
+    """Raise InvalidNameError for a name that could be mistaken for a version, a message or a time."""
     check_id(name, "checkpoint name")
     if name.strip() != name or not name.isprintable():
         message = f"checkpoint name {name!r}: it begins or ends with a space, or holds a control character."
@@ -97,7 +110,7 @@ def check_checkpoint_name(name: str) -> None:
 
 
 def check_label_name(name: str) -> None:
-    """Raise InvalidNameError for a name that is longer than an index of a database may take. It may be empty."""
+    """Raise InvalidNameError for a name that is too long for a database index. An empty name is valid."""
     if len(name) > MAX_LENGTH:
         message = f"label name: {len(name)} characters, but it may have at most {MAX_LENGTH}."
         raise InvalidNameError(message)
@@ -109,13 +122,13 @@ def is_version(text: str) -> bool:
 
 
 def message_number(text: str) -> int | None:
-    """N of ``message:N``, None for anything else."""
-    found = re.fullmatch(r"message:([0-9]{1,18})", text)
-    return int(found[1]) if found else None
+    """N of ``message:N``, None for any other text."""
+    match = re.fullmatch(r"message:([0-9]{1,18})", text)
+    return int(match[1]) if match else None
 
 
 def moment(text: str) -> datetime | None:
-    """The time that ``text`` says in ISO 8601, with or without an offset; None for anything else."""
+    """The time in ``text``, which is ISO 8601 with or without an offset; None for any other text."""
     try:
         return datetime.fromisoformat(text)
     except ValueError:

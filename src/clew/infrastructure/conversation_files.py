@@ -1,7 +1,7 @@
-"""Files of conversations: JSON, JSON lines, or directories of them, recognized by their content.
+"""Files of conversations: JSON, JSON lines, or directories of these. Their content decides about the format.
 
-A file holds one JSON value (a list of messages, an object with ``messages``, or a list of such objects or lists), or
-one such conversation per line. Lines are read one by one, so a file can be of any size.
+A file has one JSON value (a list of messages, an object with ``messages``, or a list of such objects or lists), or one
+such conversation per line. Lines are read one by one, so a file can have any size.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 from clew.domain.errors import ClewError, ImportFormatError, InvalidContentError
 from clew.domain.formats.conversation_import import ImportFailure, Item, failure
-from clew.domain.json_values import MAX_DEPTH
+from clew.domain.json_values import MAX_DEPTH, one_line
 
 _SUFFIXES = (".json", ".jsonl")
 _BOM = b"\xef\xbb\xbf"
@@ -26,21 +26,20 @@ _ADVICE = "Give a JSON or JSON lines file of conversations."
 
 def find_files(paths: Iterable[str | Path]) -> list[Path]:
     """The files of the paths, sorted within a directory. Raises ImportFormatError for a path without files."""
-    found: list[Path] = []
-    for each in paths:
-        path = Path(each)
+    files: list[Path] = []
+    for path in map(Path, paths):
         try:
-            inside = _inside(path) if path.is_dir() else [path]
+            inside = _json_files(path) if path.is_dir() else [path]
             missing = not path.exists()
         except OSError as error:  # a name that is too long, or a directory without permission
-            said = f"{_shown(path)}: it cannot be accessed: {error.strerror}. Check the name and the permissions."
-            raise ImportFormatError(said) from None
+            problem = f"{_shown(path)}: it cannot be accessed: {error.strerror}. Check the name and the permissions."
+            raise ImportFormatError(problem) from None
         if missing:
             raise ImportFormatError(f"{_shown(path)}: this file or directory does not exist. Check the name.")
         if not inside:
             raise ImportFormatError(f"{_shown(path)}: the directory has no *.json or *.jsonl file. Name another.")
-        found += inside
-    return found
+        files += inside
+    return files
 
 
 def read_conversations(paths: Iterable[str | Path]) -> Iterator[Item | ImportFailure]:
@@ -72,7 +71,7 @@ def read_file(path: Path) -> Iterator[Item | ImportFailure]:
         ) from None
 
 
-def _inside(directory: Path) -> list[Path]:
+def _json_files(directory: Path) -> list[Path]:
     return sorted(path for path in directory.rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file())
 
 
@@ -84,16 +83,16 @@ def _read(path: Path, file: BinaryIO) -> Iterator[Item | ImportFailure]:
     if second is None:
         line = first[0] if path.suffix.lower() == ".jsonl" else None
         yield from _document(path, first[1], line)
-    elif _is_value(first[1]) or _is_conversation(second[1]):
+    elif _is_value(first[1]) or _parses_as_conversation(second[1]):
         yield from _items(path, chain((first, second), lines))
     else:
-        kept = [first, second, *lines]  # a document of many lines, which only parses as a whole
+        all_lines = [first, second, *lines]  # one JSON value on many lines, which is only valid as a whole
         try:
-            yield from _document(path, b"".join(text for _, text in kept), None)
+            yield from _document(path, b"".join(text for _, text in all_lines), None)
         except ImportFormatError:
             if path.suffix.lower() != ".jsonl":
                 raise
-            yield from _items(path, kept)
+            yield from _items(path, all_lines)
 
 
 def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
@@ -119,7 +118,7 @@ def _document(path: Path, text: bytes, line: int | None) -> Iterator[Item | Impo
         return
     if value == []:
         raise ImportFormatError(f"{_shown(path)}: an empty list contains no conversation. {_ADVICE}")
-    if isinstance(value, list) and any(_holds_messages(each) for each in value):
+    if isinstance(value, list) and any(map(_is_conversation, value)):
         for number, each in enumerate(value, start=1):
             yield Item(_name(path), line, each, number)
     else:
@@ -138,7 +137,7 @@ def _items(path: Path, lines: Iterable[tuple[int, bytes]]) -> Iterator[Item | Im
 
 
 def _parse(text: bytes) -> Any:
-    """The JSON value. The last of equal keys counts; integers are exact, unlike with faster parsers."""
+    """The JSON value. The last of equal keys counts. Integers are exact; faster parsers round large ones."""
     try:
         return json.loads(text.decode())
     except UnicodeDecodeError as error:
@@ -162,22 +161,21 @@ def _is_value(text: bytes) -> bool:
     return True
 
 
-def _is_conversation(text: bytes) -> bool:
+def _parses_as_conversation(text: bytes) -> bool:
     try:
-        return _holds_messages(_parse(text))
+        return _is_conversation(_parse(text))
     except ClewError:
         return False
 
 
-def _holds_messages(value: object) -> bool:
+def _is_conversation(value: object) -> bool:
     return isinstance(value, list) or (isinstance(value, dict) and "messages" in value and "role" not in value)
 
 
 def _name(path: Path) -> str:
-    """The path in valid Unicode, whatever its bytes."""
+    """The path in valid Unicode: other bytes are replaced."""
     return os.fsencode(path).decode(errors="replace")
 
 
 def _shown(path: Path) -> str:
-    name = "".join(char if char.isprintable() else "?" for char in str(path))
-    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
+    return one_line(str(path), _LONGEST_NAME)

@@ -1,7 +1,7 @@
 """The stored form of an event: the byte string that is hashed, encrypted, exported and shredded.
 
 Byte 0 names the codec. 0: sixteen bytes of random salt, then JSON with short keys. 1: encrypted, with a key id
-(reserved; read as opaque). 2: the stub of a shredded row, JSON without salt or content.
+(reserved; such events are opaque). 2: the stub of a shredded row, which is JSON without salt and content.
 
 The short keys: ``i`` event id, ``t`` recorded time in microseconds, ``n`` messages on the path, ``a`` actor, ``r`` run,
 ``c`` cause, ``s`` subject, ``m`` metadata, ``v`` schema version (left out when 1), ``o`` role (stubs only), ``d`` data.
@@ -54,14 +54,14 @@ _ANY_VERSION = SchemaValidator(
 )
 
 
-_WORDS = {role: b'{"message":{"role":"%b","contents":[{"type":"text","text":' % role.encode() for role in ROLES}
-_END_OF_WORDS = b"}]}}"
+_TEXT_BEGINS = {role: b'{"message":{"role":"%b","contents":[{"type":"text","text":' % role.encode() for role in ROLES}
+_TEXT_ENDS = b"}]}}"
 
 _NONE = (None, None, None)
 
 
 def encode(event: Event) -> bytes:
-    """The stored bytes of an event. Each call adds new salt, so that a short text cannot be guessed from its digest."""
+    """The stored bytes of an event. Each call adds new salt, so that nobody can guess a short text from its digest."""
     data = event.data
     if isinstance(data, Opaque):
         return data.state
@@ -69,12 +69,12 @@ def encode(event: Event) -> bytes:
         message = f"{event.stream} version {event.version} is shredded: there is nothing to store."
         raise InvalidContentError(message)
     try:
-        more = b""
+        rare = b""
         declared = EVENT_TYPES.get(event.type)
         if (declared and declared.schema_version > 1) or (event.cause, event.subject, event.metadata) != _NONE:
-            more = _more(event)
-        body = b'%b%b,"d":%b}' % (_header(event), more, _words(data) or _json(data))
-    except (PydanticSerializationError, orjson.JSONEncodeError, ValueError) as error:  # missed by check_json
+            rare = _rare_fields(event)
+        body = b'%b%b,"d":%b}' % (_header(event), rare, _one_text(data) or _json(data))
+    except (PydanticSerializationError, orjson.JSONEncodeError, ValueError) as error:  # not detected by check_json
         message = f"{event.type}: this cannot be written as JSON. {error}"
         raise InvalidContentError(message) from None
     if len(body) + SALT + 1 > MAX_BYTES:
@@ -86,25 +86,25 @@ def encode(event: Event) -> bytes:
     return _JSON + salt() + body
 
 
-def _words(data: AnyEvent) -> bytes | None:
-    """The JSON of a message with one text, made in a quarter of the usual time; None for any other event."""
+def _one_text(data: AnyEvent) -> bytes | None:
+    """The JSON of a message with one text, made in a quarter of the usual time. None for all other events."""
     if type(data) is not MessageAppended or type(data.message) is not Message:
         return None
     message = data.message
     if message.author is not None or message.metadata or message.source or len(message.contents) != 1:
         return None
     text = message.contents[0]
-    if type(text) is not Text or type(text.text) is not str or message.role not in _WORDS:
+    if type(text) is not Text or type(text.text) is not str or message.role not in _TEXT_BEGINS:
         return None
-    return _WORDS[message.role] + orjson.dumps(text.text) + _END_OF_WORDS  # the same bytes as to_json
+    return _TEXT_BEGINS[message.role] + orjson.dumps(text.text) + _TEXT_ENDS  # the same bytes as to_json
 
 
 def _json(value: object) -> bytes:
-    """The JSON of anything else. Raises InvalidContentError for numbers that JSON does not have."""
-    found = to_json(value, exclude_none=True)
-    if b"NaN" in found or b"Infinity" in found:
-        json.loads(found, parse_constant=_refuse_constant)
-    return found
+    """The JSON of any other value. Raises InvalidContentError for numbers that JSON does not have."""
+    text = to_json(value, exclude_none=True)
+    if b"NaN" in text or b"Infinity" in text:
+        json.loads(text, parse_constant=_refuse_constant)
+    return text
 
 
 def _refuse_constant(name: str) -> None:
@@ -123,24 +123,24 @@ def decode(
 ) -> Event:
     """The event in stored bytes.
 
-    An unknown type, codec or newer schema version gives an opaque event, and nothing is imported for it. Bytes of a
+    The event is opaque if its type, codec or schema version is unknown, and no code is imported for it. Bytes of a
     known type that are not a valid event raise CorruptEventError.
     """
     codec = state[0] if state else None
     declared = EVENT_TYPES.get(type_)
     if codec == JSON and declared is not None:
         try:
-            found = (_VALIDATORS.get(declared) or _validator(declared)).validate_json(state[SALT + 1 :])
+            fields = (_VALIDATORS.get(declared) or _validator(declared)).validate_json(state[SALT + 1 :])
         except ValidationError as error:
-            found = _decode_older(stream, version, declared, state, error)
-        if found is not None:
-            return _event(stream, version, type_, found, found["d"], position, hash_)
+            fields = _decode_older(stream, version, declared, state, error)
+        if fields is not None:
+            return _event(stream, version, type_, fields, fields["d"], position, hash_)
     if codec == STUB:
         try:
-            left = _ANY_VERSION.validate_json(state[1:])
+            fields = _ANY_VERSION.validate_json(state[1:])
         except ValidationError as error:
             raise _corrupt(stream, version, type_, error) from None
-        return _event(stream, version, type_, left, Shredded(left.get("o")), position, hash_)
+        return _event(stream, version, type_, fields, Shredded(fields.get("o")), position, hash_)
     return peek(stream, version, type_, state, position, hash_)
 
 
@@ -152,7 +152,7 @@ def decode_row(row: Row) -> Event:
 def peek(
     stream: str, version: int, type_: str, state: bytes, position: int | None = None, hash_: bytes | None = None
 ) -> Event:
-    """The event with its data as stored bytes; its envelope is read if possible, for any type."""
+    """The event with its data as stored bytes. Its envelope is read if possible, for every type."""
     body = 1 if state[:1] == bytes((STUB,)) else SALT + 1
     try:
         fields: Any = _ANY_VERSION.validate_json(state[body:])
@@ -162,18 +162,18 @@ def peek(
 
 
 def _header(event: Event) -> bytes:
-    """The JSON of the envelope fields that a stub also has: an object that is still open."""
-    by = _by(event.actor, event.run_id)
-    return b'{"i":%b,"t":%d,"n":%d%b' % (to_json(event.event_id), event.recorded_at, event.messages, by)
+    """The JSON of the envelope fields that a stub also has, as the beginning of an object."""
+    actor_and_run = _actor_and_run(event.actor, event.run_id)
+    return b'{"i":%b,"t":%d,"n":%d%b' % (to_json(event.event_id), event.recorded_at, event.messages, actor_and_run)
 
 
 @lru_cache(maxsize=4_096)
-def _by(actor: str | None, run_id: str | None) -> bytes:
+def _actor_and_run(actor: str | None, run_id: str | None) -> bytes:
     """The JSON of actor and run, which many events share."""
     return _keys({"a": actor, "r": run_id})
 
 
-def _more(event: Event) -> bytes:
+def _rare_fields(event: Event) -> bytes:
     """The JSON of rare envelope fields."""
     declared = EVENT_TYPES.get(event.type)
     version = 1 if declared is None else declared.schema_version
@@ -181,7 +181,7 @@ def _more(event: Event) -> bytes:
 
 
 def _keys(fields: dict[str, Any]) -> bytes:
-    """More keys for an object that is still open, without None values."""
+    """Further keys of an object, without None values."""
     return b"".join([b',"%b":%b' % (key.encode(), _json(value)) for key, value in fields.items() if value is not None])
 
 
@@ -189,13 +189,13 @@ _VALIDATORS: dict[EventType, SchemaValidator] = {}
 
 
 def _validator(declared: EventType) -> SchemaValidator:
-    """Make the validator of a type's JSON at its present schema version.
+    """Create the validator of a type's JSON at its current schema version.
 
-    Made from core schemas: a new process needs some of these for its first append, and a TypeAdapter of a TypedDict
-    takes thirty times as long to make.
+    It is made from core schemas, because a new process needs some validators for its first append, and creating a
+    TypeAdapter of a TypedDict takes thirty times as long.
     """
-    present = declared.schema_version
-    version = core_schema.typed_dict_field(core_schema.literal_schema([present]), required=present > 1)
+    current = declared.schema_version
+    version = core_schema.typed_dict_field(core_schema.literal_schema([current]), required=current > 1)
     fields = {**_HEADER, "v": version, "d": core_schema.typed_dict_field(declared.model.__pydantic_core_schema__)}
     validator = _VALIDATORS[declared] = SchemaValidator(core_schema.typed_dict_schema(fields))
     return validator
@@ -204,7 +204,7 @@ def _validator(declared: EventType) -> SchemaValidator:
 def _decode_older(
     stream: str, version: int, declared: EventType, state: bytes, error: ValidationError
 ) -> dict[str, Any] | None:
-    """The fields of an event that the present schema does not accept: upcast when older, None when newer."""
+    """The fields of an event that the current schema does not accept: upcast if older, None if newer."""
     try:
         raw = json.loads(state[SALT + 1 :])
         written = raw.get("v", 1)
@@ -249,12 +249,12 @@ def _event(
 def _corrupt(stream: str, version: int, type_: str, error: ValidationError) -> CorruptEventError:
     return CorruptEventError(
         f"{stream} version {version} ({type_}) cannot be read: {explain('event', error)} "
-        "The stored bytes are damaged; verify says where the damage begins."
+        "The stored bytes are damaged; verify shows where the damage begins."
     )
 
 
 class RecordedRows(Sequence[Recorded | Unreadable]):
-    """Rows as projections see them, decoded when they are read: a reader of thousands keeps few of them in memory."""
+    """Rows as projections see them, decoded one by one: a reader of thousands has only a few of them in memory."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._rows = rows

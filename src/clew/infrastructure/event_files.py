@@ -1,4 +1,4 @@
-"""Files in Clew's own JSONL: read line by line, and scanned ahead for redactions."""
+"""Files in Clew's own JSONL: they are read line by line, and searched ahead for redactions."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from clew.domain.json_values import MAX_BYTES
 from clew.infrastructure.envelope import decode_row
 
 LONGEST_LINE = 7 * MAX_BYTES
-"""The most bytes of a line: no event has a longer one, even with all characters escaped."""
+"""The most bytes of a line. The line of an event is never longer, even if all its characters are escaped."""
 
 _BOM = b"\xef\xbb\xbf"
 
 
 class FileLine(NamedTuple):
-    """A line; ``whole`` is false for the cut-off last line of a torn file."""
+    """A line; ``whole`` is false for the last line of a file that is cut off within it."""
 
     text: bytes
     whole: bool
@@ -39,19 +39,21 @@ class EventFile:
     ``number`` is the number of the last line, from 1.
     """
 
-    def __init__(self, source: str | Path | BinaryIO) -> None:
-        self._path = source if isinstance(source, str | Path) else None
-        self._file = Path(source).open("rb") if isinstance(source, str | Path) else source  # noqa: SIM115  # close() is ours
+    def __init__(self, file: BinaryIO, *, owned: bool) -> None:
+        self._file = file
+        self._owned = owned
         self.number = 0
         self._lines = self._read()
 
     @classmethod
     def open(cls, source: str | Path | BinaryIO) -> Self:
         """Open it. Raises ImportFormatError if it cannot be read or has no such header."""
+        owned = isinstance(source, str | Path)
         try:
-            file = cls(source)
+            opened = Path(source).open("rb") if isinstance(source, str | Path) else source  # noqa: SIM115  # see close()
         except OSError as error:
             raise ImportFormatError(f"{source}: it cannot be read: {error.strerror}. Check the name.") from None
+        file = cls(opened, owned=owned)
         try:
             file._check_header()
         except BaseException:
@@ -64,16 +66,16 @@ class EventFile:
         return next(self._lines, None)
 
     def redactions(self) -> Redactions:
-        """The rows that the redactions in the rest of the file name.
+        """The rows that the rest of the file redacts. The reading position does not change.
 
-        The reading position does not change. Raises ImportFormatError if the file cannot be read twice.
+        Raises ImportFormatError if the file cannot be read twice.
         """
         if not self._file.seekable():
             raise ImportFormatError(
                 "A redaction is too far behind its message to read ahead. Save the input in a file and import that."
             )
-        place, ended = self._file.tell(), False
-        found: set[tuple[str, int]] = set()
+        position, ended = self._file.tell(), False
+        rows: set[tuple[str, int]] = set()
         try:
             while text := self._file.readline(LONGEST_LINE):
                 if text.strip():
@@ -82,16 +84,16 @@ class EventFile:
                     line = _read(text)
                     ended = isinstance(line, End)
                     if isinstance(line, Entry):
-                        found |= _redacted(line)
+                        rows |= _redacted_rows(line)
         except OSError as error:
             raise _unreadable(error) from None
         finally:
-            self._file.seek(place)
-        return Redactions(found, ended)
+            self._file.seek(position)
+        return Redactions(rows, ended)
 
     def close(self) -> None:
-        """Close it, if it was opened here."""
-        if self._path is not None:
+        """Close the file if ``open`` opened it."""
+        if self._owned:
             self._file.close()
 
     def __enter__(self) -> Self:
@@ -136,7 +138,7 @@ def _read(text: bytes) -> object:
         return None
 
 
-def _redacted(entry: Entry) -> set[tuple[str, int]]:
+def _redacted_rows(entry: Entry) -> set[tuple[str, int]]:
     row = entry.row
     try:
         data = decode_row(row).data

@@ -1,12 +1,13 @@
-"""Conversations in the OpenAI chat format: each is imported once, in one commit, and exported unchanged."""
+"""Import and export of conversations in the OpenAI chat format. Each is imported once, and exported unchanged."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from contextlib import suppress
+from functools import partial, reduce
 from typing import NamedTuple, TypeAlias
 
-from clew.domain.decider import Say, check_readable
+from clew.domain.decider import Append, check_readable
 from clew.domain.decider_state import Control, advance
 from clew.domain.errors import (
     ConflictError,
@@ -39,8 +40,7 @@ from clew.domain.formats.markdown import ForkedThread, as_markdown
 from clew.domain.formats.openai_messages import encode, encode_redacted
 from clew.domain.history import HistoryBuilder
 from clew.domain.json_values import JsonObject
-from clew.domain.ports import StreamInfo
-from clew.domain.streams import parse_stream_name
+from clew.domain.streams import stream_id
 from clew.service import thread_queries
 from clew.service.authorization import check, check_there, permitted
 from clew.service.core import ATTEMPTS, CommitOptions, Core, commit
@@ -65,7 +65,7 @@ def import_conversations(
 ) -> Operation[ImportReport]:
     """Import conversations one by one. Failures are in the report and do not stop the import.
 
-    Raises what the reader of the items raises, and StoreError when the store fails: earlier imports stay.
+    Raises the errors of the reader of the items, and StoreError if the store fails. Earlier imports stay.
     """
     occurrences = Occurrences()
     report = ImportReport(0, 0, 0, 0, [])
@@ -78,7 +78,7 @@ def import_conversations(
             except (ImportFormatError, InvalidContentError, NotAuthorizedError) as error:
                 report.failed.append(failure(item, error))
             else:
-                report = _with(report, done)
+                report = _add_imported(report, done)
         if progress is not None:
             progress(report)
     return report
@@ -89,9 +89,9 @@ def import_conversation(
 ) -> Operation[Imported]:
     """Start the thread of a conversation, append its missing messages, or leave it unchanged.
 
-    ``occurrence`` separates equal conversations without ids. Raises ImportFormatError, with the thread's state, if the
-    thread has another conversation; InvalidContentError for a message that is too large; and NotAuthorizedError for an
-    existing thread that the caller may not read.
+    ``occurrence`` separates equal conversations without ids. Raises ImportFormatError, which names the thread's state,
+    if the thread has another conversation. Raises InvalidContentError for a message that is too large, and
+    NotAuthorizedError for an existing thread that the caller may not read.
     """
     id_ = thread_id(conversation.key(occurrence))
     attempts = 0
@@ -108,8 +108,8 @@ def import_conversation(
                     yield from start(core, id_, intent, actor)
                     return Imported(id_, len(intent.messages), 1 + len(intent.messages))
                 case Extend(messages=messages, expected_version=version):
-                    terms = CommitOptions(actor=actor, expected_version=version)
-                    yield from commit(core, id_, Say(messages), terms)
+                    options = CommitOptions(actor=actor, expected_version=version)
+                    yield from commit(core, id_, Append(messages), options)
                     return Imported(id_, len(messages), len(messages))
         except (ConflictError, ThreadExistsError):  # another writer changed the thread: try again
             attempts += 1
@@ -122,7 +122,7 @@ def _import_item(core: Core, item: Item, occurrences: Occurrences, actor: str | 
     return (yield from import_conversation(core, conversation, occurrences.next(conversation), actor))
 
 
-def _with(report: ImportReport, done: Imported) -> ImportReport:
+def _add_imported(report: ImportReport, done: Imported) -> ImportReport:
     if not done.events:
         return report._replace(skipped=report.skipped + 1)
     return report._replace(
@@ -136,14 +136,11 @@ def _stored_thread(core: Core, id_: str) -> Operation[StoredThread | None]:
     events = yield from read(lambda: core.log.lineage(stream))
     if not events:
         return None
-    control = Control()
-    for event in events:
-        control = advance(control, event)
     builder = HistoryBuilder(id_)
     builder.add(events)
     first = events[0]
     started = first.data if first.stream == stream and isinstance(first.data, ThreadStarted) else None
-    return StoredThread(started, control, builder.history().messages)
+    return StoredThread(started, reduce(advance, events, Control()), builder.history().messages)
 
 
 PAGE = 50
@@ -166,7 +163,7 @@ class Exported(NamedTuple):
 def export_thread(core: Core, thread_id: str) -> Operation[JsonObject]:
     """A thread as an object with ``id``, ``messages`` and, if it was imported, the other fields of its source.
 
-    The ``id`` is the source's, else the thread's own. A fork, or a thread that was not imported, has ``title`` and
+    The ``id`` is the source's id, else the thread's own. A fork, or a thread that was not imported, has ``title`` and
     ``metadata`` if they are set. A redacted message has null content and ``"redacted": true``.
 
     Raises UnknownThreadError, ThreadDeletedError or NotAuthorizedError.
@@ -196,40 +193,28 @@ def _exported(core: Core, thread_id: str) -> Operation[JsonObject]:
 
 
 def markdown(core: Core, thread_id: str, at: At = None, at_message: int | None = None) -> Operation[str]:
-    """A thread at a version as Markdown, with the forks made until then. Raises what state() raises."""
-    then = yield from thread_queries.state(core, thread_id, at, at_message)
-    summaries = yield from thread_queries.forks(core, thread_id)
-    there = (
-        ForkedThread(each.id, each.forked_at, each.title) for each in summaries if (each.forked_at or 0) <= then.version
-    )
-    return as_markdown(thread_id, then, there)
+    """A thread at a version as Markdown, with the forks made until then. Raises the errors of state()."""
+    state = yield from thread_queries.state(core, thread_id, at, at_message)
+    forks = yield from thread_queries.forks(core, thread_id)
+    earlier = [each for each in forks if (each.forked_at or 0) <= state.version]
+    return as_markdown(thread_id, state, [ForkedThread(each.id, each.forked_at, each.title) for each in earlier])
 
 
 def export_page(core: Core, cursor: Cursor, *, forks: bool = False) -> Operation[Exported]:
-    """The next conversations of an export of all threads; there may be none of them on a page that is not the last.
+    """The next conversations of an export of all threads. A page may be empty even if it is not the last.
 
     Imported threads come in import order, then the others by creation. Deleted threads, threads that the caller may
     not export and, unless ``forks`` is true, forks are left out.
     """
     prefix = core.prefix()
     streams = yield from read(lambda: core.log.streams(prefix=prefix, after=cursor.after, limit=PAGE))
-    found: list[JsonObject] = []
-    for stream in (yield from permitted(core, "export", streams, _thread_id)):
-        name = stream.name
-        control = yield from read(partial(core.log.control, name))
-        parsed = parse_stream_name(name)
-        wanted = control.imported == cursor.imported and (forks or stream.parent is None)
-        if parsed is None or not wanted or not control.version:
-            continue
-        try:
-            found.append((yield from _exported(core, parsed.id)))
-        except ThreadDeletedError:
-            continue
+    conversations: list[JsonObject] = []
+    for stream in (yield from permitted(core, "export", streams, lambda stream: stream_id(stream.name))):
+        control = yield from read(partial(core.log.control, stream.name))
+        is_included = control.imported == cursor.imported and (forks or stream.parent is None)
+        if is_included and control.version:
+            with suppress(ThreadDeletedError):
+                conversations.append((yield from _exported(core, stream_id(stream.name))))
     if len(streams) == PAGE:
-        return Exported(found, Cursor(cursor.imported, streams[-1].key))
-    return Exported(found, Cursor(imported=False) if cursor.imported else None)
-
-
-def _thread_id(stream: StreamInfo) -> str | None:
-    name = parse_stream_name(stream.name)
-    return None if name is None else name.id
+        return Exported(conversations, Cursor(cursor.imported, streams[-1].key))
+    return Exported(conversations, Cursor(imported=False) if cursor.imported else None)

@@ -20,18 +20,17 @@ from clew.domain.errors import (
 from clew.domain.formats.clew_jsonl import End, Entry, Header, read_line, write_line
 from clew.domain.formats.event_import import (
     AGAIN,
-    MOVED,
     NAMES_BLOBS,
+    TRANSFERRED,
     Batch,
     EventsReport,
     RefusedLine,
+    add_batch,
     check_stream,
-    is_thread,
     named_blobs,
-    with_batch,
 )
 from clew.domain.ports import Blob, EventLog, Fork, Restore, Row, Write
-from clew.domain.streams import Kind, stream_prefix
+from clew.domain.streams import Kind, is_thread, stream_prefix
 from clew.infrastructure.envelope import decode_row
 from clew.infrastructure.event_files import EventFile, FileLine, Redactions
 from clew.service.authorization import allows, asked_of, check_there
@@ -40,10 +39,10 @@ from clew.service.operations import Operation, read, wait
 from clew.service.thread_commands import forget
 
 PAGE = 100
-"""Rows that are read at once: each may be as large as an event can be."""
+"""Rows that are read at once. A row may have the size of the largest event."""
 
-ROWS_IN_HAND = 5_000
-"""The most rows that an export of several streams holds in total."""
+MOST_ROWS = 5_000
+"""The most rows that an export of several streams holds in memory."""
 
 MOST_EVENTS = 500
 MOST_BYTES = 1 << 20
@@ -59,16 +58,16 @@ def export_events(
     """The lines of threads with all their ancestors, or of the whole tenant with its memory, in position order.
 
     With ``definitions`` the stored definitions of their agents are included, each before the first event that names it.
-    The lines read the log lazily: see next_lines(). A fork comes with its whole ancestors, so the caller must be
-    allowed to export them, too. Raises UnknownThreadError or NotAuthorizedError.
+    The lines are read lazily, by next_lines(). A fork is exported with its complete ancestors, so the caller must have
+    permission to export these, too. Raises UnknownThreadError or NotAuthorizedError.
     """
     if thread_ids is None:
         rows = _permitted_rows(
-            core, heapq.merge(*(_all_rows(core, each) for each in MOVED), key=attrgetter("position"))
+            core, heapq.merge(*(_all_rows(core, each) for each in TRANSFERRED), key=attrgetter("position"))
         )
     else:
         streams = yield from read(lambda: _with_ancestors(core, thread_ids))
-        page = max(ROWS_IN_HAND // max(len(streams), 1), 1)
+        page = max(MOST_ROWS // max(len(streams), 1), 1)
         rows = heapq.merge(*(own_rows(core.log, name, min(page, PAGE)) for name in streams), key=attrgetter("position"))
     return _lines(core.log, rows, definitions=definitions)
 
@@ -80,17 +79,17 @@ def next_lines(lines: Iterator[bytes]) -> Operation[list[bytes]]:
 
 def _with_ancestors(core: Core, thread_ids: Iterable[str]) -> list[str]:
     """The streams of threads and of all their ancestors, each once. Raises NotAuthorizedError."""
-    found: dict[str, None] = {}
+    streams: dict[str, None] = {}
     for thread_id in thread_ids:
         _check_export(core, core.stream(thread_id))
         stream = core.log.stream(core.stream(thread_id))
         if stream is None:
             raise UnknownThreadError(thread_id)
-        while stream is not None and stream.name not in found:
+        while stream is not None and stream.name not in streams:
             _check_export(core, stream.name)
-            found[stream.name] = None
+            streams[stream.name] = None
             stream = None if stream.parent is None else core.log.stream(stream.parent)
-    return list(found)
+    return list(streams)
 
 
 def _check_export(core: Core, stream: str) -> None:
@@ -100,20 +99,20 @@ def _check_export(core: Core, stream: str) -> None:
 
 
 def _permitted_rows(core: Core, rows: Iterator[Row]) -> Iterator[Row]:
-    """The rows of streams that the caller may export, if the same holds for their parents, whose rows come first."""
+    """The rows of streams that the caller may export together with their parents, whose rows come first."""
     if core.authorize is None:
         return rows
-    known: dict[str, bool] = {}
-    return (row for row in rows if _is_exported(core, row.stream, known))
+    permitted: dict[str, bool] = {}
+    return (row for row in rows if _is_permitted(core, row.stream, permitted))
 
 
-def _is_exported(core: Core, name: str, known: dict[str, bool]) -> bool:
-    if name not in known:
+def _is_permitted(core: Core, name: str, permitted: dict[str, bool]) -> bool:
+    if name not in permitted:
         stream = core.log.stream(name)
         parent = None if stream is None else stream.parent
         _, thread_id = asked_of(name, "export")
-        known[name] = (parent is None or known.get(parent, False)) and allows(core, "export", thread_id)
-    return known[name]
+        permitted[name] = (parent is None or permitted.get(parent, False)) and allows(core, "export", thread_id)
+    return permitted[name]
 
 
 def _lines(log: EventLog, rows: Iterator[Row], *, definitions: bool) -> Iterator[bytes]:
@@ -123,29 +122,25 @@ def _lines(log: EventLog, rows: Iterator[Row], *, definitions: bool) -> Iterator
     yield write_line(Header())
     for row in rows:
         if definitions and row.type in NAMES_BLOBS:
-            for blob in _not_yet(log, row, written):
+            for blob in _new_blobs(log, row, written):
                 yield write_line(blob)
-        entry = Entry(row, _forked_from(log, row))
+        entry = Entry(row, _fork_point(log, row))
         threads += entry.begins and is_thread(row.stream)
         events += 1
         yield write_line(entry)
     yield write_line(End(threads, events, len(written)))
 
 
-def _not_yet(log: EventLog, row: Row, written: set[bytes]) -> Iterator[Blob]:
+def _new_blobs(log: EventLog, row: Row, written: set[bytes]) -> Iterator[Blob]:
     """The stored blobs that an event names and that were not written before."""
-    try:
-        named = named_blobs(decode_row(row))
-    except CorruptEventError:  # a damaged event is exported unchanged
-        return
-    for name in named:
+    for name in _named_blobs(row):
         blob = None if name in written else log.blob(name)
         if blob is not None:
             written.add(name)
             yield blob
 
 
-def _forked_from(log: EventLog, row: Row) -> Fork | None:
+def _fork_point(log: EventLog, row: Row) -> Fork | None:
     """The fork point of a fork's first event, from the store: the event itself may be damaged."""
     stream = log.stream(row.stream) if row.type == "thread-forked" else None
     if stream is None or stream.parent is None or stream.cut is None or row.version != stream.cut + 1:
@@ -154,9 +149,9 @@ def _forked_from(log: EventLog, row: Row) -> Fork | None:
 
 
 def _all_rows(core: Core, kind: Kind) -> Iterator[Row]:
-    """Every row of the tenant's streams of a kind, up to an empty page.
+    """All rows of the tenant's streams of a kind, until a page is empty.
 
-    So every shredded row is followed by the event that redacted it.
+    So the event that redacted a row always comes after the shredded row.
     """
     position, prefix = 0, stream_prefix(core.tenant, kind)
     while page := core.log.rows_after(position, PAGE, prefix):
@@ -165,7 +160,7 @@ def _all_rows(core: Core, kind: Kind) -> Iterator[Row]:
 
 
 def own_rows(log: EventLog, stream: str, limit: int) -> Iterator[Row]:
-    """Every row of the stream itself, ``limit`` at a time."""
+    """All rows of the stream itself, ``limit`` at a time."""
     after = -1
     while page := log.own_rows(stream, after=after, limit=limit):
         yield from page
@@ -177,8 +172,8 @@ def import_events(
 ) -> Operation[EventsReport]:
     """Import the events of a file in Clew's own JSONL, commit by commit.
 
-    Raises ImportFormatError for another format, NotAuthorizedError for an existing thread that the caller may not read,
-    or a fork of one, and StoreError. Commits that were made before the error stay.
+    Raises ImportFormatError for another format, NotAuthorizedError for an existing thread that the caller may not read
+    and for a fork of such a thread, and StoreError. Commits that were made before the error stay.
     """
     file = yield from read(lambda: EventFile.open(source))
     with file:
@@ -186,15 +181,14 @@ def import_events(
         report = EventsReport(0, 0, 0, 0, torn=False, line=1, failed=[])
         reader = _Reader(core, file)
         while not reader.ended:
-            gathered = yield from read(reader.gather)
-            batch = yield from _write(core, reader, gathered)
-            report = with_batch(report, batch, since=since, line=reader.line)
+            batch = yield from _write(core, reader, (yield from read(reader.next_batch)))
+            report = add_batch(report, batch, since=since, line=reader.line)
             report = report._replace(
                 torn=reader.torn, failed=report.failed + reader.failed, definitions=reader.definitions
             )
             if progress is not None:
                 progress(report)
-        yield from _write(core, reader, reader.empty())  # the snapshots of the last commit
+        yield from _write(core, reader, reader.empty_batch())  # the snapshots of the last commit
     return report
 
 
@@ -203,7 +197,7 @@ def _write(core: Core, reader: _Reader, batch: Batch) -> Operation[Batch]:
     conflict = ConflictError("import", 0, 0)
     missing = yield from read(reader.missing)
     if missing:
-        # Before the events that name them, so that readers find them. Blobs belong to no thread and never conflict.
+        # Blobs are written before the events that name them, so that readers find them. They never conflict.
         yield from wait(core.log.submit(Write((), {}, blobs=missing)).outcome)
         reader.definitions += len(missing)
     for _ in range(ATTEMPTS):
@@ -213,14 +207,14 @@ def _write(core: Core, reader: _Reader, batch: Batch) -> Operation[Batch]:
         try:
             yield from write_batch(core, batch, controls)
             return reader.written(batch)
-        except ConflictError as found:
-            conflict = found
-            batch = yield from read(reader.gather_again)
+        except ConflictError as error:
+            conflict = error
+            batch = yield from read(reader.check_again)
     raise conflict
 
 
-class _Read(NamedTuple):
-    """An event of the file, its line, and the blobs before it, which it names."""
+class _Pending(NamedTuple):
+    """An event of the batch: its line in the file, and the blobs before it, which it names."""
 
     line: int
     entry: Entry
@@ -228,12 +222,12 @@ class _Read(NamedTuple):
 
 
 class _Reader:
-    """Reads a file batch by batch and remembers refused streams. It holds the events of one batch only."""
+    """Reads a file batch by batch and remembers refused streams. It only holds the events of one batch in memory."""
 
     def __init__(self, core: Core, file: EventFile) -> None:
         self._core = core
         self._file = file
-        self._held: list[_Read] = []
+        self._pending: list[_Pending] = []
         self._refused: dict[str, int] = {}
         self._checked: set[str] = set()
         self._due: list[tuple[str, int]] = []
@@ -245,34 +239,34 @@ class _Reader:
         self.ended = self.torn = False
         self.failed: list[RefusedLine] = []
 
-    def empty(self) -> Batch:
+    def empty_batch(self) -> Batch:
         """An empty batch."""
         return Batch(StoredRows(self._core.log), decode_row, self._refused)
 
-    def gather(self) -> Batch:
+    def next_batch(self) -> Batch:
         """The next batch, at most up to the end of the file or its first error."""
-        self._held.clear()
-        batch, size = self.empty(), 0
+        self._pending.clear()
+        batch, size = self.empty_batch(), 0
         while not self.ended and not (self._is_full(size) and not self._must_wait(batch, size)):
-            size += self._take(batch)
+            size += self._read_into(batch)
         while self.ended and batch.open:
-            # Shredded rows without their redactions would not verify, so the batch ends before them. This may remove
-            # redactions of earlier rows, too, so the check is repeated.
-            del self._held[min(batch.open.values()) :]
-            batch = self.gather_again()
+            # Shredded rows do not verify without their redactions, so the batch ends before them. This may also remove
+            # redactions of earlier rows, so the check is repeated.
+            del self._pending[min(batch.open.values()) :]
+            batch = self.check_again()
         return batch
 
-    def gather_again(self) -> Batch:
-        """The same events, checked against the present store."""
-        batch = self.empty()
-        for held in self._held:
-            batch.add(held.line, held.entry)
+    def check_again(self) -> Batch:
+        """The same events, checked against the current store."""
+        batch = self.empty_batch()
+        for pending in self._pending:
+            batch.add(pending.line, pending.entry)
         return batch
 
     def missing(self) -> list[Blob]:
         """The blobs of these events that the store does not have."""
-        named = {blob.digest: blob for held in self._held for blob in held.blobs}
-        return [blob for blob in named.values() if not _has(self._core.log, blob)]
+        by_digest = {blob.digest: blob for pending in self._pending for blob in pending.blobs}
+        return [blob for blob in by_digest.values() if not _has(self._core.log, blob)]
 
     def controls(self) -> list[tuple[str, Control]]:
         """The snapshots due for the last commit, at the versions where appends make them."""
@@ -282,15 +276,15 @@ class _Reader:
         """Note that a batch is written."""
         self._refused.update(batch.diverged)
         self._due = [(row.stream, row.version) for row in batch.rows if _is_due(row)]
-        if self._held:
-            self.line = self._held[-1].line
+        if self._pending:
+            self.line = self._pending[-1].line
         return batch
 
     def _is_full(self, size: int) -> bool:
-        return len(self._held) >= MOST_EVENTS or size >= MOST_BYTES
+        return len(self._pending) >= MOST_EVENTS or size >= MOST_BYTES
 
     def _must_wait(self, batch: Batch, size: int) -> bool:
-        """Whether the batch must wait for redactions; a large batch only waits if they are in the file."""
+        """Whether the batch must wait for redactions. A large batch only waits if the file contains them."""
         if not batch.open or size < MOST_HELD:
             return bool(batch.open)
         try:
@@ -303,8 +297,8 @@ class _Reader:
             self._stop(batch, torn=not self._ahead.ended)
         return bool(missing)
 
-    def _take(self, batch: Batch) -> int:
-        """Read one line into the batch; returns its bytes."""
+    def _read_into(self, batch: Batch) -> int:
+        """Read one line into the batch. Returns the number of its stored bytes."""
         try:
             line = self._file.next()
             parsed = None if line is None else self._parse(line)
@@ -313,7 +307,7 @@ class _Reader:
                     self._add(batch, entry)
                     return len(entry.row.state)
                 case Blob() as blob:
-                    self._hold(blob)
+                    self._add_blob(blob)
                     return len(blob.data)
                 case End() as end:
                     self._finish(batch, end)
@@ -324,7 +318,7 @@ class _Reader:
         return 0
 
     def _parse(self, line: FileLine) -> Entry | Blob | End | None:
-        """The parsed line, None for a cut-off one."""
+        """The parsed line, None for a line that is cut off."""
         try:
             parsed = read_line(line.text)
         except ImportFormatError:
@@ -338,16 +332,16 @@ class _Reader:
     def _add(self, batch: Batch, entry: Entry) -> None:
         line = self._file.number
         check_stream(entry, self._core.tenant)
-        self._check(entry)
+        self._check_readable(entry)
         blobs, self._blobs = tuple(self._blobs), []
         if blobs:
             _check_named(entry.row, blobs)
         batch.add(line, entry)
-        self._held.append(_Read(line, entry, blobs))
+        self._pending.append(_Pending(line, entry, blobs))
         self._events += 1
         self._threads += entry.begins and is_thread(entry.row.stream)
 
-    def _check(self, entry: Entry) -> None:
+    def _check_readable(self, entry: Entry) -> None:
         """Raise NotAuthorizedError for existing streams, and parents of forks, that the caller may not read."""
         names = (entry.row.stream,) if entry.fork is None else (entry.row.stream, entry.fork.parent)
         for name in names:
@@ -355,8 +349,8 @@ class _Reader:
                 check_there(self._core, name)
             self._checked.add(name)
 
-    def _hold(self, blob: Blob) -> None:
-        """Hold a blob until the next event, which names it."""
+    def _add_blob(self, blob: Blob) -> None:
+        """Keep a blob until the next event, which names it."""
         self._blobs.append(blob)
         self._blobs_read += 1
         if sum(len(each.data) for each in self._blobs) > MOST_HELD:
@@ -381,7 +375,7 @@ class _Reader:
         """End the import. Shredded rows without their redaction are left out."""
         self.ended, self.torn = True, torn
         if batch.open and not torn:
-            line, entry, _ = self._held[min(batch.open.values())]
+            line, entry, _ = self._pending[min(batch.open.values())]
             error = ImportFormatError(
                 f"Version {entry.row.version} of {entry.row.stream!r} was redacted, but the file does not hold "
                 f"the redaction. {AGAIN}"
@@ -394,7 +388,7 @@ class _Reader:
 
 
 class StoredRows:
-    """The rows of the store, read ahead in small pages: events of a thread are usually next to each other in a file."""
+    """The rows of the store, read ahead in small pages, because a file usually has a thread's events in sequence."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
@@ -407,16 +401,15 @@ class StoredRows:
         known = self._rows.setdefault(stream, {})
         if version not in known and version <= self._heads.get(stream, version):
             limit = self._limits[stream] = min(2 * self._limits.get(stream, 1), PAGE)
-            found = self._log.own_rows(stream, after=version - 1, limit=limit)
-            known.update((row.version, row) for row in found)
-            if not found:
+            page = self._log.own_rows(stream, after=version - 1, limit=limit)
+            known.update((row.version, row) for row in page)
+            if not page:
                 self._heads[stream] = version - 1
         return known.get(version)
 
     def first(self, stream: str) -> Row | None:
         """The first row of the stream itself."""
-        found = self._log.own_rows(stream, after=-1, limit=1)
-        return found[0] if found else None
+        return next(iter(self._log.own_rows(stream, after=-1, limit=1)), None)
 
 
 def _is_due(row: Row) -> bool:
@@ -434,12 +427,17 @@ def write_batch(core: Core, batch: Batch, controls: Sequence[tuple[str, Control]
         yield from forget(core, name, version, redacted_by)
 
 
+def _named_blobs(row: Row) -> list[bytes]:
+    """The digests of the blobs that a row names; none for a damaged event."""
+    try:
+        return named_blobs(decode_row(row))
+    except CorruptEventError:
+        return []
+
+
 def _check_named(row: Row, blobs: tuple[Blob, ...]) -> None:
     """Raise ImportFormatError unless an event names all blobs before it."""
-    try:
-        named = named_blobs(decode_row(row))
-    except CorruptEventError:
-        named = []
+    named = _named_blobs(row)
     for blob in blobs:
         if blob.digest not in named:
             raise ImportFormatError(f"The blob {blob.digest.hex()} is not named by the event after it. {AGAIN}")

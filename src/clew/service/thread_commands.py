@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeAlias, get_args
 
 from clew.domain.decider import (
     Advance,
+    Append,
     Branch,
     Checkpoint,
     Delete,
@@ -18,7 +19,6 @@ from clew.domain.decider import (
     Record,
     Redact,
     Rewind,
-    Say,
     Start,
 )
 from clew.domain.decider_state import Control, OpenRun, holder_of
@@ -104,7 +104,7 @@ def append(
     if core.authorize is not None:
         yield from check(core, "read", thread_id)
     options = CommitOptions(actor, expected_version, key)
-    done = yield from commit(core, thread_id, Say(many), options)
+    done = yield from commit(core, thread_id, Append(many), options)
     if done.events:
         return list(filter(None, map(as_message, done.events)))
     found: list[HistoryMessage] = []  # an earlier append with the same key wrote them

@@ -125,9 +125,9 @@ class MemoryScope:
         Raises InvalidContentError, and the errors of facts().
         """
         facts = run(scope_queries.select_facts(self._scope, kind=kind, at=at, valid_at=valid_at))
-        searchable = scope_queries.searchable(facts)
+        index = scope_queries.word_index(facts)
         ranking = run(
-            read(lambda: searchable.by_words(facts.texts, query, top=top, min_score=min_score, allowed=facts.numbers))
+            read(lambda: index.by_words(facts.texts, query, top=top, min_score=min_score, allowed=facts.numbers))
         )
         return [FoundFact(facts.fact(number), score) for number, score in ranking]
 

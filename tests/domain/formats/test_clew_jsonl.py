@@ -128,7 +128,7 @@ def test_a_header_is_known_whatever_its_version() -> None:
         (line(encrypted="x"), "'encrypted' is not a field that this Clew knows. A newer Clew"),
         (b'{"format":{"name":"clew"}}', "does not name a version"),
         (b'{"format":{"name":"clew","version":"1"}}', "does not name a version"),
-        (b'{"event":1}', "does not hold an object"),
+        (b'{"event":1}', "is not an object"),
         (b'{"event":{},"end":{}}', "each is a JSON object with one field"),
         (b"[1]", "each is a JSON object with one field"),
         (b'{"event":', "not valid JSON"),

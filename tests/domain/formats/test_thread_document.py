@@ -29,7 +29,7 @@ from tests.service.moving_stores import (
 from clew.conversations import Conversations
 from clew.domain.errors import ThreadDocumentError
 from clew.domain.events import Event
-from clew.domain.formats.lineage import OwnRows, verified
+from clew.domain.formats.lineage import StreamRows, verify_streams
 from clew.domain.formats.thread_document import json_schema, read_document, write_document
 from clew.domain.json_values import MAX_BYTES
 from clew.domain.messages import FunctionCall, Message
@@ -260,12 +260,12 @@ FORGED: dict[str, tuple[list[ForgedRow], str]] = {
 }
 
 
-def own(*rows: ForgedRow, name: str = "default/thread/f", cut: int = 0, after: OwnRows | None = None) -> OwnRows:
+def own(*rows: ForgedRow, name: str = "default/thread/f", cut: int = 0, after: StreamRows | None = None) -> StreamRows:
     entries = forged(*rows, name=name, cut=cut, after=[] if after is None else _entries(after))
-    return OwnRows(name, entries[0].fork, tuple(entry.row for entry in entries))
+    return StreamRows(name, entries[0].fork, tuple(entry.row for entry in entries))
 
 
-def _entries(of: OwnRows) -> list[Any]:
+def _entries(of: StreamRows) -> list[Any]:
     return forged(*((row.type, row.state, row.digest) for row in of.rows), name=of.name)
 
 
@@ -273,11 +273,13 @@ def _entries(of: OwnRows) -> list[Any]:
 def test_events_that_no_store_has_written_are_refused_though_their_hashes_follow(name: str) -> None:
     rows, said = FORGED[name]
     with pytest.raises(ThreadDocumentError) as caught:
-        verified([own(*rows)], decoded)
+        verify_streams([own(*rows)], decoded)
     assert said in str(caught.value)
 
 
-def fork_of(parent: OwnRows, *, cut: int = 1, name: str = "default/thread/g", hash_: bytes | None = None) -> OwnRows:
+def fork_of(
+    parent: StreamRows, *, cut: int = 1, name: str = "default/thread/g", hash_: bytes | None = None
+) -> StreamRows:
     named = (parent.rows[cut - 1].hash if hash_ is None else hash_).hex()
     forked = state(parent_id="f", parent_version=cut, parent_hash=named)
     return own(("thread-forked", forked), name=name, cut=cut, after=parent)
@@ -286,7 +288,7 @@ def fork_of(parent: OwnRows, *, cut: int = 1, name: str = "default/thread/g", ha
 def test_a_fork_has_its_parent_before_it() -> None:
     parent = own(START, ("thread-labelled", state(labels={"a": 1})))
     fork = fork_of(parent)
-    assert [event.version for event in verified([parent, fork], decoded).events] == [1, 2]
+    assert [event.version for event in verify_streams([parent, fork], decoded).events] == [1, 2]
     for streams, said in (
         ([fork], "streams[0]: it is not a fork of the stream before it"),
         ([fork, parent], "streams[0]: it is not a fork"),
@@ -302,11 +304,11 @@ def test_a_fork_has_its_parent_before_it() -> None:
         ([parent, fork_of(parent, name="default/thread/")], "is not the name of a thread"),
     ):
         with pytest.raises(ThreadDocumentError) as caught:
-            verified(streams, decoded)
+            verify_streams(streams, decoded)
         assert said in str(caught.value)
     beyond = fork_of(parent, cut=2)
     with pytest.raises(ThreadDocumentError, match="its fork point, version 2, is missing from the stream before it"):
-        verified([parent._replace(rows=parent.rows[:1]), beyond], decoded)
+        verify_streams([parent._replace(rows=parent.rows[:1]), beyond], decoded)
 
 
 def test_versions_follow_on_each_other_though_hashes_may_be_made_to() -> None:
@@ -314,7 +316,7 @@ def test_versions_follow_on_each_other_though_hashes_may_be_made_to() -> None:
     later = link(started.hash, started.stream, 3, "message-appended", digest(STORED_MESSAGE))
     skipping = Row(0, started.stream, 3, "message-appended", STORED_MESSAGE, later, None)
     with pytest.raises(ThreadDocumentError, match=r"rows\[1\]: found version 3, expected 2"):
-        verified([OwnRows(started.stream, None, (started, skipping))], decoded)
+        verify_streams([StreamRows(started.stream, None, (started, skipping))], decoded)
 
 
 def test_events_that_this_clew_does_not_know_come_along() -> None:

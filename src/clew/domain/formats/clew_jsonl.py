@@ -18,15 +18,16 @@ _JSON = 0
 _STUB = 2
 _SALT_END = 17
 _HASH_BYTES = 32
+_LONGEST_NAME = 40
 _HIGHEST = 2**63 - 1
 
-# Characters that control a terminal, or that some readers treat as the end of a line.
+# Characters that control a terminal, or that some programs treat as the end of a line.
 _ESCAPED = re.compile("[\x7f-\x9f\u061c\u2028-\u202e\u2066-\u2069]")
 
 _EVENT = {"stream": str, "version": int, "type": str, "hash": str}
-_MAYBE = {"parent": str, "cut": int, "digest": str, "salt": str, "json": str, "stub": str, "state": str}
+_OPTIONAL = {"parent": str, "cut": int, "digest": str, "salt": str, "json": str, "stub": str, "state": str}
 _BLOB: dict[str, type] = {"digest": str, "kind": str}
-_MAYBE_OF_BLOB: dict[str, type] = {"text": str, "data": str}
+_OPTIONAL_IN_BLOB: dict[str, type] = {"text": str, "data": str}
 
 
 class Header(NamedTuple):
@@ -36,7 +37,7 @@ class Header(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """An event: its row without a position, and for the first event of a fork its fork point."""
+    """An event: its row, with position 0, and for the first event of a fork its fork point."""
 
     row: Row
     fork: Fork | None = None
@@ -48,7 +49,7 @@ class Entry(NamedTuple):
 
 
 class End(NamedTuple):
-    """The last line: the numbers of threads that begin in the file, of events and of blobs."""
+    """The last line: how many threads begin in the file, and how many events and blobs it holds."""
 
     threads: int
     events: int
@@ -59,7 +60,7 @@ Line: TypeAlias = Header | Entry | Blob | End
 
 
 def write_line(line: Line) -> bytes:
-    """A line with its end. Equal lines have equal bytes."""
+    """The bytes of a line with its line end. Equal lines have equal bytes."""
     match line:
         case Header(version=version):
             value: Any = {"format": {"name": FORMAT, "version": version}}
@@ -88,7 +89,7 @@ def read_line(text: bytes) -> Line:
     if kind not in {"format", "event", "blob", "end"}:
         raise ImportFormatError(f"{_quoted(kind)} is not a kind of line that this Clew knows. {_NEWER}")
     if not isinstance(fields, dict):
-        raise ImportFormatError(f"{kind!r} does not hold an object. {_DAMAGED}")
+        raise ImportFormatError(f"{kind!r} is not an object. {_DAMAGED}")
     if kind == "format":
         return _header(fields)
     if kind == "end":
@@ -112,7 +113,7 @@ _DAMAGED = "The file is damaged: export it again, or take another copy."
 
 
 def _state(state: bytes) -> dict[str, str]:
-    """Stored bytes, as text if they are text. There is exactly one way to write them."""
+    """Stored bytes, as text if they are text. They can be written in exactly one way."""
     codec = state[0] if state else None
     try:
         if codec == _JSON and len(state) >= _SALT_END:
@@ -136,7 +137,7 @@ def _header(fields: dict[str, Any]) -> Header:
     version = fields.get("version")
     if fields.get("name") != FORMAT or type(version) is not int:
         raise ImportFormatError(f"Its first line does not name a version of Clew's own JSONL. {_DAMAGED}")
-    if version != FORMAT_VERSION or len(fields) > 2:  # noqa: PLR2004  # name and version
+    if version != FORMAT_VERSION or fields.keys() != {"name", "version"}:
         raise ImportFormatError(
             f"It has version {version} of Clew's own JSONL, and this Clew reads version {FORMAT_VERSION}. {_NEWER}"
         )
@@ -144,7 +145,7 @@ def _header(fields: dict[str, Any]) -> Header:
 
 
 def _entry(fields: dict[str, Any]) -> Entry:
-    _check_fields(fields, _EVENT, _MAYBE)
+    _check_fields(fields, _EVENT, _OPTIONAL)
     forked = fields.keys() & {"parent", "cut"}
     if len(forked) == 1:
         raise ImportFormatError(f"A fork's first event needs parent and cut, and only one is given. {_DAMAGED}")
@@ -155,7 +156,7 @@ def _entry(fields: dict[str, Any]) -> Entry:
 
 
 def _blob(fields: dict[str, Any]) -> Blob:
-    _check_fields(fields, _BLOB, _MAYBE_OF_BLOB)
+    _check_fields(fields, _BLOB, _OPTIONAL_IN_BLOB)
     kind = fields["kind"]
     if kind not in {"definition", "content"}:
         raise ImportFormatError(f"{_quoted(kind)} is not a kind of blob that this Clew knows. {_NEWER}")
@@ -196,8 +197,8 @@ def _parse(text: bytes) -> Any:
         raise ImportFormatError(f"It is not valid JSON. {_DAMAGED}") from None
 
 
-def _check_fields(fields: dict[str, Any], needed: dict[str, type], maybe: dict[str, type]) -> None:
-    known = {**needed, **maybe}
+def _check_fields(fields: dict[str, Any], required: dict[str, type], optional: dict[str, type]) -> None:
+    known = {**required, **optional}
     for name, value in fields.items():
         kind = known.get(name)
         if kind is None:
@@ -206,7 +207,7 @@ def _check_fields(fields: dict[str, Any], needed: dict[str, type], maybe: dict[s
             raise ImportFormatError(f"{name!r} has the wrong type. {_DAMAGED}")
         if isinstance(value, str) and not _is_unicode(value):
             raise ImportFormatError(f"{name!r} holds a lone surrogate, which is not valid Unicode. {_DAMAGED}")
-    for name in needed:
+    for name in required:
         if name not in fields:
             raise ImportFormatError(f"{name!r} is missing. {_DAMAGED}")
 
@@ -221,12 +222,12 @@ def _is_unicode(text: str) -> bool:
 
 def _hex(text: str, name: str) -> bytes:
     try:
-        found = bytes.fromhex(text)
+        value = bytes.fromhex(text)
     except ValueError:
-        found = b""
-    if len(found) != _HASH_BYTES:
+        value = b""
+    if len(value) != _HASH_BYTES:
         raise ImportFormatError(f"{name!r} is not {2 * _HASH_BYTES} hex digits. {_DAMAGED}")
-    return found
+    return value
 
 
 def _base64(value: bytes) -> str:
@@ -241,4 +242,4 @@ def _unbase64(text: str, name: str) -> bytes:
 
 
 def _quoted(name: str) -> str:
-    return ascii(name) if len(name) <= 40 else ascii(name[:40]) + "…"  # noqa: PLR2004  # a line's worth
+    return ascii(name) if len(name) <= _LONGEST_NAME else ascii(name[:_LONGEST_NAME]) + "…"

@@ -1,7 +1,7 @@
-"""The import of a conversation: its key, its thread, and the plan for what the store already has.
+"""The import of a conversation: its key, its thread, and the plan for a thread that the store already has.
 
-The key of a conversation is its id or, without one (or null), the digest of its content and its place among equal
-conversations in the input. The thread's id derives from the key, so that concurrent imports meet on one stream.
+The key of a conversation is its id. Without an id, or with null, the key is the digest of its content and its place
+among equal conversations in the input. The thread's id derives from the key, so concurrent imports write to one stream.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import NamedTuple, TypeAlias
 
 from clew.domain.decider import Start
@@ -18,19 +19,22 @@ from clew.domain.errors import ClewError, ImportFormatError
 from clew.domain.events import Source, ThreadStarted
 from clew.domain.formats.openai_messages import decode, encode, same
 from clew.domain.history import HistoryMessage
-from clew.domain.json_values import Json, JsonObject, check_json
+from clew.domain.json_values import Json, JsonObject, check_json, one_line
 from clew.domain.messages import Message
 
 _ID_DIGITS = 16
 """Hex digits of an imported thread's id: 64 bits of SHA-256."""
 
 _LONGEST_ERROR = 500
+_LONGEST_NAME = 40
+_MOST_NAMES = 5
+"""Limits of the text in an error: characters in total, characters of a field's name, and names of fields."""
 
 
 class Item(NamedTuple):
     """A conversation of a file: ``value`` is its parsed JSON.
 
-    ``line`` is its number in a file of JSON lines, ``number`` its place, from 1, in a list of conversations.
+    ``line`` is the number of its line in a file of JSON lines; ``number`` is its place, from 1, in a list.
     """
 
     file: str
@@ -50,7 +54,8 @@ class ImportFailure(NamedTuple):
 class ImportReport(NamedTuple):
     """The result of an import.
 
-    ``threads`` were started or extended with ``messages`` and ``events``; ``skipped`` threads were already complete.
+    All fields but the last are counts. ``threads`` were started or extended, with ``messages`` and ``events``.
+    ``skipped`` threads were already complete.
     """
 
     threads: int
@@ -64,8 +69,8 @@ class ImportReport(NamedTuple):
 class Conversation:
     """A conversation in the OpenAI chat format.
 
-    ``id`` is None if it has none; ``fields`` are the other fields of its object, without the messages; ``values`` are
-    the messages as read, ``messages`` the same decoded.
+    ``id`` is None if it has none. ``fields`` are the other fields of its object, without the messages. ``values`` are
+    the messages as JSON, ``messages`` the same messages decoded.
     """
 
     id: Json
@@ -86,11 +91,11 @@ class Conversation:
         """The intent that starts its thread."""
         title = self.fields.get("title")
         metadata = self.fields.get("metadata")
-        kept = metadata if isinstance(metadata, dict) else {}
-        rest = {name: value for name, value in self.fields.items() if name != "metadata"} if kept else self.fields
+        own_metadata = metadata if isinstance(metadata, dict) else {}
+        rest = {name: value for name, value in self.fields.items() if name != "metadata" or not own_metadata}
         return Start(
             title=title if isinstance(title, str) else None,
-            metadata=kept,
+            metadata=own_metadata,
             source=Source(id=self.id, fields=rest),
             messages=self.messages,
         )
@@ -190,35 +195,33 @@ def thread_id(key: Json) -> str:
     return _digest(key)[:_ID_DIGITS]
 
 
-def plan(conversation: Conversation, there: StoredThread | None) -> Plan:
-    """What to do with a conversation, given the thread with its id; None if that does not exist."""
-    if there is None:
+def plan(conversation: Conversation, stored: StoredThread | None) -> Plan:
+    """What to do with a conversation; ``stored`` is the thread with its id, None if it does not exist."""
+    if stored is None:
         return Begin(conversation.start())
-    started = there.started
+    started = stored.started
     if started is None or started.source is None or not same(started.source.id, conversation.id):
         return Refuse("its thread's id is taken by another thread. Import it into another store, or give it another id")
-    values = _values(there.messages)
+    values = _encode(stored.messages)
     equal = _equal_beginning(values, conversation.values)
     if equal < min(len(values), len(conversation.values)):
-        return Refuse(f"it differs from its thread at message {equal + 1}; {_state(there)}")
+        return Refuse(f"it differs from its thread at message {equal + 1}; {_state(stored)}")
     if len(values) > len(conversation.values):
-        return Refuse(f"it ends at message {equal}, but its thread has {len(values)} messages; {_state(there)}")
+        return Refuse(f"it ends at message {equal}, but its thread has {len(values)} messages; {_state(stored)}")
     if unequal := _unequal_fields(source_fields(started), conversation.fields):
-        return Refuse(f"it differs from its thread in {unequal}; {_state(there)}")
+        return Refuse(f"it differs from its thread in {unequal}; {_state(stored)}")
     if equal == len(conversation.values):
         return Skip()
-    if there.control.status != "active":
-        return Refuse(f"it has {len(conversation.values) - equal} more messages than its thread; {_state(there)}")
-    return Extend(conversation.messages[equal:], there.control.version)
+    if stored.control.status != "active":
+        return Refuse(f"it has {len(conversation.values) - equal} more messages than its thread; {_state(stored)}")
+    return Extend(conversation.messages[equal:], stored.control.version)
 
 
 def failure(item: Item, error: ClewError | str) -> ImportFailure:
     """The failure of an item, on one line even if its keys have line ends."""
     text = str(error) if item.number is None else f"conversation {item.number}: {error}"
     line = "".join(char if char.isprintable() else " " for char in text)
-    return ImportFailure(
-        item.file, item.line, line if len(line) <= _LONGEST_ERROR else line[: _LONGEST_ERROR - 1] + "…"
-    )
+    return ImportFailure(item.file, item.line, one_line(line, _LONGEST_ERROR))
 
 
 def _conversation(id_: Json, fields: JsonObject, values: list[JsonObject]) -> Conversation:
@@ -232,37 +235,36 @@ def _digest(value: Json) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _values(messages: Sequence[HistoryMessage]) -> list[JsonObject | None]:
+def _encode(messages: Sequence[HistoryMessage]) -> list[JsonObject | None]:
     """The messages in the imported format, None for a redacted message."""
-    found: list[JsonObject | None] = []
+    values: list[JsonObject | None] = []
     for each in messages:
-        if each.message is None:
-            found.append(None)
-        else:
-            found += encode(each.message)
-    return found
+        values += [None] if each.message is None else encode(each.message)
+    return values
 
 
-def _equal_beginning(there: Sequence[JsonObject | None], given: Sequence[JsonObject]) -> int:
+def _equal_beginning(stored: Sequence[JsonObject | None], given: Sequence[JsonObject]) -> int:
     """How many messages at the beginning are equal; a redacted message equals any."""
-    count = 0
-    for old, new in zip(there, given, strict=False):
-        if old is not None and not same(old, new):
-            break
-        count += 1
-    return count
+    pairs = zip(stored, given, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] is None or same(*pair), pairs))
 
 
-def _unequal_fields(there: JsonObject, given: JsonObject) -> str:
+def _unequal_fields(stored: JsonObject, given: JsonObject) -> str:
+    """The names of the fields that differ, empty if all are equal."""
     names = [
         name
-        for name in sorted({*there, *given})
-        if (name in there) != (name in given) or not same(there[name], given[name])
+        for name in sorted({*stored, *given})
+        if (name in stored) != (name in given) or not same(stored[name], given[name])
     ]
-    shown = ", ".join(repr(name) if len(name) <= 40 else repr(name[:40]) + "…" for name in names[:5])  # noqa: PLR2004  # a line's worth
-    return shown + (f" and {len(names) - 5} more fields" if len(names) > 5 else "")  # noqa: PLR2004  # the same
+    listed = ", ".join(_quote(name) for name in names[:_MOST_NAMES])
+    more = len(names) - _MOST_NAMES
+    return f"{listed} and {more} more fields" if more > 0 else listed
 
 
-def _state(there: StoredThread) -> str:
-    control = there.control
+def _quote(name: str) -> str:
+    return repr(name) if len(name) <= _LONGEST_NAME else repr(name[:_LONGEST_NAME]) + "…"
+
+
+def _state(stored: StoredThread) -> str:
+    control = stored.control
     return f"the thread is {control.status}, at version {control.version}. Fork it, or import under another id"

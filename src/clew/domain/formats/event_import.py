@@ -1,4 +1,4 @@
-"""The import of stored events: the checks of a file's rows against the store and each other, and the report."""
+"""The import of stored events: checks of a file's rows against the store and each other, and the report."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeAlias
 
 from clew.domain.context.events import ContextProvided
-from clew.domain.errors import ClewError, CorruptEventError, ImportFormatError, InvalidNameError, ThreadDivergedError
-from clew.domain.events import MESSAGE_APPENDED, NEVER_SHREDDED, Event, MessageRedacted, Shredded, ThreadForked
+from clew.domain.errors import ClewError, ImportFormatError, InvalidNameError, ThreadDivergedError
+from clew.domain.events import MESSAGE_APPENDED, NEVER_SHREDDED, Event, MessageRedacted, ThreadForked
 from clew.domain.formats.clew_jsonl import Entry
+from clew.domain.formats.lineage import read_event
 from clew.domain.ports import Fork, Row, Shred
 from clew.domain.runs.events import RunResumed, RunStarted
-from clew.domain.streams import ROOT, Kind, check_id, digest, link, parse_stream_name, stream_name
+from clew.domain.streams import ROOT, Kind, check_id, is_thread, parse_stream_name, stream_id, stream_name
 
 Address: TypeAlias = tuple[str, int]
 """A row's stream and version."""
@@ -23,14 +24,14 @@ NAMES_BLOBS = frozenset({"run-started", "run-resumed", "context-provided"})
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 
-MOVED: tuple[Kind, ...] = ("thread", "memory")
-"""Kinds of streams that are exported and imported."""
+TRANSFERRED: tuple[Kind, ...] = ("thread", "memory")
+"""The kinds of streams that are exported and imported."""
 
 AGAIN = "Export it again, or take another copy of the file. Events that were already imported stay and are skipped."
 
 
 class RefusedLine(NamedTuple):
-    """The line of a file from which something was not imported, None for the whole file, and the error."""
+    """An error in a file, and the line that was not completely imported, None for the whole file."""
 
     line: int | None
     error: ClewError
@@ -54,8 +55,8 @@ class EventsReport(NamedTuple):
     definitions: int = 0
 
 
-class There(Protocol):
-    """The rows of the store."""
+class StoreRows(Protocol):
+    """The rows of the store that an import is checked against."""
 
     def row(self, stream: str, version: int) -> Row | None:
         """A row of the stream itself, not of its parent."""
@@ -81,9 +82,9 @@ def named_blobs(event: Event) -> list[bytes]:
 def check_stream(entry: Entry, tenant: str) -> None:
     """Raise ImportFormatError unless an event and its parent belong to a thread or memory scope of the tenant.
 
-    Names are part of the hashes and cannot change: an event of another tenant would be hidden.
+    Names are part of the hashes and cannot change, so an event of another tenant would be invisible.
     """
-    kinds = MOVED if entry.fork is None else ("thread",)
+    kinds = TRANSFERRED if entry.fork is None else ("thread",)
     names = (entry.row.stream,) if entry.fork is None else (entry.row.stream, entry.fork.parent)
     for name in names:
         parts = parse_stream_name(name)
@@ -104,11 +105,11 @@ def check_stream(entry: Entry, tenant: str) -> None:
 class Batch:
     """Rows that continue the store's rows and each other, each checked before any is written.
 
-    ``refused`` has the streams that were refused before, and from which version. ``open`` are shredded rows without
-    their redaction so far: the store would not verify with them.
+    ``refused`` maps the streams that were refused before to the first refused version. ``open`` are shredded rows whose
+    redaction has not come yet: the store would not verify with them.
     """
 
-    there: There
+    stored: StoreRows
     decode: Callable[[Row], Event]
     refused: Mapping[str, int]
     rows: list[Row] = field(default_factory=list)
@@ -128,7 +129,7 @@ class Batch:
     _places: dict[Address, int] = field(default_factory=dict)
 
     def add(self, line: int, entry: Entry) -> None:
-        """Add the next event of the file. An equal event of the store is skipped; a thread that differs is refused.
+        """Add the next event of the file. Skip an event that the store has; refuse a thread that differs.
 
         Raises ImportFormatError for an event that does not continue those before it.
         """
@@ -137,21 +138,21 @@ class Batch:
         if self._is_refused(line, entry):
             return
         previous = self._previous(entry)
-        if link(previous, row.stream, row.version, row.type, row.digest or digest(row.state)) != row.hash:
+        if not row.follows(previous):
             raise ImportFormatError(
                 f"{_named(row)}: its hash does not match its content and the event before it. {AGAIN}"
             )
         if (row.stream, row.version) in self._hashes:
             raise ImportFormatError(f"{_named(row)}: it occurs twice in the file. {AGAIN}")
-        found = self.there.row(row.stream, row.version)
-        if found is None and entry.begins:
-            found = self.there.first(row.stream)
-        if found is None:
+        stored = self.stored.row(row.stream, row.version)
+        if stored is None and entry.begins:
+            stored = self.stored.first(row.stream)
+        if stored is None:
             self._write(number, entry, previous)
-        elif (found.version, found.hash) == (row.version, row.hash):
+        elif (stored.version, stored.hash) == (row.version, row.hash):
             self.skipped += 1
         else:
-            self._refuse(line, row, found)
+            self._refuse(line, row, stored)
             return
         self._hashes[row.stream, row.version] = row.hash
 
@@ -160,8 +161,8 @@ class Batch:
         row, fork = entry.row, entry.fork
         if self._refused_from(row.stream) is not None:
             return True
-        from_ = None if fork is None else self._refused_from(fork.parent)
-        if fork is None or from_ is None or fork.cut < from_:
+        first_refused = None if fork is None else self._refused_from(fork.parent)
+        if fork is None or first_refused is None or fork.cut < first_refused:
             return False
         self.diverged[row.stream] = row.version
         error = ImportFormatError(f"{_named(row)}: it is a fork of a thread that was refused, so it is refused, too.")
@@ -171,9 +172,9 @@ class Batch:
     def _refused_from(self, name: str) -> int | None:
         return self.diverged.get(name, self.refused.get(name))
 
-    def _refuse(self, line: int, row: Row, found: Row) -> None:
-        there = found.hash.hex() if found.version == row.version else None
-        error = ThreadDivergedError(_thread(row), row.version, there, row.hash.hex())
+    def _refuse(self, line: int, row: Row, stored: Row) -> None:
+        stored_hash = stored.hash.hex() if stored.version == row.version else None
+        error = ThreadDivergedError(stream_id(row.stream), row.version, stored_hash, row.hash.hex())
         self.failed.append(RefusedLine(line, error))
         self.diverged[row.stream] = row.version
 
@@ -188,31 +189,27 @@ class Batch:
         known = self._hashes.get((stream, version))
         if known is not None:
             return known
-        found = self.there.row(stream, version)
-        if found is None:
+        stored = self.stored.row(stream, version)
+        if stored is None:
             raise ImportFormatError(
                 f"{_named(row)}: it follows version {version} of {stream!r}, which is neither earlier in the file "
                 f"nor in the store. Lines are missing. {AGAIN}"
             )
-        return found.hash
+        return stored.hash
 
     def _write(self, number: int, entry: Entry, previous: bytes) -> None:
         row, fork = entry.row, entry.fork
-        event = self._decoded(row)
+        event = self._decode(row)
         forked = row.type == "thread-forked"
         if forked != (fork is not None) or (isinstance(event.data, ThreadForked) and not _names_fork(event.data, fork)):
             raise ImportFormatError(f"{_named(row)}: the event and its line name different fork points. {AGAIN}")
         if row.digest is not None:
-            if row.type in NEVER_SHREDDED:
-                raise ImportFormatError(
-                    f"{_named(row)}: it is shredded, but events of its type are never shredded. {AGAIN}"
-                )
             self.open[row.stream, row.version] = number
         elif isinstance(event.data, MessageRedacted):
             self._redact(row, event.data)
         if row.stream not in self.previous:
             self.previous[row.stream] = previous
-            before = None if entry.begins else self.there.row(row.stream, row.version - 1)
+            before = None if entry.begins else self.stored.row(row.stream, row.version - 1)
             self.extended[row.stream] = 0 if before is None else before.position
             if fork is not None:
                 self.forks[row.stream] = fork
@@ -223,17 +220,18 @@ class Batch:
         """Compare a redaction with its row, and shred the row if it is not shredded."""
         address = row.stream, redaction.version
         target = self._row_after(address)
-        if target is None or target.type in NEVER_SHREDDED or _digest(target).hex() != redaction.digest:
+        if target is None or target.type in NEVER_SHREDDED or target.content_digest.hex() != redaction.digest:
             raise ImportFormatError(f"{_named(row)}: the event that it redacts is missing. {AGAIN}")
-        shredded = target._replace(state=_stub_bytes(redaction.stub), digest=_digest(target))
+        stub = redaction.stub.encode("latin-1", errors="replace")  # the event holds it as text, a character per byte
+        shredded = target._replace(state=stub, digest=target.content_digest)
         if target.digest is None:
-            self._decoded(shredded)
+            self._decode(shredded)
         if shredded.state.decode("latin-1") != redaction.stub or (target.digest is not None and target != shredded):
             raise ImportFormatError(f"{_named(row)}: the stub of the message does not match the event. {AGAIN}")
         if address in self._places:
             self.rows[self._places[address]] = shredded
         elif target.digest is None:
-            self.shreds[address] = Shred(*address, _digest(target), shredded.state)
+            self.shreds[address] = Shred(*address, target.content_digest, stub)
             self.redacted_by[address] = row.version
         self.open.pop(address, None)
 
@@ -241,27 +239,15 @@ class Batch:
         """A row of the batch, or of the store after the batch's shreds."""
         if address in self._places:
             return self.rows[self._places[address]]
-        found = self.there.row(*address)
+        row = self.stored.row(*address)
         shred = self.shreds.get(address)
-        return found if found is None or shred is None else found._replace(state=shred.stub, digest=shred.digest)
+        return row if row is None or shred is None else row._replace(state=shred.stub, digest=shred.digest)
 
-    def _decoded(self, row: Row) -> Event:
-        try:
-            event = self.decode(row)
-        except CorruptEventError:
-            raise ImportFormatError(f"{_named(row)}: its bytes are not an event of its type. {AGAIN}") from None
-        if isinstance(event.data, Shredded) != (row.digest is not None):
-            raise ImportFormatError(f"{_named(row)}: it must have both a digest and a stub, or neither. {AGAIN}")
-        return event
+    def _decode(self, row: Row) -> Event:
+        return read_event(row, self.decode, ImportFormatError, _named(row), AGAIN)
 
 
-def is_thread(stream: str) -> bool:
-    """Whether a stream belongs to a thread."""
-    name = parse_stream_name(stream)
-    return name is not None and name.kind == "thread"
-
-
-def with_batch(report: EventsReport, batch: Batch, *, since: int, line: int) -> EventsReport:
+def add_batch(report: EventsReport, batch: Batch, *, since: int, line: int) -> EventsReport:
     """The report after another batch; ``since`` is the store's last position when the import began."""
     return report._replace(
         threads=report.threads + sum(position <= since for name, position in batch.extended.items() if is_thread(name)),
@@ -273,15 +259,6 @@ def with_batch(report: EventsReport, batch: Batch, *, since: int, line: int) -> 
     )
 
 
-def _digest(row: Row) -> bytes:
-    return digest(row.state) if row.digest is None else row.digest
-
-
-def _stub_bytes(text: str) -> bytes:
-    """The bytes of a stub, which an event holds as text with a character per byte."""
-    return text.encode("latin-1", errors="replace")
-
-
 def _names_fork(forked: ThreadForked, fork: Fork | None) -> bool:
     parent = None if fork is None else parse_stream_name(fork.parent)
     return (
@@ -289,10 +266,5 @@ def _names_fork(forked: ThreadForked, fork: Fork | None) -> bool:
     )
 
 
-def _thread(row: Row) -> str:
-    name = parse_stream_name(row.stream)
-    return row.stream if name is None else name.id
-
-
 def _named(row: Row) -> str:
-    return f"Thread {_thread(row)!r}, version {row.version}"
+    return f"Thread {stream_id(row.stream)!r}, version {row.version}"

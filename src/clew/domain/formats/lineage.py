@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from clew.domain.errors import CorruptEventError, InvalidNameError, ThreadDocumentError
+from clew.domain.errors import ClewError, CorruptEventError, InvalidNameError, ThreadDocumentError
 from clew.domain.events import (
     MESSAGE_APPENDED,
     NEVER_SHREDDED,
@@ -15,20 +15,21 @@ from clew.domain.events import (
     Opaque,
     Shredded,
     ThreadForked,
+    to_time,
 )
 from clew.domain.ports import Fork, Row
-from clew.domain.streams import ROOT, StreamName, check_id, digest, link, parse_stream_name, stream_name
+from clew.domain.streams import ROOT, StreamName, check_id, parse_stream_name, stream_name
 
 AGAIN = "Take another copy of the document, or serialize the thread again."
 
-_BEGINS = {"thread-started", "thread-forked"}
+_FIRST_TYPES = {"thread-started", "thread-forked"}
 
 
-class OwnRows(NamedTuple):
-    """The rows of one stream and its fork point; for an ancestor, the rows up to the cut and later rows that they need.
+class StreamRows(NamedTuple):
+    """The rows of one stream and its fork point. For an ancestor: the rows up to the cut, and later rows if needed.
 
-    There are two reasons for later rows: a shredded row verifies only with its redaction, and only the event after an
-    answer at the cut shows that the answer is complete.
+    Later rows are needed in two cases. A shredded row verifies only with its redaction. Only the event after an answer
+    at the cut shows that the answer is complete.
     """
 
     name: str
@@ -37,16 +38,19 @@ class OwnRows(NamedTuple):
 
 
 class Lineage(NamedTuple):
-    """A thread with its ancestors, oldest first: their rows, the events up to each cut, and the events after it."""
+    """A thread with its ancestors, oldest first.
 
-    streams: tuple[OwnRows, ...]
+    ``events`` are the events up to each cut, ``after_cuts`` the ancestors' events after their cuts.
+    """
+
+    streams: tuple[StreamRows, ...]
     events: tuple[Event, ...]
-    beyond: tuple[Event, ...]
+    after_cuts: tuple[Event, ...]
 
     @property
     def name(self) -> StreamName:
         """The parts of the name of the thread's stream."""
-        return _parsed(self.streams[-1].name)
+        return _parse(self.streams[-1].name)
 
     @property
     def stream(self) -> str:
@@ -61,16 +65,16 @@ class Lineage(NamedTuple):
     @property
     def ends(self) -> tuple[int, ...]:
         """The last version of each stream in the lineage: the cut, or the head of the thread itself."""
-        return (*(own.fork.cut for own in self.streams if own.fork is not None), self.head.version)
+        return (*(stream.fork.cut for stream in self.streams if stream.fork is not None), self.head.version)
 
 
-def needed(rows: Iterable[Row], cut: int | None, decode: Callable[[Row], Event]) -> Iterator[Row]:
+def required_rows(rows: Iterable[Row], cut: int | None, decode: Callable[[Row], Event]) -> Iterator[Row]:
     """The rows of a stream that a thread forked at ``cut`` needs; None stands for the thread's own stream."""
     unmatched: set[int] = set()
-    kind = ""
+    previous_type = ""
     for row in rows:
         if cut is not None and row.version > cut and not unmatched:
-            answers = kind == MESSAGE_APPENDED and row.type == "model-answered"
+            answers = previous_type == MESSAGE_APPENDED and row.type == "model-answered"
             if row.version > cut + 1 or not answers:
                 return
         if row.digest is not None:
@@ -78,50 +82,66 @@ def needed(rows: Iterable[Row], cut: int | None, decode: Callable[[Row], Event])
         elif unmatched and row.type == "message-redacted":
             data = decode(row).data
             unmatched.discard(data.version if isinstance(data, MessageRedacted) else 0)
-        kind = row.type
+        previous_type = row.type
         yield row
 
 
-def verified(streams: Sequence[OwnRows], decode: Callable[[Row], Event]) -> Lineage:
-    """The verified lineage of streams, oldest first. Raises ThreadDocumentError for rows that do not fit."""
+def verify_streams(streams: Sequence[StreamRows], decode: Callable[[Row], Event]) -> Lineage:
+    """The lineage of verified streams, oldest first. Raises ThreadDocumentError for rows that do not fit."""
     if not streams:
         raise ThreadDocumentError(f"streams: the list is empty. {AGAIN}")
     events: list[Event] = []
-    beyond: list[Event] = []
+    after_cuts: list[Event] = []
     names: set[str] = set()
-    tenant = _parsed(streams[-1].name).tenant
-    for number, own in enumerate(streams):
+    tenant = _parse(streams[-1].name).tenant
+    for number, stream in enumerate(streams):
         where = f"streams[{number}]"
-        _check_name(own.name, tenant, where)
-        if own.name in names:
-            raise ThreadDocumentError(f"{where}: {_quoted(own.name)} occurs twice. {AGAIN}")
-        names.add(own.name)
-        previous = _hash_before(streams[number - 1] if number else None, own.fork, where)
+        _check_name(stream.name, tenant, where)
+        if stream.name in names:
+            raise ThreadDocumentError(f"{where}: {_quoted(stream.name)} occurs twice. {AGAIN}")
+        names.add(stream.name)
+        previous = _hash_before(streams[number - 1] if number else None, stream.fork, where)
         end = streams[number + 1].fork if number + 1 < len(streams) else None
-        found = _verified_rows(own, previous, decode, where)
-        _check_course([*events, *found], len(events), where)
-        inherited = len(found) if end is None else end.cut - own.rows[0].version + 1
-        events += found[:inherited]
-        beyond += found[inherited:]
-    return Lineage(tuple(streams), tuple(events), tuple(beyond))
+        own = _verify_rows(stream, previous, decode, where)
+        _check_sequence([*events, *own], len(events), where)
+        inherited = len(own) if end is None else end.cut - stream.rows[0].version + 1
+        events += own[:inherited]
+        after_cuts += own[inherited:]
+    return Lineage(tuple(streams), tuple(events), tuple(after_cuts))
 
 
-def _verified_rows(own: OwnRows, previous: bytes, decode: Callable[[Row], Event], where: str) -> list[Event]:
+def read_event(
+    row: Row, decode: Callable[[Row], Event], error: Callable[[str], ClewError], where: str, advice: str
+) -> Event:
+    """The event of a row. Raises ``error`` unless its bytes are valid, and shredded only if that is allowed."""
+    try:
+        event = decode(row)
+    except CorruptEventError:
+        raise error(f"{where}: its bytes are not an event of its type. {advice}") from None
+    if isinstance(event.data, Shredded) != (row.digest is not None):
+        raise error(f"{where}: it must have both a digest and a stub, or neither. {advice}")
+    if row.digest is not None and row.type in NEVER_SHREDDED:
+        raise error(f"{where}: it is shredded, but events of its type are never shredded. {advice}")
+    return event
+
+
+def _verify_rows(stream: StreamRows, previous: bytes, decode: Callable[[Row], Event], where: str) -> list[Event]:
     """The events of one stream, with verified hashes and redactions."""
     events: list[Event] = []
-    first = 1 if own.fork is None else own.fork.cut + 1
+    first = 1 if stream.fork is None else stream.fork.cut + 1
     shredded: dict[int, tuple[str, str]] = {}
     redacted: dict[int, tuple[str, str]] = {}
-    if not own.rows:
+    if not stream.rows:
         raise ThreadDocumentError(f"{where}: it has no rows. {AGAIN}")
-    for expected, row in enumerate(own.rows, start=first):
+    for expected, row in enumerate(stream.rows, start=first):
         here = f"{where}.rows[{expected - first}]"
         if row.version != expected:
             raise ThreadDocumentError(f"{here}: found version {row.version}, expected {expected}. {AGAIN}")
-        if link(previous, row.stream, row.version, row.type, row.digest or digest(row.state)) != row.hash:
+        if not row.follows(previous):
             raise ThreadDocumentError(f"{here}: its hash does not match its content and the row before it. {AGAIN}")
-        event = _event(row, decode, here)
-        _check_kind(row, event, own.fork, previous if expected == first else None, here)
+        event = read_event(row, decode, ThreadDocumentError, here, AGAIN)
+        _check_time(event, here)
+        _check_first(row, event, stream.fork, previous if expected == first else None, here)
         if row.digest is not None:
             shredded[row.version] = row.digest.hex(), row.state.decode("latin-1")
         elif isinstance(event.data, MessageRedacted):
@@ -136,59 +156,50 @@ def _verified_rows(own: OwnRows, previous: bytes, decode: Callable[[Row], Event]
     return events
 
 
-def _event(row: Row, decode: Callable[[Row], Event], where: str) -> Event:
+def _check_time(event: Event, where: str) -> None:
+    """Raise for a forged number that is not a time."""
     try:
-        event = decode(row)
-    except CorruptEventError:
-        raise ThreadDocumentError(f"{where}: its bytes are not an event of its type. {AGAIN}") from None
-    try:
-        event.time  # noqa: B018  # a forged number may not be a time
+        to_time(event.recorded_at)
     except OverflowError:
         raise ThreadDocumentError(f"{where}: its time is not valid. {AGAIN}") from None
-    if isinstance(event.data, Shredded) != (row.digest is not None):
-        raise ThreadDocumentError(f"{where}: it must have both a digest and a stub, or neither. {AGAIN}")
-    if row.digest is not None and row.type in NEVER_SHREDDED:
-        raise ThreadDocumentError(f"{where}: it is shredded, but events of its type are never shredded. {AGAIN}")
-    return event
 
 
-def _check_course(events: Sequence[Event], after: int, where: str) -> None:
-    """Raise unless the events from index ``after`` on continue the message count and the time of those before.
+def _check_sequence(events: Sequence[Event], start: int, where: str) -> None:
+    """Raise unless the events from index ``start`` on continue the message count and the time of those before.
 
-    Forged rows can have valid hashes; the rest of Clew relies on these two.
+    Forged rows can have valid hashes, and the rest of Clew relies on the count and the time.
     """
-    for at, event in enumerate(events[after:], start=after):
-        here = f"{where}.rows[{at - after}]"
+    for index, event in enumerate(events[start:], start=start):
+        here = f"{where}.rows[{index - start}]"
         data = event.data
-        previous = data.to if isinstance(data, HistoryRewound) else at
-        if not 0 <= previous <= at:
+        previous = data.to if isinstance(data, HistoryRewound) else index
+        if not 0 <= previous <= index:
             raise ThreadDocumentError(f"{here}: it rewinds to a version that is not before it. {AGAIN}")
         if isinstance(data, Opaque):  # it may have no count
             continue
-        there = events[previous - 1].messages if previous else 0
-        if there >= 0 and event.messages != there + (event.type == MESSAGE_APPENDED):
+        count = events[previous - 1].messages if previous else 0
+        if count >= 0 and event.messages != count + (event.type == MESSAGE_APPENDED):
             raise ThreadDocumentError(f"{here}: its message count is wrong. {AGAIN}")
-        if at and event.recorded_at < events[at - 1].recorded_at:
+        if index and event.recorded_at < events[index - 1].recorded_at:
             raise ThreadDocumentError(f"{here}: it was recorded before the event that it follows. {AGAIN}")
 
 
-def _check_kind(row: Row, event: Event, fork: Fork | None, cut: bytes | None, where: str) -> None:
-    """Raise unless the first row, and no other, begins its stream, and a fork at the document's fork point.
+def _check_first(row: Row, event: Event, fork: Fork | None, cut: bytes | None, where: str) -> None:
+    """Raise unless the first row, and no other, begins its stream, and a fork begins at the document's fork point.
 
     ``cut`` is the hash at the fork point, None for a row that is not the first.
     """
-    begins = None if cut is None else "thread-started" if fork is None else "thread-forked"
-    if (row.type if row.type in _BEGINS else None) != begins:
+    expected = None if cut is None else "thread-started" if fork is None else "thread-forked"
+    if (row.type if row.type in _FIRST_TYPES else None) != expected:
         raise ThreadDocumentError(f"{where}: {_quoted(row.type)} is not allowed here. {AGAIN}")
     data = event.data
     if fork is None or cut is None or not isinstance(data, ThreadForked):
         return
-    named = data.parent_id, data.parent_version, data.parent_hash
-    if named != (_parsed(fork.parent).id, fork.cut, cut.hex()):
+    if (data.parent_id, data.parent_version, data.parent_hash) != (_parse(fork.parent).id, fork.cut, cut.hex()):
         raise ThreadDocumentError(f"{where}: it names another fork point than the stream before it has. {AGAIN}")
 
 
-def _hash_before(parent: OwnRows | None, fork: Fork | None, where: str) -> bytes:
+def _hash_before(parent: StreamRows | None, fork: Fork | None, where: str) -> bytes:
     """The hash before the first row of a stream."""
     if parent is None and fork is None:
         return ROOT
@@ -203,21 +214,21 @@ def _hash_before(parent: OwnRows | None, fork: Fork | None, where: str) -> bytes
 
 
 def _check_name(name: str, tenant: str, where: str) -> None:
-    """Raise unless it is the name of a thread of the tenant, spelled as Clew spells it."""
-    parts = _parsed(name)
+    """Raise unless it is the name of a thread of the tenant, in Clew's own spelling."""
+    parts = _parse(name)
     try:
         check_id(parts.id, "thread id")
         check_id(parts.tenant, "tenant")
-        right = name == stream_name(parts.tenant, "thread", parts.id)
+        valid = name == stream_name(parts.tenant, "thread", parts.id)
     except InvalidNameError:
-        right = False
-    if not right:
+        valid = False
+    if not valid:
         raise ThreadDocumentError(f"{where}: {_quoted(name)} is not the name of a thread. {AGAIN}")
     if parts.tenant != tenant:
         raise ThreadDocumentError(f"{where}: {_quoted(name)} belongs to another tenant than the thread. {AGAIN}")
 
 
-def _parsed(name: str) -> StreamName:
+def _parse(name: str) -> StreamName:
     return parse_stream_name(name) or StreamName("", "", "")
 
 

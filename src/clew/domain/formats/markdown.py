@@ -1,4 +1,4 @@
-"""A thread as Markdown for readers: user text stands in fences and code spans that it cannot leave."""
+"""A thread as Markdown for human readers. User text is in fences and code spans, and cannot end them."""
 
 from __future__ import annotations
 
@@ -8,22 +8,32 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import NamedTuple
 
-from clew.domain import messages as said_as
 from clew.domain.events import to_time
 from clew.domain.history import HistoryMessage, ThreadState
 from clew.domain.json_values import Json
+from clew.domain.messages import (
+    ApprovalRequest,
+    ApprovalResponse,
+    Content,
+    FunctionCall,
+    FunctionResult,
+    Media,
+    Raw,
+    Reasoning,
+    Text,
+)
 
 LONGEST_ADDRESS = 200
-"""Characters of an address; a longer one contains the file itself."""
+"""The most characters of an address that are written in full; a longer address contains the file itself."""
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>&!|~#$])")
 
 
 class ForkedThread(NamedTuple):
-    """A fork of the shown thread."""
+    """A fork of the thread in the document."""
 
-    thread_id: str
-    cut: int | None
+    id: str
+    forked_at: int | None
     title: str | None
 
 
@@ -33,12 +43,12 @@ def as_markdown(thread_id: str, state: ThreadState, forks: Iterable[ForkedThread
     parts = [f"# {_inline(control.title or '') or _code(thread_id)}", "\n".join(_facts(thread_id, state))]
     for number, message in enumerate(state.messages, start=1):
         parts += _message(number, message)
-    listed = [
-        f"- {_code(fork.thread_id)} at version {fork.cut}" + ("" if fork.title is None else f": {_inline(fork.title)}")
+    fork_lines = [
+        f"- {_code(fork.id)} at version {fork.forked_at}" + ("" if fork.title is None else f": {_inline(fork.title)}")
         for fork in forks
     ]
-    if listed:
-        parts += ["## Forks", "\n".join(listed)]
+    if fork_lines:
+        parts += ["## Forks", "\n".join(fork_lines)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -75,29 +85,29 @@ def _message(number: int, message: HistoryMessage) -> Iterator[str]:
         yield from _content(content)
 
 
-def _content(content: said_as.Content) -> Iterator[str]:
+def _content(content: Content) -> Iterator[str]:
     match content:
-        case said_as.Text(text=text):
+        case Text(text=text):
             yield _fenced(text, "text")
-        case said_as.Reasoning(text=text):
+        case Reasoning(text=text):
             yield "Reasoning:"
             yield _fenced(text, "text")
-        case said_as.Media(uri=uri, media_type=kind):
+        case Media(uri=uri, media_type=kind):
             address = uri if len(uri) <= LONGEST_ADDRESS else f"{uri[:40]}… ({len(uri):,} characters)"
             yield f"Media{'' if kind is None else f' ({_code(kind)})'}: {_code(address)}"
-        case said_as.FunctionCall():
+        case FunctionCall():
             yield f"Calls {_code(content.name)} ({_code(content.call_id)}):"
             yield _fenced_json(content.arguments)
-        case said_as.FunctionResult(call_id=call_id, name=name, result=result):
+        case FunctionResult(call_id=call_id, name=name, result=result):
             of = "" if name is None else f" of {_code(name)}"
             yield f"Result{of} ({_code(call_id)}):"
             yield _fenced_json(result)
-        case said_as.ApprovalRequest(call=call, reason=reason):
+        case ApprovalRequest(call=call, reason=reason):
             yield f"Asks for approval to call {_code(call.name)}{_because(reason)}:"
             yield _fenced_json(call.arguments)
-        case said_as.ApprovalResponse(approved=approved, reason=reason):
+        case ApprovalResponse(approved=approved, reason=reason):
             yield f"{'Approved' if approved else 'Rejected'}{_because(reason)}."
-        case said_as.Raw(value=value):
+        case Raw(value=value):
             yield _fenced_json(value)
 
 
@@ -116,7 +126,7 @@ def _fenced_json(value: Json) -> str:
 
 
 def _fenced(text: str, kind: str) -> str:
-    """A block of code whose fence is longer than any in the text."""
+    """A block of code. Its fence is longer than any in the text."""
     fence = "`" * max(3, 1 + _longest_run(text))
     return f"{fence}{kind}\n{text}\n{fence}"
 

@@ -35,6 +35,8 @@ from clew.domain.messages import (
 )
 
 _FORMAT = "openai"
+_LONGEST_ROLE = 20
+"""The most characters of an unknown role that an error quotes: a longer value is probably user text."""
 
 _ROLES: dict[str, Role] = {
     "system": "system",
@@ -42,7 +44,7 @@ _ROLES: dict[str, Role] = {
     "user": "user",
     "assistant": "assistant",
     "tool": "tool",
-    "function": "tool",  # the older form of a function's result
+    "function": "tool",  # the older form of a function result
 }
 
 _OWN: TypeAdapter[Content] = TypeAdapter(Reasoning | Media | FunctionResult | ApprovalRequest | ApprovalResponse)
@@ -50,7 +52,7 @@ _OWN_TYPES = ("reasoning", "media", "function-result", "approval-request", "appr
 
 
 def decode(value: object, number: int) -> Message:
-    """Decode an OpenAI chat message; ``number`` counts from 1 and is for errors.
+    """Decode an OpenAI chat message. Errors name its ``number``, which counts from 1.
 
     Raises ImportFormatError for anything else, and InvalidContentError for JSON that cannot be stored.
     """
@@ -93,7 +95,7 @@ def _role(value: dict[Any, Any], where: str) -> Role:
         return _ROLES[role]
     if "role" not in value:
         problem = "it has no role"
-    elif isinstance(role, str) and len(role) <= 20 and role.isidentifier():  # noqa: PLR2004  # a longer value is not a role but text
+    elif isinstance(role, str) and len(role) <= _LONGEST_ROLE and role.isidentifier():
         problem = f"the role {role!r} is not known"
     else:
         problem = "its role is not known"
@@ -122,26 +124,25 @@ def _with_source(message: Message, value: JsonObject) -> Message:
 def _read(value: JsonObject, role: Role) -> Message:
     name = value.get("name")
     author = name if isinstance(name, str) else None
-    metadata = value.get("metadata")
-    kept = metadata if isinstance(metadata, dict) else {}
+    metadata = fields if isinstance(fields := value.get("metadata"), dict) else {}
     content = value.get("content")
     contents: list[Content] = []
     if role == "tool":
         call_id = value.get("tool_call_id")
         id_ = call_id if isinstance(call_id, str) else ""
         contents.append(FunctionResult(call_id=id_, name=author, result=content))
-        return Message(role=role, contents=tuple(contents), metadata=kept)
+        return Message(role=role, contents=tuple(contents), metadata=metadata)
     if isinstance(content, str):
         contents.append(Text(text=content))
     elif isinstance(content, list):
         contents += [_read_part(part) for part in content]
     if isinstance(refusal := value.get("refusal"), str) and not isinstance(content, list):
-        contents.append(_refusal(refusal))
+        contents.append(Raw(value={"type": "refusal", "refusal": refusal}))
     if _is_older_call(value):
         contents.append(_read_function("", value["function_call"]))
     elif isinstance(calls := value.get("tool_calls"), list):
         contents += [_read_call(call) for call in calls]
-    return Message(role=role, author=author, contents=tuple(contents), metadata=kept)
+    return Message(role=role, author=author, contents=tuple(contents), metadata=metadata)
 
 
 def _read_part(part: Json) -> Content:
@@ -153,7 +154,7 @@ def _read_part(part: Json) -> Content:
         case {"type": str(kind)} if kind in _OWN_TYPES:
             try:
                 own = _OWN.validate_python(part)
-            except ValidationError:  # another provider's part with the same type
+            except ValidationError:  # another provider's part of the same type
                 return Raw(value=part)
             return own if same(_own_json(own), part) else Raw(value=part)
         case _:
@@ -199,12 +200,12 @@ def _plain(message: Message, hints: JsonObject) -> list[JsonObject]:
     """The simplest form of a message; ``hints`` are those of its source except the patch."""
     if message.role == "tool" and message.contents and len(message.results) == len(message.contents):
         return [_plain_result(message, result, hints) for result in message.results]
-    words = [content for content in message.contents if not isinstance(content, FunctionCall)]
+    rest = [content for content in message.contents if not isinstance(content, FunctionCall)]
     plain: JsonObject = {"role": message.role}
-    if not hints.get("parts") and (refusal := _refused(words)) is not None:
+    if not hints.get("parts") and (refusal := _last_refusal(rest)) is not None:
         plain["refusal"] = refusal
-        del words[-1]
-    plain["content"] = _plain_content(words, as_parts=bool(hints.get("parts")))
+        del rest[-1]
+    plain["content"] = _plain_content(rest, as_parts=bool(hints.get("parts")))
     if message.author is not None:
         plain["name"] = message.author
     if message.calls and hints.get("function_call"):
@@ -235,12 +236,12 @@ def _with_metadata(plain: JsonObject, message: Message) -> JsonObject:
     return plain
 
 
-def _plain_content(words: Sequence[Content], *, as_parts: bool) -> Json:
-    if not words:
+def _plain_content(contents: Sequence[Content], *, as_parts: bool) -> Json:
+    if not contents:
         return [] if as_parts else None
-    if len(words) == 1 and isinstance(words[0], Text) and not as_parts:
-        return words[0].text
-    return [_plain_part(content) for content in words]
+    if len(contents) == 1 and isinstance(contents[0], Text) and not as_parts:
+        return contents[0].text
+    return [_plain_part(content) for content in contents]
 
 
 def _plain_part(content: Content) -> Json:
@@ -259,13 +260,9 @@ def _own_json(content: Content) -> JsonObject:
     return content.model_dump(mode="python")
 
 
-def _refusal(text: str) -> Raw:
-    return Raw(value={"type": "refusal", "refusal": text})
-
-
-def _refused(words: Sequence[Content]) -> str | None:
-    """The refusal at the end of a message, if only one text stands before it."""
-    match words:
+def _last_refusal(contents: Sequence[Content]) -> str | None:
+    """The refusal at the end of a message, if at most one text is before it."""
+    match contents:
         case [Raw(value={"type": "refusal", "refusal": str(refusal), **rest})] | [
             Text(),
             Raw(value={"type": "refusal", "refusal": str(refusal), **rest}),
@@ -291,9 +288,9 @@ def difference(old: Json, new: Json) -> JsonObject | None:
         return _object_difference(old, new)
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         inner: JsonObject = {}
-        for place, (before, after) in enumerate(zip(old, new, strict=True)):
+        for index, (before, after) in enumerate(zip(old, new, strict=True)):
             if (patch := difference(before, after)) is not None:
-                inner[str(place)] = patch
+                inner[str(index)] = patch
         return {"in": inner} if inner else None
     # Floats are compared as text: 0.0 and -0.0 are equal numbers, but not the same JSON.
     equal = repr(old) == repr(new) if isinstance(old, float) else old == new
@@ -306,20 +303,20 @@ def patched(old: Json, patch: JsonObject) -> Json:
         return patch["is"]
     inner = cast("dict[str, JsonObject]", patch.get("in", {}))
     if isinstance(old, list):
-        return [patched(item, inner[str(place)]) if str(place) in inner else item for place, item in enumerate(old)]
+        return [patched(item, inner[str(index)]) if str(index) in inner else item for index, item in enumerate(old)]
     if not isinstance(old, dict):
         return old
     dropped = cast("list[str]", patch.get("drop", []))
-    kept = {key: patched(item, inner.get(key, {})) for key, item in old.items() if key not in dropped}
-    return {**kept, **cast("JsonObject", patch.get("set", {}))}
+    rest = {key: patched(item, inner.get(key, {})) for key, item in old.items() if key not in dropped}
+    return {**rest, **cast("JsonObject", patch.get("set", {}))}
 
 
 def _object_difference(old: JsonObject, new: JsonObject) -> JsonObject | None:
     patch: JsonObject = {}
     if added := {key: value for key, value in new.items() if key not in old}:
         patch["set"] = added
-    if gone := [key for key in old if key not in new]:
-        patch["drop"] = list(gone)
+    if dropped := [key for key in old if key not in new]:
+        patch["drop"] = list(dropped)
     inner: JsonObject = {}
     for key, before in old.items():
         if key in new and (change := difference(before, new[key])) is not None:

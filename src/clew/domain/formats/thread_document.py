@@ -1,7 +1,7 @@
 """Thread documents: a thread with its whole past as one JSON object, which can be stored, sent and restored.
 
-The events are stored bytes, in base64. Everything else is derived from them, for readers; it is compared with the
-events when the document is read.
+The events are stored bytes, in base64. All other fields are derived from the events for human readers. Reading a
+document compares them with the events.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from clew.domain.decider_state import Control, advance
 from clew.domain.errors import ThreadDocumentError
 from clew.domain.event_types import Status
 from clew.domain.events import Event, Opaque
-from clew.domain.formats.lineage import AGAIN, Lineage, OwnRows, verified
+from clew.domain.formats.lineage import AGAIN, Lineage, StreamRows, verify_streams
+from clew.domain.formats.openai_messages import same
 from clew.domain.history import HistoryBuilder, HistoryMessage
-from clew.domain.json_values import MAX_BYTES, JsonObject
+from clew.domain.json_values import MAX_BYTES, JsonObject, one_line
 from clew.domain.messages import Role, Text, explain
 from clew.domain.models.client import ServiceKind, ThreadKind
 from clew.domain.ports import Fork, Row
@@ -27,14 +28,15 @@ from clew.domain.runs.events import ServiceThreadBound
 
 KIND = "thread"
 VERSION = 1
-"""The version of documents that is written and read."""
+"""The version in which documents are written and read."""
 
 _MANY = 2**63
 """Every version is below this number."""
 
-_NEWER = "Restore it with the Clew that wrote it, or a newer one."
-_SHOWN = 100
+_LONGEST_PART = 100
+"""The most characters of the beginning, and of the end, of a text in an error."""
 
+_NEWER = "Restore it with the Clew that wrote it, or a newer one."
 _LONGEST = 4 * ((MAX_BYTES + 2) // 3)
 """The most characters of an event in base64."""
 
@@ -66,7 +68,7 @@ class StreamShape(_Shape):
 
 
 class ThreadShape(_Shape):
-    """The identity of the thread: ``head`` is the hash of its newest event, which covers its whole past."""
+    """The identity of the thread. ``head`` is the hash of its newest event and covers its whole past."""
 
     id: str
     tenant: str
@@ -78,21 +80,21 @@ class ThreadShape(_Shape):
 
 
 class ServiceShape(_Shape):
-    """The id of the thread at the service that holds it, None for a thread that Clew holds."""
+    """The id of the thread at the service that stores it, None for a thread that Clew stores."""
 
     service_thread_id: str | None
     kind: ServiceKind | None
 
 
 class BlobShape(_Shape):
-    """Bytes that messages refer to; ``data`` is in base64. The definitions of agents are never included."""
+    """Bytes that messages refer to, with ``data`` in base64. The definitions of agents are never included."""
 
     digest: Hash
     data: str
 
 
 class MessageShape(_Shape):
-    """A message for readers: ``text`` is its text, ``contents`` are its other contents."""
+    """A message for human readers: ``text`` is its text, ``contents`` are its other contents."""
 
     version: Version
     role: Role
@@ -105,7 +107,7 @@ class MessageShape(_Shape):
 
 
 class ThreadDocument(_Shape):
-    """A thread of Clew: its events in ``streams``, the oldest ancestor first, and the state that follows from them."""
+    """A thread of Clew: its events in ``streams``, the oldest ancestor first, and the state that results from them."""
 
     clew: Literal["thread"]
     version: Literal[1]
@@ -137,9 +139,9 @@ def write_document(lineage: Lineage) -> JsonObject:
         control = advance(control, event)
     history = builder.history()
     states: JsonObject = {
-        id_: kept.state
-        for id_, kept in history.context.states.items()
-        if id_ != HISTORY_STORE or kept.stream == lineage.stream
+        id_: recorded.state
+        for id_, recorded in history.context.states.items()
+        if id_ != HISTORY_STORE or recorded.stream == lineage.stream
     }
     return {
         "clew": KIND,
@@ -153,12 +155,12 @@ def write_document(lineage: Lineage) -> JsonObject:
             "status": control.status,
             "title": control.title,
         },
-        "streams": [_stream(own) for own in lineage.streams],
-        "heads": {own.name: own.rows[-1].hash.hex() for own in lineage.streams},
+        "streams": [_write_stream(stream) for stream in lineage.streams],
+        "heads": {stream.name: stream.rows[-1].hash.hex() for stream in lineage.streams},
         "blobs": [],
         "states": states,
-        "service": _service(control, lineage.events),
-        "history": [_message(each) for each in history],
+        "service": _write_service(control, lineage.events),
+        "history": [_write_message(each) for each in history],
     }
 
 
@@ -167,23 +169,22 @@ def read_document(document: object, decode: Callable[[Row], Event]) -> Lineage:
 
     Raises ThreadDocumentError for a changed document or a newer version; the error names the place.
     """
-    given = _checked(document)
-    lineage = verified([_own(number, stream) for number, stream in enumerate(given.streams)], decode)
-    expected = write_document(lineage)
-    for name, value in expected.items():
-        where = _difference(document[name], value, name)  # type: ignore[index]  # _checked has seen that it is a dict
-        if where is not None:
-            raise ThreadDocumentError(f"{_shortened(where)}: it does not match the events. {_advice(lineage.events)}")
-    return lineage
-
-
-def _checked(document: object) -> ThreadDocument:
-    """The document, with the right structure. Raises ThreadDocumentError."""
     if not isinstance(document, dict) or document.get("clew") != KIND:
         raise ThreadDocumentError(
             f"{type(document).__name__} is not a thread document, which has {{'clew': 'thread'}}. Give the dict that "
             "thread.serialize() returned, or that json.load() reads from its JSON."
         )
+    streams = _parse(document).streams
+    lineage = verify_streams([_read_stream(number, stream) for number, stream in enumerate(streams)], decode)
+    for name, value in write_document(lineage).items():
+        where = _first_difference(document[name], value, name)
+        if where is not None:
+            raise ThreadDocumentError(f"{_shortened(where)}: it does not match the events. {_advice(lineage.events)}")
+    return lineage
+
+
+def _parse(document: dict[str, Any]) -> ThreadDocument:
+    """The document with the right structure. Raises ThreadDocumentError."""
     version = document.get("version")
     if type(version) is int and VERSION < version < _MANY:
         raise ThreadDocumentError(
@@ -195,31 +196,32 @@ def _checked(document: object) -> ThreadDocument:
         raise ThreadDocumentError(f"{_shortened(explain('document', error))} {AGAIN}") from None
 
 
-def _own(number: int, stream: StreamShape) -> OwnRows:
+def _read_stream(number: int, stream: StreamShape) -> StreamRows:
     if (stream.parent is None) != (stream.cut is None):
         raise ThreadDocumentError(f"streams[{number}]: a fork needs parent and cut, and only one is given. {AGAIN}")
     fork = None if stream.parent is None or stream.cut is None else Fork(stream.parent, stream.cut)
-    return OwnRows(stream.name, fork, tuple(_row(number, at, stream.name, row) for at, row in enumerate(stream.rows)))
+    rows = tuple(_read_row(stream.name, row, f"streams[{number}].rows[{at}]") for at, row in enumerate(stream.rows))
+    return StreamRows(stream.name, fork, rows)
 
 
-def _row(number: int, at: int, stream: str, row: RowShape) -> Row:
+def _read_row(stream: str, row: RowShape, where: str) -> Row:
     try:
         state = b64decode(row.state, validate=True)
     except ValueError:
         state = b""
     if not state or _base64(state) != row.state:  # the encoding must be canonical
-        raise ThreadDocumentError(f"streams[{number}].rows[{at}].state: it is not base64. {AGAIN}")
+        raise ThreadDocumentError(f"{where}.state: it is not base64. {AGAIN}")
     if not row.type.isprintable():
-        raise ThreadDocumentError(f"streams[{number}].rows[{at}].type: it is not the name of a type. {AGAIN}")
-    shredded = None if row.digest is None else bytes.fromhex(row.digest)
-    return Row(0, stream, row.version, row.type, state, bytes.fromhex(row.hash), shredded)
+        raise ThreadDocumentError(f"{where}.type: it is not the name of a type. {AGAIN}")
+    digest = None if row.digest is None else bytes.fromhex(row.digest)
+    return Row(0, stream, row.version, row.type, state, bytes.fromhex(row.hash), digest)
 
 
-def _stream(own: OwnRows) -> JsonObject:
+def _write_stream(stream: StreamRows) -> JsonObject:
     return {
-        "name": own.name,
-        "parent": None if own.fork is None else own.fork.parent,
-        "cut": None if own.fork is None else own.fork.cut,
+        "name": stream.name,
+        "parent": None if stream.fork is None else stream.fork.parent,
+        "cut": None if stream.fork is None else stream.fork.cut,
         "rows": [
             {
                 "version": row.version,
@@ -228,12 +230,12 @@ def _stream(own: OwnRows) -> JsonObject:
                 "hash": row.hash.hex(),
                 **({} if row.digest is None else {"digest": row.digest.hex()}),
             }
-            for row in own.rows
+            for row in stream.rows
         ],
     }
 
 
-def _service(control: Control, events: tuple[Event, ...]) -> JsonObject:
+def _write_service(control: Control, events: tuple[Event, ...]) -> JsonObject:
     name = control.service_thread_id
     for event in reversed(events):
         data = event.data
@@ -242,8 +244,8 @@ def _service(control: Control, events: tuple[Event, ...]) -> JsonObject:
     return {"service_thread_id": name, "kind": None}
 
 
-def _message(message: HistoryMessage) -> JsonObject:
-    found: JsonObject = {
+def _write_message(message: HistoryMessage) -> JsonObject:
+    fields: JsonObject = {
         "version": message.version,
         "role": message.role,
         "time": message.time.isoformat(),
@@ -253,31 +255,27 @@ def _message(message: HistoryMessage) -> JsonObject:
         "contents": [each.model_dump() for each in message.contents if not isinstance(each, Text)] or None,
         "redacted": message.redacted or None,
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
-def _difference(given: Any, expected: Any, where: str) -> str | None:
-    """The first place where JSON values differ, None if they are equal: 1, 1.0 and true all differ."""
-    if type(given) is not type(expected):
-        return where
-    if isinstance(expected, dict):
+def _first_difference(given: Any, expected: Any, where: str) -> str | None:
+    """The first place where two JSON values differ, None if they are equal."""
+    if isinstance(given, dict) and isinstance(expected, dict):
         for name in expected:
             if name not in given:
                 return f"{where}.{name}"
         for name, value in given.items():
-            inner = f"{where}.{name}"
-            found = inner if name not in expected else _difference(value, expected[name], inner)
-            if found is not None:
-                return found
+            if name not in expected:
+                return f"{where}.{name}"
+            if (place := _first_difference(value, expected[name], f"{where}.{name}")) is not None:
+                return place
         return None
-    if isinstance(expected, list):
+    if isinstance(given, list) and isinstance(expected, list):
         for number, (one, other) in enumerate(zip(given, expected, strict=False)):
-            found = _difference(one, other, f"{where}[{number}]")
-            if found is not None:
-                return found
+            if (place := _first_difference(one, other, f"{where}[{number}]")) is not None:
+                return place
         return None if len(given) == len(expected) else f"{where}[{min(len(given), len(expected))}]"
-    same = repr(given) == repr(expected) if isinstance(expected, float) else given == expected
-    return None if same else where
+    return None if same(given, expected) else where
 
 
 def _base64(value: bytes) -> str:
@@ -291,7 +289,7 @@ def _advice(events: tuple[Event, ...]) -> str:
     return f"Version {unknown.version} has a type or a form that this Clew does not know. {_NEWER}"
 
 
-def _shortened(words: str) -> str:
-    """The text on one short line: a document may hold long texts with any characters."""
-    shown = words if len(words) <= 2 * _SHOWN else f"{words[:_SHOWN]}…{words[-_SHOWN:]}"
-    return shown if shown.isprintable() else "".join(each if each.isprintable() else "?" for each in shown)
+def _shortened(text: str) -> str:
+    """The beginning and the end of the text, on one line."""
+    short = text if len(text) <= 2 * _LONGEST_PART else f"{text[:_LONGEST_PART]}…{text[-_LONGEST_PART:]}"
+    return one_line(short, len(short))

@@ -1,1 +1,1 @@
-"""What is remembered outside any one thread: facts and documents in scopes, with their past and their provenance."""
+"""Memory that threads share: facts and documents in scopes, with their history and their provenance."""

@@ -15,10 +15,10 @@ from clew.domain.memory.events import DocumentAdded, DocumentRemoved, MemoryEven
 from clew.domain.memory.facts import Document, Passage
 
 _PLACES = 20
-"""The lower bits of a passage's number are its place in the document; the upper bits are the document's version."""
+"""Bits of a passage's number for its place in the document. The bits above are the document's version."""
 
 _ENVELOPE = 4_096
-"""Bytes of an event that are reserved for its envelope."""
+"""The bytes of an event that are reserved for its envelope."""
 
 
 class StoredDocument(NamedTuple):
@@ -41,22 +41,22 @@ class NamespaceView(NamedTuple):
     passages: Mapping[int, str]
     documents: Mapping[int, StoredDocument]
 
-    def found(self, ranking: Iterable[tuple[int, float]]) -> list[Passage]:
+    def ranked(self, ranking: Iterable[tuple[int, float]]) -> list[Passage]:
         """The passages that a ranking names by number."""
         return [self._passage(number, score) for number, score in ranking]
 
     def _passage(self, number: int, score: float) -> Passage:
         stored = self.documents[number >> _PLACES]
-        of = stored.added
+        document = stored.added
         return Passage(
             self.passages[number],
             score,
-            of.document,
+            document.document,
             stored.version,
-            of.source_name,
-            of.source_link,
-            of.namespaces,
-            deepcopy(of.metadata),
+            document.source_name,
+            document.source_link,
+            document.namespaces,
+            deepcopy(document.metadata),
         )
 
 
@@ -75,7 +75,7 @@ class _Namespace:
 class DocumentFold:
     """The documents of a store: a fold of its stream.
 
-    One caller at a time may add events, and no caller may call ``view()`` meanwhile; all other methods are safe.
+    Only one caller at a time may add events, and nobody may call ``view()`` meanwhile. All other methods are safe.
     ``recorded_at`` is the time of the newest event, ``opened`` the event that opened the store, None before it.
     """
 
@@ -86,7 +86,7 @@ class DocumentFold:
         self.opened: ScopeOpened | None = None
         self._live: dict[str, StoredDocument] = {}
         self._linked: dict[tuple[str, str], tuple[str, ...]] = {}
-        self._shown: dict[str, _Namespace] = {}
+        self._namespaces: dict[str, _Namespace] = {}
         self._times: list[int] = []
 
     def __len__(self) -> int:
@@ -115,13 +115,13 @@ class DocumentFold:
         return bisect_right(self._times, time)
 
     def view(self, namespace: str) -> NamespaceView:
-        """The content of a namespace: the same object until it changes."""
-        shown = self._shown.get(namespace)
-        if shown is None:
+        """The content of a namespace. It is the same object until the content changes."""
+        content = self._namespaces.get(namespace)
+        if content is None:
             return NamespaceView(0, {}, {})
-        if len(shown.view.documents) != len(shown.documents):
-            shown.view = NamespaceView(shown.view.stamp, dict(shown.passages), dict(shown.documents))
-        return shown.view
+        if len(content.view.documents) != len(content.documents):
+            content.view = NamespaceView(content.view.stamp, dict(content.passages), dict(content.documents))
+        return content.view
 
     def live(self, namespace: str, document: str) -> bool:
         """Whether the namespace has a document with this id."""
@@ -136,10 +136,10 @@ class DocumentFold:
         added = stored.added
         self._live[added.document] = stored
         for namespace in added.namespaces:
-            shown = self._shown.setdefault(namespace, _Namespace())
-            shown.documents[stored.version] = stored
-            shown.passages.update(stored.numbered)
-            shown.change(stored.version)
+            content = self._namespaces.setdefault(namespace, _Namespace())
+            content.documents[stored.version] = stored
+            content.passages.update(stored.numbered)
+            content.change(stored.version)
             if added.source_link is not None:
                 key = namespace, added.source_link
                 self._linked[key] = (*self._linked.get(key, ()), added.document)
@@ -149,41 +149,42 @@ class DocumentFold:
         if stored is None:
             return
         for namespace in stored.added.namespaces:
-            shown = self._shown[namespace]
-            del shown.documents[stored.version]
+            content = self._namespaces[namespace]
+            del content.documents[stored.version]
             for number in stored.numbered:
-                del shown.passages[number]
-            shown.change(version)
+                del content.passages[number]
+            content.change(version)
             if stored.added.source_link is not None:
                 key = namespace, stored.added.source_link
                 self._linked[key] = tuple(each for each in self._linked[key] if each != document)
 
 
 def check_namespace(namespace: str | None) -> str:
-    """Raise ScopeError for a missing or empty namespace: it never stands for all of them."""
+    """Raise ScopeError for a missing or empty namespace, which never means all namespaces."""
     if not isinstance(namespace, str) or not namespace.strip():
         raise ScopeError(
-            f"namespace={namespace!r}: a document store is read and written in one namespace. Name it, as in "
+            f"namespace={namespace!r}: a document store is read and written in one namespace. Name one, such as "
             "namespace='group/g1'."
         )
     check_text(namespace, "namespace")
     return namespace
 
 
-def decide_opening(name: str, fold: DocumentFold, asked: ScopeOpened) -> list[MemoryEvent]:
-    """The events of opening a store: one the first time, then none.
+def decide_opening(name: str, fold: DocumentFold, opening: ScopeOpened) -> list[MemoryEvent]:
+    """The events that open a store: one for a new store, none for an existing one.
 
     Raises ScopeError for a scope of facts, and EmbeddingMismatchError for another embedder than the first one.
     """
     opened = fold.opened
     if opened is None:
-        return [asked]
+        return [opening]
     if opened.holds != "documents":
         raise ScopeError(f"{name!r} is a scope of facts, not a store of documents. Give the store another name.")
-    if (opened.embedder, opened.dimensions) != (asked.embedder, asked.dimensions):
+    if (opened.embedder, opened.dimensions) != (opening.embedder, opening.dimensions):
         raise EmbeddingMismatchError(
-            f"The store {name!r} is searched by {_search_method(opened)}, and was opened with {_search_method(asked)}. "
-            "Open it with the first embedder, or put its documents into a store of another name."
+            f"The store {name!r} is searched by {_search_method(opened)}, and was opened with "
+            f"{_search_method(opening)}. Open it with the first embedder, or put its documents into a store of another "
+            "name."
         )
     return []
 
@@ -247,35 +248,37 @@ def _too_large(where: str, size: int) -> InvalidContentError:
 
 
 def decide_additions(fold: DocumentFold, namespace: str, new: Sequence[tuple[str, Document]]) -> list[MemoryEvent]:
-    """The events of adding documents under new ids, each in place of those with the same link in the namespace.
+    """The events that add documents under new ids. Each replaces the documents with the same link in the namespace.
 
     Documents of other namespaces stay, even with the same link.
     """
     replaced: dict[str, tuple[str, ...]] = {}
-    written: list[MemoryEvent] = []
+    events: list[MemoryEvent] = []
     for id_, document in new:
         link = document.source_link
-        # Documents of other namespaces can be in this one, too, so several can have the same link.
+        # A document can be in several namespaces, so several documents of this one can have the same link.
         old = () if link is None else replaced.get(link) or fold.linked(namespace, link)
-        written += (DocumentRemoved(document=each, reason="replaced") for each in old[:-1])
-        written.append(_added(id_, document, old[-1] if old else None))
+        events += (DocumentRemoved(document=each, reason="replaced") for each in old[:-1])
+        events.append(_added(id_, document, old[-1] if old else None))
         if link is not None:
             replaced[link] = (id_,)
-    return written
+    return events
 
 
-def decide_removals(fold: DocumentFold, name: str, namespace: str, which: str, reason: str | None) -> list[MemoryEvent]:
-    """The events of removing a document by its id or its link. Raises UnknownDocumentError."""
-    check_text(which, "remove")
+def decide_removals(
+    fold: DocumentFold, name: str, namespace: str, id_or_link: str, reason: str | None
+) -> list[MemoryEvent]:
+    """The events that remove a document by its id or its link. Raises UnknownDocumentError."""
+    check_text(id_or_link, "remove")
     if reason is not None:
         check_text(reason, "reason")
-    found = (which,) if fold.live(namespace, which) else fold.linked(namespace, which)
-    if not found:
+    ids = (id_or_link,) if fold.live(namespace, id_or_link) else fold.linked(namespace, id_or_link)
+    if not ids:
         raise UnknownDocumentError(
-            f"The store {name!r} has no document with the id or the link {which!r} in the namespace {namespace!r}. "
-            "Nothing was removed."
+            f"The store {name!r} has no document with the id or the link {id_or_link!r} in the namespace "
+            f"{namespace!r}. Nothing was removed."
         )
-    return [DocumentRemoved(document=each, reason=reason) for each in found]
+    return [DocumentRemoved(document=each, reason=reason) for each in ids]
 
 
 def _added(id_: str, document: Document, replaces: str | None) -> DocumentAdded:
@@ -305,16 +308,16 @@ _BORDERS = tuple(
 
 
 def passages(text: str) -> list[str]:
-    """A text in passages of at most 1,200 characters, in order and always the same.
+    """A text in passages of at most 1,200 characters, in order. A text always has the same passages.
 
-    It is split between paragraphs if possible, else between lines, sentences or words, and within a word as a last
-    resort. White space at the borders is dropped; an empty text has no passages.
+    The text is split between paragraphs if possible, else between lines, sentences or words, and within a word only if
+    there is no other way. White space at the borders is dropped; an empty text has no passages.
     """
     return list(_cut(text, 0))
 
 
 def _cut(text: str, coarse: int) -> Iterator[str]:
-    """The parts of a text between borders of one kind, joined while they fit; longer ones are split finer."""
+    """The parts of a text between borders of one kind, joined while they fit. Longer parts are split again."""
     text = text.strip()
     if len(text) <= MOST:
         if text:
@@ -335,9 +338,9 @@ def _cut(text: str, coarse: int) -> Iterator[str]:
 def _parts(text: str, border: re.Pattern[str]) -> Iterator[tuple[int, int]]:
     """The start and end of each part of a text between borders."""
     start = 0
-    for found in border.finditer(text):
-        if found.start() > start:
-            yield start, found.start()
-        start = max(start, found.end())
+    for match in border.finditer(text):
+        if match.start() > start:
+            yield start, match.start()
+        start = max(start, match.end())
     if start < len(text):
         yield start, len(text)

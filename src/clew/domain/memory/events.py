@@ -1,6 +1,6 @@
 """The events of memory scopes: facts are remembered, replaced and retracted, documents are added and removed.
 
-Nothing is overwritten, so that the facts of any version and any time can always be read.
+Nothing is overwritten, so the facts of every version and every time can always be read.
 """
 
 from __future__ import annotations
@@ -13,11 +13,7 @@ from pydantic import Field
 from clew.domain import event_sentences
 from clew.domain.event_types import event_type
 from clew.domain.json_values import JsonObject
-from clew.domain.messages import Value
-
-
-def _is_none(value: object) -> bool:
-    return value is None
+from clew.domain.messages import Value, is_none
 
 
 class Provenance(Value):
@@ -56,27 +52,27 @@ class ScopeOpened(Value):
     """
 
     holds: Literal["facts", "documents"]
-    embedder: str | None = Field(default=None, exclude_if=_is_none)
-    dimensions: int | None = Field(default=None, exclude_if=_is_none)
+    embedder: str | None = Field(default=None, exclude_if=is_none)
+    dimensions: int | None = Field(default=None, exclude_if=is_none)
 
 
 class Statement(Value):
     """The content of a fact.
 
-    ``key`` names its subject if that has one answer at a time (``units``); ``kind`` separates sorts of facts
-    (``summary``). The fact holds from ``valid_from`` until before ``valid_to``, in microseconds since 1970: None means
-    from its recording, and for ever. ``learned`` is where it was learned, ``promoted`` the fact of a narrower scope
+    ``key`` names a subject that has one answer at a time (``units``). ``kind`` is the category of the fact
+    (``summary``). The fact is true from ``valid_from`` until before ``valid_to``, in microseconds since 1970; None
+    means from its recording, or forever. ``learned`` is where it was learned, ``promoted`` the fact of a narrower scope
     that it was copied from.
     """
 
     text: str
-    key: str | None = Field(default=None, exclude_if=_is_none)
-    kind: str | None = Field(default=None, exclude_if=_is_none)
+    key: str | None = Field(default=None, exclude_if=is_none)
+    kind: str | None = Field(default=None, exclude_if=is_none)
     metadata: JsonObject = Field(default_factory=dict, exclude_if=not_)
-    valid_from: int | None = Field(default=None, exclude_if=_is_none)
-    valid_to: int | None = Field(default=None, exclude_if=_is_none)
-    learned: Provenance | None = Field(default=None, exclude_if=_is_none)
-    promoted: FactReference | None = Field(default=None, exclude_if=_is_none)
+    valid_from: int | None = Field(default=None, exclude_if=is_none)
+    valid_to: int | None = Field(default=None, exclude_if=is_none)
+    learned: Provenance | None = Field(default=None, exclude_if=is_none)
+    promoted: FactReference | None = Field(default=None, exclude_if=is_none)
 
 
 @event_type(
@@ -122,9 +118,9 @@ class FactRetracted(Value):
     """
 
     fact: str
-    reason: str | None = Field(default=None, exclude_if=_is_none)
-    valid_to: int | None = Field(default=None, exclude_if=_is_none)
-    learned: Provenance | None = Field(default=None, exclude_if=_is_none)
+    reason: str | None = Field(default=None, exclude_if=is_none)
+    valid_to: int | None = Field(default=None, exclude_if=is_none)
+    learned: Provenance | None = Field(default=None, exclude_if=is_none)
 
 
 @event_type(
@@ -140,10 +136,10 @@ class DocumentAdded(Value):
     document: str
     text: str
     namespaces: tuple[str, ...]
-    source_name: str | None = Field(default=None, exclude_if=_is_none)
-    source_link: str | None = Field(default=None, exclude_if=_is_none)
+    source_name: str | None = Field(default=None, exclude_if=is_none)
+    source_link: str | None = Field(default=None, exclude_if=is_none)
     metadata: JsonObject = Field(default_factory=dict, exclude_if=not_)
-    replaces: str | None = Field(default=None, exclude_if=_is_none)
+    replaces: str | None = Field(default=None, exclude_if=is_none)
 
 
 @event_type(
@@ -157,7 +153,7 @@ class DocumentRemoved(Value):
     """A document was removed: searches no longer find it."""
 
     document: str
-    reason: str | None = Field(default=None, exclude_if=_is_none)
+    reason: str | None = Field(default=None, exclude_if=is_none)
 
 
 MemoryEvent: TypeAlias = ScopeOpened | FactRemembered | FactSuperseded | FactRetracted | DocumentAdded | DocumentRemoved

@@ -1,4 +1,4 @@
-"""Facts and documents as they are read, and their origin."""
+"""Facts and documents as callers read them, and their origin."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ FactStatus: TypeAlias = Literal["live", "superseded", "retracted"]
 class Fact(NamedTuple):
     """A fact that a scope knows, or knew.
 
-    ``version`` is the version of its event in the scope's stream, ``recorded_at`` the event's time. The fact holds from
-    ``valid_from`` until before ``valid_to``; None means for ever. ``learned`` is where it was learned, ``promoted`` the
-    fact of a narrower scope that it was copied from, ``replaces`` the id of the fact that it superseded. ``status`` is
-    its status at the version at which the scope was read.
+    ``version`` is the version of its event in the scope's stream, ``recorded_at`` the event's time. The fact is true
+    from ``valid_from`` until before ``valid_to``; None means forever. ``learned`` is where it was learned, ``promoted``
+    the fact of a narrower scope that it was copied from, ``replaces`` the id of the fact that it superseded. ``status``
+    is its status at the version at which the scope was read.
     """
 
     scope: str
@@ -31,7 +31,7 @@ class Fact(NamedTuple):
     valid_to: datetime | None = None
     key: str | None = None
     kind: str | None = None
-    metadata: JsonObject = {}  # noqa: RUF012  # nothing in a fact is changed in place
+    metadata: JsonObject = {}  # noqa: RUF012  # never changed in place
     learned: Provenance | None = None
     promoted: FactReference | None = None
     replaces: str | None = None
@@ -45,7 +45,7 @@ class Fact(NamedTuple):
 
 
 class FoundFact(NamedTuple):
-    """A fact that a search found; ``score`` is between 0 and 1, the best possible."""
+    """A fact that a search found. ``score`` is from 0 to 1, where 1 is best."""
 
     fact: Fact
     score: float
@@ -105,7 +105,7 @@ class Document:
 class Passage(NamedTuple):
     """A part of a document that a search found: ``text`` is the part, the other fields describe the document.
 
-    ``version`` is that of the document's event in the stream; ``score`` is between 0 and 1, the best possible.
+    ``version`` is that of the document's event in the stream. ``score`` is from 0 to 1, where 1 is best.
     """
 
     text: str

@@ -1,4 +1,4 @@
-"""The ports of memory: scopes and document stores as components see them, embedders, and indexes of vectors."""
+"""The ports of memory: scopes and document stores for components, embedders, and vector indexes."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class VectorIndex(Protocol):
     """Stores the vectors of texts and finds the nearest ones. It is a projection: it can be dropped and rebuilt.
 
     ``space`` is a model's name with its dimensions. The key of a vector is the SHA-256 of its text. So a text is
-    embedded once for all scopes, or once per tenant if the database separates tenants. Calls may block, and may come
-    from any thread.
+    embedded once for all scopes, or once per tenant if the database separates tenants. Calls may block. All methods are
+    thread-safe.
     """
 
     def missing(self, space: str, digests: Collection[bytes]) -> set[bytes]:
@@ -137,8 +137,8 @@ class MemoryPort(Protocol):
     ) -> list[Fact]:
         """The live facts in the order in which they were remembered; with ``history`` also facts that are not live.
 
-        ``at`` selects what the scope knew at that version or time. ``valid_at`` selects the facts that hold at that
-        time, by default now.
+        ``at`` selects the facts that the scope knew at that version or time. ``valid_at`` selects the facts that are
+        true at that time, by default now.
         """
         ...
 

@@ -1,9 +1,9 @@
 """Ranking of texts by relevance to a query: an index of words (BM25), and the fusion of rankings.
 
-Every score is between 0 and 1. For words, it is the share of the query that a text matches: rare words weigh more, and
-a text of average length that has each word of the query once scores 1. For meaning, it is the cosine similarity, or 0
-if that is negative. A fused score is the mean over the rankings, where lower places count less: 1 means first place
-with a score of 1 in every ranking.
+Every score is between 0 and 1. A score by words is the share of the query that a text matches: rare words weigh more,
+and a text of average length that has each word of the query once scores 1. A score by meaning is the cosine similarity,
+or 0 if that is negative. A fused score is the mean over the rankings, where lower places count less: 1 means first
+place with a score of 1 in every ranking.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _UNSPACED = re.compile(
 
 
 def words(text: str) -> list[str]:
-    """The words of a text, in order, without case and accents; pairs of characters in scripts without spaces."""
+    """The words of a text, in order, without case and accents. In scripts without spaces, pairs of characters."""
     folded = text.casefold()
     if not folded.isascii():
         parts = unicodedata.normalize("NFKD", folded)
         folded = "".join(each for each in parts if not unicodedata.category(each).startswith("M"))
-    found: list[str] = _WORD.findall(folded)
-    return found if folded.isascii() else [each for word in found for each in _pairs(word)]
+    matches: list[str] = _WORD.findall(folded)
+    return matches if folded.isascii() else [each for word in matches for each in _pairs(word)]
 
 
 def _pairs(word: str) -> Iterator[str]:
@@ -94,11 +94,13 @@ class TextIndex:
                 del self._texts_of[word]
 
     def search(self, query: str, top: int, allowed: Collection[int] | None = None) -> Ranking:
-        """The best texts that have a word of the query, at most ``top``; if ``allowed`` is given, only these numbers.
+        """The best texts that have a word of the query, at most ``top``. With ``allowed``, only texts of these numbers.
 
         ``allowed`` should be a set or the keys of a dict. Texts with equal scores are in the order of their numbers.
-        In an index of 1,000 or more texts, a word that more than 5 % of them have only ranks texts that have a rarer
-        word of the query, if there are enough of those: a common word says little, and scoring all its texts is slow.
+
+        In an index of at least 1,000 texts, a word that more than 5 % of them contain is common. It says little about a
+        text, and scoring all its texts is slow. So it only changes the scores of texts that also have a rarer word of
+        the query, if there are enough of these.
         """
         terms = dict.fromkeys(words(query))
         weighted = sorted(
@@ -109,20 +111,20 @@ class TextIndex:
         if not total or not self._length or top < 1:
             return []
         least, longer = _SATURATION * (1 - _LENGTH), _SATURATION * _LENGTH * len(self._texts) / self._length
-        lengths, found = self._lengths, dict[int, float]()
+        lengths, scores = self._lengths, dict[int, float]()
         common = _COMMON * len(self._texts) if len(self._texts) >= _MANY else len(self._texts)
         for weight, texts in weighted:
-            settled = len(found) >= top and (len(texts) > common or _is_settled(found, top, texts, left))
+            settled = len(scores) >= top and (len(texts) > common or _is_settled(scores, top, texts, left))
             left -= weight
             counted = texts.items()
             if settled:
-                counted = {number: texts[number] for number in found if number in texts}.items()
+                counted = {number: texts[number] for number in scores if number in texts}.items()
             elif allowed is not None:
                 counted = {number: times for number, times in counted if number in allowed}.items()
-            most, previous = weight * (_SATURATION + 1), found.get
+            most, previous = weight * (_SATURATION + 1), scores.get
             for number, times in counted:
-                found[number] = previous(number, 0.0) + most * times / (times + least + longer * lengths[number])
-        best = heapq.nsmallest(top, ((-score, number) for number, score in found.items()))
+                scores[number] = previous(number, 0.0) + most * times / (times + least + longer * lengths[number])
+        best = heapq.nsmallest(top, ((-score, number) for number, score in scores.items()))
         return [(number, min(1.0, -score / total)) for score, number in best]
 
     def _weight(self, word: str) -> float:
@@ -131,9 +133,9 @@ class TextIndex:
         return math.log(1 + max(0.0, len(self._texts) - count + 0.5) / (count + 0.5))
 
 
-def _is_settled(found: dict[int, float], top: int, texts: Collection[int], left: float) -> bool:
-    """Whether texts with only the remaining words can no longer reach the best ``top`` (MaxScore)."""
-    return len(texts) > len(found) and heapq.nlargest(top, found.values())[-1] > left * (_SATURATION + 1)
+def _is_settled(scores: dict[int, float], top: int, texts: Collection[int], left: float) -> bool:
+    """Whether texts that have only the remaining words cannot be among the best ``top`` any more (MaxScore)."""
+    return len(texts) > len(scores) and heapq.nlargest(top, scores.values())[-1] > left * (_SATURATION + 1)
 
 
 def fuse(rankings: Sequence[Ranking]) -> Ranking:

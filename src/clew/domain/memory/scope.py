@@ -1,4 +1,4 @@
-"""A memory scope: a fold of its stream that answers for any version, and the decisions on writes. Pure."""
+"""A memory scope: a fold of its stream that can be read at any version, and the decisions on writes. Pure."""
 
 from __future__ import annotations
 
@@ -23,9 +23,12 @@ from clew.domain.memory.events import (
 )
 from clew.domain.memory.facts import Fact, FactStatus
 
+MAX_WORD = 200
+"""The most characters of a key or a kind."""
+
 
 class Inherited(NamedTuple):
-    """The part of an ancestor in a thread's past: up to a version, which has a position."""
+    """The last version of an ancestor that belongs to a thread's past, and its position."""
 
     version: int
     position: int
@@ -35,9 +38,9 @@ class Inherited(NamedTuple):
 class AsOf:
     """How a thread reads scopes as of a cut: facts recorded up to ``position``, and facts that it learned since.
 
-    ``version`` is that of the cut. ``inherited`` are the threads between the fork at the cut and this one; what they
-    learned in this thread's past belongs to it, too. ``before`` is how the parent at the cut reads scopes, None for
-    their current state: it limits what is known of the time before the cut.
+    ``version`` is the version of the cut. ``inherited`` are the threads between the fork at the cut and this thread;
+    the facts that they learned in this thread's past belong to it, too. ``before`` is how the parent at the cut reads
+    scopes, None for their current state. It limits the facts from the time before the cut.
     """
 
     thread: str
@@ -48,30 +51,26 @@ class AsOf:
 
     @property
     def first(self) -> int:
-        """The position up to which every fact is known, wherever it was learned."""
+        """The position up to which every fact is known, independent of where it was learned."""
         return self.position if self.before is None else self.before.first
 
     def sees(self, position: int, learned: Provenance | None) -> bool:
-        """Whether the thread knows an event that was recorded at a position and learned there."""
+        """Whether the thread knows an event that was recorded at ``position`` and learned at ``learned``."""
         if position <= self.position:
             return self.before is None or self.before.sees(position, learned)
         if learned is None:
             return False
         if learned.thread == self.thread:
             return True
-        part = self.inherited.get(learned.thread)
-        if part is None or learned.version > part.version:
+        ancestor = self.inherited.get(learned.thread)
+        if ancestor is None or learned.version > ancestor.version:
             return False
         # A fact from a message before the cut may have been learned before this thread began, or after.
-        return learned.version > self.version or position <= part.position
-
-
-MAX_WORD = 200
-"""The most characters of a key or a kind."""
+        return learned.version > self.version or position <= ancestor.position
 
 
 class ReadPoint(NamedTuple):
-    """The point at which a scope is read: its facts at ``version`` that ``as_of`` lets a thread see.
+    """The point at which a scope is read: the facts at ``version`` that are visible with ``as_of``.
 
     ``valid_at`` limits them to facts that are true at that time (microseconds since 1970), None for any.
     """
@@ -90,7 +89,7 @@ class ReadPoint(NamedTuple):
 
 
 class _Ending(NamedTuple):
-    """An event that ends a fact, which holds until before ``valid_to``."""
+    """An event that ends a fact. The fact is true until before ``valid_to``."""
 
     version: int
     position: int
@@ -100,7 +99,7 @@ class _Ending(NamedTuple):
 
 
 class _RecordedFact(NamedTuple):
-    """A fact as it was recorded, with all its endings: two threads that see different pasts may each end it."""
+    """A fact as it was recorded, with all its endings. Two threads with different pasts may each end it."""
 
     id: str
     version: int
@@ -113,10 +112,10 @@ class _RecordedFact(NamedTuple):
 
 
 class ScopeFold:
-    """The facts of a scope, readable at any version: the fold only grows.
+    """The facts of a scope, which can be read at any version, because the fold only grows.
 
-    One caller at a time may add events; others may read earlier versions meanwhile. ``recorded_at`` is the time of the
-    newest event, ``opened`` the event that opened the scope, None before it.
+    Only one caller at a time may add events; others may read earlier versions meanwhile. ``recorded_at`` is the time of
+    the newest event, ``opened`` the event that opened the scope, None before it.
     """
 
     def __init__(self) -> None:
@@ -142,16 +141,16 @@ class ScopeFold:
             case FactRemembered(fact=fact, statement=statement):
                 self._learn(event, fact, statement, None)
             case FactSuperseded(fact=fact, by=by, statement=statement):
-                closed = event.recorded_at if statement.valid_from is None else statement.valid_from
-                self._end(fact, _Ending(event.version, position, "superseded", closed, statement.learned))
+                end = event.recorded_at if statement.valid_from is None else statement.valid_from
+                self._end(fact, _Ending(event.version, position, "superseded", end, statement.learned))
                 self._learn(event, by, statement, fact)
             case FactRetracted(fact=fact, valid_to=valid_to, learned=learned):
-                closed = event.recorded_at if valid_to is None else valid_to
-                self._end(fact, _Ending(event.version, position, "retracted", closed, learned))
+                end = event.recorded_at if valid_to is None else valid_to
+                self._end(fact, _Ending(event.version, position, "retracted", end, learned))
             case _:
                 pass
         self.head = event.hash or b""
-        self.version = event.version  # last, because readers go by the version
+        self.version = event.version  # last, because readers rely on the version
 
     def version_at(self, time: int) -> int:
         """The last version that was recorded at or before a time, 0 before the scope was opened."""
@@ -164,11 +163,11 @@ class ScopeFold:
     def facts(
         self, scope: str, point: ReadPoint, *, key: str | None = None, kind: str | None = None, history: bool = False
     ) -> list[Fact]:
-        """The facts that hold at a point, in the order of their recording; with ``history`` also ended ones."""
+        """The facts that are true at a point, in the order of recording; with ``history`` also ended facts."""
         return [_as_fact(scope, known, point) for _, known in self._at(point, key, kind, history=history)]
 
     def numbers(self, point: ReadPoint, *, kind: str | None = None) -> set[int]:
-        """The numbers of the facts that hold at a point: the places of their texts in texts()."""
+        """The numbers of the facts that are true at a point: the places of their texts in texts()."""
         return {number for number, _ in self._at(point, None, kind)}
 
     def numbered(self, scope: str, number: int, point: ReadPoint) -> Fact:
@@ -197,10 +196,10 @@ class ScopeFold:
         for number, known in enumerate(list(self._known)):
             if known.version > point.version:
                 return
-            said = known.statement
-            if (key is not None and said.key != key) or (kind is not None and said.kind != kind):
+            statement = known.statement
+            if (key is not None and statement.key != key) or (kind is not None and statement.kind != kind):
                 continue
-            if (point.as_of is None or point.sees_fact(known)) and _holds(known, point, history=history):
+            if (point.as_of is None or point.sees_fact(known)) and _is_true(known, point, history=history):
                 yield number, known
 
     def _learn(self, event: Event, id_: str, statement: Statement, replaces: str | None) -> None:
@@ -228,18 +227,17 @@ def _ending(known: _RecordedFact, point: ReadPoint) -> _Ending | None:
 
 
 def _span(known: _RecordedFact, ending: _Ending | None) -> tuple[int, int | None]:
-    """The time span in which a fact holds; its end is excluded, None means for ever."""
-    said = known.statement
-    valid_from = known.recorded_at if said.valid_from is None else said.valid_from
+    """The time span in which a fact is true. The end is not part of it; None means forever."""
+    statement = known.statement
+    valid_from = known.recorded_at if statement.valid_from is None else statement.valid_from
     if ending is None:
-        return valid_from, said.valid_to
-    return valid_from, max(
-        valid_from, ending.valid_to if said.valid_to is None else min(said.valid_to, ending.valid_to)
-    )
+        return valid_from, statement.valid_to
+    end = ending.valid_to if statement.valid_to is None else min(statement.valid_to, ending.valid_to)
+    return valid_from, max(valid_from, end)
 
 
-def _holds(known: _RecordedFact, point: ReadPoint, *, history: bool) -> bool:
-    """Whether a fact holds at the point's time; with ``history`` and without a time all facts do."""
+def _is_true(known: _RecordedFact, point: ReadPoint, *, history: bool) -> bool:
+    """Whether a fact is true at the point's time; without a time, whether it is live, or any fact with ``history``."""
     ending = _ending(known, point)
     if point.valid_at is None:
         return history or ending is None
@@ -248,22 +246,22 @@ def _holds(known: _RecordedFact, point: ReadPoint, *, history: bool) -> bool:
 
 
 def _as_fact(scope: str, known: _RecordedFact, point: ReadPoint) -> Fact:
-    """A fact as known at a point."""
-    said, ending = known.statement, _ending(known, point)
+    """A fact as it is known at a point."""
+    statement, ending = known.statement, _ending(known, point)
     valid_from, valid_to = _span(known, ending)
     return Fact(
         scope=scope,
         id=known.id,
-        text=said.text,
+        text=statement.text,
         version=known.version,
         recorded_at=to_time(known.recorded_at),
         valid_from=to_time(valid_from),
         valid_to=None if valid_to is None else to_time(valid_to),
-        key=said.key,
-        kind=said.kind,
-        metadata=deepcopy(said.metadata) if said.metadata else {},
-        learned=said.learned,
-        promoted=said.promoted,
+        key=statement.key,
+        kind=statement.kind,
+        metadata=deepcopy(statement.metadata) if statement.metadata else {},
+        learned=statement.learned,
+        promoted=statement.promoted,
         replaces=known.replaces,
         actor=known.actor,
         status="live" if ending is None else ending.status,
@@ -311,17 +309,17 @@ MemoryIntent: TypeAlias = Remember | Store | Supersede | Retract
 def decide(
     scope: str, fold: ScopeFold, intent: MemoryIntent, *, now: int, as_of: AsOf | None, opening: ScopeOpened
 ) -> list[MemoryEvent]:
-    """The events that an intent leads to at the time ``now``; the first fact opens the scope.
+    """The events that carry out an intent at the time ``now``. The first fact opens the scope.
 
-    Only facts that are live for the writer, who reads ``as_of``, can be ended. A fact with a future end can be ended
-    earlier. Raises UnknownFactError, InvalidContentError or InvalidTimeError.
+    Only facts that are live for the writer can be ended; ``as_of`` is how the writer reads the scope. A fact with a
+    future end can be ended earlier. Raises UnknownFactError, InvalidContentError or InvalidTimeError.
     """
     if isinstance(intent, Store):
         intent = _resolve_store(scope, fold, intent, ReadPoint(fold.version, now, as_of))
     if isinstance(intent, Remember):
         _check_statement(intent.statement, now)
-        begun: list[MemoryEvent] = [] if fold.version else [opening]
-        return [*begun, FactRemembered(fact=intent.fact, statement=_own(intent.statement))]
+        first: list[MemoryEvent] = [] if fold.version else [opening]
+        return [*first, FactRemembered(fact=intent.fact, statement=_own(intent.statement))]
     live = fold.fact(scope, intent.fact, ReadPoint(fold.version, as_of=as_of))
     if live is None or (live.status != "live" and not _ends_before(live, intent, now)):
         raise UnknownFactError(scope, intent.fact)
@@ -339,24 +337,24 @@ def decide(
 def _resolve_store(scope: str, fold: ScopeFold, intent: Store, point: ReadPoint) -> Remember | Supersede:
     """Store means remember, or supersede the live fact with the same key."""
     key = intent.statement.key
-    there = [] if key is None else [fact for fact in fold.facts(scope, point, key=key) if fact.status == "live"]
-    if not there:
+    live = [] if key is None else [fact for fact in fold.facts(scope, point, key=key) if fact.status == "live"]
+    if not live:
         return Remember(intent.fact, intent.statement)
-    return Supersede(there[-1].id, intent.fact, intent.statement)
+    return Supersede(live[-1].id, intent.fact, intent.statement)
 
 
 def _ends_before(fact: Fact, intent: MemoryIntent, now: int) -> bool:
-    """Whether a retraction ends a fact before its present end."""
+    """Whether a retraction ends a fact before its current end."""
     if not isinstance(intent, Retract) or fact.valid_to is None:
         return False
     return to_time(now if intent.valid_to is None else intent.valid_to) < fact.valid_to
 
 
 def check_fact(text: str, key: str | None, kind: str | None, metadata: JsonObject | None) -> None:
-    """Raise InvalidContentError for content that no fact can have."""
+    """Raise InvalidContentError for content that is not valid in a fact."""
     check_text(text, "text")
     if not text.strip():
-        raise InvalidContentError("text: it is empty. Give the words of the fact.")
+        raise InvalidContentError("text: it is empty. Give the text of the fact.")
     for name, word in (("key", key), ("kind", kind)):
         if word is None:
             continue
@@ -373,7 +371,7 @@ def _check_statement(statement: Statement, now: int) -> None:
     valid_from = now if statement.valid_from is None else statement.valid_from
     if statement.valid_to is not None and statement.valid_to <= valid_from:
         raise InvalidTimeError(
-            f"valid_to={to_time(statement.valid_to).isoformat()} is not after the time from which the fact is to hold, "
+            f"valid_to={to_time(statement.valid_to).isoformat()} is not after the time from which the fact is true, "
             f"{to_time(valid_from).isoformat()}. Give a valid_from before it."
         )
 

@@ -1,1 +1,1 @@
-"""Reducers: they choose the part of a long history that a model is sent; the history itself does not change."""
+"""Reducers: they choose the part of a long history that is sent to a model. The history itself does not change."""

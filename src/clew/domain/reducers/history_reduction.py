@@ -15,7 +15,9 @@ from clew.domain.models.chat_requests import result_text
 from clew.domain.reducers.reducer import Groups, Reducible, Reduction, groups_of
 
 MOST_OF_SUMMARY = MAX_BYTES - 1024**2
-"""The most bytes of a summary: one event must hold it with its envelope."""
+"""The most bytes of a summary. It must fit into one event with its envelope."""
+
+_KEPT = "Return the versions of the messages that stay."
 
 
 def reducible(
@@ -27,7 +29,7 @@ def reducible(
 ) -> Reducible:
     """The input of a reducer: the whole history, without the messages that an earlier summary replaces.
 
-    ``history`` is the path without the run's own ``input``. ``previous`` is the reduction in force.
+    ``history`` is the path without the run's own ``input``. ``previous`` is the current reduction.
     """
     if previous is None or previous.summary is None:
         return Reducible(history, input, instructions)
@@ -38,38 +40,38 @@ def reducible(
 
 
 def reduce_history(
-    result: Any, given: Reducible, *, agent: str, reducer: str, previous: HistoryReduced | None, upto: int
+    result: Any, input_: Reducible, *, agent: str, reducer: str, previous: HistoryReduced | None, upto: int
 ) -> HistoryReduced | None:
     """The event for a reducer's ``result``, None if it equals ``previous``.
 
-    ``upto`` is the last version of the given history. Raises ReducerError for an invalid result, and then nothing is
-    recorded.
+    ``input_`` is what the reducer got, ``upto`` the last version of its history. Raises ReducerError for an invalid
+    result, and then nothing is recorded.
     """
-    found = checked(result, given, reducer)
-    kept = set(found.kept)
-    stays = kept | {given.summary}
-    out = [(each.version, each.version) for each in given.history if each.version not in stays]
-    summary = found.summary
-    if given.summary is not None and previous is not None:
-        out += previous.left_out
-        summary = previous.summary if given.summary in kept else summary
-    reduced = HistoryReduced(
+    reduction = checked(result, input_, reducer)
+    kept = set(reduction.kept)
+    remaining = kept | {input_.summary}
+    left_out = [(each.version, each.version) for each in input_.history if each.version not in remaining]
+    summary = reduction.summary
+    if input_.summary is not None and previous is not None:
+        left_out += previous.left_out
+        summary = previous.summary if input_.summary in kept else summary
+    event = HistoryReduced(
         agent=agent,
         reducer=reducer,
         upto=upto,
-        left_out=_spans(out, sorted(kept - {given.summary})),
+        left_out=_spans(left_out, sorted(kept - {input_.summary})),
         summary=summary,
-        trimmed=tuple(sorted(found.trimmed.items())),
-        over_budget=found.over_budget,
+        trimmed=tuple(sorted(reduction.trimmed.items())),
+        over_budget=reduction.over_budget,
     )
-    return None if _says(reduced) == _says(previous) else reduced
+    return None if _effect(event) == _effect(previous) else event
 
 
 def reduced(history: Iterable[HistoryMessage], event: HistoryReduced, version: int) -> list[HistoryMessage]:
     """The messages of a request after a reduction; ``version`` is that of its event.
 
-    The summary comes first, or after a leading system message. Messages after the reduction are complete; a call that
-    was left out comes back with its result.
+    The summary comes first, or after a leading system message. Messages after the reduction are complete. If a call was
+    left out and its result comes after the reduction, both are sent.
     """
     lengths = dict(event.trimmed)
     rest = [
@@ -79,16 +81,18 @@ def reduced(history: Iterable[HistoryMessage], event: HistoryReduced, version: i
     return rest if event.summary is None else with_summary(rest, summary_at(version, event.summary))
 
 
-def checked(result: Any, given: Reducible, reducer: str) -> Reduction:
-    """A checked result, including the messages that are always sent. Raises ReducerError for an invalid one."""
+def checked(result: Any, input_: Reducible, reducer: str) -> Reduction:
+    """The checked result, including the messages that are always sent. Raises ReducerError for an invalid result."""
     if not isinstance(result, Reduction):
-        raise ReducerError(reducer, f"returned {_a(result)} instead of a Reduction.")
-    groups = given.groups()
-    kept = _checked_kept(result.kept, given, groups, reducer)
-    _check_summary(result.summary, kept, given, reducer)
+        raise ReducerError(reducer, f"returned {_described(result)} instead of a Reduction.")
+    groups = input_.groups()
+    kept = _checked_kept(result.kept, input_, groups, reducer)
+    _check_summary(result.summary, kept, input_, reducer)
     trimmed = _checked_trimmed(result.trimmed, kept, reducer)
     if not isinstance(result.over_budget, bool):
-        raise ReducerError(reducer, f"returned {_a(result.over_budget)} as over_budget, which must be True or False.")
+        raise ReducerError(
+            reducer, f"returned {_described(result.over_budget)} as over_budget, which must be True or False."
+        )
     return Reduction(sorted(kept), result.summary, trimmed, result.over_budget)
 
 
@@ -98,7 +102,7 @@ def summary_at(version: int, summary: Message) -> HistoryMessage:
 
 
 def with_summary(history: Sequence[HistoryMessage], summary: HistoryMessage) -> list[HistoryMessage]:
-    """The messages after a summary, with a leading system message before it, because services want that first."""
+    """The summary before the other messages, but after a leading system message, which services expect first."""
     place = 1 if history and history[0].role in {"system", "developer"} else 0
     return [*history[:place], summary, *history[place:]]
 
@@ -109,34 +113,33 @@ def _remaining(history: list[HistoryMessage], event: HistoryReduced) -> list[His
         return history
     firsts = [first for first, _ in event.left_out]
 
-    def is_out(version: int) -> bool:
+    def is_left_out(version: int) -> bool:
         place = bisect_right(firsts, version) - 1
         return place >= 0 and version <= event.left_out[place][1]
 
     later = [each for each in history if each.version > event.upto]
-    back: set[int] = set()
+    answered: set[int] = set()
     if any(each.results for each in later):
-        back.update(groups_of((each for each in history if each.version <= event.upto), later).own.versions)
-    return [each for each in history if not is_out(each.version) or each.version in back]
+        answered.update(groups_of((each for each in history if each.version <= event.upto), later).own.versions)
+    return [each for each in history if not is_left_out(each.version) or each.version in answered]
 
 
-def _checked_kept(kept: Any, given: Reducible, groups: Groups, reducer: str) -> set[int]:
+def _checked_kept(kept: Any, input_: Reducible, groups: Groups, reducer: str) -> set[int]:
     if isinstance(kept, str | bytes) or not isinstance(kept, Iterable):
-        raise ReducerError(reducer, f"returned {_a(kept)} as kept. Return the versions of the messages that stay.")
-    listed = list(kept)
-    for each in listed:
+        raise ReducerError(reducer, f"returned {_described(kept)} as kept. {_KEPT}")
+    versions = list(kept)
+    for each in versions:
         if not isinstance(each, int) or isinstance(each, bool):
-            raise ReducerError(reducer, f"keeps {_a(each)}. Return the versions of the messages that stay.")
-    chosen = set(listed)
-    if unknown := sorted(chosen - {each.version for each in given.history}):
+            raise ReducerError(reducer, f"keeps {_described(each)}. {_KEPT}")
+    chosen = set(versions)
+    if unknown := sorted(chosen - {each.version for each in input_.history}):
         raise ReducerError(reducer, f"keeps version {unknown[0]}, which is not a version of a given message.")
     if groups.system is not None and not chosen.issuperset(groups.system.versions):
         raise ReducerError(
             reducer, f"leaves out the system message at version {groups.system.versions[0]}: it must stay."
         )
     for group in groups.groups:
-        there = chosen.intersection(group.versions)
-        if there and len(there) < len(group.versions):
+        if not chosen.isdisjoint(group.versions) and not chosen.issuperset(group.versions):
             raise ReducerError(
                 reducer,
                 f"splits versions {', '.join(map(str, group.versions))}, calls and their results: keep all of them or "
@@ -145,12 +148,12 @@ def _checked_kept(kept: Any, given: Reducible, groups: Groups, reducer: str) -> 
     return chosen.union(groups.own.versions)
 
 
-def _check_summary(summary: Any, kept: set[int], given: Reducible, reducer: str) -> None:
+def _check_summary(summary: Any, kept: set[int], input_: Reducible, reducer: str) -> None:
     if summary is None:
         return
     if not isinstance(summary, Message):
         raise ReducerError(
-            reducer, f"returned {_a(summary)} as its summary. Return a message, such as Message.user(…)."
+            reducer, f"returned {_described(summary)} as its summary. Return a message, such as Message.user(…)."
         )
     if summary.calls or summary.results or summary.role == "tool":
         raise ReducerError(reducer, "returned a summary with a function call or result. Return only text.")
@@ -164,17 +167,19 @@ def _check_summary(summary: Any, kept: set[int], given: Reducible, reducer: str)
             reducer,
             f"returned a summary of {size:,} bytes. A summary has at most {MOST_OF_SUMMARY:,}. Return a shorter one.",
         )
-    if given.summary is not None and given.summary in kept:
+    if input_.summary is not None and input_.summary in kept:
         raise ReducerError(
             reducer,
-            f"returned a summary and keeps the earlier one at version {given.summary}. Only one can stay. Include "
+            f"returned a summary and keeps the earlier one at version {input_.summary}. Only one can stay. Include "
             "the content of the earlier one in the new one, and leave its version out of kept.",
         )
 
 
 def _checked_trimmed(trimmed: Any, kept: set[int], reducer: str) -> dict[int, int]:
     if not isinstance(trimmed, Mapping):
-        raise ReducerError(reducer, f"returned {_a(trimmed)} as trimmed, which must map versions to characters.")
+        raise ReducerError(
+            reducer, f"returned {_described(trimmed)} as trimmed, which must map versions to characters."
+        )
     for version, characters in trimmed.items():
         if version not in kept:
             raise ReducerError(reducer, f"trims version {version!r}, which it does not keep.")
@@ -186,24 +191,24 @@ def _checked_trimmed(trimmed: Any, kept: set[int], reducer: str) -> dict[int, in
     return dict(trimmed)
 
 
-def _spans(out: Iterable[tuple[int, int]], kept: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """The fewest spans: one for all that is left out between two kept messages."""
+def _spans(left_out: Iterable[tuple[int, int]], kept: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """The fewest spans: one for all messages that are left out between two kept messages."""
     spans: dict[int, tuple[int, int]] = {}
-    for first, last in out:
+    for first, last in left_out:
         for gap in range(bisect_left(kept, first), bisect_right(kept, last) + 1):
             begin = max(first, kept[gap - 1] + 1) if gap else first
             end = min(last, kept[gap] - 1) if gap < len(kept) else last
             if begin <= end:
-                known = spans.get(gap, (begin, end))
-                spans[gap] = (min(begin, known[0]), max(end, known[1]))
+                span = spans.get(gap, (begin, end))
+                spans[gap] = (min(begin, span[0]), max(end, span[1]))
     return tuple(spans[gap] for gap in sorted(spans))
 
 
-def _says(event: HistoryReduced | None) -> tuple[object, ...]:
+def _effect(event: HistoryReduced | None) -> tuple[object, ...]:
     return ((), None, (), False) if event is None else (event.left_out, event.summary, event.trimmed, event.over_budget)
 
 
-def _a(value: object) -> str:
+def _described(value: object) -> str:
     return "None" if value is None else f"an object of type {type(value).__name__}"
 
 
@@ -212,7 +217,7 @@ SHORTEST = 40
 
 
 def cut(item: HistoryMessage, characters: int) -> HistoryMessage:
-    """The message with each of its results cut to a number of characters, including the note."""
+    """The message with each of its results cut to a number of characters, including the note on the cut."""
     if item.message is None:
         return item
     contents = tuple(_cut(content, characters) for content in item.message.contents)

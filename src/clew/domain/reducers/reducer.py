@@ -1,4 +1,4 @@
-"""The port of reducers: what a reducer receives and returns, message groups, and checks of its configuration."""
+"""The port of reducers: their input and result, groups of messages, and checks of their configuration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 _OWN = -1
-"""Stands for the run's own messages: versions begin at 1, and 0 is a summary that is not recorded yet."""
+"""Stands for the run's own messages. It is not a version: those begin at 1, and 0 is a summary not yet recorded."""
+
+
+SYSTEM_ROLES = frozenset({"system", "developer"})
 
 
 class Group(NamedTuple):
@@ -39,8 +42,8 @@ class Group(NamedTuple):
 class Groups:
     """A history in groups, oldest first.
 
-    ``system`` is the first system message, ``summary`` the one in place of older messages: both are separate, and no
-    limit counts them. ``own`` are the run's own messages, with the calls of the history whose results are among them.
+    ``system`` is the first system message, ``summary`` the message in place of older ones. Both are separate, and no
+    limit counts them. ``own`` are the run's own messages, and the calls of the history whose results are among them.
     ``unsaid`` are the versions that are not sent: redacted messages and results without a call.
     """
 
@@ -51,15 +54,15 @@ class Groups:
     unsaid: tuple[int, ...]
 
     def newest(self, count: int, *, summary: bool = True) -> tuple[int, ...]:
-        """The versions to keep if only the newest ``count`` groups stay, including those outside the groups."""
+        """The versions to keep if only the newest ``count`` groups stay, including versions outside the groups."""
         chosen = self.groups[max(0, len(self.groups) - count) :]
         if len(chosen) == len(self.groups) and (summary or self.summary is None):
             unsaid = self.unsaid
         else:
             first = chosen[0].versions[0] if chosen else None
             unsaid = tuple(version for version in self.unsaid if first is not None and version > first)
-        apart = (self.system, self.summary if summary else None, self.own)
-        versions = [version for group in (*apart, *chosen) if group is not None for version in group.versions]
+        separate = (self.system, self.summary if summary else None, self.own)
+        versions = [version for group in (*separate, *chosen) if group is not None for version in group.versions]
         return tuple(sorted((*versions, *unsaid)))
 
 
@@ -68,63 +71,59 @@ def groups_of(
 ) -> Groups:
     """The groups of a history and of the run's own messages after it; ``summary`` is the version of a summary in it.
 
-    Calls and results are matched as for the model: by order, because call ids repeat. Messages that share a message of
-    results are one group.
+    Calls and results are matched as in the model view: by order, because call ids repeat. Messages that share a message
+    of results are one group.
     """
-    said = list(history)
+    before = list(history)
     after = list(own)
-    view = model_view((*said, *after))
-    whole = _Unions()
+    view = model_view((*before, *after))
+    unions = _Unions()
     for each in after:
-        whole.join(_OWN, each.version)
+        unions.join(_OWN, each.version)
     caller = 0
     for version, message in zip(view.versions, view.messages, strict=True):
         if only_text(message) is not None:  # most messages
             continue
         if message.results:
-            whole.join(caller, version)
+            unions.join(caller, version)
         elif message.calls:
             caller = version
     sent: dict[int, list[Message]] = {}
     for version, message in zip(view.versions, view.messages, strict=True):
-        sent.setdefault(whole.of(version), []).append(message)
-    shown = set(view.versions)
+        sent.setdefault(unions.of(version), []).append(message)
+    viewed = set(view.versions)
     versions: dict[int, list[int]] = {}
     unsaid = []
-    for each in said:
-        if each.version in shown:
-            versions.setdefault(whole.of(each.version), []).append(each.version)
+    for each in before:
+        if each.version in viewed:
+            versions.setdefault(unions.of(each.version), []).append(each.version)
         else:
             unsaid.append(each.version)
     groups = {root: Group(tuple(versions.get(root, ())), tuple(messages)) for root, messages in sent.items()}
-    system = next((each.version for each in said if _instructs(each) and each.version in shown), None)
-    mine = groups.pop(whole.of(_OWN), Group())
-    first = None if system is None else groups.pop(whole.of(system), None)
-    older = None if summary is None else groups.pop(whole.of(summary), None)
-    return Groups(first, older, tuple(groups.values()), mine, tuple(unsaid))
-
-
-def _instructs(said: HistoryMessage) -> bool:
-    return said.role in {"system", "developer"}
+    system = next((each.version for each in before if each.role in SYSTEM_ROLES and each.version in viewed), None)
+    own_group = groups.pop(unions.of(_OWN), Group())
+    system_group = None if system is None else groups.pop(unions.of(system), None)
+    summary_group = None if summary is None else groups.pop(unions.of(summary), None)
+    return Groups(system_group, summary_group, tuple(groups.values()), own_group, tuple(unsaid))
 
 
 class _Unions:
     """Sets of versions that belong together; each set is represented by one version."""
 
     def __init__(self) -> None:
-        self._to: dict[int, int] = {}
+        self._parents: dict[int, int] = {}
 
     def of(self, version: int) -> int:
         """The representative of a version's set."""
-        to = self._to
-        while (above := to.get(version, version)) != version:
-            to[version] = to.get(above, above)  # shorten the chain for the next call
-            version = above
+        parents = self._parents
+        while (parent := parents.get(version, version)) != version:
+            parents[version] = parents.get(parent, parent)  # shorten the chain for the next call
+            version = parent
         return version
 
     def join(self, one: int, other: int) -> None:
         """Join the sets of two versions."""
-        self._to[self.of(other)] = self.of(one)
+        self._parents[self.of(other)] = self.of(one)
 
 
 ReductionTrigger: TypeAlias = Literal["after_message_added", "before_retrieval"]
@@ -136,10 +135,10 @@ class Reducible:
     """The input of a reducer.
 
     ``history`` are the messages before the run's own input, oldest first. The summary of an earlier reduction comes
-    first, or after a leading system message, in place of the messages that it summarizes; ``summary`` is then its
-    version: that of the ``history-reduced`` event, or 0 if the previous reducer has just made it. ``input`` are the new
-    messages of the run and its rounds: they are always sent, but count for budgets, and so do the agent's
-    ``instructions``.
+    first, or after a leading system message, in place of the messages that it summarizes. ``summary`` is then its
+    version: that of the ``history-reduced`` event, or 0 if the previous reducer in a pipeline has just made it.
+    ``input`` are the new messages of the run and its rounds. They are always sent, and count for budgets, as the
+    agent's ``instructions`` do.
     """
 
     history: Sequence[HistoryMessage]
@@ -148,7 +147,7 @@ class Reducible:
     summary: int | None = None
 
     def groups(self) -> Groups:
-        """The history in groups, which are kept or left out as a whole."""
+        """The history in groups, which are kept or left out as a unions."""
         return groups_of(self.history, self.input, summary=self.summary)
 
 
@@ -156,9 +155,9 @@ class Reducible:
 class Reduction:
     """The part of a history that a model receives: the versions that are ``kept``.
 
-    ``summary`` is sent in place of what is left out, including an earlier summary. ``trimmed`` maps versions of
-    kept messages to the characters that each of their results is cut to, the note on that among them. ``over_budget``
-    says that what must be sent is more than was allowed.
+    ``summary`` is sent in place of all other messages, including an earlier summary. ``trimmed`` maps versions of kept
+    messages to the number of characters to which each of their results is cut, including the note on the cut.
+    ``over_budget`` is true if the messages that must be sent exceed the budget.
     """
 
     kept: Sequence[int]
@@ -172,7 +171,7 @@ class Reducer(Protocol):
 
     Only whole groups can be left out: a message with calls and their results. The first system message always stays. A
     reducer that asks a model for a summary returns an awaitable. With ``counts_own = True`` the run's own messages
-    count, and the reducer runs again before each model call, whatever ``when`` says.
+    count, and the reducer also runs before each model call, independent of ``when``.
     """
 
     @property
@@ -186,7 +185,7 @@ class Reducer(Protocol):
         ...
 
     def reduce(self, given: Reducible) -> Reduction | Awaitable[Reduction]:
-        """The part that is kept."""
+        """The part of the history to keep."""
         ...
 
 
@@ -199,7 +198,7 @@ def checked_limit(owner: object, word: str, value: Any, least: int) -> None:
 
 
 def checked_trigger(owner: object, when: Any) -> None:
-    """Raise AgentConfigurationError for an unknown moment."""
+    """Raise AgentConfigurationError for an unknown trigger."""
     if when not in get_args(ReductionTrigger):
         known = " or ".join(map(repr, get_args(ReductionTrigger)))
         raise AgentConfigurationError(
@@ -213,15 +212,15 @@ def counts_own(reducer: Reducer) -> bool:
 
 
 def checked_reducer(reducer: Any) -> Reducer:
-    """The reducer. Raises AgentConfigurationError for an object without a name, a moment or ``reduce``."""
-    called = getattr(reducer, "name", None)
-    if isinstance(reducer, type) or not isinstance(called, str) or not called:
+    """The reducer. Raises AgentConfigurationError for an object without a name, a trigger or ``reduce``."""
+    name = getattr(reducer, "name", None)
+    if isinstance(reducer, type) or not isinstance(name, str) or not name:
         raise AgentConfigurationError(
             f"reducer={reducer!r} is not a reducer: it has no name. Give KeepLast(20), or an object with name, when "
             "and reduce(given)."
         )
     checked_trigger(reducer, getattr(reducer, "when", None))
     if not callable(getattr(reducer, "reduce", None)):
-        raise AgentConfigurationError(f"The reducer {called} has no method reduce(given). Give it one.")
-    found: Reducer = reducer
-    return found
+        raise AgentConfigurationError(f"The reducer {name} has no method reduce(given). Give it one.")
+    checked: Reducer = reducer
+    return checked

@@ -1,4 +1,4 @@
-"""Reducers that ship with Clew, and pipelines of them: keep the newest messages, or shorten long tool results."""
+"""The reducers of Clew, and pipelines of reducers: they keep the newest messages, or shorten long tool results."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Composable:
 class Reducers(Composable):
     """A pipeline of reducers: each reduces the result of the one before it. Write ``Reducers(a, b)``, or ``a | b``.
 
-    They all run at the same moment: give ``when`` if theirs differ. Put a budget last, because a later reducer could
-    exceed it again. The result is ``over_budget`` if that of any reducer is.
+    They all run at the same moment: give ``when`` if their own values differ. Put a budget last, because a later
+    reducer could exceed it again. The result is ``over_budget`` if the result of any reducer is.
     """
 
     reducers: tuple[Reducer, ...]
@@ -82,18 +82,18 @@ class Reducers(Composable):
 
 
 def _reduce_all(reducers: Sequence[Reducer], given: Reducible) -> Reduction | Awaitable[Reduction]:
-    done = reducers[0].reduce(given)
-    return _reduce_later(done, reducers, given) if isawaitable(done) else _reduce_rest(done, reducers, given)
+    first = reducers[0].reduce(given)
+    return _reduce_later(first, reducers, given) if isawaitable(first) else _reduce_rest(first, reducers, given)
 
 
-async def _reduce_later(done: Awaitable[Reduction], reducers: Sequence[Reducer], given: Reducible) -> Reduction:
-    last = _reduce_rest(await done, reducers, given)
+async def _reduce_later(first: Awaitable[Reduction], reducers: Sequence[Reducer], given: Reducible) -> Reduction:
+    last = _reduce_rest(await first, reducers, given)
     return await last if isawaitable(last) else last
 
 
-def _reduce_rest(done: Reduction, reducers: Sequence[Reducer], given: Reducible) -> Reduction | Awaitable[Reduction]:
-    """Apply the reducers after the first to its result, ``done``."""
-    first = checked(done, given, reducers[0].name)
+def _reduce_rest(result: Reduction, reducers: Sequence[Reducer], given: Reducible) -> Reduction | Awaitable[Reduction]:
+    """Apply the reducers after the first to its result."""
+    first = checked(result, given, reducers[0].name)
     if len(reducers) == 1:
         return first
     last = _reduce_all(reducers[1:], _next_input(given, first))
@@ -104,24 +104,24 @@ async def _combined_later(first: Reduction, last: Awaitable[Reduction]) -> Reduc
     return _combined(first, await last)
 
 
-def _next_input(given: Reducible, done: Reduction) -> Reducible:
+def _next_input(given: Reducible, result: Reduction) -> Reducible:
     """The input of the next reducer, from the result of the one before it."""
-    kept = set(done.kept)
+    kept = set(result.kept)
     history = [
-        cut(each, done.trimmed[each.version]) if each.version in done.trimmed else each
+        cut(each, result.trimmed[each.version]) if each.version in result.trimmed else each
         for each in given.history
         if each.version in kept
     ]
-    if done.summary is not None:
-        return replace(given, history=with_summary(history, summary_at(NEW, done.summary)), summary=NEW)
+    if result.summary is not None:
+        return replace(given, history=with_summary(history, summary_at(NEW, result.summary)), summary=NEW)
     return replace(given, history=history, summary=given.summary if given.summary in kept else None)
 
 
 def _combined(first: Reduction, last: Reduction) -> Reduction:
     kept = [version for version in last.kept if version != NEW or first.summary is None]
+    versions = set(kept)
     summary = first.summary if last.summary is None and NEW in last.kept else last.summary
-    there = set(kept)
-    trimmed = {version: most for version, most in first.trimmed.items() if version in there}
+    trimmed = {version: most for version, most in first.trimmed.items() if version in versions}
     for version, most in last.trimmed.items():
         trimmed[version] = min(most, trimmed.get(version, most))
     return Reduction(kept, summary, trimmed, first.over_budget or last.over_budget)
@@ -129,7 +129,7 @@ def _combined(first: Reduction, last: Reduction) -> Reduction:
 
 @dataclass(frozen=True, slots=True)
 class KeepLast(Composable):
-    """Keeps the newest ``n`` messages before the run's own input; a call with its results counts as one.
+    """Keeps the newest ``n`` messages before the run's own input. A call with its results counts as one message.
 
     The first system message and a summary are kept as well.
     """
@@ -153,7 +153,7 @@ class KeepLast(Composable):
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindow(Composable):
-    """Keeps the newest ``turns`` turns before the run's own input; each message of a user begins one.
+    """Keeps the newest ``turns`` turns before the run's own input. Each message of a user begins a turn.
 
     If there are fewer turns, the messages before them stay, too. The first system message and a summary always stay.
     """
@@ -182,14 +182,14 @@ class SlidingWindow(Composable):
 class TokenBudget(Composable):
     """Keeps as many of the newest messages as fit into ``tokens``, in whole groups.
 
-    ``count`` returns the tokens of a text. Without it a token is four characters, which is about right for English and
-    too few tokens for many other languages. It counts the text of each message, its calls and its results; media count
-    by their address. Tools, formats and the additions of context providers do not count: leave room for them, and for
-    the answer.
+    ``count`` returns the number of tokens of a text. Without it, four characters count as one token. That is about
+    right for English, but many other languages have more tokens. The text of each message, its calls and its results
+    count; media count by their address. Tools, formats and the contributions of context providers do not count: leave
+    room for them, and for the answer.
 
-    The agent's instructions, the first system message and the run's own input are always sent, and without such input
-    the newest group. If they exceed ``tokens``, only they are sent, and the log says so. A summary comes before all
-    other messages. Because the run's rounds count, it also reduces again before each model call.
+    The agent's instructions, the first system message and the run's own input are always sent; without such input, the
+    newest group is. If they exceed ``tokens``, only they are sent, and the log records it. A summary is kept before any
+    other message. Because the run's rounds count, the history is also reduced before each model call.
     """
 
     tokens: int
@@ -214,38 +214,40 @@ class TokenBudget(Composable):
     def reduce(self, given: Reducible) -> Reduction:
         """Keep what must be sent, then the newest groups that fit."""
         groups = given.groups()
-        spent = self._tokens(given.instructions or "") + self._of(groups.system) + self._of(groups.own)
+        spent = (
+            self._tokens(given.instructions or "") + self._group_tokens(groups.system) + self._group_tokens(groups.own)
+        )
         older = list(groups.groups)
         if older and not groups.own.messages:
-            spent += self._of(older.pop())
+            spent += self._group_tokens(older.pop())
         if spent > self.tokens:
             return Reduction(groups.newest(len(groups.groups) - len(older), summary=False), over_budget=True)
-        summary = spent + self._of(groups.summary) <= self.tokens
-        spent += self._of(groups.summary) if summary else 0
-        while older and (spent := spent + self._of(older[-1])) <= self.tokens:
+        summary = spent + self._group_tokens(groups.summary) <= self.tokens
+        spent += self._group_tokens(groups.summary) if summary else 0
+        while older and (spent := spent + self._group_tokens(older[-1])) <= self.tokens:
             older.pop()
         return Reduction(groups.newest(len(groups.groups) - len(older), summary=summary))
 
-    def _of(self, group: Group | None) -> int:
-        return 0 if group is None else sum(self._tokens(words(message)) for message in group.messages)
+    def _group_tokens(self, group: Group | None) -> int:
+        return 0 if group is None else sum(map(self._tokens, map(counted_text, group.messages)))
 
     def _tokens(self, text: str) -> int:
         if self.count is None:
             return -(-len(text) // 4)
-        found = self.count(text)
-        if not isinstance(found, int) or found < 0:
+        number = self.count(text)
+        if not isinstance(number, int) or number < 0:
             raise ReducerError(
-                self.name, f"got {found!r} from its count, which is not a number of tokens. Return a whole number."
+                self.name, f"got {number!r} from its count, which is not a number of tokens. Return a whole number."
             )
-        return found
+        return number
 
 
-def words(message: Message) -> str:
-    """The text of a message that counts: its words, calls and results, one per line."""
-    return "\n".join(_words(message))
+def counted_text(message: Message) -> str:
+    """The text of a message that counts: its text, calls and results, each on a line."""
+    return "\n".join(_counted_parts(message))
 
 
-def _words(message: Message) -> Iterable[str]:
+def _counted_parts(message: Message) -> Iterable[str]:
     for content in message.contents:
         match content:
             case Text(text=text) | Reasoning(text=text):
@@ -266,7 +268,7 @@ def _words(message: Message) -> Iterable[str]:
 class TrimToolResults(Composable):
     """Cuts long results of functions to ``characters``, except in the newest ``keep_last`` groups.
 
-    Results that are not text count as their JSON. A cut result ends with a note on its full length; the note counts, so
+    A result that is not text is measured as JSON. A cut result ends with a note on its full length. The note counts, so
     ``characters`` must be at least 40. The run's own results are never cut.
     """
 

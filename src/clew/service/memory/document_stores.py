@@ -1,4 +1,4 @@
-"""Document stores: events open and change them, and searches work at any version."""
+"""Document stores: they are opened and changed by events, and can be searched at any version."""
 
 from __future__ import annotations
 
@@ -31,58 +31,51 @@ from clew.service.memory.streams import PAGE, check_scope_name, commit, load_cac
 from clew.service.memory.text_search import EmbeddingIndex, SearchIndex, Texts
 from clew.service.operations import Operation, read
 
-SEARCHED = 64
-SEARCHED_PASSAGES = 1_000_000
+CACHED_NAMESPACES = 64
+CACHED_PASSAGES = 1_000_000
 """The most namespaces of a store, and passages in them, whose indexes are cached."""
 
 _log = logging.getLogger(__name__)
 
 
 class StoreView(NamedTuple):
-    """A store as it was opened: its name, its visible namespace, and its embedder if it has one."""
+    """A store as it was opened: its name, its visible namespace, and its embeddings if it has an embedder."""
 
     name: str
     namespace: str
-    meaning: EmbeddingIndex | None
-
-
-class SearchableNamespace(NamedTuple):
-    """The documents of a namespace at a version, and their search index."""
-
-    view: NamespaceView
-    searchable: SearchIndex
+    embeddings: EmbeddingIndex | None
 
 
 async def open_view(core: Core, name: str, namespace: str | None, embedder: Embedder | None) -> StoreView:
-    """Open a store in one of its namespaces; a new store is created.
+    """Open a store in one of its namespaces, and create it if it is new.
 
     Raises ScopeError, EmbeddingMismatchError or MissingExtraError.
     """
     check_scope_name(name, "documents")
-    seen = check_namespace(namespace)
-    meaning = None if embedder is None else EmbeddingIndex(embedder, core.vectors)
-    if meaning is not None:
-        await drive(read(partial(core.vectors.missing, meaning.space, ())))  # fail early if an extra is missing
-    await drive(_open(core, StoreView(name, seen, meaning), None))
-    return StoreView(name, seen, meaning)
+    embeddings = None if embedder is None else EmbeddingIndex(embedder, core.vectors)
+    store = StoreView(name, check_namespace(namespace), embeddings)
+    if embeddings is not None:
+        await drive(read(partial(core.vectors.missing, embeddings.space, ())))  # fail early if an extra is missing
+    await drive(_open(core, store))
+    return store
 
 
 async def upsert(core: Core, store: StoreView, documents: Sequence[Document], actor: str | None) -> list[str]:
-    """Add documents, each in place of the one with the same link; returns their ids.
+    """Add documents, each in place of the one with the same link. Returns their ids.
 
-    They are checked, then embedded, then written in one append; their vectors are stored after it. Raises
+    The documents are checked, then embedded, then written in one append; their vectors are stored after it. Raises
     InvalidContentError, ScopeError or EmbeddingError.
     """
     await drive(check(core, "memory"))
     new = await drive(read(partial(check_documents, documents, store.namespace)))
-    if store.meaning is None:
+    if store.embeddings is None:
         return await drive(_add(core, store, new, actor))
     texts = await drive(read(lambda: [passage for document in new for passage in passages(document.text)]))
-    vectors = await store.meaning.embedded(texts)
+    vectors = await store.embeddings.missing_vectors(texts)
     ids = await drive(_add(core, store, new, actor))
     try:
-        await store.meaning.keep(vectors)
-    except StoreError as error:  # the documents are stored, and a search will embed them again
+        await store.embeddings.store(vectors)
+    except StoreError as error:  # the documents are stored, and the next search embeds them again
         _log.warning("The vectors of %d passages could not be stored: %s", len(vectors), error)
     return ids
 
@@ -100,22 +93,23 @@ def remove(core: Core, store: StoreView, document: str, reason: str | None, acto
 
 async def search(core: Core, store: StoreView, query: str, top: int, min_score: float, at: MemoryAt) -> list[Passage]:
     """The passages of the namespace, at a version or a time, that match the query best."""
-    view, searchable = await drive(_namespace(core, store, at))
+    view, index = await drive(_namespace(core, store, at))
     texts = Texts(view.stamp, view.passages)
-    found = await searchable.search(texts, query, top=top, min_score=min_score, meaning=store.meaning)
-    return view.found(found)
+    return view.ranked(await index.search(texts, query, top=top, min_score=min_score, embeddings=store.embeddings))
 
 
-def _open(core: Core, store: StoreView, actor: str | None) -> Operation[None]:
+def _open(core: Core, store: StoreView) -> Operation[None]:
     yield from check(core, "memory")
-    asked = ScopeOpened(holds="documents")
-    if store.meaning is not None:
-        asked = ScopeOpened(holds="documents", embedder=store.meaning.model, dimensions=store.meaning.dimensions)
-    cached = yield from load_cached(core, store.name, DocumentFold)
-    if decide_opening(store.name, cached.fold, asked):
-        yield from commit(
-            core, store.name, DocumentFold, lambda fold, _: decide_opening(store.name, fold, asked), actor=actor
-        )
+    opening = ScopeOpened(holds="documents")
+    if store.embeddings is not None:
+        model, dimensions = store.embeddings.model, store.embeddings.dimensions
+        opening = ScopeOpened(holds="documents", embedder=model, dimensions=dimensions)
+
+    def decide(fold: DocumentFold, _now: int = 0) -> list[MemoryEvent]:
+        return decide_opening(store.name, fold, opening)
+
+    if decide((yield from load_cached(core, store.name, DocumentFold)).fold):
+        yield from commit(core, store.name, DocumentFold, decide)
 
 
 def _add(core: Core, store: StoreView, documents: Sequence[Document], actor: str | None) -> Operation[list[str]]:
@@ -127,43 +121,44 @@ def _add(core: Core, store: StoreView, documents: Sequence[Document], actor: str
     return [id_ for id_, _ in new]
 
 
-def _namespace(core: Core, store: StoreView, at: MemoryAt) -> Operation[SearchableNamespace]:
+def _namespace(core: Core, store: StoreView, at: MemoryAt) -> Operation[tuple[NamespaceView, SearchIndex]]:
+    """The documents of a namespace at a version, and their search index."""
     yield from check(core, "memory")
     cached = yield from load_cached(core, store.name, DocumentFold)
     return (yield from read(partial(_namespace_at, core, store, cached, at)))
 
 
-def _namespace_at(core: Core, store: StoreView, cached: CachedFold, at: MemoryAt) -> SearchableNamespace:
+def _namespace_at(core: Core, store: StoreView, cached: CachedFold, at: MemoryAt) -> tuple[NamespaceView, SearchIndex]:
     fold: DocumentFold = cached.fold
     version = _version(store.name, fold, at)
     with core.caches.lock(scope_stream(core, store.name)):  # the fold must not change meanwhile
         view = fold.view(store.namespace)
         if version >= view.stamp:
-            return SearchableNamespace(view, _searchable(core, store, cached, view, "now"))
+            return view, _search_index(core, store, cached, view, "now")
     past = _past(core, store.name, cached, version).view(store.namespace)
     with core.caches.lock(scope_stream(core, store.name)):
-        return SearchableNamespace(past, _searchable(core, store, cached, past, "past"))
+        return past, _search_index(core, store, cached, past, "past")
 
 
-def _searchable(core: Core, store: StoreView, cached: CachedFold, view: NamespaceView, when: str) -> SearchIndex:
-    """The search index of a namespace; recently used ones are cached."""
-    made = cached.made.get("searchable")
-    if made is None:
-        made = cached.made["searchable"] = BoundedCache(SEARCHED, SEARCHED_PASSAGES)
-    space = "" if store.meaning is None else store.meaning.space
+def _search_index(core: Core, store: StoreView, cached: CachedFold, view: NamespaceView, when: str) -> SearchIndex:
+    """The search index of a namespace. Recently used indexes are cached."""
+    indexes = cached.made.get("indexes")
+    if indexes is None:
+        indexes = cached.made["indexes"] = BoundedCache(CACHED_NAMESPACES, CACHED_PASSAGES)
+    space = "" if store.embeddings is None else store.embeddings.space
     name = f"{when} {space} {store.namespace}"
-    found = made.get(name)
-    if found is None:
-        found = SearchIndex(f"{scope_stream(core, store.name)}#{cached.shredded} {name}", store.meaning)
-    made.put(name, found, len(view.passages) + 1)
-    return found
+    index = indexes.get(name)
+    if index is None:
+        index = SearchIndex(f"{scope_stream(core, store.name)}#{cached.shredded} {name}", store.embeddings)
+    indexes.put(name, index, len(view.passages) + 1)
+    return index
 
 
 def _past(core: Core, name: str, cached: CachedFold, version: int) -> DocumentFold:
-    """The state of the store at a version, folded from the beginning; the last one is cached."""
-    known = cached.made.get("past")
-    if isinstance(known, DocumentFold) and known.version == version:
-        return known
+    """The state of the store at a version, folded from the beginning. The last result is cached."""
+    last = cached.made.get("past")
+    if isinstance(last, DocumentFold) and last.version == version:
+        return last
     fold = DocumentFold()
     while fold.version < version:
         upto = min(version, fold.version + PAGE)

@@ -58,14 +58,14 @@ def remember(scope: Scope, text: str, options: WriteOptions) -> Operation[Fact]:
     """Remember a new fact."""
     statement = yield from _statement(scope, text, options)
     intent = Remember(scope.core.thread_id(), statement)
-    return (yield from _write(scope, intent, _words("remember", text, options), options))
+    return (yield from _write(scope, intent, _content("remember", text, options), options))
 
 
 def store(scope: Scope, text: str, options: WriteOptions) -> Operation[Fact]:
     """Remember a fact in place of the live fact with the same key, if any. Concurrent writers are safe."""
     statement = yield from _statement(scope, text, options)
     intent = Store(scope.core.thread_id(), statement)
-    return (yield from _write(scope, intent, _words("store", text, options), options))
+    return (yield from _write(scope, intent, _content("store", text, options), options))
 
 
 def supersede(scope: Scope, fact: Fact | str, text: str, options: WriteOptions) -> Operation[Fact]:
@@ -73,7 +73,7 @@ def supersede(scope: Scope, fact: Fact | str, text: str, options: WriteOptions) 
     old = fact_id(scope, fact)
     statement = yield from _statement(scope, text, options)
     intent = Supersede(old, scope.core.thread_id(), statement)
-    return (yield from _write(scope, intent, _words("supersede", text, options, old), options))
+    return (yield from _write(scope, intent, _content("supersede", text, options, old), options))
 
 
 def retract(scope: Scope, fact: Fact | str, reason: str | None, options: WriteOptions) -> Operation[None]:
@@ -81,7 +81,7 @@ def retract(scope: Scope, fact: Fact | str, reason: str | None, options: WriteOp
     old = fact_id(scope, fact)
     learned = yield from _learned(scope, options.source)
     intent = Retract(old, reason, to_utc_microseconds(options.valid_to, "valid_to"), learned)
-    yield from _commit(scope, intent, _words("retract", reason, options, old), options)
+    yield from _commit(scope, intent, _content("retract", reason, options, old), options)
 
 
 def promote(
@@ -92,25 +92,25 @@ def promote(
         raise ScopeError(f"promote: scope {to.name!r} belongs to another tenant or store than {scope.name!r}.")
     if to.name == scope.name:
         raise ScopeError(f"promote: the fact is already in scope {scope.name!r}. Give a wider one.")
-    found = yield from load_fact(scope, fact)
-    if found.status != "live":
-        raise UnknownFactError(scope.name, found.id)
-    screened = yield from read(partial(_screened, to, found))
-    check_fact(screened.text, screened.key, found.kind, screened.metadata)
+    original = yield from load_fact(scope, fact)
+    if original.status != "live":
+        raise UnknownFactError(scope.name, original.id)
+    screened = yield from read(partial(_screen, to, original))
+    check_fact(screened.text, screened.key, original.kind, screened.metadata)
     statement = Statement(
         text=screened.text,
         key=screened.key,
-        kind=found.kind,
+        kind=original.kind,
         metadata=screened.metadata,
-        valid_from=to_microseconds(found.valid_from),
-        valid_to=None if found.valid_to is None else to_microseconds(found.valid_to),
-        learned=found.learned,
-        promoted=found.reference,
+        valid_from=to_microseconds(original.valid_from),
+        valid_to=None if original.valid_to is None else to_microseconds(original.valid_to),
+        learned=original.learned,
+        promoted=original.reference,
     )
     options = WriteOptions(actor=actor, idempotency_key=idempotency_key)
     intent = Remember(to.core.thread_id(), statement)
     learner = None if scope.learner is None else replace(scope.learner, reads_only=False)
-    return (yield from _write(replace(to, learner=learner), intent, ["promote", scope.name, found.id, []], options))
+    return (yield from _write(replace(to, learner=learner), intent, ["promote", scope.name, original.id, []], options))
 
 
 def _statement(scope: Scope, text: str, options: WriteOptions) -> Operation[Statement]:
@@ -128,7 +128,7 @@ def _statement(scope: Scope, text: str, options: WriteOptions) -> Operation[Stat
 
 
 def _learned(scope: Scope, source: object) -> Operation[Provenance | None]:
-    """Where something was learned: the given source, else the newest version of the thread."""
+    """Where a fact was learned: the given source, else the newest version of the thread."""
     learner = scope.learner
     if isinstance(source, Provenance):
         check_id(source.thread, "source, thread id")
@@ -153,19 +153,19 @@ def _learned(scope: Scope, source: object) -> Operation[Provenance | None]:
 
 
 def _write(
-    scope: Scope, intent: Remember | Store | Supersede, words: list[Any], options: WriteOptions
+    scope: Scope, intent: Remember | Store | Supersede, content: list[Any], options: WriteOptions
 ) -> Operation[Fact]:
-    """Write, and return the new fact; for a repeated key, the fact of the first write."""
-    fold, version = yield from _commit(scope, intent, words, options)
+    """Write a fact, and return it; for a repeated key, return the fact of the first write."""
+    fold, version = yield from _commit(scope, intent, content, options)
     id_ = fold.fact_at(version)
-    found = None if id_ is None else fold.fact(scope.name, id_, ReadPoint(fold.version))
-    if found is None:
+    fact = None if id_ is None else fold.fact(scope.name, id_, ReadPoint(fold.version))
+    if fact is None:
         raise UnknownFactError(scope.name, "" if id_ is None else id_)
-    return found
+    return fact
 
 
 def _commit(
-    scope: Scope, intent: MemoryIntent, words: list[Any], options: WriteOptions
+    scope: Scope, intent: MemoryIntent, content: list[Any], options: WriteOptions
 ) -> Operation[tuple[ScopeFold, int]]:
     learner = scope.learner
     if learner is not None and learner.reads_only:
@@ -177,36 +177,36 @@ def _commit(
     as_of = yield from view_of_scope(scope)
     opening = ScopeOpened(holds="facts", embedder=scope.model, dimensions=scope.dimensions)
 
-    def decided(fold: ScopeFold, now: int) -> list[MemoryEvent]:
+    def decide_now(fold: ScopeFold, now: int) -> list[MemoryEvent]:
         check_kind(scope, fold)  # another writer may have opened it meanwhile
         return decide(scope.name, fold, intent, now=now, as_of=as_of, opening=opening)
 
     key = options.idempotency_key
     if key is None and learner is not None and learner.run_id is not None:
-        identity = json.dumps([learner.run_id, learner.provider, *words[:-1]])
-        key, words = f"run {sha256(identity.encode()).hexdigest()}", words[:-1]
+        identity = json.dumps([learner.run_id, learner.provider, *content[:-1]])
+        key, content = f"run {sha256(identity.encode()).hexdigest()}", content[:-1]
     done = yield from commit(
         scope.core,
         scope.name,
         ScopeFold,
-        decided,
+        decide_now,
         actor=learner.actor if options.actor is None and learner is not None else options.actor,
         run_id=None if learner is None else learner.run_id,
-        key=idempotency_key(scope.core, scope.name, key, json.dumps(words, sort_keys=True).encode()),
+        key=idempotency_key(scope.core, scope.name, key, json.dumps(content, sort_keys=True).encode()),
     )
     return done.fold, done.versions[-1]
 
 
-def _words(verb: str, text: str | None, options: WriteOptions, fact: str | None = None) -> list[Any]:
-    """The content that an idempotency key stands for. Its last item is not part of the key that a run makes."""
+def _content(verb: str, text: str | None, options: WriteOptions, fact: str | None = None) -> list[Any]:
+    """The content of a write with an idempotency key. The last item is not part of the key of a run's write."""
     times = [None if time is None else time.isoformat() for time in (options.valid_from, options.valid_to)]
     return [verb, fact, options.key, options.kind, text, [options.metadata or {}, *times]]
 
 
-def _screened(to: Scope, fact: Fact) -> Fact:
-    """The fact as the screen accepts it: unchanged, or with another text and key, and without metadata.
+def _screen(to: Scope, fact: Fact) -> Fact:
+    """The fact as the screen accepts it: unchanged, or with another text and key and without metadata.
 
-    Raises FactRefusedError, also if the screen fails or returns something else.
+    Raises FactRefusedError, also if the screen fails or returns an invalid object.
     """
     if to.screen is None:
         return fact
@@ -220,7 +220,7 @@ def _screened(to: Scope, fact: Fact) -> Fact:
         case Redact(text=text, key=key) if isinstance(text, str) and text.strip():
             return fact._replace(text=text, key=key, metadata={})
         case Redact():
-            raise FactRefusedError(to.name, "its screen removed all of its words.")
+            raise FactRefusedError(to.name, "its screen removed the whole text.")
         case Refuse(reason=reason):
             raise FactRefusedError(to.name, str(reason))
         case _:

@@ -51,18 +51,18 @@ class ScopeSummary(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """The facts that a search may find, by their numbers, and the texts that it searches."""
+    """The facts that a search may find, by their numbers, and the texts to search."""
 
     scope: str
     point: ReadPoint
     numbers: set[int]
     texts: Texts
-    kept: CachedFold
+    cached: CachedFold
     collection: str
 
     def fact(self, number: int) -> Fact:
         """The fact with a number."""
-        fold: ScopeFold = self.kept.fold
+        fold: ScopeFold = self.cached.fold
         return fold.numbered(self.scope, number, self.point)
 
 
@@ -86,16 +86,16 @@ def select_facts(
 ) -> Operation[Selection]:
     """The facts that a search may find."""
     yield from check_access(scope)
-    kept = yield from load_cached(scope.core, scope.name, ScopeFold)
-    check_kind(scope, kept.fold)
-    point = yield from _point(scope, kept.fold, at, valid_at)
-    return (yield from read(partial(_select, scope, kept, point, kind)))
+    cached = yield from load_cached(scope.core, scope.name, ScopeFold)
+    check_kind(scope, cached.fold)
+    point = yield from _point(scope, cached.fold, at, valid_at)
+    return (yield from read(partial(_select, scope, cached, point, kind)))
 
 
-def searchable(selection: Selection) -> SearchIndex:
+def word_index(selection: Selection) -> SearchIndex:
     """The cached index of the facts' words."""
-    found: SearchIndex = selection.kept.made.setdefault("words", SearchIndex(selection.collection))
-    return found
+    index: SearchIndex = selection.cached.made.setdefault("words", SearchIndex(selection.collection))
+    return index
 
 
 def scopes(core: Core) -> Pages[ScopeSummary]:
@@ -106,20 +106,20 @@ def scopes(core: Core) -> Pages[ScopeSummary]:
 def _point(
     scope: Scope, fold: ScopeFold, at: MemoryAt, valid_at: datetime | None, *, history: bool = False
 ) -> Operation[ReadPoint]:
-    """The point at which a scope is read; the thread that reads it remembers the version."""
+    """The point at which a scope is read. The version is noted for the thread that reads it."""
     head = fold.version
     version, time = _version(scope, fold, head, at)
     if time is None:
         time = max(scope.core.now(), fold.time_of(head))
-    asked = to_utc_microseconds(valid_at, "valid_at")
+    valid_time = to_utc_microseconds(valid_at, "valid_at")
     as_of = yield from view_of_scope(scope)
     if scope.learner is not None:
         scope.learner.reads[scope.name, version] = None
-    return ReadPoint(version, (None if history else time) if asked is None else asked, as_of)
+    return ReadPoint(version, (None if history else time) if valid_time is None else valid_time, as_of)
 
 
 def _version(scope: Scope, fold: ScopeFold, head: int, at: MemoryAt) -> tuple[int, int | None]:
-    """The version that ``at`` means, and its time, None for now."""
+    """The version that ``at`` stands for, and its time, None for now."""
     if at is None:
         return head, None
     if isinstance(at, datetime):
@@ -130,48 +130,48 @@ def _version(scope: Scope, fold: ScopeFold, head: int, at: MemoryAt) -> tuple[in
             f"at: {type(at).__name__} is not a version of a scope. Give a number or an aware time."
         )
     if not 1 <= at <= head:
-        there = f"its versions are 1 to {head}" if head else "nothing was remembered there"
-        raise UnknownVersionError(f"Scope {scope.name!r} has no version {at}: {there}.")
+        existing = f"its versions are 1 to {head}" if head else "nothing was remembered in it"
+        raise UnknownVersionError(f"Scope {scope.name!r} has no version {at}: {existing}.")
     return at, fold.time_of(at)
 
 
-def _select(scope: Scope, kept: CachedFold, point: ReadPoint, kind: str | None) -> Selection:
-    fold: ScopeFold = kept.fold
+def _select(scope: Scope, cached: CachedFold, point: ReadPoint, kind: str | None) -> Selection:
+    fold: ScopeFold = cached.fold
     numbers = fold.numbers(point, kind=kind)
-    texts: Texts | None = kept.made.get("texts")
+    texts: Texts | None = cached.made.get("texts")
     if texts is None or texts.stamp < len(fold):
         all_texts = fold.texts()
         texts = Texts(len(all_texts), dict(enumerate(all_texts)))
-        kept.made["texts"] = texts
+        cached.made["texts"] = texts
     # After a shredding the same numbers may stand for other facts.
-    collection = f"{scope_stream(scope.core, scope.name)}#{kept.shredded}"
-    return Selection(scope.name, point, numbers, texts, kept, collection)
+    collection = f"{scope_stream(scope.core, scope.name)}#{cached.shredded}"
+    return Selection(scope.name, point, numbers, texts, cached, collection)
 
 
 def _scopes(core: Core, after: int | None, limit: int) -> Operation[Page[ScopeSummary, int]]:
     yield from check(core, "memory")
     page = yield from read(lambda: core.log.streams(prefix=scope_prefix(core), after=after or 0, limit=limit))
-    found: list[ScopeSummary] = []
+    summaries: list[ScopeSummary] = []
     for stream in page:
         name = parse_stream_name(stream.name)
         if name is None:
             continue
         fold = yield from load(core, name.id, ScopeFold)
         if fold.version:
-            found.append((yield from read(partial(_summary, core, name.id, fold))))
-    return found, page[-1].key if len(page) == limit else None
+            summaries.append((yield from read(partial(_summary, core, name.id, fold))))
+    return summaries, page[-1].key if len(page) == limit else None
 
 
 def _summary(core: Core, name: str, fold: ScopeFold) -> ScopeSummary:
-    version, there = fold.version, fold.opened
+    version, opened = fold.version, fold.opened
     point = ReadPoint(version, max(core.now(), fold.time_of(version)))
     return ScopeSummary(
         name=name,
-        holds="facts" if there is None else there.holds,
+        holds="facts" if opened is None else opened.holds,
         version=version,
         facts=len(fold.numbers(point)),
-        embedder=None if there is None else there.embedder,
-        dimensions=None if there is None else there.dimensions,
+        embedder=None if opened is None else opened.embedder,
+        dimensions=None if opened is None else opened.dimensions,
         opened_at=to_time(fold.time_of(1)),
         updated_at=to_time(fold.time_of(version)),
     )
@@ -180,19 +180,19 @@ def _summary(core: Core, name: str, fold: ScopeFold) -> ScopeSummary:
 USED_FACTS = "memory"
 """The projection of the facts that providers gave to models."""
 
-EVENTS = 100
+PAGE = 100
 """Events that are read at once to find the next model calls."""
 
 
 def why(scope: Scope, fact: Fact | str) -> Operation[FactOrigin]:
-    """The origin of a fact, as far as it is still known."""
+    """The origin of a fact, as far as it is known."""
     return (yield from _why(scope.core, (yield from load_fact(scope, fact)), frozenset()))
 
 
 def used_by(scope: Scope, fact: Fact | str) -> Operation[list[FactUse]]:
     """The model calls that received a fact, in the order of the store, in threads that the caller may read."""
-    core, found = scope.core, (yield from load_fact(scope, fact))
-    where = (Where("tenant", "=", core.tenant), Where("scope", "=", scope.name), Where("fact", "=", found.id))
+    core, id_ = scope.core, (yield from load_fact(scope, fact)).id
+    where = (Where("tenant", "=", core.tenant), Where("scope", "=", scope.name), Where("fact", "=", id_))
     uses: list[FactUse] = []
     rows = yield from core.models.select(USED_FACTS, Query("used", where, ["position"]))
     for row in (yield from permitted(core, "read", rows, itemgetter("thread_id"))):
@@ -202,13 +202,13 @@ def used_by(scope: Scope, fact: Fact | str) -> Operation[list[FactUse]]:
 
 
 def _why(core: Core, fact: Fact, seen: frozenset[FactReference]) -> Operation[FactOrigin]:
-    from_ = fact.promoted
+    reference = fact.promoted
     earlier: FactOrigin | None = None
-    if from_ is not None and from_ not in seen:  # only imported facts could form a circle
-        fold = yield from load(core, from_.scope, ScopeFold)
-        source = fold.fact(from_.scope, from_.fact, ReadPoint(fold.version))
+    if reference is not None and reference not in seen:  # imported facts could form a circle
+        fold = yield from load(core, reference.scope, ScopeFold)
+        source = fold.fact(reference.scope, reference.fact, ReadPoint(fold.version))
         if source is not None:
-            earlier = yield from _why(core, source, seen | {from_})
+            earlier = yield from _why(core, source, seen | {reference})
     learned = fact.learned
     if learned is None:
         return FactOrigin(fact, actor=fact.actor, promoted_from=earlier)
@@ -228,7 +228,7 @@ def _why(core: Core, fact: Fact, seen: frozenset[FactReference]) -> Operation[Fa
 def _message(core: Core, learned: Provenance) -> Operation[HistoryMessage | None]:
     """The message at a version of a thread; None if the thread does not exist or the caller may not read it.
 
-    A fact of a tool or a hook names a step of its run. Its message is then the last one of the user before that step.
+    A fact of a tool or a hook names a step of its run. Then the message is the user's last one before that step.
     """
     thread_id, version = learned.thread, learned.version
     control: Control = yield from load_thread(core, thread_id)
@@ -239,15 +239,15 @@ def _message(core: Core, learned: Provenance) -> Operation[HistoryMessage | None
     message = as_message((yield from thread_queries.event(core, thread_id, version)))
     if message is not None:
         return message
-    then = yield from thread_queries.history(core, thread_id, version)
-    return next((each for each in reversed(then.messages) if each.role == "user"), None)
+    history = yield from thread_queries.history(core, thread_id, version)
+    return next((each for each in reversed(history.messages) if each.role == "user"), None)
 
 
 def _calls(core: Core, thread_id: str, provided: int, run_id: str | None) -> list[int]:
-    """The versions of the model calls that received what was provided: until the run ended or it was replaced."""
+    """The versions of the model calls that received a contribution, until its run ended or another replaced it."""
     stream, after, calls = core.stream(thread_id), provided - 1, list[int]()
     provider: str | None = None
-    while page := core.log.lineage(stream, after=after, upto=after + EVENTS):
+    while page := core.log.lineage(stream, after=after, upto=after + PAGE):
         for event in page:
             if event.version == provided:
                 provider = event.data.provider if isinstance(event.data, ContextProvided) else None
@@ -255,11 +255,13 @@ def _calls(core: Core, thread_id: str, provided: int, run_id: str | None) -> lis
                 continue
             elif isinstance(event.data, ModelCalled):
                 calls.append(event.version)
-            elif event.type in _LAST or (isinstance(event.data, ContextProvided) and event.data.provider == provider):
+            elif event.type in _RUN_ENDS or (
+                isinstance(event.data, ContextProvided) and event.data.provider == provider
+            ):
                 return calls
         after = page[-1].version
     return calls
 
 
-_LAST = frozenset({"run-completed", "run-failed", "run-abandoned"})
+_RUN_ENDS = frozenset({"run-completed", "run-failed", "run-abandoned"})
 """Events that end a run."""

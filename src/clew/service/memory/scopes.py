@@ -1,4 +1,4 @@
-"""A memory scope as its caller sees it: its name, its caller, and how a thread reads it."""
+"""A memory scope for a caller: its name, the thread that uses it, and how that thread reads it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from clew.domain.memory.facts import Fact
 from clew.domain.memory.ports import Screen
 from clew.domain.memory.scope import AsOf, Inherited, ReadPoint, ScopeFold
 from clew.domain.ports import EventLog
-from clew.domain.streams import parse_stream_name
+from clew.domain.streams import stream_id
 from clew.service.authorization import check
 from clew.service.core import Core
 from clew.service.core import load as load_thread
@@ -28,10 +28,10 @@ from clew.service.operations import Operation, read
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ThreadAccess:
-    """The thread on whose behalf a scope is read and written; it is the provenance of new facts.
+    """The thread on whose behalf a scope is read and written. It is the provenance of new facts.
 
-    ``run_id`` and ``provider`` identify repeated writes. ``reads_only`` is true where a provider reads a scope that is
-    not its own. ``reads`` are the versions of scopes that were read, in order.
+    ``run_id`` and ``provider`` identify repeated writes. ``reads_only`` is true if a provider reads a scope that is not
+    its own. ``reads`` are the versions of scopes that were read, in order.
     """
 
     thread_id: str
@@ -44,7 +44,7 @@ class ThreadAccess:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scope:
-    """A memory scope as its caller sees it. Raises ScopeError or InvalidNameError for an invalid name.
+    """A memory scope for a caller. Raises ScopeError or InvalidNameError for an invalid name.
 
     ``model`` and ``dimensions`` are those of its embedder, None for search by words. ``screen`` decides what may be
     promoted into it. ``learner`` is the thread that uses it.
@@ -79,16 +79,16 @@ def load_facts(scope: Scope) -> Operation[ScopeFold]:
 
 def check_kind(scope: Scope, fold: ScopeFold) -> None:
     """Raise ScopeError for a document store, and EmbeddingMismatchError for the vectors of another embedder."""
-    there = fold.opened
-    if there is None:
+    opened = fold.opened
+    if opened is None:
         return
-    if there.holds != "facts":
+    if opened.holds != "facts":
         raise ScopeError(f"memory: scope {scope.name!r} holds documents, not facts. Choose another name.")
-    given = scope.model, scope.dimensions
-    if None not in (there.embedder, scope.model) and (there.embedder, there.dimensions) != given:
+    current = scope.model, scope.dimensions
+    if None not in (opened.embedder, scope.model) and (opened.embedder, opened.dimensions) != current:
         raise EmbeddingMismatchError(
-            f"Scope {scope.name!r} is searched with the vectors of {there.embedder!r}, of {there.dimensions} numbers; "
-            f"the given embedder is {scope.model!r}, of {scope.dimensions}. Give the same embedder, or none."
+            f"Scope {scope.name!r} is searched with the vectors of {opened.embedder!r}, of {opened.dimensions} numbers;"
+            f" the given embedder is {scope.model!r}, of {scope.dimensions}. Give the same embedder, or none."
         )
 
 
@@ -102,11 +102,10 @@ def view_of_thread(core: Core, thread_id: str) -> Operation[AsOf | None]:
 
 def visible_version(core: Core, thread_id: str, name: str) -> Operation[int | None]:
     """The version of a scope or document store that a thread reads: None is the newest, 0 is before it began."""
-    reading = yield from view_of_thread(core, thread_id)
-    if reading is None:
+    as_of = yield from view_of_thread(core, thread_id)
+    if as_of is None:
         return None
-    stream, position = scope_stream(core, name), reading.first
-    return (yield from read(partial(_version_at, core.log, stream, position)))
+    return (yield from read(partial(_version_at, core.log, scope_stream(core, name), as_of.first)))
 
 
 def view_of_scope(scope: Scope) -> Operation[AsOf | None]:
@@ -131,10 +130,10 @@ def load_fact(scope: Scope, fact: Fact | str) -> Operation[Fact]:
     """A fact of the scope, live or not, as the caller reads the scope. Raises UnknownFactError."""
     id_ = fact_id(scope, fact)
     fold = yield from load_facts(scope)
-    found = fold.fact(scope.name, id_, ReadPoint(fold.version, as_of=(yield from view_of_scope(scope))))
-    if found is None:
+    known = fold.fact(scope.name, id_, ReadPoint(fold.version, as_of=(yield from view_of_scope(scope))))
+    if known is None:
         raise UnknownFactError(scope.name, id_)
-    return found
+    return known
 
 
 def to_utc_microseconds(time: object, name: str) -> int | None:
@@ -145,22 +144,22 @@ def to_utc_microseconds(time: object, name: str) -> int | None:
         raise InvalidTimeError(f"{name}: {type(time).__name__} is not a time. Give an aware datetime.")
     if time.utcoffset() is None:
         raise InvalidTimeError(f"{name}={time.isoformat()} has no UTC offset. Add one, as in +00:00.")
-    found = to_microseconds(time)
+    microseconds = to_microseconds(time)
     try:
-        to_time(found)
+        to_time(microseconds)
     except OverflowError:
         raise InvalidTimeError(f"{name}={time.isoformat()} is in UTC before the year 1, or after 9999.") from None
-    return found
+    return microseconds
 
 
 def _view_as_of(core: Core, thread_id: str, cut: tuple[str, int]) -> AsOf:
-    """How a thread reads as of a cut: its ancestors up to the fork at that cut count as its past."""
+    """How a thread reads as of a cut. Its ancestors up to the fork at this cut belong to its past."""
     log, parent = core.log, core.stream(cut[0])
     inherited: dict[str, Inherited] = {}
     stream = log.stream(core.stream(thread_id))
     while stream is not None and stream.parent is not None and (stream.parent, stream.cut) != (parent, cut[1]):
-        name, version = parse_stream_name(stream.parent), stream.cut or 0
-        inherited["" if name is None else name.id] = Inherited(version, _position(log, stream.parent, version))
+        version = stream.cut or 0
+        inherited[stream_id(stream.parent)] = Inherited(version, _position(log, stream.parent, version))
         stream = log.stream(stream.parent)
     earlier = log.control(parent, cut[1]).as_of
     before = None if earlier is None else _view_as_of(core, cut[0], earlier)
@@ -170,12 +169,16 @@ def _view_as_of(core: Core, thread_id: str, cut: tuple[str, int]) -> AsOf:
 def _version_at(log: EventLog, stream: str, position: int) -> int:
     """The last version at or before a position, 0 if there is none. Later versions have later positions."""
     low, high = 0, 1
-    while (there := log.position_of(stream, high)) is not None and there <= position:
+
+    def is_later(version: int) -> bool:
+        found = log.position_of(stream, version)
+        return found is None or found > position
+
+    while not is_later(high):
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        there = log.position_of(stream, middle)
-        low, high = (low, middle) if there is None or there > position else (middle, high)
+        low, high = (low, middle) if is_later(middle) else (middle, high)
     return low
 
 

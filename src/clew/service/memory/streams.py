@@ -1,4 +1,4 @@
-"""Reading and writing the streams of memory scopes. A fold of each stream is cached and updated with new events."""
+"""Reads and writes of the streams of memory scopes. A fold of each stream is cached and updated with new events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from clew.domain.errors import ClewError, ConflictError, InvalidNameError, Scope
 from clew.domain.events import TYPE_NAMES, Event
 from clew.domain.memory.events import MemoryEvent
 from clew.domain.ports import Appended, Key, Write
-from clew.domain.streams import ROOT, check_id, stream_name, stream_prefix
+from clew.domain.streams import MAX_LENGTH, ROOT, check_id, stream_name, stream_prefix
 from clew.service.core import ATTEMPTS, CachedFold, Core
 from clew.service.operations import Operation, read, wait
 
@@ -22,7 +22,7 @@ PAGE = 500
 class Fold(Protocol):
     """The state of a stream. ``recorded_at`` is the time of its newest event, in microseconds since 1970.
 
-    One caller at a time adds events; others may read meanwhile.
+    Only one caller at a time may add events; others may read meanwhile.
     """
 
     version: int
@@ -41,7 +41,7 @@ F = TypeVar("F", bound=Fold)
 
 @dataclass(frozen=True, slots=True)
 class Written(Generic[F]):
-    """The result of a write: the fold after it, and the versions; for a repeated key those of the first write."""
+    """The result of a write: the fold after it and the new versions. For a repeated key, those of the first write."""
 
     fold: F
     versions: tuple[int, ...]
@@ -51,10 +51,10 @@ class Written(Generic[F]):
 def check_scope_name(name: object, what: str = "memory") -> str:
     """The name of a scope. Raises ScopeError for a missing or empty name, and InvalidNameError as for ids."""
     if not isinstance(name, str) or not name.strip():
-        found = "an empty name" if isinstance(name, str) else f"{type(name).__name__}"
+        problem = "an empty name" if isinstance(name, str) else f"{type(name).__name__}"
         raise ScopeError(
-            f"{what}: {found} is not the name of a scope. Give a name such as 'user/42': without one, memory would "
-            "be shared by everybody."
+            f"{what}: {problem} is not the name of a scope. Give a name such as 'user/42': without one, everybody "
+            "would share the memory."
         )
     check_id(name, f"{what}, scope")
     return name
@@ -74,15 +74,14 @@ def idempotency_key(core: Core, name: str, key: str | None, content: bytes) -> K
     """An idempotency key on the stream of a scope. Raises InvalidNameError."""
     if key is None:
         return None
-    if not isinstance(key, str) or not 1 <= len(key) <= 200 or not key.isprintable():  # noqa: PLR2004  # as for ids
-        raise InvalidNameError("idempotency key: it must be 1 to 200 printable characters.")
+    if not isinstance(key, str) or not 1 <= len(key) <= MAX_LENGTH or not key.isprintable():
+        raise InvalidNameError(f"idempotency key: it must be 1 to {MAX_LENGTH} printable characters.")
     return Key(scope_stream(core, name), key, content)
 
 
 def load(core: Core, name: str, new: Callable[[], F]) -> Operation[F]:
-    """The state of a scope; ``new`` makes an empty one."""
-    kept = yield from load_cached(core, name, new)
-    fold: F = kept.fold
+    """The state of a scope; ``new`` creates an empty state."""
+    fold: F = (yield from load_cached(core, name, new)).fold
     return fold
 
 
@@ -101,9 +100,9 @@ def commit(
     run_id: str | None = None,
     key: Key | None = None,
 ) -> Operation[Written[F]]:
-    """Decide on the state and the time in microseconds, and write the events; after a conflict, decide again.
+    """Write the events that ``decide`` returns for the state and the time in microseconds. Decide again on a conflict.
 
-    With a repeated ``key`` nothing is written. Raises what ``decide`` raises.
+    With a repeated ``key`` nothing is written. Raises the errors of ``decide``.
     """
     if actor is not None:
         check_id(actor, "actor")
@@ -119,15 +118,15 @@ def commit(
             if first is None:
                 raise
             return Written(fold, first.versions, repeated=True)
-        by = core.actor if actor is None else actor
+        writer = core.actor if actor is None else actor
         events = [
-            Event(stream, version + place, TYPE_NAMES[type(data)], core.event_id(), now, 0, data, by, run_id)
-            for place, data in enumerate(decided, 1)
+            Event(stream, version + number, TYPE_NAMES[type(data)], core.event_id(), now, 0, data, writer, run_id)
+            for number, data in enumerate(decided, 1)
         ]
         try:
             done = yield from wait(core.log.submit(Write(events, {stream: head}, key=key)).outcome)
-        except ConflictError as found:
-            conflict = ConflictError(stream, found.expected, found.actual)
+        except ConflictError as error:
+            conflict = ConflictError(stream, error.expected, error.actual)
         else:
             if not done.repeated:
                 core.models.notify()
@@ -136,21 +135,21 @@ def commit(
 
 
 def _first_outcome(core: Core, key: Key | None) -> Operation[Appended | None]:
-    """The outcome of the first write with this key. It stands even if the scope would refuse the write today."""
+    """The outcome of the first write with this key. It counts even if the scope would refuse the write today."""
     if key is None:
         return None
     return (yield from read(lambda: core.log.repeated(key)))
 
 
 def _catch_up(core: Core, stream: str, new: Callable[[], F]) -> CachedFold:
-    """The fold of a stream at its head; after a shredding it is built again."""
+    """The fold of a stream at its head. After a shredding it is built again."""
     shredded = core.log.shredded()
     fold: Any = new()
     name = f"{type(fold).__name__} {stream}"
-    kept = core.caches.scopes.get(name)
-    if kept is None or kept.shredded != shredded:
-        kept = CachedFold(fold, shredded)
-    fold, page = kept.fold, None
+    cached = core.caches.scopes.get(name)
+    if cached is None or cached.shredded != shredded:
+        cached = CachedFold(fold, shredded)
+    fold, page = cached.fold, None
     while page is None or len(page) == PAGE:
         after = fold.version
         page = core.log.lineage(stream, after=after, upto=after + PAGE)
@@ -158,5 +157,5 @@ def _catch_up(core: Core, stream: str, new: Callable[[], F]) -> CachedFold:
             for event in page[fold.version - after :]:
                 fold.add(event)
     if fold.version:
-        core.caches.scopes.put(name, kept, len(fold) + 1)
-    return kept
+        core.caches.scopes.put(name, cached, len(fold) + 1)
+    return cached

@@ -1,4 +1,4 @@
-"""Tools with which a model stores, looks up, changes and clears what is in one memory scope, and in no other."""
+"""Tools that let a model store, look up, change and clear memories in one memory scope only."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ MOST = 50
 
 
 def memory_tools(scope: MemoryPort, store: Callable[[str, WriteOptions], Awaitable[Fact]]) -> list[Tool]:
-    """The tools of a scope. What they write has the call as its provenance.
+    """The tools of a scope. The call is the provenance of the facts that they write.
 
-    They are idempotent: a call that is made again after a crash acts once. ``store`` lets the scope know something in
-    place of what is live of its key.
+    They are idempotent: a call that is repeated after a crash has one effect. ``store`` stores a fact in place of the
+    live fact with the same key.
     """
 
     async def store_memory(  # noqa: D417  # the model does not give the context
@@ -32,11 +32,12 @@ def memory_tools(scope: MemoryPort, store: Callable[[str, WriteOptions], Awaitab
             text: What is to be remembered, in a sentence that can be understood by itself.
             key: What it is about, in a word or two, where there is one answer at a time, such as "units".
         """
-        source, actor, once = await _source(context), context.actor, context.idempotency_key
-        there = [] if key is None else [fact for fact in await scope.facts(key=key) if fact.status == "live"]
-        if there and there[-1].text == text:
-            return _shown(there[-1])
-        return _shown(await store(text, WriteOptions(key, source=source, actor=actor, idempotency_key=once)))
+        live = [] if key is None else [fact for fact in await scope.facts(key=key) if fact.status == "live"]
+        if live and live[-1].text == text:
+            return _as_json(live[-1])
+        source, idempotency_key = await _source(context), context.idempotency_key
+        options = WriteOptions(key, source=source, actor=context.actor, idempotency_key=idempotency_key)
+        return _as_json(await store(text, options))
 
     async def retrieve_memories(query: str = "", top: int = 5) -> list[JsonObject]:
         """Look up what was remembered.
@@ -47,8 +48,8 @@ def memory_tools(scope: MemoryPort, store: Callable[[str, WriteOptions], Awaitab
         """
         most = max(1, min(top, MOST))
         if not query.strip():
-            return [_shown(fact) for fact in reversed((await scope.facts())[-most:])]
-        return [_shown(found.fact) for found in await scope.search(query, top=most)]
+            return [_as_json(fact) for fact in reversed((await scope.facts())[-most:])]
+        return [_as_json(found.fact) for found in await scope.search(query, top=most)]
 
     async def update_memory(  # noqa: D417  # the same
         context: ToolContext,
@@ -63,7 +64,7 @@ def memory_tools(scope: MemoryPort, store: Callable[[str, WriteOptions], Awaitab
         """
         key = context.idempotency_key
         fact = await scope.supersede(id, text, source=await _source(context), actor=context.actor, idempotency_key=key)
-        return _shown(fact)
+        return _as_json(fact)
 
     async def clear_memories(  # noqa: D417  # the same
         context: ToolContext, ids: list[str] | None = None
@@ -73,16 +74,16 @@ def memory_tools(scope: MemoryPort, store: Callable[[str, WriteOptions], Awaitab
         Args:
             ids: The ids of the memories that are to be forgotten; without ids all of them are.
         """
-        # With what is yet to hold, and what is to end some day.
-        coming = [fact for fact in await scope.facts(history=True) if fact.status == "live"]
-        there = list(dict.fromkeys(fact.id for fact in (*await scope.facts(), *coming)))
-        cleared = [id_ for id_ in there if ids is None or id_ in ids]
+        # Including facts that become true later, and facts that have a set end.
+        live = [fact for fact in await scope.facts(history=True) if fact.status == "live"]
+        known = list(dict.fromkeys(fact.id for fact in (*await scope.facts(), *live)))
+        cleared = [id_ for id_ in known if ids is None or id_ in ids]
         for id_ in cleared:
             await scope.retract(id_, reason="cleared by the model", actor=context.actor)
-        return {"cleared": len(cleared), "unknown": [id_ for id_ in ids or () if id_ not in there]}
+        return {"cleared": len(cleared), "unknown": [id_ for id_ in ids or () if id_ not in known]}
 
-    functions: list[Any] = [store_memory, update_memory, clear_memories]
-    return [*(tool(each, idempotent=True) for each in functions), tool(retrieve_memories, idempotent=True)]
+    functions: list[Any] = [store_memory, update_memory, clear_memories, retrieve_memories]
+    return [tool(each, idempotent=True) for each in functions]
 
 
 async def _source(context: ToolContext) -> Provenance | None:
@@ -92,6 +93,6 @@ async def _source(context: ToolContext) -> Provenance | None:
     return Provenance(thread=context.thread.id, version=await context.thread.version)
 
 
-def _shown(fact: Fact) -> JsonObject:
-    shown: JsonObject = {"id": fact.id, "text": fact.text}
-    return shown if fact.key is None else {**shown, "key": fact.key}
+def _as_json(fact: Fact) -> JsonObject:
+    value: JsonObject = {"id": fact.id, "text": fact.text}
+    return value if fact.key is None else {**value, "key": fact.key}
