@@ -110,7 +110,7 @@ async def _found(
     texts = Texts(1, dict(enumerate(passages)))
     index = InMemoryVectors()
     meaning = EmbeddingIndex(embedder, index)
-    await meaning.learn(passages)
+    await meaning.add(passages)
     entries = {number: digest(text) for number, text in texts.by_number.items()}
     asked = await meaning.vectors([question.text for question in questions])
     plain, hybrid = SearchIndex("words"), SearchIndex("hybrid", meaning)
