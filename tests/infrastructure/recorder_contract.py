@@ -16,7 +16,7 @@ from tests.infrastructure.side_tables_contract import BlobContract, DraftContrac
 from tests.infrastructure.waiting_contract import FutureContract, WakeContract
 
 from clew.infrastructure import recorder as recorder_port
-from clew.infrastructure.postgres import reads as postgres_reads
+from clew.infrastructure.postgres import recorder as postgres_recorder
 from clew.infrastructure.recorder import Fork, Recorder, Row, Snapshot
 
 
@@ -73,7 +73,7 @@ class ReadContract:
         assert found == recorder.lineage("a")
 
     def test_ends_a_page_where_its_rows_are_large(self, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in recorder_port, postgres_reads:
+        for module in recorder_port, postgres_recorder:
             monkeypatch.setattr(module, "PAGE_BYTES", 5_000)
         sizes = [10, 4_000, 999, 1, 9_000, 20, 4_980, 30, 40]
         for version, size in enumerate(sizes, 1):

@@ -10,7 +10,7 @@ from tests.servers.postgres_server import Databases
 from tests.servers.tenant_databases import Logins, fill, isolate_tenants
 
 from clew.infrastructure.postgres import schema
-from clew.infrastructure.postgres.address import Address
+from clew.infrastructure.postgres.connection import Address
 from clew.infrastructure.postgres.projection_store import PostgresProjections
 from clew.infrastructure.sqlite.projection_store import SQLiteProjections
 

@@ -18,7 +18,7 @@ from tests.servers.postgres_server import PostgresServer, ask
 from clew import Conversations, Message
 from clew.domain.errors import ClosedError, StoreUnavailableError
 from clew.infrastructure.postgres import connection_pool
-from clew.infrastructure.postgres.address import Address
+from clew.infrastructure.postgres.connection import Address
 from clew.infrastructure.postgres.connection_pool import ConnectionPool
 from clew.infrastructure.postgres.errors import TooManyConnectionsError
 from clew.infrastructure.postgres.recorder import PostgresRecorder

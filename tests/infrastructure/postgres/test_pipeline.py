@@ -9,8 +9,7 @@ import pytest
 from tests.infrastructure.recording import PATIENCE, event, interrupted
 from tests.servers.postgres_server import ask
 
-from clew.infrastructure.postgres.address import Address
-from clew.infrastructure.postgres.connection import Session
+from clew.infrastructure.postgres.connection import Address, Session
 from clew.infrastructure.postgres.connection_pool import ConnectionPool
 from clew.infrastructure.postgres.errors import is_cut
 from clew.infrastructure.postgres.pipeline import (

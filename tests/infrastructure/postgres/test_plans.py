@@ -10,7 +10,8 @@ from tests.infrastructure.recording import append, event
 from tests.servers.postgres_server import ask
 from tests.servers.tenant_databases import Logins, ask_as_tenant
 
-from clew.infrastructure.postgres import reads, writer
+from clew.infrastructure.postgres import recorder as postgres_recorder
+from clew.infrastructure.postgres import writer
 from clew.infrastructure.postgres.pipeline import BYTEA_TYPE, INT8_TYPE
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.postgres.sql_files import statements
@@ -63,7 +64,7 @@ def test_no_read_scans_the_whole_table_of_events(filled: str) -> None:
     assert any("Seq Scan on clew_event" in line for line in plan(filled, "SELECT * FROM clew_event"))
     appends = statements("appends.sql")
     named = ("heads", "row", "position of a row", "key", "rows of a key", "lock streams")
-    for name, sql in (reads.SQL | {name: appends[name] for name in named}).items():
+    for name, sql in (postgres_recorder.SQL | {name: appends[name] for name in named}).items():
         lines = plan(filled, sql)
         assert not [line for line in lines if "Seq Scan on clew_event" in line], (name, lines)
         if "stream = %(stream)b" in sql or name in {"own rows", "stored events", "stored events backwards"}:
@@ -94,5 +95,5 @@ def test_a_session_of_one_tenant_reads_a_thread_by_its_index_and_the_store_by_th
     assert "Index Scan Backward using clew_event_pkey" in heads
     assert "_tenant" not in heads
     for name in ("rows", "rows of types", "window", "last position", "count after"):
-        assert "clew_event_tenant" in explained(reads.SQL[name]), name
-    assert "clew_stream_tenant" in explained(reads.SQL["streams"])
+        assert "clew_event_tenant" in explained(postgres_recorder.SQL[name]), name
+    assert "clew_stream_tenant" in explained(postgres_recorder.SQL["streams"])

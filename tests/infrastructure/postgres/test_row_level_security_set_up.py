@@ -16,7 +16,7 @@ from clew import Conversations, Message
 from clew.cli import main
 from clew.domain.errors import StoreUnavailableError, StoreUrlError
 from clew.infrastructure.postgres import row_level_security
-from clew.infrastructure.postgres.address import Address
+from clew.infrastructure.postgres.connection import Address
 from clew.infrastructure.postgres.connection_pool import ConnectionPool
 from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.stores import store_at

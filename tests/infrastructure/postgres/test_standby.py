@@ -20,7 +20,7 @@ from tests.servers.postgres_server import OWNER, VERSIONS, PostgresServer, Stand
 from clew import Conversations, Engine, Message
 from clew.cli import main
 from clew.domain.errors import ProjectionBehindError, StoreError, StoreUnavailableError
-from clew.infrastructure.postgres import reads
+from clew.infrastructure.postgres import datastore
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.recorder import Append, Claim, Draft, Key
 from clew.infrastructure.stores import store_at
@@ -147,7 +147,7 @@ def test_a_standby_of_a_restored_dump_is_unavailable_until_its_primary_was_opene
 def test_the_newest_position_includes_own_writes_even_while_readers_are_held_back(
     postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reads, "OWN_WAIT", 0.05)
+    monkeypatch.setattr(datastore, "OWN_WAIT", 0.05)
     with recorder_at(postgres) as recorder, transaction(postgres):
         position = append(recorder, event("a", 1)).positions[-1]
         assert recorder.last_position() < position == recorder.newest_position()

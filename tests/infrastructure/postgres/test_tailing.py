@@ -18,7 +18,7 @@ from tests.servers.postgres_server import Databases, ask
 
 from clew import Conversations, Message
 from clew.domain.errors import ProjectionBehindError
-from clew.infrastructure.postgres import reads
+from clew.infrastructure.postgres import datastore
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.recorder import Key
 
@@ -45,7 +45,7 @@ def recorder(postgres: str) -> Iterator[PostgresRecorder]:
 def test_readers_stop_below_an_open_transaction(
     postgres: str, recorder: PostgresRecorder, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
-    monkeypatch.setattr(reads, "OWN_WAIT", 0.05)
+    monkeypatch.setattr(datastore, "OWN_WAIT", 0.05)
     first = fill(recorder, "first", 1).positions[0]
     with transaction(postgres) as late:
         insert(late, "late")
@@ -91,7 +91,7 @@ def test_a_subscription_waits_for_the_lowest_of_several_open_transactions(
 def test_a_transaction_in_another_database_holds_readers_back_without_loss(
     databases: Databases, recorder: PostgresRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reads, "OWN_WAIT", 0.05)
+    monkeypatch.setattr(datastore, "OWN_WAIT", 0.05)
     with databases.one() as other:
         with transaction(other) as beside:
             beside.execute("CREATE TABLE t AS SELECT 1")
@@ -104,7 +104,7 @@ def test_a_transaction_in_another_database_holds_readers_back_without_loss(
 def test_a_service_waits_for_its_own_appends_while_another_append_stays_open(
     postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reads, "OWN_WAIT", 0.05)
+    monkeypatch.setattr(datastore, "OWN_WAIT", 0.05)
     with Conversations.open(postgres) as conversations:
         with transaction(postgres) as late:
             conversations.start_thread(thread_id="t", messages=[Message.user("a parcel")])

@@ -17,12 +17,11 @@ from tests.servers.tenant_databases import isolate_tenants
 from clew.domain.errors import StoreUnavailableError
 from clew.domain.streams import ROOT
 from clew.infrastructure.inmemory.recorder import InMemoryRecorder
-from clew.infrastructure.postgres.append_streams import only_stream
 from clew.infrastructure.postgres.connection import Session
 from clew.infrastructure.postgres.datastore import PostgresDatastore
 from clew.infrastructure.postgres.pipeline import Statement, int8
 from clew.infrastructure.postgres.recorder import PostgresRecorder
-from clew.infrastructure.postgres.stream_ids import stream_id
+from clew.infrastructure.postgres.stream_ids import only_stream, stream_id
 from clew.infrastructure.recorder import Append, Appended, RecordedConflictError, Recorder
 from clew.infrastructure.verification import verify_store
 

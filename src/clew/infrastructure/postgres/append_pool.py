@@ -24,7 +24,7 @@ from itertools import count, islice
 from typing import Protocol
 
 from clew.domain.errors import ClosedError, StoreUnavailableError
-from clew.infrastructure.postgres.append_streams import only_stream, streams_of
+from clew.infrastructure.postgres.stream_ids import only_stream, streams_of
 from clew.infrastructure.recorder import Append, Appended
 
 CONCURRENT_BATCHES = 2

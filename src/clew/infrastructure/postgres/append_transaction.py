@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from hashlib import sha256
 from struct import Struct
+from typing import Any
 
 import psycopg
 from psycopg.types.numeric import Int8
@@ -19,7 +20,6 @@ from clew.infrastructure.append_plan import (
     content_digest,
     new_salt,
 )
-from clew.infrastructure.postgres.append_streams import streams_of
 from clew.infrastructure.postgres.connection import ORDINAL_BITS, Rows, Session
 from clew.infrastructure.postgres.pipeline import (
     BoundStatement,
@@ -29,10 +29,9 @@ from clew.infrastructure.postgres.pipeline import (
     int8s,
     number_parameters,
 )
-from clew.infrastructure.postgres.reads import find_outcome
 from clew.infrastructure.postgres.sql_files import statements
-from clew.infrastructure.postgres.stream_ids import HIGHEST, stream_id, tenant_id, tenant_of, text
-from clew.infrastructure.recorder import Append, Draft, Key, Lease, RecordedConflictError, Shred
+from clew.infrastructure.postgres.stream_ids import HIGHEST, stream_id, streams_of, tenant_id, tenant_of, text
+from clew.infrastructure.recorder import Append, Appended, Draft, Key, Lease, RecordedConflictError, Shred
 
 COPY_THRESHOLD = 50
 """From this number of rows on, COPY is faster than an INSERT, as measured: COPY needs extra round trips."""
@@ -193,6 +192,17 @@ def _reads(append: Append) -> dict[Hashable, BoundStatement]:
         key = sha256(append.key.key.encode()).digest()
         reads["key"] = _bind("key", stream=int8(stream_id(append.key.stream)), key=key)
     return reads
+
+
+def find_outcome(query: Callable[[str, dict[str, Any]], Rows], key: Key) -> Outcome | None:
+    """The outcome stored for an idempotency key. A writer calls this within its transaction."""
+    found = query(_SQL["key"], {"stream": Int8(stream_id(key.stream)), "key": sha256(key.key.encode()).digest()})
+    if not found:
+        return None
+    first, last, salt, digest = found[0]
+    rows = query(_SQL["rows of a key"], {"first": Int8(first), "last": Int8(last)})
+    positions, hashes, versions = (tuple(row[column] for row in rows) for column in range(3))
+    return Outcome(salt, digest, Appended(positions, hashes, versions))
 
 
 def _bind(name: str, **values: bytes | None) -> BoundStatement:

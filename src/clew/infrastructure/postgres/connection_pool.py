@@ -10,15 +10,17 @@ import select
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 
 from clew.domain.errors import ClosedError
-from clew.infrastructure.postgres.address import CONNECT_TIMEOUT, Address
-from clew.infrastructure.postgres.connection import Session, open_session
+from clew.infrastructure.postgres.connection import CONNECT_TIMEOUT, Address, Session, open_session
 from clew.infrastructure.postgres.errors import PostgresUnavailableError, TooManyConnectionsError, is_cut, unavailable
+
+T = TypeVar("T")
 
 WAIT_TIMEOUT = CONNECT_TIMEOUT * 3
 """Seconds to wait for a connection that another thread of this process uses."""
@@ -94,6 +96,30 @@ class ConnectionPool:
     def use(self) -> _Use:
         """A session for the block. Raises ClosedError or StoreUnavailableError."""
         return _Use(self)
+
+    def read(
+        self,
+        work: Callable[[Session], T],
+        *,
+        tries: int = 2,
+        retryable: tuple[type[psycopg.Error], ...] = (psycopg.errors.SerializationFailure,),
+    ) -> T:
+        """What ``work`` reads, or stores when repeating it changes nothing more.
+
+        It is repeated on another connection if the connection is lost, or if the server cannot execute it now: a
+        standby ends a query when the primary has removed the rows that it reads. Raises ClosedError or
+        StoreUnavailableError.
+        """
+        while True:
+            tries -= 1
+            try:
+                with self.use() as session:
+                    return work(session)
+            except psycopg.Error as error:
+                lost = isinstance(error, psycopg.OperationalError) and is_cut(error)
+                if not tries or not (lost or isinstance(error, retryable)):
+                    raise unavailable(self.address.shown, error) from error
+            self.drop()
 
     def fresh(self) -> Session:
         """A new session, which the caller closes. Raises StoreUnavailableError."""

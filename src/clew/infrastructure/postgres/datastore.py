@@ -2,24 +2,58 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any, Literal
 
-import psycopg
 from psycopg.types.numeric import Int8
 
 from clew.infrastructure import process_forks
 from clew.infrastructure.commit_listeners import CommitListeners
 from clew.infrastructure.postgres import schema
-from clew.infrastructure.postgres.address import Address
 from clew.infrastructure.postgres.append_pool import AppendPool
-from clew.infrastructure.postgres.connection import Rows
+from clew.infrastructure.postgres.connection import Address, Rows, Session
 from clew.infrastructure.postgres.connection_pool import ConnectionPool
-from clew.infrastructure.postgres.errors import is_cut, unavailable
-from clew.infrastructure.postgres.reads import SQL, Horizon
+from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.postgres.writer import MAX_BATCH, PostgresWriter
 
 WORKERS = 16
 READERS = 8
+
+OWN_WAIT = 1.0
+"""Seconds that a reader waits to see this process's own appends while an older transaction is open."""
+
+_SQL = statements("reads.sql")
+_HORIZON = _SQL["horizon"].replace("{horizon}", _SQL["below"])
+
+
+class Horizon:
+    """The position up to which readers in position order can read: the lowest open transaction.
+
+    Below it, every event is visible or will never exist. ``query`` asks the server for it.
+    """
+
+    def __init__(self, query: Callable[[], int]) -> None:
+        self._query = query
+        self.newest = 0
+        """The highest position that this process has appended."""
+        self._seen = 0
+        """Readers see everything below this position."""
+
+    def await_own(self) -> None:
+        """Wait until readers see this process's own appends, or until OWN_WAIT is over."""
+        newest = self.newest
+        if newest < self._seen:
+            return
+        until = time.monotonic() + OWN_WAIT
+        pause = 0.0005
+        while (seen := self._query()) <= newest:
+            if time.monotonic() > until:
+                seen = newest + 1  # do not wait for the same again
+                break
+            time.sleep(pause)
+            pause = min(pause * 2, 0.01)
+        self._seen = max(self._seen, seen)
 
 
 class PostgresDatastore(process_forks.ForkAware):
@@ -56,27 +90,13 @@ class PostgresDatastore(process_forks.ForkAware):
     def query(self, sql: str, parameters: dict[str, Any] | None = None, *, based: bool = False) -> Rows:
         """The rows of a query. ``based``: the query has a parameter for the session's base.
 
-        It is repeated once on another connection if the connection is lost, or if a standby ends it because the primary
-        has removed the rows that it reads. Raises ClosedError or StoreUnavailableError.
+        Raises ClosedError or StoreUnavailableError.
         """
-        try:
-            return self._query(sql, parameters or {}, based=based)
-        except psycopg.OperationalError as error:
-            if not (is_cut(error) or isinstance(error, psycopg.errors.SerializationFailure)):
-                raise unavailable(self.address.shown, error) from error
-        except psycopg.Error as error:
-            raise unavailable(self.address.shown, error) from error
-        self.reading.drop()
-        try:
-            return self._query(sql, parameters or {}, based=based)
-        except psycopg.Error as error:
-            raise unavailable(self.address.shown, error) from error
 
-    def _query(self, sql: str, parameters: dict[str, Any], *, based: bool) -> Rows:
-        with self.reading.use() as session:
-            if based:
-                parameters = {**parameters, "base": Int8(session.base)}
-            return session.query(sql, parameters)
+        def execute(session: Session) -> Rows:
+            return session.query(sql, {**(parameters or {}), "base": Int8(session.base)} if based else parameters)
+
+        return self.reading.read(execute)
 
     def _changed(self) -> bool:
         """Whether a transaction of the server has ended since the last call, so that there may be more to read."""
@@ -85,7 +105,7 @@ class PostgresDatastore(process_forks.ForkAware):
         return changed
 
     def _horizon(self) -> int:
-        return int(self.query(SQL["horizon"], based=True)[0][0])
+        return int(self.query(_HORIZON, based=True)[0][0])
 
     def close(self) -> None:
         """Write what was submitted, then close everything. Does nothing the second time."""

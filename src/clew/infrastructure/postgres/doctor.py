@@ -11,8 +11,7 @@ from psycopg.types.numeric import Int8
 
 from clew.domain.diagnostics import Finding, binary_size, runs_finding
 from clew.domain.errors import ClewError
-from clew.infrastructure.postgres.address import Address
-from clew.infrastructure.postgres.connection import Rows
+from clew.infrastructure.postgres.connection import Address, Rows
 from clew.infrastructure.postgres.connection_pool import ConnectionPool
 from clew.infrastructure.postgres.errors import unavailable
 from clew.infrastructure.postgres.sql_files import statements

@@ -9,7 +9,7 @@ from eventsourcing.persistence import ApplicationRecorder, ProcessRecorder
 from eventsourcing.utils import Environment, EnvType, strtobool
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from clew.infrastructure.postgres.address import Address
+from clew.infrastructure.postgres.connection import Address
 from clew.infrastructure.postgres.datastore import READERS, WORKERS, PostgresDatastore
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 

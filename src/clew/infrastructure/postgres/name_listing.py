@@ -8,8 +8,7 @@ import psycopg
 from psycopg import ClientCursor
 from psycopg.conninfo import make_conninfo
 
-from clew.infrastructure.postgres.address import Address
-from clew.infrastructure.postgres.connection import Rows
+from clew.infrastructure.postgres.connection import Address, Rows
 from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.postgres.stream_ids import text
 

@@ -21,10 +21,9 @@ from psycopg.types.numeric import Int8
 from clew.domain.errors import InvalidProjectionError, StoreError
 from clew.infrastructure import process_forks
 from clew.infrastructure.postgres import text_index
-from clew.infrastructure.postgres.address import Address
-from clew.infrastructure.postgres.connection import Session
+from clew.infrastructure.postgres.connection import Address, Session
 from clew.infrastructure.postgres.connection_pool import ConnectionPool
-from clew.infrastructure.postgres.errors import is_cut, unavailable
+from clew.infrastructure.postgres.errors import unavailable
 from clew.infrastructure.postgres.projection_session import (
     DIALECT,
     PATIENCE,
@@ -46,6 +45,8 @@ REST = 10
 
 AGAIN_SECONDS = 10.0
 """How long to wait before cleaning a table again that could not be cleaned."""
+
+_RETRYABLE = (psycopg.errors.UndefinedTable, psycopg.errors.SerializationFailure)
 
 _log = logging.getLogger(__name__)
 
@@ -122,24 +123,20 @@ class PostgresProjections(SqlProjections[Session], process_forks.ForkAware):
     # Reading
 
     def _read(self, name: str, work: Callable[[Session], T]) -> T:
-        """Read; again if tables were dropped or a standby removed rows, and on another connection if it was cut.
+        """Read; again if tables were dropped meanwhile.
 
         Each statement is a separate transaction: it reads one generation, whose tables exist or do not.
         """
         del name
-        for left in reversed(range(TRIES)):
+
+        def attempt(session: Session) -> T:
             try:
-                with self._sessions.use() as session:
-                    return work(session)
-            except (psycopg.errors.UndefinedTable, psycopg.errors.SerializationFailure) as error:
-                if not left:
-                    raise unavailable(self.address.shown, error) from error
+                return work(session)
+            except _RETRYABLE:
                 self._seen.clear()
-            except psycopg.Error as error:
-                if not left or not (isinstance(error, psycopg.OperationalError) and is_cut(error)):
-                    raise unavailable(self.address.shown, error) from error
-                self._sessions.drop()
-        raise AssertionError  # the last time it is answered or raised
+                raise
+
+        return self._sessions.read(attempt, tries=TRIES, retryable=_RETRYABLE)
 
     # Removed text
 

@@ -4,26 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from functools import cache
 from typing import Any, Self
 from uuid import UUID
 
 from eventsourcing.persistence import Tracking
 from psycopg.types.numeric import Int8
 
+from clew.infrastructure.append_plan import first_after
 from clew.infrastructure.library_recorder import LibraryRecorder
+from clew.infrastructure.postgres.append_transaction import find_outcome
+from clew.infrastructure.postgres.connection import Rows
 from clew.infrastructure.postgres.datastore import READERS, WORKERS, PostgresDatastore
-from clew.infrastructure.postgres.reads import PostgresReads
 from clew.infrastructure.postgres.sql_files import statements
-from clew.infrastructure.postgres.stream_ids import HIGHEST, text, within
-from clew.infrastructure.recorder import Append, Appended
+from clew.infrastructure.postgres.stream_ids import HIGHEST, stream_id, tenant_id, text, within
+from clew.infrastructure.recorder import (
+    PAGE_BYTES,
+    Append,
+    Appended,
+    Blob,
+    Draft,
+    Key,
+    Lease,
+    Row,
+    Snapshot,
+    StreamInfo,
+    is_full,
+)
 
-_TRACKED = statements("appends.sql")["tracked"]
+WINDOW = 50_000
+"""How many positions one query for a prefix examines at most, so that no query takes long."""
+
+FEW_STREAMS = 1_000
+"""If fewer streams have a prefix, they are looked up by name, otherwise in the order of creation."""
+
+_FOUND = statements("reads.sql")
+SQL = {name: sql.replace("{horizon}", _FOUND["below"]) for name, sql in _FOUND.items() if name != "below"}
+_APPENDS = statements("appends.sql")
 
 
-class PostgresRecorder(PostgresReads, LibraryRecorder):
+class PostgresRecorder(LibraryRecorder):
     """Events of chained, contiguous streams in a PostgreSQL database. Recorders may share a datastore."""
-
-    datastore: PostgresDatastore
 
     def __init__(self, datastore: PostgresDatastore) -> None:
         self.datastore = datastore
@@ -46,7 +67,7 @@ class PostgresRecorder(PostgresReads, LibraryRecorder):
 
     def max_tracking_id(self, application_name: str) -> int | None:
         """How far an application has processed notifications, None before its first one."""
-        rows = self.datastore.query(_TRACKED, {"application": application_name.encode()})
+        rows = self.datastore.query(_APPENDS["tracked"], {"application": application_name.encode()})
         return rows[0][0] if rows else None
 
     def own_events(
@@ -90,3 +111,199 @@ class PostgresRecorder(PostgresReads, LibraryRecorder):
     def close(self) -> None:
         """Write what was submitted, then close the connections."""
         self.datastore.close()
+
+    def repeated(self, key: Key) -> Appended | None:
+        """The first outcome of an append with this key, None without one. Raises IdempotencyKeyReusedError."""
+        if not _is_text(key.stream + key.key):
+            return None
+        found = find_outcome(self.datastore.query, key)
+        return None if found is None else found.repeat(key)
+
+    def lineage(self, stream: str, *, after: int = -1, upto: int | None = None) -> list[Row]:
+        """The rows of a stream and of its ancestors up to each cut, in version order."""
+        upto = HIGHEST if upto is None else upto
+        return list(map(_row, self._of(stream, "lineage", after=Int8(within(after)), upto=Int8(within(upto)))))
+
+    def own_rows(self, stream: str, *, after: int = -1, limit: int) -> list[Row]:
+        """The stream's own rows, in version order."""
+        return list(map(_row, self._of(stream, "own rows", after=Int8(within(after)), **_page(limit))))
+
+    def rows(self, *, after: int, limit: int, prefix: str = "") -> list[Row]:
+        """Rows of streams whose name starts with ``prefix``, in position order."""
+        if not prefix:
+            parameters = {"after": Int8(within(after)), "upto": Int8(HIGHEST), **_page(limit)}
+            return list(map(_row, self._in_order("rows", parameters)))
+        bounds = _bounds(prefix)
+        return [] if bounds is None else self._rows_within(bounds, after, limit)
+
+    def rows_at(self, positions: Sequence[int]) -> list[Row]:
+        """The rows at these positions, in position order."""
+        wanted = sorted({position for position in positions if 0 < position <= HIGHEST})
+        return list(map(_row, self._in_order("rows at", {"positions": list(map(Int8, wanted))}))) if wanted else []
+
+    def last_position(self) -> int:
+        """The highest position that readers may see, 0 for an empty store."""
+        return self._in_order("last position", {})[0][0] or 0
+
+    def newest_position(self) -> int:
+        """The highest position that readers may see or that this process has appended."""
+        return max(self.last_position(), self.datastore.horizon.newest)
+
+    def may_fill(self) -> bool:
+        """Whether this is a primary, and all tenants are visible."""
+        return not self.is_bound() and not self.datastore.query(SQL["standby"])[0][0]
+
+    def is_bound(self) -> bool:
+        """Whether only the rows of one tenant are visible."""
+        with self.datastore.reading.use() as session:
+            return session.tenant is not None
+
+    def is_served(self) -> bool:
+        """Yes."""
+        return True
+
+    def count_after(self, position: int, limit: int) -> int:
+        """How many rows follow a position, at most ``limit``."""
+        parameters = {"after": Int8(within(position)), "limit": Int8(within(limit))}
+        return int(self._in_order("count after", parameters)[0][0])
+
+    def streams(self, *, prefix: str = "", after: int = 0, limit: int) -> list[StreamInfo]:
+        """Streams with a key above ``after``, in order. The key is the position of the first event."""
+        parameters: dict[str, Any] = {"after": Int8(within(after)), "limit": Int8(within(limit))}
+        if not prefix:
+            return list(map(_info, self._in_order("streams", parameters)))
+        bounds = _bounds(prefix)
+        if bounds is None:
+            return []
+        few = self.datastore.query(SQL["few streams with a prefix"], _named(bounds) | {"few": Int8(FEW_STREAMS)})
+        if len(few) < FEW_STREAMS:
+            found = self._in_order("streams of ids", parameters | {"ids": [Int8(id_) for (id_,) in few]}) if few else []
+        elif bounds["tenant"] is None:
+            found = self._in_order("streams with a prefix", parameters | _named(bounds))
+        else:
+            found = self._in_order("streams of a tenant with a prefix", parameters | bounds)
+        return list(map(_info, found))
+
+    def stream(self, name: str) -> StreamInfo | None:
+        """One stream by name, None if it does not exist."""
+        found = self._of(name, "stream")
+        return _info(found[0]) if found else None
+
+    def forks(self, stream: str) -> list[StreamInfo]:
+        """The forks of a stream, in the order of creation."""
+        return list(map(_info, self._of(stream, "forks")))
+
+    def orphans(self, limit: int) -> list[tuple[int, int]]:
+        """Stream id and version of rows without an entry in the table of streams, or with an impossible version."""
+        found = self.datastore.query(SQL["orphans"], {"limit": Int8(within(limit))})
+        return [(stream, version) for stream, version in found]
+
+    def snapshot(self, stream: str, upto: int | None = None) -> Snapshot | None:
+        """The newest snapshot along the lineage at a version ≤ ``upto``."""
+        found = self._of(stream, "snapshot", upto=Int8(within(HIGHEST if upto is None else upto)))
+        return Snapshot(text(found[0][0]), *found[0][1:]) if found else None
+
+    def blob(self, digest: bytes, key: int | None = None) -> Blob | None:
+        """The stored blob with that digest: the tenant's own, or the one with a key."""
+        tenant = self.datastore.tenant
+        if key is not None:
+            found = self.datastore.query(SQL["blob that came"], {"digest": digest, "came": Int8(within(key))})
+        elif tenant is not None:
+            found = self.datastore.query(SQL["blob of a tenant"], {"digest": digest, "tenant": Int8(stream_id(tenant))})
+        else:
+            found = self.datastore.query(SQL["blob"], {"digest": digest})
+        if not found:
+            return None
+        stored, kind, data = found[0]
+        return Blob._make((stored, text(kind), data))
+
+    def blobs(self, *, after: int = 0, limit: int) -> list[tuple[int, bytes]]:
+        """Key and digest of each blob, in the order of arrival."""
+        found = self.datastore.query(SQL["blobs"], {"after": Int8(within(after)), "limit": Int8(within(limit))})
+        return [(key, digest) for key, digest in found]
+
+    def lease(self, stream: str) -> Lease | None:
+        """The lease of a stream as it was last taken."""
+        found = self.datastore.query(_APPENDS["lease"], {"stream": Int8(stream_id(stream))}) if _is_text(stream) else []
+        return Lease(stream, text(found[0][0]), found[0][1]) if found else None
+
+    def draft(self, stream: str) -> Draft | None:
+        """The partial answer that was stored last for the stream."""
+        found = self.datastore.query(SQL["draft"], {"stream": Int8(stream_id(stream))}) if _is_text(stream) else []
+        return Draft(stream, text(found[0][0]), found[0][1]) if found else None
+
+    def shredded(self) -> int:
+        """How many rows have been shredded."""
+        return int(self.datastore.query(SQL["shredded"])[0][0])
+
+    def _rows_within(self, bounds: dict[str, Any], after: int, limit: int) -> list[Row]:
+        """Rows of streams with names within bounds. Each query examines more positions, as long as few rows match."""
+        rows: list[Row] = []
+        size = min(limit * 2, WINDOW)
+        while len(rows) < limit:
+            window = {"after": Int8(within(after)), "size": Int8(size)}
+            upto, looked = self._in_order("window", window)[0]
+            if not looked:
+                break
+            more = {"upto": Int8(upto), **_page(limit - len(rows))}
+            rows += map(_row, self.datastore.query(SQL["rows with a prefix"], window | more | bounds))
+            if looked < size or is_full(rows):
+                break
+            after, size = upto, min(size * 4, WINDOW)
+        return rows
+
+    def _of(self, stream: str, statement: str, **parameters: Any) -> Rows:
+        """The rows of a statement about a stream; none for a name that is not valid Unicode, which is never stored."""
+        if not _is_text(stream):
+            self.datastore.query("SELECT 1")  # closed is closed
+            return []
+        return self.datastore.query(
+            SQL[statement], {"id": Int8(stream_id(stream)), "name": stream.encode(), **parameters}
+        )
+
+    def _in_order(self, statement: str, parameters: dict[str, Any]) -> Rows:
+        """The rows of a statement that reads below the horizon, once this process's own appends are there too."""
+        self.datastore.horizon.await_own()
+        return self.datastore.query(SQL[statement], parameters, based=True)
+
+
+@cache
+def _type(stored: bytes) -> str:
+    return text(stored)
+
+
+def _row(found: tuple[Any, ...]) -> Row:
+    position, name, version, type_, state, hashed, digest = found
+    return Row(position, text(name), version, _type(type_), state, hashed, digest)
+
+
+def _page(limit: int) -> dict[str, Int8]:
+    """The limits of a page: its rows, and the bytes of all but the last row."""
+    return {"limit": Int8(within(limit)), "most": Int8(PAGE_BYTES)}
+
+
+def _info(found: tuple[Any, ...]) -> StreamInfo:
+    key, name, parent, cut = found
+    return StreamInfo(key, text(name), None if parent is None else text(parent), cut)
+
+
+def _bounds(prefix: str) -> dict[str, Any] | None:
+    """The range of names that start with a prefix, None if no name can."""
+    if not _is_text(prefix):
+        return None
+    end = first_after(prefix)
+    tenant = Int8(tenant_id(prefix)) if "/" in prefix else None
+    return {"prefix": prefix.encode(), "end": None if end is None else end.encode(), "tenant": tenant}
+
+
+def _named(bounds: dict[str, Any]) -> dict[str, Any]:
+    """The bounds of the names only."""
+    return {name: bounds[name] for name in ("prefix", "end")}
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -9,8 +9,7 @@ from typing import Any
 import psycopg
 
 from clew.infrastructure.postgres import schema, text_index, vectors
-from clew.infrastructure.postgres.address import Address
-from clew.infrastructure.postgres.connection import Session
+from clew.infrastructure.postgres.connection import Address, Session
 from clew.infrastructure.postgres.errors import PostgresUnavailableError, unavailable
 from clew.infrastructure.postgres.sql_files import statements
 

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 
 from clew.domain.errors import StoreSchemaError
-from clew.infrastructure.postgres.address import Address
+from clew.infrastructure.postgres.connection import Address
 from clew.infrastructure.postgres.errors import unavailable
 from clew.infrastructure.postgres.sql_files import statements
 

@@ -14,7 +14,7 @@ from clew.infrastructure.stores import Schemas, Store, without_secrets
 if TYPE_CHECKING:
     from clew.domain.diagnostics import Finding
     from clew.infrastructure.event_log import ConversationLog
-    from clew.infrastructure.postgres.address import Address
+    from clew.infrastructure.postgres.connection import Address
     from clew.infrastructure.postgres.name_listing import PostgresNames
     from clew.infrastructure.postgres.projection_store import PostgresProjections
     from clew.infrastructure.postgres.vectors import PostgresVectors
@@ -28,7 +28,7 @@ class PostgresStore(Store):
 
     def __init__(self, url: str) -> None:
         self._settings = _settings(url)
-        from clew.infrastructure.postgres.address import Address
+        from clew.infrastructure.postgres.connection import Address
 
         self._conninfo = self._settings["POSTGRES_URL"]
         self.address: Address = Address(self._conninfo)

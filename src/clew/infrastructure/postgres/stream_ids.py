@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from hashlib import sha256
+
+from clew.infrastructure.append_plan import stream_name
+from clew.infrastructure.recorder import Append
 
 HIGHEST = 2**63 - 1
 
@@ -44,3 +48,27 @@ def index_name(table: str, which: int | str) -> str:
 def text(stored: bytes) -> str:
     """Stored text. Damaged bytes are shown as well as possible, so that verification can name them."""
     return stored.decode(errors="surrogateescape")
+
+
+def streams_of(append: Append) -> Iterable[str]:
+    """The names of all streams that an append writes to or reads."""
+    for event in append.events:
+        yield stream_name(event.originator_id)
+    for fork in append.forks.values():
+        yield fork.parent
+    yield from (shred.stream for shred in append.shreds)
+    yield from (snapshot.stream for snapshot in append.snapshots)
+    yield from (claim.stream for claim in append.claims)
+    yield from (draft.stream for draft in append.drafts)
+    if append.key is not None:
+        yield append.key.stream
+
+
+def only_stream(append: Append) -> str | None:
+    """The stream of an append that only has events of one stream; None for any other append."""
+    events = append.events
+    if not events or any(append[1:6]) or any(append[8:]):
+        return None
+    if len(events) > 1 and len({event.originator_id for event in events}) > 1:
+        return None
+    return stream_name(events[0].originator_id)

@@ -16,10 +16,8 @@ from psycopg.types.numeric import Int8
 from clew.domain.errors import ClosedError, EmbeddingError
 from clew.infrastructure import process_forks
 from clew.infrastructure.postgres import schema
-from clew.infrastructure.postgres.address import Address
-from clew.infrastructure.postgres.connection import Rows, Session
+from clew.infrastructure.postgres.connection import Address, Rows, Session
 from clew.infrastructure.postgres.connection_pool import ConnectionPool
-from clew.infrastructure.postgres.errors import is_cut, unavailable
 from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.postgres.stream_ids import tenant_id, within
 from clew.infrastructure.vector_matrices import Matrices, check_installed, packed, unpacked
@@ -125,18 +123,10 @@ class PostgresVectors(process_forks.ForkAware):
         return self._do(lambda session: session.query(sql, given))
 
     def _do(self, work: Callable[[Session], T]) -> T:
-        """The result of some work; on another connection if the first one is cut."""
+        """The result of some work, which can be repeated."""
         if self._closed:
             raise ClosedError("The store is closed: its vectors cannot be used. Open it again.")
-        for last in (False, True):
-            try:
-                with self._sessions.use() as session:
-                    return work(session)
-            except psycopg.Error as error:
-                if last or not is_cut(error):
-                    raise unavailable(self._address.shown, error) from error
-                self._sessions.drop()
-        raise AssertionError  # pragma: no cover - the last try returns or raises
+        return self._sessions.read(work)
 
     def _look(self, session: Session) -> Kind | None:
         """The type of a vector in the table; None before the table is created."""

@@ -10,26 +10,26 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import psycopg
 from psycopg.types.numeric import Int8
 
 from clew.domain.errors import ClewError, StoreError
+from clew.domain.streams import ROOT, digest, link
 from clew.infrastructure.append_plan import KnownHead, Plan, PlannedRow, make_plan, outcome
-from clew.infrastructure.postgres.append_streams import Following, following, only_stream
 from clew.infrastructure.postgres.append_transaction import Transaction, tracked
 from clew.infrastructure.postgres.connection import ORDINAL_BITS, Rows, Session
 from clew.infrastructure.postgres.errors import PostgresUnavailableError, is_cut, unavailable
 from clew.infrastructure.postgres.pipeline import BYTEA_TYPE, INT8_TYPE, Statement, int8
 from clew.infrastructure.postgres.sql_files import statements
-from clew.infrastructure.postgres.stream_ids import HIGHEST, stream_id, tenant_id
+from clew.infrastructure.postgres.stream_ids import HIGHEST, only_stream, stream_id, tenant_id
 from clew.infrastructure.recorder import Append, Appended, Shred
 
 if TYPE_CHECKING:
-    from clew.infrastructure.postgres.address import Address
+    from clew.infrastructure.postgres.connection import Address
     from clew.infrastructure.postgres.connection_pool import ConnectionPool
-    from clew.infrastructure.postgres.reads import Horizon
+    from clew.infrastructure.postgres.datastore import Horizon
 
 T = TypeVar("T")
 
@@ -61,6 +61,44 @@ _RETRYABLE = (
     psycopg.errors.SerializationFailure,
     psycopg.errors.InvalidSqlStatementName,
 )
+
+
+class Following(NamedTuple):
+    """An append of events of one stream, and the head that it follows: the store only has to compare that head."""
+
+    stream: str
+    head: KnownHead
+    rows: Sequence[PlannedRow]
+    end: KnownHead
+    """The head of the stream after it."""
+
+
+def following(append: Append, name: str, seen: KnownHead | None) -> Following | None:
+    """An append to one stream (see only_stream), linked to the hash that it names, or else to the head last ``seen``.
+
+    None if neither is known, or for an append that a plan refuses.
+    """
+    events, links = append.events, append.links
+    first = events[0].originator_version
+    previous = append.previous.get(name, ROOT)
+    if previous == ROOT:
+        if seen is None or seen[0] != first - 1 or links:
+            return None
+        previous = seen[1]
+    if links and len(links) != len(events):
+        return None
+    rows: list[PlannedRow] = []
+    hashed, version = previous, first - 1
+    try:
+        for number, event in enumerate(events):
+            version += 1
+            if event.originator_version != version:
+                return None
+            hashed = links[number] if links else link(hashed, name, version, event.topic, digest(event.state))
+            rows.append((name, version, event.topic, event.state, hashed))
+    except UnicodeEncodeError:
+        return None
+    return Following(name, (first - 1, previous), rows, (version, hashed))
 
 
 class Store(Protocol):

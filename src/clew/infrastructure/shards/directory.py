@@ -16,7 +16,7 @@ import psycopg
 from clew.domain.errors import ShardError, StoreSchemaError, StoreUrlError
 from clew.domain.streams import tenant_part
 from clew.infrastructure.postgres import schema
-from clew.infrastructure.postgres.address import Address
+from clew.infrastructure.postgres.connection import Address
 from clew.infrastructure.postgres.errors import unavailable
 from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.shards import Shard, check_shard_name
