@@ -91,7 +91,7 @@ async def test_entries_and_their_number_are_bounded_and_each_is_there_once() -> 
     await ctx.run("Much to do.")
     assert [entry[:7] for entry in ctx.state.actions] == ["Entry 7", "Entry 8", "xxxxxxx"]
     assert len(ctx.state.actions[-1]) == 300
-    assert "A list has 3 entries at the most" in json.dumps(client.requests)
+    assert "A list has at most 3 entries" in json.dumps(client.requests)
 
 
 async def test_the_first_two_lists_are_told_on_one_line_an_entry() -> None:

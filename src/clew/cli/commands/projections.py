@@ -64,7 +64,7 @@ def project(
     load: LoadOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fill projections as events come, or show their progress."""
+    """Fill projections as events arrive, or show their progress."""
     if action != "run" and (once or workers):
         raise WrongUsage(context, f"{'--once' if once else '--workers'} is an option of `clew project run`")
     directory = directory_of(context)

@@ -29,8 +29,8 @@ def memory_tools(scope: MemoryPort, store: Callable[[str, WriteOptions], Awaitab
         """Remember something for later conversations.
 
         Args:
-            text: What is to be remembered, in a sentence that can be understood by itself.
-            key: What it is about, in a word or two, where there is one answer at a time, such as "units".
+            text: What to remember, in a sentence that can be understood by itself.
+            key: Its subject in one or two words, if there is one answer at a time, such as "units".
         """
         live = [] if key is None else [fact for fact in await scope.facts(key=key) if fact.status == "live"]
         if live and live[-1].text == text:
@@ -43,8 +43,8 @@ def memory_tools(scope: MemoryPort, store: Callable[[str, WriteOptions], Awaitab
         """Look up what was remembered.
 
         Args:
-            query: Words that have to do with what is looked for; none for the newest memories.
-            top: How many memories are wanted at the most.
+            query: Words related to what you look for; none for the newest memories.
+            top: How many memories to return at most.
         """
         most = max(1, min(top, MOST))
         if not query.strip():
@@ -56,11 +56,11 @@ def memory_tools(scope: MemoryPort, store: Callable[[str, WriteOptions], Awaitab
         id: str,  # noqa: A002  # the model's word
         text: str,
     ) -> JsonObject:
-        """Put something else in the place of a memory that is no longer right.
+        """Replace a memory that is no longer right.
 
         Args:
-            id: The id of the memory, as it was given when it was stored or looked up.
-            text: What is to be remembered instead.
+            id: The id of the memory, as returned when it was stored or looked up.
+            text: What to remember instead.
         """
         key = context.idempotency_key
         fact = await scope.supersede(id, text, source=await _source(context), actor=context.actor, idempotency_key=key)
@@ -72,7 +72,7 @@ def memory_tools(scope: MemoryPort, store: Callable[[str, WriteOptions], Awaitab
         """Forget memories.
 
         Args:
-            ids: The ids of the memories that are to be forgotten; without ids all of them are.
+            ids: The ids of the memories to forget; without ids, all of them.
         """
         # Including facts that become true later, and facts that have a set end.
         live = [fact for fact in await scope.facts(history=True) if fact.status == "live"]
