@@ -7,7 +7,7 @@ from typing import Any
 from tests.servers.raw_server import STALL, Reply, stream, whole
 
 
-def said(*pieces: str) -> Reply:
+def reply(*pieces: str) -> Reply:
     """An answer in these pieces, of nine tokens in and four out."""
     usage = {"id": "c1", "choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4}}
     return stream(*(_chunk({"content": piece}) for piece in pieces), _chunk({}, "stop"), usage)

@@ -111,8 +111,8 @@ class Session:
     def given_back(self) -> bool:
         """Whether the terminal is as it was, and the last thing that was done to the screen was to leave it."""
         entered, left = self.output.rfind(_ENTERED), self.output.rfind("\x1b[?1049l")
-        shown, wraps = self.output.rfind("\x1b[?25h"), self.output.rfind("\x1b[?7h")
-        return 0 <= entered < min(left, shown, wraps) and self._modes() == self.modes
+        cursor, wraps = self.output.rfind("\x1b[?25h"), self.output.rfind("\x1b[?7h")
+        return 0 <= entered < min(left, cursor, wraps) and self._modes() == self.modes
 
     def taken(self) -> bool:
         """Whether the command has the terminal for itself."""

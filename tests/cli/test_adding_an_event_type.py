@@ -60,7 +60,7 @@ def pin(conversations: Conversations, version: int, note: str | None = None) -> 
     run(change(conversations._core, "trip", Record((pinned,)), "user:ann"))
 
 
-def test_it_is_read_back_beside_what_stood_there_before(url: str) -> None:
+def test_it_is_read_back_next_to_older_events(url: str) -> None:
     with Conversations.open(url) as conversations:
         thread = conversations.thread("trip")
         events = list(thread.events())
@@ -73,7 +73,7 @@ def test_it_is_read_back_beside_what_stood_there_before(url: str) -> None:
         pinned: Any = events[2].data
         assert pinned == MessagePinned(version=2, note="important")
         assert (events[2].actor, events[2].messages) == ("user:ann", 1)
-        assert [said.text for said in thread.history()] == ["Hello", "Yes?"]
+        assert [message.text for message in thread.history()] == ["Hello", "Yes?"]
         assert list(thread.fork(at=3).events())[2].data == pinned
 
 
@@ -89,8 +89,8 @@ def test_commands_show_it(clew: Clew) -> None:
     assert "message-pinned" in log
     assert "pinned version 2" in log
     assert "A message was pinned: pinned version 2" in clew.text("replay", "trip")
-    told = [json.loads(line) for line in clew.text("log", "trip", "--json").splitlines()]
-    assert "message-pinned" in json.dumps(told)
+    events = [json.loads(line) for line in clew.text("log", "trip", "--json").splitlines()]
+    assert "message-pinned" in json.dumps(events)
     assert "pinned version 2" in clew.text("audit")
 
 
@@ -120,7 +120,7 @@ def test_its_statuses_and_its_content_are_checked(url: str) -> None:
             pin(conversations, 4)
 
 
-def test_a_type_without_statuses_says_what_to_declare() -> None:
+def test_a_type_without_statuses_is_refused_with_advice() -> None:
     event_type("message-pinned")(MessagePinned)
     try:
         with Conversations.open("memory:") as conversations:
@@ -151,7 +151,7 @@ def test_a_type_for_ended_threads_is_refused_on_an_active_one() -> None:
         withdraw("message-pinned")
 
 
-def test_a_field_that_was_left_out_is_a_dash_in_the_audit_trail_and_the_log(clew: Clew) -> None:
+def test_a_missing_field_is_a_dash_in_the_audit_trail_and_the_log(clew: Clew) -> None:
     event_type("message-pinned", sentence="noted {note}", statuses=UNDELETED)(MessagePinned)
     try:
         with Conversations.open(f"sqlite:///{clew.folder / 'clew.db'}") as conversations:
@@ -175,7 +175,7 @@ def test_its_sample_can_be_stored_and_read() -> None:
     assert decode(event.stream, event.version, event.type, state).data == sample
 
 
-def test_a_clew_without_the_declaration_keeps_the_event_as_it_is(url: str) -> None:
+def test_a_clew_without_the_declaration_does_not_change_the_event(url: str) -> None:
     pinned = EVENT_TYPES["message-pinned"]
     withdraw("message-pinned")
     try:

@@ -40,7 +40,7 @@ def used(clew: Clew) -> Clew:
 # audit
 
 
-def test_the_audit_trail_is_one_line_for_each_event(used: Clew) -> None:
+def test_the_audit_trail_has_one_line_for_each_event(used: Clew) -> None:
     assert used.text("audit").splitlines() == [
         "2026-01-15 09:00  user:1      root     v1    started the thread 'Refund'",
         "2026-01-16 09:00  user:2      root     v2    appended a user message (6 characters)",
@@ -56,13 +56,13 @@ def test_the_audit_trail_is_one_line_for_each_event(used: Clew) -> None:
 def test_the_audit_trail_on_a_terminal_of_80_columns_has_one_line_for_each_event(used: Clew) -> None:
     with Session(used.folder, "audit") as session:
         assert session.end() == 0
-        shown = re.sub(r"\x1b\[[0-9;]*m|\r", "", session.output).splitlines()
-    assert len(shown) == 6
-    assert max(map(len, shown)) <= 80
-    assert shown[2] == "2026-01-16 09:00  user:2      root     v3    appended an assistant message (10 …"
+        output_lines = re.sub(r"\x1b\[[0-9;]*m|\r", "", session.output).splitlines()
+    assert len(output_lines) == 6
+    assert max(map(len, output_lines)) <= 80
+    assert output_lines[2] == "2026-01-16 09:00  user:2      root     v3    appended an assistant message (10 …"
 
 
-def test_ids_of_runs_are_short_where_there_is_little_room(clew: Clew) -> None:
+def test_a_narrow_terminal_shows_short_run_ids(clew: Clew) -> None:
     run_id = "0199c0de-1111-7222-8333-444455556666"
     with Conversations.open(f"sqlite:///{clew.folder / 'clew.db'}") as conversations:
         conversations.start_thread(thread_id="parcel")
@@ -72,7 +72,7 @@ def test_ids_of_runs_are_short_where_there_is_little_room(clew: Clew) -> None:
     assert clew.lines("audit", "--json")[1]["run_id"] == run_id
 
 
-def test_the_audit_trail_in_json_has_its_shape(used: Clew) -> None:
+def test_the_audit_trail_in_json_has_the_documented_shape(used: Clew) -> None:
     found = used.lines("audit", "--json")
     events = [*used.lines("log", "root", "--json"), *used.lines("log", "a-fork", "--json")[3:]]
     assert [(each["position"], each["event_id"], each["hash"]) for each in found] == [
@@ -94,7 +94,7 @@ def test_the_audit_trail_in_json_has_its_shape(used: Clew) -> None:
     }
 
 
-def test_the_audit_trail_is_found_by_thread_actor_type_and_time(used: Clew) -> None:
+def test_the_audit_trail_is_filtered_by_thread_actor_type_and_time(used: Clew) -> None:
     def positions(*options: str) -> list[int]:
         return [each["position"] for each in used.lines("audit", "--json", *options)]
 
@@ -120,20 +120,20 @@ def test_the_audit_trail_takes_dates_and_ages(used: Clew) -> None:
     assert used.lines("stats", "--by", "day", "--since", "7d", "--json")[0]["threads"] == 1
     assert "not a time" in used.refused(2, "audit", "--since", "7 days")
     assert "before the year 1" in used.refused(2, "audit", "--since", "999999w")
-    shown = " ".join(used.text("audit", "--help").split())
-    assert "a date (the start of that day in UTC), or an age such as 30m, 12h, 7d or 2w" in shown
+    output_lines = " ".join(used.text("audit", "--help").split())
+    assert "a date (the start of that day in UTC), or an age such as 30m, 12h, 7d or 2w" in output_lines
 
 
-def test_people_see_the_newest_of_the_audit_trail(used: Clew, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clew.cli.commands.audit.SHOWN", 2)
-    shown = used.text("audit").splitlines()
-    assert shown[0].startswith("2026-01-18")
-    assert shown[-1] == "These are the newest 2. `--limit N` shows more, `--all` shows every one."
+def test_people_see_the_newest_entries_of_the_audit_trail(used: Clew, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clew.cli.options.DEFAULT_LIMIT", 2)
+    output_lines = used.text("audit").splitlines()
+    assert output_lines[0].startswith("2026-01-18")
+    assert output_lines[-1] == "These are the newest 2. `--limit N` shows more, `--all` shows every one."
     assert used.text("audit", "--all").splitlines()[0].startswith("2026-01-15")
     assert used.text("audit", "--limit", "6").splitlines()[0].startswith("2026-01-15")
 
 
-def test_audit_and_stats_refuse_times_that_are_none(used: Clew) -> None:
+def test_audit_and_stats_refuse_invalid_times(used: Clew) -> None:
     assert "has no UTC offset" in used.refused(2, "audit", "--since", "2026-01-17T00:00:00")
     assert "--until 'soon' is not a time" in used.refused(2, "audit", "--until", "soon")
     assert "--since '5' is not a time" in used.refused(2, "audit", "--since", "5")
@@ -143,7 +143,7 @@ def test_audit_and_stats_refuse_times_that_are_none(used: Clew) -> None:
     assert "no thread 'x'" in used.refused(1, "audit", "--thread", "x")
 
 
-def test_the_audit_trail_cannot_steer_the_terminal(clew: Clew) -> None:
+def test_the_audit_trail_cannot_control_the_terminal(clew: Clew) -> None:
     with Conversations.open(f"sqlite:///{clew.folder / 'clew.db'}") as conversations:
         root = conversations.start_thread(EVIL, thread_id=EVIL, actor=EVIL, labels={EVIL: EVIL})
         root.label({EVIL: EVIL})
@@ -156,7 +156,7 @@ def test_the_audit_trail_cannot_steer_the_terminal(clew: Clew) -> None:
 # stats
 
 
-def test_stats_say_how_much_there_is(used: Clew) -> None:
+def test_stats_count_everything_in_the_store(used: Clew) -> None:
     assert [line.rstrip() for line in used.text("stats").splitlines()] == [
         "Threads   2 (1 fork)",
         "Messages  3",
@@ -177,7 +177,7 @@ def test_stats_say_how_much_there_is(used: Clew) -> None:
     assert used.text("stats", "--by", "day").splitlines() == used.text("stats").splitlines()[-5:]
 
 
-def test_stats_in_json_have_their_shapes(used: Clew) -> None:
+def test_stats_in_json_have_the_documented_shapes(used: Clew) -> None:
     total = used.object("stats", "--json")
     counted = {"threads": 2, "forks": 1, "events": 6, "messages": 3, "input_tokens": 1_200, "output_tokens": 34}
     assert total == {**counted, "bytes": total["bytes"], "model_calls": 0, "tool_calls": 0, "failed_calls": 0}
@@ -190,18 +190,18 @@ def test_stats_in_json_have_their_shapes(used: Clew) -> None:
     assert used.object("stats", "root", "--json")["events"] == 3
 
 
-def test_stats_count_the_calls_of_runs_where_there_were_any(used: Clew) -> None:
+def test_stats_count_the_calls_of_runs(used: Clew) -> None:
     with Conversations.open(f"sqlite:///{used.folder / 'clew.db'}") as conversations:
         record(conversations, "root", "r", *made_runs.with_a_tool())
     assert "Calls     3 to models, 1 to tools, 1 failed" in used.text("stats").splitlines()
-    shown = used.text("stats", "--by", "thread", env={"COLUMNS": "60"}).splitlines()
-    assert shown[0].split() == ["Thread", "Messages", "Events", "Bytes", "Tokens", "Calls"]
-    assert [line.split()[0] for line in shown if line.endswith("2,609      4")] == ["root"]
-    assert max(map(len, shown)) <= 60
+    output_lines = used.text("stats", "--by", "thread", env={"COLUMNS": "60"}).splitlines()
+    assert output_lines[0].split() == ["Thread", "Messages", "Events", "Bytes", "Tokens", "Calls"]
+    assert [line.split()[0] for line in output_lines if line.endswith("2,609      4")] == ["root"]
+    assert max(map(len, output_lines)) <= 60
     assert used.object("stats", "root", "--json")["tool_calls"] == 1
 
 
-def test_stats_of_one_thread_or_of_none_say_what_there_is(used: Clew) -> None:
+def test_stats_of_one_thread_or_of_an_empty_period(used: Clew) -> None:
     assert "Biggest" not in used.text("stats", "root")
     assert used.text("stats", "--since", "2030-01-01").splitlines()[0] == "Threads   0"
     assert "Bytes     0 B" in used.text("stats", "--since", "2030-01-01")

@@ -18,7 +18,7 @@ def lags(url: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(("many", "terminal", "left"), [(1, True, 0), (1, False, 5), (100, True, 5)])
-def test_much_is_taken_in_before_it_is_read_on_a_terminal(
+def test_a_projection_far_behind_catches_up_with_a_bar_on_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, many: int, terminal: bool, left: int
 ) -> None:
     url = f"sqlite:///{tmp_path}/clew.db"

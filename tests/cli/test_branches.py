@@ -19,7 +19,7 @@ THREAD = ["thread_id", "title", "status", "version", "messages", "parent_id", "f
 THREAD += ["updated_at", "metadata", "kind"]
 
 
-def said(clew: Clew, thread: str, *at: str) -> list[str]:
+def message_texts(clew: Clew, thread: str, *at: str) -> list[str]:
     """The texts of a thread's messages."""
     messages = clew.object("show", thread, *at, "--json")["messages"]
     return ["".join(content.get("text", "") for content in message["contents"]) for message in messages]
@@ -35,7 +35,7 @@ def test_a_checkpoint_has_the_documented_shape_and_is_found_by_its_name(filled: 
     first = filled.ids()[0]
     found = filled.object("checkpoint", first[:5], "before refund", "--at", "message:2", "--json")
     assert found == {"thread_id": first, "name": "before refund", "version": 3}
-    assert len(said(filled, first, "--at", "before refund")) == 2
+    assert len(message_texts(filled, first, "--at", "before refund")) == 2
     assert filled.object("checkpoint", first, "now", "--json")["version"] == 7
     assert filled.text("checkpoint", first, "then", "--at", "now") == (
         f"Version 7 of {first} is now the checkpoint 'then'.\n"
@@ -54,13 +54,13 @@ def test_a_checkpoint_has_the_documented_shape_and_is_found_by_its_name(filled: 
         ("x" * 201, 2, "201 characters"),
     ],
 )
-def test_refuses_a_checkpoint_of_such_a_name(filled: Clew, name: str, code: int, why: str) -> None:
+def test_refuses_a_checkpoint_with_an_invalid_name(filled: Clew, name: str, code: int, why: str) -> None:
     first = filled.ids()[0]
     filled.text("checkpoint", first, "taken")
     assert why in filled.refused(code, "checkpoint", first, name)
 
 
-def test_a_conversation_that_a_service_holds_is_forked_into_a_local_thread(clew: Clew) -> None:
+def test_a_remote_thread_is_forked_into_a_local_one(clew: Clew) -> None:
     async def begin() -> str:
         async with Engine.open() as engine:
             thread = await engine.start_remote_thread("conv_1")
@@ -72,29 +72,29 @@ def test_a_conversation_that_a_service_holds_is_forked_into_a_local_thread(clew:
         assert "clew fork --local" in clew.refused(1, *command)
     forked = clew.object("fork", remote, "--local", "--json")
     assert (forked["kind"], forked["parent_id"]) == ("local", remote)
-    assert said(clew, forked["thread_id"]) == ["Hello."]
+    assert message_texts(clew, forked["thread_id"]) == ["Hello."]
     assert {each["thread_id"]: each["kind"] for each in clew.lines("threads", "--json")} == {
         remote: "remote",
         forked["thread_id"]: "local",
     }
 
 
-def test_a_rewind_goes_on_from_the_version_and_says_how_to_undo_it(filled: Clew) -> None:
+def test_a_rewind_continues_from_the_version_and_says_how_to_undo_it(filled: Clew) -> None:
     first = filled.ids()[0]
-    before = said(filled, first)
+    before = message_texts(filled, first)
     found = filled.object("rewind", first, "--to", "message:2", "--json")
     assert found == {"thread_id": first, "version": 7, "to": 3, "messages": 2}
-    assert said(filled, first) == before[:2]
-    told = filled.text("rewind", first, "--to", "message:1")
-    assert told.startswith(f"{first} is back at version 2 with 1 message. Nothing was deleted.\n")
-    *_, undo = told.split("clew ")
+    assert message_texts(filled, first) == before[:2]
+    output = filled.text("rewind", first, "--to", "message:1")
+    assert output.startswith(f"{first} is back at version 2 with 1 message. Nothing was deleted.\n")
+    *_, undo = output.split("clew ")
     filled.text(*undo.split())
-    assert said(filled, first) == before[:2]
+    assert message_texts(filled, first) == before[:2]
     filled.text("rewind", first, "--to", "6")
-    assert said(filled, first) == before
+    assert message_texts(filled, first) == before
 
 
-def test_a_rewind_is_refused_while_an_agent_runs_unless_its_run_is_to_be_abandoned(filled: Clew) -> None:
+def test_a_rewind_during_a_run_needs_abandon_run(filled: Clew) -> None:
     first = filled.ids()[0]
 
     async def while_it_runs() -> None:
@@ -123,7 +123,7 @@ def test_a_rewind_is_refused_while_an_agent_runs_unless_its_run_is_to_be_abandon
     asyncio.run(while_it_runs())
     types = [line["type"] for line in filled.lines("log", first, "--json")]
     assert types[-3:] == ["answer-interrupted", "run-abandoned", "history-rewound"]
-    assert len(said(filled, first)) == 2
+    assert len(message_texts(filled, first)) == 2
 
 
 def test_a_rewind_takes_a_time_and_a_checkpoint(filled: Clew) -> None:
@@ -144,25 +144,25 @@ def test_a_rewind_takes_a_time_and_a_checkpoint(filled: Clew) -> None:
         ("nowhere", 1, "no checkpoint 'nowhere'"),
     ],
 )
-def test_refuses_to_rewind_to_what_names_no_version(filled: Clew, to: str, code: int, why: str) -> None:
+def test_refuses_to_rewind_to_an_unknown_version(filled: Clew, to: str, code: int, why: str) -> None:
     assert why in filled.refused(code, "rewind", filled.ids()[0], "--to", to)
 
 
-def test_a_rewind_needs_to(filled: Clew) -> None:
+def test_a_rewind_requires_the_option_to(filled: Clew) -> None:
     assert "Missing option '--to'" in filled.refused(2, "rewind", filled.ids()[0])
 
 
 @pytest.mark.parametrize("message", ["message:2", "3", "003"])
-def test_an_edit_is_a_fork_in_which_the_message_says_something_else(filled: Clew, message: str) -> None:
+def test_an_edit_is_a_fork_with_another_text_in_the_message(filled: Clew, message: str) -> None:
     first = filled.ids()[0]
-    before = said(filled, first)
+    before = message_texts(filled, first)
     fork = filled.object("edit", first, message, "My cup broke.", "--title", "Cup", "--json")
     assert list(fork)[: len(THREAD)] == THREAD
     assert (fork["parent_id"], fork["forked_at"], fork["messages"], fork["title"]) == (first, 2, 2, "Cup")
-    assert said(filled, fork["thread_id"]) == [before[0], "My cup broke."]
-    assert said(filled, first) == before
-    told = filled.text("edit", first, message, "My cup broke.")
-    assert told.startswith(f"Forked {first} at version 2: the new thread is ")
+    assert message_texts(filled, fork["thread_id"]) == [before[0], "My cup broke."]
+    assert message_texts(filled, first) == before
+    output = filled.text("edit", first, message, "My cup broke.")
+    assert output.startswith(f"Forked {first} at version 2: the new thread is ")
 
 
 @pytest.mark.parametrize(
@@ -179,10 +179,10 @@ def test_the_text_of_an_edit_can_come_from_stdin(
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(written), encoding="ascii"))
     fork = filled.object("edit", filled.ids()[0], "message:2", "-", "--json")
-    assert said(filled, fork["thread_id"])[-1] == read
+    assert message_texts(filled, fork["thread_id"])[-1] == read
 
 
-def test_refuses_a_text_that_is_no_utf_8(filled: Clew, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refuses_a_text_that_is_not_utf_8(filled: Clew, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"ab\xff")))
     assert "byte 2 is not UTF-8" in filled.refused(1, "edit", filled.ids()[0], "message:2", "-")
     assert len(filled.ids()) == 2
@@ -204,7 +204,7 @@ def test_refuses_a_text_that_is_no_utf_8(filled: Clew, monkeypatch: pytest.Monke
         ("9" * 30, 1, "MESSAGE: no thread has a version of 30 digits"),
     ],
 )
-def test_edit_and_redact_refuse_what_names_no_message(filled: Clew, message: str, code: int, why: str) -> None:
+def test_edit_and_redact_refuse_an_invalid_message(filled: Clew, message: str, code: int, why: str) -> None:
     first = filled.ids()[0]
     filled.text("checkpoint", first, "first")
     before = filled.lines("threads", "--json")
@@ -213,7 +213,7 @@ def test_edit_and_redact_refuse_what_names_no_message(filled: Clew, message: str
     assert filled.lines("threads", "--json") == before
 
 
-def test_whoever_writes_is_named_by_the_option_else_by_the_environment(filled: Clew) -> None:
+def test_the_actor_comes_from_the_option_or_else_the_environment(filled: Clew) -> None:
     first = filled.ids()[0]
     commands = [
         ["checkpoint", first, "a name"],
@@ -234,7 +234,7 @@ def test_whoever_writes_is_named_by_the_option_else_by_the_environment(filled: C
     assert [actor(filled, id_) for id_ in filled.ids()[2:]] == ["user:env", "user:env", "user:7"]
 
 
-def test_whoever_imports_is_named_and_a_name_that_is_none_leaves_no_database(clew: Clew) -> None:
+def test_an_import_records_its_actor_and_an_invalid_actor_creates_no_database(clew: Clew) -> None:
     file = clew.file("one.jsonl", {"messages": [{"role": "user", "content": "Hello"}]})
     assert "actor" in clew.refused(2, "import", file, "--actor", "")
     assert [each.name for each in clew.folder.iterdir()] == [file]
@@ -242,7 +242,7 @@ def test_whoever_imports_is_named_and_a_name_that_is_none_leaves_no_database(cle
     assert {event["actor"] for event in clew.lines("log", clew.ids()[0], "--json")} == {"user:7"}
 
 
-def test_what_a_status_does_not_allow_is_refused_in_one_line(filled: Clew) -> None:
+def test_a_change_that_the_status_forbids_is_refused_in_one_line(filled: Clew) -> None:
     ended, deleted = filled.ids()
     filled.text("end", ended)
     filled.text("delete", deleted)
@@ -265,7 +265,7 @@ def test_what_a_status_does_not_allow_is_refused_in_one_line(filled: Clew) -> No
     filled.text("redact", deleted, "2", "--yes")
 
 
-def test_titles_reasons_labels_and_ids_cannot_steer_the_terminal(clew: Clew) -> None:
+def test_titles_reasons_labels_and_ids_cannot_control_the_terminal(clew: Clew) -> None:
     evil = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\u202ex"
     with Conversations.open(f"sqlite:///{clew.folder / 'clew.db'}") as conversations:
         thread = conversations.start_thread(evil, thread_id=evil, messages=[Message.user(evil)])

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.acceptance.clew_command import COMMAND, ENVIRONMENT
-from tests.cli.model_replies import calling, said, unfinished, unknown_model
+from tests.cli.model_replies import calling, reply, unfinished, unknown_model
 from tests.cli.terminal_session import Session
 from tests.infrastructure.openai.replies import CHAT
 from tests.servers.raw_server import CUT, RawServer, Reply, whole
 
 from clew import Agent, Conversations, Engine, Message, OpenAIChatClient, OpenAIResponsesClient, tool
-from clew.cli.chat.slash_commands import COMMANDS
-from clew.cli.chat.terminal import PROMPT, prompted
+from clew.cli.chat import COMMANDS
 from clew.cli.commands.chat import AGENT, MODEL
+from clew.cli.terminal import PROMPT, typed_lines
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CalledClew as Clew
@@ -45,8 +45,8 @@ class Piped:
         patch.delenv("OPENAI_MODEL", raising=False)
         self.environment = service(url)
 
-    def __call__(self, said: str | bytes, *arguments: str, **environment: str) -> CompletedProcess[str]:
-        content = said if isinstance(said, bytes) else said.encode()
+    def __call__(self, stdin: str | bytes, *arguments: str, **environment: str) -> CompletedProcess[str]:
+        content = stdin if isinstance(stdin, bytes) else stdin.encode()
         self._patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), encoding="utf-8"))
         return self._clew.run("chat", *arguments, env={**self.environment, **environment})
 
@@ -59,8 +59,8 @@ def chat(clew: Clew, server: RawServer, monkeypatch: pytest.MonkeyPatch) -> Pipe
 class Typed(Piped):
     """The same with somebody before a terminal, who types one line after the other."""
 
-    def __call__(self, said: str | bytes, *arguments: str, **environment: str) -> CompletedProcess[str]:
-        typed = iter(str(said).splitlines())
+    def __call__(self, stdin: str | bytes, *arguments: str, **environment: str) -> CompletedProcess[str]:
+        typed = iter(str(stdin).splitlines())
 
         def typing(_: str) -> str:
             line = next(typed, None)
@@ -68,7 +68,7 @@ class Typed(Piped):
                 raise EOFError
             return line
 
-        self._patch.setattr("clew.cli.commands.chat.on_terminal", lambda: True)
+        self._patch.setattr("clew.cli.terminal.is_interactive", lambda: True)
         self._patch.setattr("builtins.input", typing)
         return super().__call__("", *arguments, **environment)
 
@@ -112,12 +112,12 @@ def new_thread(session: Session) -> str:
     return found[1]
 
 
-def test_a_chat_is_kept_as_it_goes_and_taken_up_again_in_another_process(tmp_path: Path, server: RawServer) -> None:
-    server.add_replies(said("A ball of ", "thread."), said("Theseus."))
+def test_a_chat_is_stored_as_it_happens_and_resumed_in_another_process(tmp_path: Path, server: RawServer) -> None:
+    server.add_replies(reply("A ball of ", "thread."), reply("Theseus."))
     with chatting(tmp_path, server, "--instructions", "Be brief.") as session:
         id_ = new_thread(session)
-        shown = say(session, "What is a clew?", "9 tokens in, 4 out")
-        assert "A ball of thread.\r\n" in shown
+        output = say(session, "What is a clew?", "9 tokens in, 4 out")
+        assert "A ball of thread.\r\n" in output
         session.press("\x04")
         assert session.end() == 0
         assert f"clew chat {id_}" in session.output
@@ -135,8 +135,8 @@ def test_a_chat_is_kept_as_it_goes_and_taken_up_again_in_another_process(tmp_pat
     assert texts(tmp_path, id_)[-1] == ("assistant", "Theseus.")
 
 
-def test_ctrl_c_stops_an_answer_and_drops_a_line(tmp_path: Path, server: RawServer) -> None:
-    server.add_replies(unfinished("Once upon"), said("a time."), unfinished())
+def test_ctrl_c_stops_an_answer_and_discards_a_line(tmp_path: Path, server: RawServer) -> None:
+    server.add_replies(unfinished("Once upon"), reply("a time."), unfinished())
     with chatting(tmp_path, server) as session:
         id_ = new_thread(session)
         session.press("Tell me a story.\r")
@@ -167,9 +167,15 @@ def test_ctrl_c_stops_an_answer_and_drops_a_line(tmp_path: Path, server: RawServ
     ]
 
 
-def test_forks_names_rewinds_draws_shows_and_survives_faults(tmp_path: Path, clew: Clew, server: RawServer) -> None:
+def test_forks_checkpoints_rewinds_draws_shows_and_survives_errors(
+    tmp_path: Path, clew: Clew, server: RawServer
+) -> None:
     server.add_replies(
-        said("First."), said("Second."), unknown_model("m"), said("Third."), said("Four\x1b", "[2J\r", "\n\x07th\u202e")
+        reply("First."),
+        reply("Second."),
+        unknown_model("m"),
+        reply("Third."),
+        reply("Four\x1b", "[2J\r", "\n\x07th\u202e"),
     )
     with chatting(tmp_path, server) as session:
         id_ = new_thread(session)
@@ -189,8 +195,8 @@ def test_forks_names_rewinds_draws_shows_and_survives_faults(tmp_path: Path, cle
         forked = re.search(r"the new thread is (\w+)", say(session, "/fork What if", "You are in it now"))
         assert forked is not None
         say(session, "/rewind after one", "Back at version")
-        shown = say(session, "Four", "4 out")
-        assert "Four\\x1b[2J\r\n\\x07th\\u202e\r\n" in shown, "an answer cannot steer the terminal"
+        output = say(session, "Four", "4 out")
+        assert "Four\\x1b[2J\r\n\\x07th\\u202e\r\n" in output, "an answer cannot steer the terminal"
         assert asked(server) == [*said_before[:2], ("user", "Four")]
         assert "◆" in say(session, "/tree", "What if")
         assert "Third." not in say(session, "/history", "x07th")
@@ -218,14 +224,14 @@ def refund(sum: int) -> str:  # noqa: A002  # a word that models use
     return f"{sum} paid"
 
 
-def test_says_what_waits_on_a_thread_and_goes_back_before_it(typed: Typed, tmp_path: Path, server: RawServer) -> None:
+def test_reports_pending_approvals_and_rewinds_before_them(typed: Typed, tmp_path: Path, server: RawServer) -> None:
     async def run() -> str:
         async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
             client = OpenAIChatClient("m", api_key="k", base_url=server.url)
             stream = Agent(client, engine=engine, tools=[refund]).run("My teapot broke.", stream=True)
             return str((await stream.get_final_response()).thread.id)
 
-    server.add_replies(calling("refund", '{"sum": 48}'), said("Without a refund."))
+    server.add_replies(calling("refund", '{"sum": 48}'), reply("Without a refund."))
     done = typed("Well?\n/rewind\nWell?", asyncio.run(run()))
     assert 'A run waits for approval of refund({"sum": 48})' in done.stdout
     assert "waits for an approval" in done.stderr
@@ -234,8 +240,8 @@ def test_says_what_waits_on_a_thread_and_goes_back_before_it(typed: Typed, tmp_p
     assert asked(server) == [("user", "Well?")]
 
 
-def test_waits_while_somebody_else_is_being_answered(tmp_path: Path, server: RawServer) -> None:
-    server.add_replies(unfinished("Once"), said("Yes, you too."))
+def test_waits_for_another_run_on_the_thread(tmp_path: Path, server: RawServer) -> None:
+    server.add_replies(unfinished("Once"), reply("Yes, you too."))
     with asyncio.Runner() as runner:
         engine = Engine.open(f"sqlite:///{tmp_path}/clew.db")
         thread = runner.run(engine.start_thread())
@@ -260,15 +266,15 @@ def test_waits_while_somebody_else_is_being_answered(tmp_path: Path, server: Raw
     ]
 
 
-def test_says_that_the_last_answer_was_interrupted(typed: Typed, clew: Clew, server: RawServer) -> None:
-    server.add_replies(Reply((*unfinished("Half").steps[:-1], CUT)), said("Whole."))
+def test_reports_that_the_last_answer_was_interrupted(typed: Typed, clew: Clew, server: RawServer) -> None:
+    server.add_replies(Reply((*unfinished("Half").steps[:-1], CUT)), reply("Whole."))
     assert "clew: " in typed("hello").stderr
     done = typed("Again?", *clew.ids())
     assert "The last answer was interrupted. The part that had arrived is stored." in done.stdout
     assert "Whole." in done.stdout
 
 
-def test_refuses_a_thread_whose_history_a_service_holds(typed: Typed, tmp_path: Path, server: RawServer) -> None:
+def test_refuses_a_remote_thread(typed: Typed, tmp_path: Path, server: RawServer) -> None:
     async def start() -> str:
         async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
             client = OpenAIResponsesClient("m", api_key="k", base_url=server.url, store=True)
@@ -293,10 +299,10 @@ asyncio.run(main())
 """
 
 
-def test_an_answer_whose_program_was_killed_is_told_of_and_closed_by_the_next(
+def test_reports_the_answer_of_a_killed_program_and_closes_it_with_the_next(
     tmp_path: Path, clew: Clew, server: RawServer
 ) -> None:
-    server.add_replies(unfinished("Half an"), said("A whole one."))
+    server.add_replies(unfinished("Half an"), reply("A whole one."))
     killed = subprocess.run(
         [sys.executable, "-c", KILLED], cwd=tmp_path, env={**ENVIRONMENT, **service(server.url)}, check=False
     )
@@ -312,7 +318,7 @@ def test_an_answer_whose_program_was_killed_is_told_of_and_closed_by_the_next(
     assert texts(tmp_path, id_)[-2:] == [("user", "Again?"), ("assistant", "A whole one.")]
 
 
-def test_ctrl_c_leaves_the_second_time_unless_something_was_said_between(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_ctrl_c_in_a_row_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     typed: list[str | type[BaseException]] = [
         KeyboardInterrupt,
         "one",
@@ -329,16 +335,16 @@ def test_ctrl_c_leaves_the_second_time_unless_something_was_said_between(monkeyp
         raise line
 
     monkeypatch.setattr("builtins.input", typing)
-    assert list(prompted()) == ["one"]
+    assert list(typed_lines()) == ["one"]
     typed[:] = ["three", EOFError]
-    assert list(prompted()) == ["three"]
+    assert list(typed_lines()) == ["three"]
 
 
 # In pipes
 
 
 def test_answers_lines_of_a_pipe_without_prompts(chat: Piped, clew: Clew, server: RawServer) -> None:
-    server.add_replies(said("One."), said("Two.\n"), said("Three."))
+    server.add_replies(reply("One."), reply("Two.\n"), reply("Three."))
     done = chat("first\n\n  \nsecond\r\n")
     assert (done.returncode, done.stdout) == (0, "One.\nTwo.\n")
     (id_,) = clew.ids()
@@ -351,19 +357,19 @@ def test_answers_lines_of_a_pipe_without_prompts(chat: Piped, clew: Clew, server
     assert [text for _, text in asked(server)] == ["first", "One.", "second", "Two.\n", "third"]
 
 
-def test_keeps_the_instructions_of_a_thread_unless_others_are_given(chat: Piped, clew: Clew, server: RawServer) -> None:
-    server.add_replies(*(said("Yes.") for _ in range(4)))
+def test_keeps_the_instructions_of_a_thread_by_default(chat: Piped, clew: Clew, server: RawServer) -> None:
+    server.add_replies(*(reply("Yes.") for _ in range(4)))
     for given in (["--instructions", "Be kind."], [], ["--instructions", "Be brief."], ["--instructions", ""]):
         known = clew.ids() if server.requests else []
         done = chat("Well?", *known, *given)
         assert done.returncode == 0, done
         assert "Changed" not in done.stderr
-    told = [each.json()["messages"][0]["content"] for each in server.requests]
-    assert told == ["Be kind.", "Be kind.", "Be brief.", "Well?"]
+    expected = [each.json()["messages"][0]["content"] for each in server.requests]
+    assert expected == ["Be kind.", "Be kind.", "Be brief.", "Well?"]
 
 
-def test_writes_each_message_that_came_as_json(chat: Piped, clew: Clew, server: RawServer) -> None:
-    server.add_replies(said("O", "ne."), said("Two."))
+def test_writes_each_new_message_as_json(chat: Piped, clew: Clew, server: RawServer) -> None:
+    server.add_replies(reply("O", "ne."), reply("Two."))
     done = chat("first\n/checkpoint x\n/fork F\nsecond\n", "--json", "--actor", "user:42")
     assert (done.returncode, done.stderr) == (0, "")
     first, named, forked, second = map(json.loads, done.stdout.splitlines())
@@ -382,7 +388,7 @@ def test_writes_each_message_that_came_as_json(chat: Piped, clew: Clew, server: 
 
 
 def test_writes_trees_histories_and_rewinds_as_json(chat: Piped, clew: Clew, server: RawServer) -> None:
-    server.add_replies(said("One."))
+    server.add_replies(reply("One."))
     done = chat("first\n/history\n/tree\n/rewind\n/help\n", "--json")
     message, history, tree, rewound = map(json.loads, done.stdout.splitlines())
     assert (done.returncode, done.stderr.count("\n")) == (0, len(COMMANDS))
@@ -393,24 +399,24 @@ def test_writes_trees_histories_and_rewinds_as_json(chat: Piped, clew: Clew, ser
     assert ran["agent"]["id"] == AGENT
 
 
-def test_an_answer_that_comes_whole_and_calls_that_nobody_made_a_tool_for(chat: Piped, server: RawServer) -> None:
+def test_shows_an_answer_that_is_not_streamed_and_calls_of_unknown_tools(chat: Piped, server: RawServer) -> None:
     server.add_replies(calling("refund", '{"sum": 48}'), whole(CHAT.whole))
     done = chat("hello")
     assert (done.returncode, done.stdout) == (0, "Hello\n")
     assert [role for role, _ in asked(server)] == ["user", "assistant", "tool"]
 
 
-def test_commands_in_a_pipe_say_what_they_did(chat: Piped, server: RawServer) -> None:
-    server.add_replies(said("One."))
+def test_commands_in_a_pipe_report_what_they_did(chat: Piped, server: RawServer) -> None:
+    server.add_replies(reply("One."))
     done = chat("first\n/checkpoint x\n/fork\n/rewind\n/tree\n/history\n/help\n/quit\nnever\n")
     assert done.returncode == 0
-    for told in ("the checkpoint 'x'", "the new thread is", "undoes it", "└─", "0 messages", "/quit"):
-        assert told in done.stdout
+    for expected in ("the checkpoint 'x'", "the new thread is", "undoes it", "└─", "0 messages", "/quit"):
+        assert expected in done.stdout
     assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
-def test_a_fault_ends_a_chat_that_nobody_sits_before(
+def test_an_error_ends_a_chat_without_a_user(
     chat: Piped,
     clew: Clew,
     server: RawServer,
@@ -426,21 +432,23 @@ def test_a_fault_ends_a_chat_that_nobody_sits_before(
     assert texts(clew.folder, *clew.ids()) == [("user", "first")]
 
 
-def test_says_that_nobody_runs_the_server(chat: Piped, refusing: str) -> None:
+def test_reports_that_the_server_cannot_be_reached(chat: Piped, refusing: str) -> None:
     done = chat("hello", OPENAI_BASE_URL=refusing)
     assert (done.returncode, done.stdout) == (1, "")
     assert "127.0.0.1" in done.stderr.splitlines()[-1]
     assert "mistake" not in done.stderr
 
 
-def test_an_answer_that_breaks_off_is_a_fault_and_what_came_is_kept(chat: Piped, clew: Clew, server: RawServer) -> None:
+def test_an_answer_that_breaks_off_is_an_error_and_its_start_is_stored(
+    chat: Piped, clew: Clew, server: RawServer
+) -> None:
     server.add_replies(Reply((*unfinished("Half").steps[:-1], CUT)))
     done = chat("hello")
     assert (done.returncode, done.stdout) == (1, "Half\n")
     assert texts(clew.folder, *clew.ids()) == [("user", "hello"), ("assistant", "Half")]
 
 
-def test_refuses_commands_that_are_none_and_bytes_that_are_no_text(chat: Piped) -> None:
+def test_refuses_unknown_commands_and_invalid_utf_8(chat: Piped) -> None:
     assert "is not a command" in chat("/nonsense").stderr
     assert chat("/nonsense").returncode == 2
     done = chat(b"\xff\n")
@@ -448,23 +456,21 @@ def test_refuses_commands_that_are_none_and_bytes_that_are_no_text(chat: Piped) 
     assert "byte 0 of line 1 is not UTF-8" in done.stderr
 
 
-def test_begins_nothing_where_nothing_is_said(chat: Piped, clew: Clew) -> None:
+def test_starts_no_thread_without_a_message(chat: Piped, clew: Clew) -> None:
     done = chat("", "--new")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert clew.ids() == []
 
 
-def test_goes_on_with_no_thread_that_has_ended_but_with_a_fork_of_it(
-    chat: Piped, tmp_path: Path, server: RawServer
-) -> None:
+def test_an_ended_thread_continues_only_in_a_fork(chat: Piped, tmp_path: Path, server: RawServer) -> None:
     with stored(tmp_path) as conversations:
         conversations.start_thread(thread_id="over", messages=[Message.user("Hello")]).end()
-    server.add_replies(said("On we go."))
+    server.add_replies(reply("On we go."))
     assert "Fork it" in chat("Well?", "over").stderr
     assert "On we go." in chat("/fork\nWell?", "over").stdout
 
 
-def test_says_how_to_set_a_key_and_makes_nothing(chat: Piped, clew: Clew) -> None:
+def test_says_how_to_set_a_key_and_creates_nothing(chat: Piped, clew: Clew) -> None:
     done = chat("hello", OPENAI_API_KEY="")
     assert (done.returncode, done.stdout) == (1, "")
     assert "Set OPENAI_API_KEY" in done.stderr
@@ -490,7 +496,7 @@ def running(folder: Path, server: RawServer, *arguments: str) -> subprocess.Pope
     )
 
 
-def test_ctrl_c_in_a_pipe_keeps_what_came_and_ends(clew: Clew, server: RawServer) -> None:
+def test_ctrl_c_in_a_pipe_stores_the_partial_answer_and_ends(clew: Clew, server: RawServer) -> None:
     server.add_replies(unfinished("Once"))
     with running(clew.folder, server) as process:
         assert process.stdin is not None
@@ -506,7 +512,7 @@ def test_ctrl_c_in_a_pipe_keeps_what_came_and_ends(clew: Clew, server: RawServer
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
-def test_a_program_that_is_to_end_keeps_what_came_and_leaves_the_thread_free(
+def test_sigterm_stores_the_partial_answer_and_releases_the_thread(
     number: signal.Signals, clew: Clew, server: RawServer
 ) -> None:
     server.add_replies(unfinished("Once"))
@@ -525,8 +531,8 @@ def test_a_program_that_is_to_end_keeps_what_came_and_leaves_the_thread_free(
     assert (run["outcome"], run["reason"]) == ("abandoned", "cancelled")
 
 
-def test_ends_quietly_when_nobody_reads_the_answer(clew: Clew, server: RawServer) -> None:
-    server.add_replies(said("Nobody hears this."))
+def test_ends_quietly_when_the_reader_of_the_answer_has_left(clew: Clew, server: RawServer) -> None:
+    server.add_replies(reply("Nobody hears this."))
     with running(clew.folder, server, "--json") as process:
         assert process.stdout is not None
         process.stdout.close()

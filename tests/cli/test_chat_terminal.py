@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from clew import Message
 from clew.agents.response import AgentUpdate
-from clew.cli.chat.terminal import Answers
+from clew.cli.chat import AnswerWriter
 from clew.cli.output import safe
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Content, FunctionCall, FunctionResult, Reasoning, Role, Text
@@ -37,31 +37,31 @@ RUN = [
 ]
 
 
-def shown(updates: list[AgentUpdate], capsys: pytest.CaptureFixture[str], *, people: bool) -> str:
-    answers = Answers(people=people)
+def write_updates(updates: list[AgentUpdate], capsys: pytest.CaptureFixture[str], *, people: bool) -> str:
+    answers = AnswerWriter(verbose=people)
     for update in updates:
-        answers.take(update)
-    answers.close()
+        answers.write(update)
+    answers.end_line()
     return capsys.readouterr().out
 
 
-def test_people_see_what_the_model_thinks_says_and_calls(capsys: pytest.CaptureFixture[str]) -> None:
+def test_people_see_reasoning_text_and_calls(capsys: pytest.CaptureFixture[str]) -> None:
     lines = ["Thinking.", "Let me look.", '→ refund({"sum": 48})', "← refund: paid", "It came whole."]
-    assert shown(RUN, capsys, people=True).splitlines() == lines
+    assert write_updates(RUN, capsys, people=True).splitlines() == lines
 
 
-def test_a_pipe_gets_the_words_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    assert shown(RUN, capsys, people=False) == "Let me look.\nIt came whole.\n"
+def test_a_pipe_gets_only_the_text(capsys: pytest.CaptureFixture[str]) -> None:
+    assert write_updates(RUN, capsys, people=False) == "Let me look.\nIt came whole.\n"
 
 
 @given(st.lists(st.text(st.sampled_from("a\r\n\x1b\u202e"), max_size=3), max_size=6))
-def test_however_it_is_cut_the_same_is_written(pieces: list[str]) -> None:
+def test_the_pieces_of_a_stream_do_not_change_the_output(pieces: list[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         written: list[str] = []
         patch.setattr("sys.stdout.write", written.append)
-        answers = Answers(people=False)
+        answers = AnswerWriter(verbose=False)
         for piece in pieces:
-            answers.take(text(piece))
-        answers.close()
+            answers.write(text(piece))
+        answers.end_line()
     whole = safe("".join(pieces))
     assert "".join(written) == (whole if whole.endswith("\n") or not whole else f"{whole}\n")

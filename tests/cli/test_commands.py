@@ -42,7 +42,7 @@ def test_at_takes_a_version_a_message_a_time_or_a_checkpoint(filled: Clew) -> No
 
 
 @pytest.mark.parametrize(
-    ("at", "code", "said"),
+    ("at", "code", "message"),
     [
         ("2026-01-31T12:00:00", 2, "has no UTC offset"),
         ("2026-01-31", 1, "did not exist at 2026-01-31T00:00:00+00:00"),
@@ -55,13 +55,13 @@ def test_at_takes_a_version_a_message_a_time_or_a_checkpoint(filled: Clew) -> No
         ("message:x", 1, "no checkpoint 'message:x'"),
     ],
 )
-def test_at_refuses_what_names_no_version(filled: Clew, at: str, code: int, said: str) -> None:
+def test_at_refuses_an_unknown_version(filled: Clew, at: str, code: int, message: str) -> None:
     first = filled.ids()[0]
-    assert said in filled.refused(code, "show", first, "--at", at)
-    assert said in filled.refused(code, "fork", first, "--at", at)
+    assert message in filled.refused(code, "show", first, "--at", at)
+    assert message in filled.refused(code, "fork", first, "--at", at)
 
 
-def test_export_takes_imported_threads_then_others_and_forks_when_asked(filled: Clew) -> None:
+def test_export_writes_imported_threads_then_others_and_forks_on_request(filled: Clew) -> None:
     with Conversations.open(f"sqlite:///{filled.folder / 'clew.db'}") as conversations:
         conversations.start_thread(thread_id="own", messages=[Message.user("Hello")])
         conversations.start_thread(thread_id="gone", messages=[Message.user("Hello")]).delete()
@@ -81,8 +81,8 @@ def test_a_redacted_message_is_shown_exported_and_logged_as_such(filled: Clew) -
     first = filled.ids()[0]
     with Conversations.open(f"sqlite:///{filled.folder / 'clew.db'}") as conversations:
         conversations.thread(first).redact(3)
-    shown = filled.object("show", first, "--json")["messages"][1]
-    assert shown == {"version": 3, "role": "user", "author": None, "contents": [], "redacted": True}
+    output = filled.object("show", first, "--json")["messages"][1]
+    assert output == {"version": 3, "role": "user", "author": None, "contents": [], "redacted": True}
     assert filled.lines("export", first)[0]["messages"][1] == {"role": "user", "content": None, "redacted": True}
     assert filled.lines("log", first, "--json")[2]["data"] is None
     assert "[redacted]" in filled.text("show", first)
@@ -102,16 +102,16 @@ def test_an_event_of_an_unknown_type_is_logged_as_opaque(filled: Clew) -> None:
     assert "os:system" in filled.text("log", first)
 
 
-def test_a_thread_is_named_by_any_beginning_that_no_other_has(clew: Clew) -> None:
+def test_a_unique_prefix_names_a_thread(clew: Clew) -> None:
     with Conversations.open(f"sqlite:///{clew.folder / 'clew.db'}") as conversations:
         for id_ in ("order/1", "order/12", "order/13", "ordér"):
             conversations.start_thread(thread_id=id_)
     assert clew.object("show", "order/1", "--json")["thread_id"] == "order/1"
     assert clew.object("show", "order/12", "--json")["thread_id"] == "order/12"
     assert clew.object("show", "ordé", "--json")["thread_id"] == "ordér"
-    said = clew.refused(1, "show", "order")
-    assert all(id_ in said for id_ in ("order/1", "order/12", "order/13"))
-    assert "ordér" not in said
+    message = clew.refused(1, "show", "order")
+    assert all(id_ in message for id_ in ("order/1", "order/12", "order/13"))
+    assert "ordér" not in message
     assert "no thread 'x'" in clew.refused(1, "show", "x")
 
 
@@ -121,14 +121,14 @@ def test_a_tenant_sees_its_own_threads_only(filled: Clew) -> None:
     assert "no thread" in filled.refused(1, "--tenant", "other", "show", filled.ids()[0])
 
 
-def test_a_tenant_that_is_none_is_wrong_usage_and_no_database_is_made(clew: Clew) -> None:
+def test_an_invalid_tenant_is_wrong_usage_and_creates_no_database(clew: Clew) -> None:
     name = clew.file("two.jsonl", TEAPOT, GLAZE)
     for command in (["import", name], ["threads"]):
         assert "tenant" in clew.refused(2, "--tenant", "", *command)
     assert [each.name for each in clew.folder.iterdir()] == [name]
 
 
-def test_the_database_is_named_by_option_else_by_environment_else_it_is_clew_db(filled: Clew) -> None:
+def test_the_database_comes_from_the_option_the_environment_or_the_default(filled: Clew) -> None:
     here = {"CLEW_DB": "sqlite:///other.db"}
     assert "other.db" in filled.refused(1, "threads", env=here)
     assert len(filled.text("--db", "sqlite:///clew.db", "threads", "--json", env=here).splitlines()) == 2
@@ -140,10 +140,10 @@ def test_the_database_is_named_by_option_else_by_environment_else_it_is_clew_db(
     "command",
     [["threads"], ["show", "x"], ["log", "x"], ["export"], ["export", "x"], ["verify"], ["fork", "x", "--at", "1"]],
 )
-def test_reading_a_database_that_is_not_there_says_so_and_makes_none(clew: Clew, command: list[str]) -> None:
-    said = clew.refused(1, *command)
-    assert "the database does not exist" in said
-    assert "clew import FILE" in said
+def test_reading_a_missing_database_is_an_error_and_creates_none(clew: Clew, command: list[str]) -> None:
+    message = clew.refused(1, *command)
+    assert "the database does not exist" in message
+    assert "clew import FILE" in message
     assert list(clew.folder.iterdir()) == []
     (clew.folder / "clew.db").touch()
     assert "the file is empty" in clew.refused(1, *command)
@@ -169,7 +169,7 @@ def test_errors_are_json_on_stderr_in_json_mode(filled: Clew) -> None:
         assert error["error"]["message"]
 
 
-def test_wrong_usage_is_one_line_that_says_where_help_is(clew: Clew) -> None:
+def test_wrong_usage_is_one_line_that_names_the_help(clew: Clew) -> None:
     assert "Try 'clew --help'" in clew.refused(2, "nope")
     assert "Try 'clew show --help'" in clew.refused(2, "show")
     assert "before the command" in clew.refused(2, "threads", "--db", "sqlite:///clew.db")
@@ -184,7 +184,7 @@ def test_every_command_has_help_with_an_example(clew: Clew) -> None:
     assert re.fullmatch(r"clew \d+\.\d+\.\d+\n", clew.text("--version"))
 
 
-def test_a_message_cannot_steer_the_terminal(clew: Clew) -> None:
+def test_a_message_cannot_control_the_terminal(clew: Clew) -> None:
     evil = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\u202ereversed\u2028" + "x"
     conversation = {
         "id": evil,
@@ -223,7 +223,7 @@ def test_long_messages_are_cut_in_lists_and_whole_in_show(clew: Clew) -> None:
 
 
 @pytest.mark.parametrize("text", ["{}", "5", "[1, 2]", '[{"role": "robot", "content": "x"}]'])
-def test_what_holds_no_conversation_leaves_no_database_behind(tmp_path: Path, text: str) -> None:
+def test_files_without_conversations_create_no_database(tmp_path: Path, text: str) -> None:
     (tmp_path / "none.json").write_text(text)
     command = [sys.executable, "-m", "clew", "--db", "sqlite:///none.db", "import", "none.json", "--json"]
     done = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
@@ -233,13 +233,13 @@ def test_what_holds_no_conversation_leaves_no_database_behind(tmp_path: Path, te
     assert [each.name for each in tmp_path.iterdir()] == ["none.json"]
 
 
-def test_an_output_that_was_closed_before_it_began_is_no_mistake(tmp_path: Path) -> None:
+def test_an_output_that_was_closed_before_the_start_is_not_an_error(tmp_path: Path) -> None:
     command = f"{shlex.join([sys.executable, '-m', 'clew'])} demo --samples >&-"
     done = subprocess.run(command, shell=True, cwd=tmp_path, check=False, stderr=subprocess.PIPE, text=True)  # noqa: S602  # closes it
     assert "mistake" not in done.stderr
 
 
-def test_markdown_is_no_json(filled: Clew) -> None:
+def test_markdown_cannot_be_json(filled: Clew) -> None:
     done = filled.run("export", "--format", "markdown", "--json")
     assert done.returncode == 2
     assert "Markdown is not JSON" in done.stderr

@@ -51,18 +51,18 @@ def test_completes_commands_and_options(clew: Clew) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_completes_threads_wherever_one_is_named(stored: Clew, name: str) -> None:
+def test_completes_threads_in_every_command(stored: Clew, name: str) -> None:
     command = name.split()
-    told = stored.text(*command, "--help")
-    if re.search(r"^  \[?THREAD\b", told, re.MULTILINE):
+    help_text = stored.text(*command, "--help")
+    if re.search(r"^  \[?THREAD\b", help_text, re.MULTILINE):
         assert candidates(stored, "clew", *command, "3f") == ["3f2a", "3f9c"]
         assert len(candidates(stored, "clew", *command, "")) == 5
         assert candidates(stored, "clew", *command, "x") == []
-    if "--thread " in told.split("Examples:")[0]:
+    if "--thread " in help_text.split("Examples:")[0]:
         assert candidates(stored, "clew", *command, "--thread", "3f") == ["3f2a", "3f9c"]
 
 
-def test_completes_checkpoints_of_the_thread_that_is_named(stored: Clew) -> None:
+def test_completes_the_checkpoints_of_the_given_thread(stored: Clew) -> None:
     both = ["before the end", "before refund"]
     for words in (
         ["show", "3f2a", "--at", "bef"],
@@ -76,12 +76,12 @@ def test_completes_checkpoints_of_the_thread_that_is_named(stored: Clew) -> None
     assert candidates(stored, "clew", "show", "3f", "--at", "") == []
 
 
-def test_completes_projections_wherever_one_is_named(clew: Clew) -> None:
+def test_completes_projections_in_every_command(clew: Clew) -> None:
     assert candidates(clew, "clew", "project", "run", "--name", "") == [each.name for each in SHIPPED]
     assert candidates(clew, "clew", "rebuild", "se") == ["search"]
 
 
-def test_looks_in_the_store_and_tenant_that_are_named(stored: Clew) -> None:
+def test_completes_from_the_given_store_and_tenant(stored: Clew) -> None:
     with Conversations.open(f"sqlite:///{stored.folder / 'other.db'}", tenant="t") as conversations:
         conversations.start_thread(thread_id="3foo")
     other = "sqlite:///other.db"
@@ -90,7 +90,7 @@ def test_looks_in_the_store_and_tenant_that_are_named(stored: Clew) -> None:
     assert candidates(stored, "clew", "--tenant", "t", "show", "3f", CLEW_DB=other) == ["3foo"]
 
 
-def test_offers_so_many_at_the_most(clew: Clew) -> None:
+def test_limits_the_number_of_candidates(clew: Clew) -> None:
     with Conversations.open(f"sqlite:///{clew.folder / 'clew.db'}?synchronous=OFF") as conversations:
         for number in range(MOST + 5):
             conversations.start_thread(thread_id=f"t{number}")
@@ -98,14 +98,14 @@ def test_offers_so_many_at_the_most(clew: Clew) -> None:
 
 
 @pytest.mark.parametrize("url", ["sqlite:///none.db", "sqlite:///text", "memory:", "nonsense", "sqlite:///a/b.db"])
-def test_says_and_makes_nothing_where_there_is_no_store(clew: Clew, url: str) -> None:
+def test_without_a_store_it_writes_and_creates_nothing(clew: Clew, url: str) -> None:
     (clew.folder / "text").write_text("This is no database.")
     for words in (["show", ""], ["show", "x", "--at", ""], ["rewind", "x", "--to", ""]):
         assert candidates(clew, "clew", "--db", url, *words) == []
     assert [each.name for each in clew.folder.iterdir()] == ["text"]
 
 
-def test_looks_into_a_server_and_waits_for_none_that_does_not_answer(clew: Clew, postgres: str) -> None:
+def test_completes_from_a_server_and_does_not_wait_for_a_silent_one(clew: Clew, postgres: str) -> None:
     with Conversations.open(postgres) as conversations:
         conversations.start_thread(thread_id="3foo").checkpoint("before refund")
         conversations.memory("user/42").remember("x")
@@ -121,17 +121,17 @@ def test_looks_into_a_server_and_waits_for_none_that_does_not_answer(clew: Clew,
 @pytest.mark.parametrize(
     "words", [["nope", ""], ["--db"], ["--db", ""], ["show", "--nope", ""], ["show", "a", "b", "c"], ["--", "'"]]
 )
-def test_says_nothing_of_a_line_that_it_cannot_make_out(clew: Clew, words: list[str]) -> None:
+def test_writes_nothing_for_an_invalid_command_line(clew: Clew, words: list[str]) -> None:
     candidates(clew, "clew", *words)
     assert list(clew.folder.iterdir()) == []
 
 
-def test_answers_nothing_in_a_form_that_it_does_not_know(clew: Clew) -> None:
+def test_writes_nothing_in_an_unknown_protocol(clew: Clew) -> None:
     for form in ("complete_tcsh", "nonsense", "complete_bash"):
         assert clew.run("threads", env={"_CLEW_COMPLETE": form}).stdout == ""
 
 
-def test_looking_changes_no_file(stored: Clew) -> None:
+def test_completion_changes_no_file(stored: Clew) -> None:
     before = {each.name: each.read_bytes() for each in stored.folder.iterdir()}
     candidates(stored, "clew", "show", "")
     candidates(stored, "clew", "show", "3f2a", "--at", "")
@@ -162,7 +162,7 @@ complete_last 'clew show 3f2a --at=none' clew show 3f2a --at = none
 """
 
 
-def test_a_real_bash_puts_the_words_together_and_quotes_what_it_is_answered(stored: Clew) -> None:
+def test_a_real_bash_joins_words_and_quotes_candidates(stored: Clew) -> None:
     (stored.folder / "completion.bash").write_text(stored.text("completion", "bash"))
     (stored.folder / "clew").write_text(f'#!/bin/sh\nexec {shlex.join(COMMAND)} "$@"\n')
     (stored.folder / "clew").chmod(0o755)
@@ -202,11 +202,11 @@ def test_the_script_says_how_to_install_it_and_has_the_documented_shape(clew: Cl
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_the_shell_is_told_from_the_environment(clew: Clew, shell: str) -> None:
+def test_the_default_shell_comes_from_the_environment(clew: Clew, shell: str) -> None:
     assert clew.text("completion", env={"SHELL": f"/usr/bin/{shell}"}) == clew.text("completion", shell)
 
 
-def test_a_shell_that_there_is_nothing_for_is_wrong_usage(clew: Clew) -> None:
+def test_an_unsupported_shell_is_wrong_usage(clew: Clew) -> None:
     for shell in ("/bin/tcsh", ""):
         assert "Give bash, zsh or fish" in clew.refused(2, "completion", env={"SHELL": shell})
     assert "'tcsh'" in clew.refused(2, "completion", "tcsh")
@@ -220,7 +220,7 @@ def test_a_shell_that_there_is_nothing_for_is_wrong_usage(clew: Clew) -> None:
         ("fish", ".config/fish/completions/clew.fish", None),
     ],
 )
-def test_installing_writes_the_script_and_one_line_however_often(
+def test_installing_twice_writes_the_script_and_one_line(
     clew: Clew, shell: str, installed: str, read_by: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "ZDOTDIR"):
@@ -251,6 +251,6 @@ def test_bash_reads_what_was_installed_from_a_folder_with_spaces(clew: Clew) -> 
 
 def test_a_home_that_cannot_be_written_to_is_an_error_in_one_line(clew: Clew) -> None:
     (clew.folder / "file").touch()
-    said = clew.refused(1, "completion", "bash", "--install", env={"XDG_DATA_HOME": str(clew.folder / "file")})
-    assert "file" in said
+    message = clew.refused(1, "completion", "bash", "--install", env={"XDG_DATA_HOME": str(clew.folder / "file")})
+    assert "file" in message
     assert not Path(clew.folder / "file").is_dir()

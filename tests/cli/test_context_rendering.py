@@ -13,7 +13,7 @@ from tests.domain.strategies import DATA, event
 from tests.service.made_runs import JOKER, answered, called, record
 
 from clew import Conversations, Message
-from clew.cli.rendering.events import nowhere, what_happened
+from clew.cli.rendering.events import find_nothing, what_happened
 from clew.domain.context.events import (
     ContextEvent,
     ContextFailed,
@@ -81,7 +81,7 @@ def conversations(clew: Clew) -> Iterator[Conversations]:
         yield opened
 
 
-def told(conversations: Conversations, *context: ContextEvent) -> None:
+def record_run(conversations: Conversations, *context: ContextEvent) -> None:
     """A run on the thread, where components do this before the model is asked."""
     started = JOKER.model_copy(update={"providers": ("user-facts",), "missing": ("lessons",)})
     record(
@@ -109,10 +109,10 @@ REDUCED = HistoryReduced(
 )
 
 
-def test_show_says_what_the_model_was_told_beside_the_history(clew: Clew, conversations: Conversations) -> None:
-    told(conversations, REDUCED, GIVEN, ContextFailed(provider="mem0", hook="invoking", error=TIMED_OUT))
-    shown = [line.rstrip() for line in clew.text("show", "trip").splitlines()]
-    assert shown[shown.index("    └ Joker completed · 1 model call · 120→4 tokens · 830 ms") + 1 :] == [
+def test_show_has_what_the_model_received_besides_the_history(clew: Clew, conversations: Conversations) -> None:
+    record_run(conversations, REDUCED, GIVEN, ContextFailed(provider="mem0", hook="invoking", error=TIMED_OUT))
+    output = [line.rstrip() for line in clew.text("show", "trip").splitlines()]
+    assert output[output.index("    └ Joker completed · 1 model call · 120→4 tokens · 830 ms") + 1 :] == [
         "      without the provider lessons, which was missing",
         f"      - summarise(1): {LEFT_OUT}",
         f"      + user-facts · {BESIDE}",
@@ -123,8 +123,8 @@ def test_show_says_what_the_model_was_told_beside_the_history(clew: Clew, conver
     ]
 
 
-def test_show_in_json_has_what_the_model_was_told(clew: Clew, conversations: Conversations) -> None:
-    told(conversations, REDUCED, GIVEN, ContextFailed(provider="mem0", hook="invoking", error=TIMED_OUT))
+def test_show_in_json_has_what_the_model_received(clew: Clew, conversations: Conversations) -> None:
+    record_run(conversations, REDUCED, GIVEN, ContextFailed(provider="mem0", hook="invoking", error=TIMED_OUT))
     (run,) = clew.object("show", "trip", "--json")["runs"]
     assert run["missing"] == ["lessons"]
     assert run["context"] == [
@@ -161,9 +161,9 @@ def test_show_in_json_has_what_the_model_was_told(clew: Clew, conversations: Con
     ]
 
 
-def test_the_log_says_on_a_line_what_components_did(clew: Clew, conversations: Conversations) -> None:
+def test_the_log_has_a_line_for_each_event_of_a_component(clew: Clew, conversations: Conversations) -> None:
     kept = ContextStateRecorded(provider="preferences", state={"units": "kilometres"}, seen=6)
-    told(conversations, REDUCED, GIVEN, ContextFailed(provider="mem0", hook="invoking", error=TIMED_OUT), kept)
+    record_run(conversations, REDUCED, GIVEN, ContextFailed(provider="mem0", hook="invoking", error=TIMED_OUT), kept)
     lines = [line.rstrip() for line in clew.text("log", "trip", env={"COLUMNS": "220"}).splitlines()]
     what = [line[27:] for line in lines if "context-" in line or "history-" in line or "run-started" in line]
     assert re.fullmatch(
@@ -177,15 +177,15 @@ def test_the_log_says_on_a_line_what_components_did(clew: Clew, conversations: C
     ]
 
 
-def test_a_rewind_takes_away_what_a_run_was_told(clew: Clew, conversations: Conversations) -> None:
-    told(conversations, GIVEN)
+def test_a_rewind_removes_the_context_of_a_run(clew: Clew, conversations: Conversations) -> None:
+    record_run(conversations, GIVEN)
     conversations.thread("trip").rewind(to=4)
     assert clew.object("show", "trip", "--json")["runs"] == []
     assert "Caoimhe" not in clew.text("show", "trip")
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "text"),
     [
         (ContextProvided(provider="p"), "p: nothing"),
         (ContextStateRecorded(provider="p"), "p: state nothing"),
@@ -215,23 +215,23 @@ def test_a_rewind_takes_away_what_a_run_was_told(clew: Clew, conversations: Conv
         ),
     ],
 )
-def test_every_event_says_what_it_can_by_itself(data: AnyEvent, said: str) -> None:
-    assert what_happened(event(data), nowhere) == said
+def test_every_event_has_a_text_without_lookups(data: AnyEvent, text: str) -> None:
+    assert what_happened(event(data), find_nothing) == text
 
 
 @pytest.mark.parametrize("type_", sorted(EVENT_TYPES))
-def test_whatever_an_event_holds_is_said_on_a_line_that_steers_no_terminal(type_: str) -> None:
+def test_the_text_of_any_event_is_one_line_that_is_safe_for_a_terminal(type_: str) -> None:
     @settings(max_examples=20)
     @given(DATA[EVENT_TYPES[type_].model])
-    def said(data: AnyEvent) -> None:
-        line = what_happened(event(data), nowhere)
+    def text(data: AnyEvent) -> None:
+        line = what_happened(event(data), find_nothing)
         assert UNSAFE.search(line) is None
 
-    said()
+    text()
 
 
-def test_what_providers_say_cannot_steer_the_terminal(clew: Clew, conversations: Conversations) -> None:
-    said = ContextProvided(
+def test_the_texts_of_providers_cannot_control_the_terminal(clew: Clew, conversations: Conversations) -> None:
+    text = ContextProvided(
         provider=EVIL,
         instructions=EVIL,
         messages=(Message.user(EVIL),),
@@ -240,7 +240,7 @@ def test_what_providers_say_cannot_steer_the_terminal(clew: Clew, conversations:
     failed = ContextFailed(provider=EVIL, hook="invoked", error=Failure(kind=EVIL, message=EVIL))
     kept = ContextStateRecorded(provider=EVIL, state={EVIL: EVIL})
     reduced = HistoryReduced(agent=EVIL, reducer=EVIL, upto=2, left_out=((2, 2),), summary=Message.system(EVIL))
-    told(conversations, said, failed, kept, reduced)
+    record_run(conversations, text, failed, kept, reduced)
     for command in (["show"], ["log"], ["replay"], ["show", "--json"], ["log", "--json"]):
         output = clew.text(command[0], "trip", *command[1:])
         assert UNSAFE.search(output) is None, ascii(output)

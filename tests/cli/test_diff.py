@@ -52,7 +52,7 @@ def compared(clew: Clew, *options: str, columns: int = 80) -> str:
     return clew.text("diff", *clew.ids(), *options, env={"COLUMNS": str(columns)})
 
 
-def test_a_wide_terminal_shows_both_sides_beside_each_other(both: Clew) -> None:
+def test_a_wide_terminal_shows_both_sides_next_to_each_other(both: Clew) -> None:
     first, second = both.ids()
     assert compared(both).splitlines() == [
         f"a  {first}                    │ b  {second}",
@@ -84,11 +84,11 @@ def test_a_narrow_terminal_shows_one_below_the_other(both: Clew) -> None:
     lines = compared(both, columns=50).splitlines()
     assert max(map(len, lines)) <= 50
     assert "│" not in "".join(lines)
-    shown = "\n".join(lines)
+    output = "\n".join(lines)
     assert "  My teapot broke. It cost [-48-] {+24+} euros." in lines
-    assert "    note: {+late+}\n    sum: [-48-] {+24+}" in shown
-    assert "- assistant  version 6 · only in a\n  48 euros are on their way." in shown
-    assert "+ user  version 6 · only in b\n  Thanks" in shown
+    assert "    note: {+late+}\n    sum: [-48-] {+24+}" in output
+    assert "- assistant  version 6 · only in a\n  48 euros are on their way." in output
+    assert "+ user  version 6 · only in b\n  Thanks" in output
 
 
 @pytest.mark.parametrize("columns", [40, 50, 71, 72, 80, 121])
@@ -96,17 +96,17 @@ def test_every_line_fits(both: Clew, columns: int) -> None:
     wide = {**TEAPOT, "id": "wide", "messages": [{"role": "user", "content": "日本語 " * 40 + "x" * 200}]}
     both.text("import", both.file("wide.jsonl", wide))
     first, _, third = both.ids()
-    shown = both.text("diff", first, third, "--all", env={"COLUMNS": str(columns)})
-    assert shown.count("日") == 40
-    for line in shown.splitlines():
+    output = both.text("diff", first, third, "--all", env={"COLUMNS": str(columns)})
+    assert output.count("日") == 40
+    for line in output.splitlines():
         assert sum(2 if character in "日本語" else 1 for character in line) <= columns, line
 
 
 def test_in_colour_words_are_underlined_red_and_green_instead_of_bracketed(both: Clew) -> None:
-    shown = both.text("diff", *both.ids(), env={"COLUMNS": "100", "FORCE_COLOR": "1"})
-    assert "\x1b[1;4;31m48\x1b[0m" in shown
-    assert "\x1b[1;4;32m24\x1b[0m" in shown
-    assert "[-" not in shown
+    output = both.text("diff", *both.ids(), env={"COLUMNS": "100", "FORCE_COLOR": "1"})
+    assert "\x1b[1;4;31m48\x1b[0m" in output
+    assert "\x1b[1;4;32m24\x1b[0m" in output
+    assert "[-" not in output
     plain = both.text("diff", *both.ids(), env={"COLUMNS": "100", "FORCE_COLOR": "1", "NO_COLOR": "1"})
     assert "[-48-]" in plain
     stacked = both.text("diff", *both.ids(), env={"COLUMNS": "60", "FORCE_COLOR": "1"})
@@ -120,31 +120,31 @@ def test_all_shows_what_is_the_same_and_long_values_whole(both: Clew) -> None:
     result = {"role": "tool", "tool_call_id": "c1", "content": json.dumps({"found": ["teapot"] * 60})}
     long = {"id": "long", "messages": [*OTHER["messages"][:3], result]}
     both.text("import", both.file("long.jsonl", long))
-    shown, whole = (both.text("diff", both.ids()[0], both.ids()[2], *options) for options in ([], ["--all"]))
-    assert shown.count("teapot") < 40 < whole.count("teapot")
-    assert "characters)" in shown
+    output, whole = (both.text("diff", both.ids()[0], both.ids()[2], *options) for options in ([], ["--all"]))
+    assert output.count("teapot") < 40 < whole.count("teapot")
+    assert "characters)" in output
     assert "characters)" not in whole
 
 
-def test_of_a_long_value_that_changed_the_change_is_shown(clew: Clew) -> None:
+def test_a_long_changed_value_is_cut_around_the_change(clew: Clew) -> None:
     with Conversations.open(f"sqlite:///{clew.folder / 'clew.db'}") as conversations:
         for thread_id, word in (("a", "sea"), ("b", "shore")):
             result = f"{'word ' * 200}{word} {'more ' * 200}{word * 200}"
             conversations.start_thread(thread_id=thread_id, messages=[Message.tool("1", result, name="look")])
-    shown, whole = (clew.text("diff", "a", "b", *options, env={"COLUMNS": "60"}) for options in ([], ["--all"]))
-    assert "← look" in shown
-    assert "[-sea-] {+shore+}" in shown
-    assert shown.count("word") < 100 < whole.count("word")
-    assert "(600 characters)" in shown
+    output, whole = (clew.text("diff", "a", "b", *options, env={"COLUMNS": "60"}) for options in ([], ["--all"]))
+    assert "← look" in output
+    assert "[-sea-] {+shore+}" in output
+    assert output.count("word") < 100 < whole.count("word")
+    assert "(600 characters)" in output
     assert whole.count("more") == 200
 
 
 def test_markdown_is_a_document(both: Clew) -> None:
-    shown = compared(both, "--format", "markdown")
-    assert shown.startswith("# Diff\n\n| | thread | version | messages |\n")
-    assert "> My teapot broke. It cost ~~48~~ **24** euros.\n" in shown
-    assert "### user Maeve · changed · version 3\n" in shown
-    assert "> - *note*: **late**\n> - *sum*: ~~48~~ **24**\n" in shown
+    output = compared(both, "--format", "markdown")
+    assert output.startswith("# Diff\n\n| | thread | version | messages |\n")
+    assert "> My teapot broke. It cost ~~48~~ **24** euros.\n" in output
+    assert "### user Maeve · changed · version 3\n" in output
+    assert "> - *note*: **late**\n> - *sum*: ~~48~~ **24**\n" in output
 
 
 def test_json_has_the_documented_shape(both: Clew) -> None:
@@ -226,7 +226,7 @@ def test_versions_of_one_thread_and_forks_share_their_past(both: Clew) -> None:
     assert both.text("diff", first, first).splitlines()[-2].startswith("… 5 messages shared")
 
 
-def test_messages_that_are_the_same_name_the_versions_of_both_sides(clew: Clew) -> None:
+def test_equal_messages_name_the_versions_of_both_sides(clew: Clew) -> None:
     with Conversations.open(f"sqlite:///{clew.folder / 'clew.db'}") as conversations:
         same = [Message.user("Where is it?"), Message.assistant("It is here.")]
         conversations.start_thread(thread_id="a", messages=[Message.system("Be kind."), *same])
@@ -237,20 +237,20 @@ def test_messages_that_are_the_same_name_the_versions_of_both_sides(clew: Clew) 
     assert "no messages" in clew.text("diff", "a", "b", "--at", "1", "--other-at", "1")
 
 
-def test_redacted_messages_and_authors_and_metadata_that_differ_are_told(clew: Clew) -> None:
+def test_redacted_messages_and_different_authors_and_metadata_are_shown(clew: Clew) -> None:
     with Conversations.open(f"sqlite:///{clew.folder / 'clew.db'}") as conversations:
         ours = Message.user("Where is it?", author="ann", metadata={"page no.": 1})
         theirs = Message.user("Where is it?", author="bob", metadata={"page no.": 2})
         conversations.start_thread(thread_id="a", messages=[ours, Message.user("My card is 4111")]).redact(3)
         conversations.start_thread(thread_id="b", messages=[theirs, Message.user("My card is 4111")])
-    shown = clew.text("diff", "a", "b", env={"COLUMNS": "60"})
-    assert '  author: [-ann-] {+bob+}\n  metadata["page no."]: [-1-] {+2+}\n  Where is it?\n' in shown
-    assert "[-[redacted]-]\n  {+My card is 4111+}" in shown
+    output = clew.text("diff", "a", "b", env={"COLUMNS": "60"})
+    assert '  author: [-ann-] {+bob+}\n  metadata["page no."]: [-1-] {+2+}\n  Where is it?\n' in output
+    assert "[-[redacted]-]\n  {+My card is 4111+}" in output
     assert "author" in clew.text("diff", "a", "b", "--format", "markdown")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (["zz", "zz"], 1, "no thread 'zz'"),
         (["FIRST", "zz"], 1, "no thread 'zz'"),
@@ -263,13 +263,13 @@ def test_redacted_messages_and_authors_and_metadata_that_differ_are_told(clew: C
         ([], 2, "THREAD"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(both: Clew, arguments: list[str], code: int, said: str) -> None:
+def test_refuses_an_invalid_comparison(both: Clew, arguments: list[str], code: int, message: str) -> None:
     first = both.ids()[0]
     command = ["diff", *(first if each == "FIRST" else each for each in arguments)]
-    assert said in both.refused(code, *command)
+    assert message in both.refused(code, *command)
     done = both.run(*command, "--json")
     assert (done.returncode, done.stdout) == (code, "")
-    assert said in json.loads(done.stderr)["error"]["message"]
+    assert message in json.loads(done.stderr)["error"]["message"]
 
 
 def test_a_deleted_thread_is_not_compared(both: Clew) -> None:
@@ -279,7 +279,7 @@ def test_a_deleted_thread_is_not_compared(both: Clew) -> None:
     assert "deleted" in both.refused(1, "diff", first, second)
 
 
-def test_no_text_can_steer_the_terminal(clew: Clew) -> None:
+def test_no_text_can_control_the_terminal(clew: Clew) -> None:
     evil = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\u202ereversed\u2028x"
 
     def conversation(text: str) -> dict[str, Any]:
@@ -296,6 +296,6 @@ def test_no_text_can_steer_the_terminal(clew: Clew) -> None:
     clew.text("import", clew.file("evil.jsonl", conversation(evil), conversation(f"{evil} {evil}")))
     for options in ([], ["--all"], ["--format", "markdown"], ["--json"]):
         for columns in (50, 100):
-            shown = compared(clew, *options, columns=columns)
-            assert re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e]", shown) is None, ascii(shown)
-            assert "[2J" in shown
+            output = compared(clew, *options, columns=columns)
+            assert re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e]", output) is None, ascii(output)
+            assert "[2J" in output

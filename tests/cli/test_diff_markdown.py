@@ -89,11 +89,11 @@ def document(ours: list[Message | None], theirs: list[Message | None], *, everyt
 @given(texts, texts)
 @example("a. This", "a, this")
 @example("http://x.y/a", "http://x.y/b")
-def test_text_that_changed_is_read_back_and_nothing_in_it_is_markup(a: str, b: str) -> None:
+def test_changed_text_is_read_back_and_is_not_markup(a: str, b: str) -> None:
     ours, theirs = f"kept words {a}", f"kept words {b}"
-    shown = document([Message.user(ours)], [Message.user(theirs)], everything=True)
-    found = sides(shown)
-    if " · changed · " in shown:
+    markdown = document([Message.user(ours)], [Message.user(theirs)], everything=True)
+    found = sides(markdown)
+    if " · changed · " in markdown:
         assert found == (without_space(safe(ours)), without_space(safe(theirs)))
     elif a == b:
         assert found[0] == without_space(safe(ours))
@@ -103,32 +103,32 @@ def test_text_that_changed_is_read_back_and_nothing_in_it_is_markup(a: str, b: s
 
 @given(texts)
 def test_text_on_one_side_is_read_back_line_by_line(text: str) -> None:
-    shown = document([Message.user(text)], [])
-    assert sides(shown)[0] == without_space(safe(text))
-    breaks = sum(token.type == "hardbreak" for block in quoted(shown) for token in block.children or ())
+    markdown = document([Message.user(text)], [])
+    assert sides(markdown)[0] == without_space(safe(text))
+    breaks = sum(token.type == "hardbreak" for block in quoted(markdown) for token in block.children or ())
     lines = [line.strip() for line in safe(text).split("\n")]
     assert breaks == sum(bool(one and other) for one, other in pairwise(lines))
 
 
 @given(texts, texts)
-def test_names_authors_and_arguments_are_no_markup(name: str, value: str) -> None:
+def test_names_authors_and_arguments_are_not_markup(name: str, value: str) -> None:
     call = Message.assistant(calls=[FunctionCall(call_id="1", name=name, arguments=value)], author=name)
-    shown = document([call], [], everything=True)
-    assert all(token.type != "html_block" for token in PARSER.parse(shown))
+    markdown = document([call], [], everything=True)
+    assert all(token.type != "html_block" for token in PARSER.parse(markdown))
     assert all(
         token.type in {"text", "strong_open", "strong_close", "softbreak", "hardbreak", "s_open", "s_close"}
-        for block in PARSER.parse(shown)
+        for block in PARSER.parse(markdown)
         for token in block.children or ()
     )
 
 
 def test_the_document_says_what_is_compared_and_marks_what_differs() -> None:
-    shown = document(
+    markdown = document(
         [Message.system("Be kind."), Message.user("It cost 48 euros, it broke."), Message.assistant("Oh.")],
         [Message.system("Be kind."), Message.user("It cost 24 euros, and it broke.")],
     )
     assert (
-        shown
+        markdown
         == """\
 # Diff
 
@@ -151,24 +151,24 @@ def test_the_document_says_what_is_compared_and_marks_what_differs() -> None:
     )
 
 
-def test_arguments_are_a_list_and_what_is_long_or_over_lines_stays_in_it() -> None:
+def test_arguments_are_a_list_also_if_they_are_long_or_have_lines() -> None:
     calls = [
         Message.assistant(calls=[FunctionCall(call_id="1", name="book", arguments=f'{{"to": "{to}", "why": "{why}"}}')])
         for to, why in (("Rome", r"It is\nlate"), ("Oslo", r"It is\nlate now"))
     ]
-    shown = document([calls[0]], [calls[1]])
-    assert shown.endswith("\n> → book\n>\n> - *to*: ~~Rome~~ **Oslo**\n> - *why*: It is<br>late **now**")
+    markdown = document([calls[0]], [calls[1]])
+    assert markdown.endswith("\n> → book\n>\n> - *to*: ~~Rome~~ **Oslo**\n> - *why*: It is<br>late **now**")
 
 
-def test_whole_paragraphs_that_differ_stand_on_lines_of_their_own() -> None:
+def test_different_paragraphs_are_on_their_own_lines() -> None:
     long = "word " * 20
-    shown = document([Message.user(f"Well then, said he: {long}here.")], [Message.user("Well then, said he: no.")])
-    assert f"> Well then, said he: ~~{long}here~~\\\n> **no**." in shown
+    markdown = document([Message.user(f"Well then, said he: {long}here.")], [Message.user("Well then, said he: no.")])
+    assert f"> Well then, said he: ~~{long}here~~\\\n> **no**." in markdown
 
 
 @given(texts)
-def test_how_a_message_that_is_the_same_begins_is_no_markup(text: str) -> None:
-    shown = document([Message.user(text)], [Message.user(text)])
-    last = [block for block in PARSER.parse(shown) if block.type == "inline"][-1]
+def test_the_start_of_an_unchanged_message_is_not_markup(text: str) -> None:
+    markdown = document([Message.user(text)], [Message.user(text)])
+    last = [block for block in PARSER.parse(markdown) if block.type == "inline"][-1]
     shown_as = [token.type for token in last.children or () if token.content or token.type != "text"]
     assert shown_as == ["em_open", "text", "em_close", "text"]

@@ -28,27 +28,27 @@ def section(page: str, heading: str) -> str:
     return found[1]
 
 
-def test_every_command_is_documented_and_no_other(page: str, clew: Clew) -> None:
+def test_the_page_documents_exactly_the_commands(page: str, clew: Clew) -> None:
     listed = re.findall(r"^  ([a-z]+)  ", clew.text("--help").split("--help")[1], re.MULTILINE)
     assert tuple(sorted(listed)) == TOP
-    told = re.findall(r"^## `clew ((?:memory |shards )?[a-z]+)", page, re.MULTILINE)
-    assert sorted(told) == sorted(COMMANDS)
+    documented = re.findall(r"^## `clew ((?:memory |shards )?[a-z]+)", page, re.MULTILINE)
+    assert sorted(documented) == sorted(COMMANDS)
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
-def test_every_option_of_a_command_is_documented_with_it_and_no_other(page: str, clew: Clew, command: str) -> None:
-    there = options(clew.text(*command.split(), "--help")) - {"--help", "--json"}
-    told = section(page, f"`clew {command}")
-    table = set(re.findall(r"^\| `(--[a-z-]+)", told, re.MULTILINE))
-    assert table == there
+def test_the_page_documents_exactly_the_options_of_a_command(page: str, clew: Clew, command: str) -> None:
+    accepted = options(clew.text(*command.split(), "--help")) - {"--help", "--json"}
+    documented = section(page, f"`clew {command}")
+    table = set(re.findall(r"^\| `(--[a-z-]+)", documented, re.MULTILINE))
+    assert table == accepted
 
 
 def test_the_options_before_the_command_are_documented(page: str, clew: Clew) -> None:
-    told = section(page, "Before the command")
-    assert set(re.findall(r"^\| `(--[a-z-]+)", told, re.MULTILINE)) == options(clew.text("--help"))
+    documented = section(page, "Before the command")
+    assert set(re.findall(r"^\| `(--[a-z-]+)", documented, re.MULTILINE)) == options(clew.text("--help"))
 
 
-def test_every_example_of_the_help_is_a_command_that_is_there(clew: Clew) -> None:
+def test_every_example_of_the_help_is_a_valid_command(clew: Clew) -> None:
     for command in COMMANDS:
         examples = clew.text(*command.split(), "--help").split("Examples:")[1]
         for rest in re.findall(r"clew ([a-z]+.*)", examples):
@@ -57,6 +57,6 @@ def test_every_example_of_the_help_is_a_command_that_is_there(clew: Clew) -> Non
             assert set(re.findall(r"--[a-z-]+", own)) <= options(clew.text(*command.split(), "--help"))
 
 
-def test_the_samples_of_the_demo_lie_in_examples_too() -> None:
+def test_the_samples_of_the_demo_are_also_in_examples() -> None:
     shipped = (ROOT / "src" / "clew" / "cli" / "demo.jsonl").read_bytes()
     assert (ROOT / "examples" / "demo.jsonl").read_bytes() == shipped

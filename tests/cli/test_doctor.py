@@ -34,7 +34,7 @@ def findings(clew: CalledClew, *arguments: str, code: int = 0) -> dict[str, dict
     return {each["name"]: each for each in found}
 
 
-def test_looks_at_everything(filled: CalledClew) -> None:
+def test_checks_everything(filled: CalledClew) -> None:
     found = findings(filled)
     assert list(found) == [*ALWAYS, *OF_A_FILE, *PROJECTIONS, "verified"]
     assert found["schema"] == {
@@ -46,7 +46,7 @@ def test_looks_at_everything(filled: CalledClew) -> None:
     assert found["verified"]["found"].endswith("the newest ones; `clew doctor --verify` checks all.")
 
 
-def test_reads_all_of_it_when_it_is_asked_to(filled: CalledClew) -> None:
+def test_verify_reads_the_whole_database(filled: CalledClew) -> None:
     filled.text("project", "run", "--once")
     found = findings(filled, "--verify")
     assert list(found)[-3:] == ["verified", "pages", "projections-pages"]
@@ -64,12 +64,12 @@ def test_counts_the_events_that_forks_share_once(filled: CalledClew, tmp_path: P
     assert findings(filled, "--verify")["verified"]["found"].startswith(counts)
 
 
-def test_says_it_to_people_too(filled: CalledClew) -> None:
+def test_the_findings_for_people_are_lines(filled: CalledClew) -> None:
     lines = filled.text("doctor").splitlines()
     assert f"ok       schema: clew.db has schema {SCHEMA_VERSION}, which this Clew needs." in lines
 
 
-def test_says_what_runs_keep_beside_the_events(filled: CalledClew, tmp_path: Path) -> None:
+def test_reports_what_runs_store_next_to_the_events(filled: CalledClew, tmp_path: Path) -> None:
     assert findings(filled)["runs"]["found"] == "0 in progress, 0 with a partial answer; 0 blobs of 0 B."
     with sqlite3.connect(tmp_path / "clew.db") as connection:
         connection.execute("INSERT INTO lease VALUES (1, 'me', 9000000000000000), (2, 'you', 1)")
@@ -84,7 +84,7 @@ def test_says_what_runs_keep_beside_the_events(filled: CalledClew, tmp_path: Pat
     }
 
 
-def test_finds_a_blob_that_was_changed_when_everything_is_read(filled: CalledClew, tmp_path: Path) -> None:
+def test_verify_finds_a_changed_blob(filled: CalledClew, tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "clew.db") as connection:
         connection.execute("INSERT INTO blob VALUES (x'00', 'definition', x'00')")
     connection.close()
@@ -99,7 +99,7 @@ def test_finds_tables_of_runs_that_cannot_be_read(filled: CalledClew, tmp_path: 
     assert "no such table" in findings(filled, code=1)["runs"]["found"]
 
 
-def test_finds_a_thread_that_was_changed(filled: CalledClew, tmp_path: Path) -> None:
+def test_finds_a_changed_thread(filled: CalledClew, tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "clew.db") as connection:
         connection.execute("UPDATE event SET type = 'message-redacted' WHERE position = 3")
     connection.close()
@@ -129,19 +129,19 @@ def test_finds_events_that_were_parked(filled: CalledClew, tmp_path: Path) -> No
     assert found["advice"].endswith("then run `clew rebuild audit`.")
 
 
-def test_says_that_there_is_no_database(clew: CalledClew, tmp_path: Path) -> None:
+def test_reports_a_missing_database(clew: CalledClew, tmp_path: Path) -> None:
     assert list(findings(clew, code=1)) == [*ALWAYS, "database"]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_says_that_the_database_is_anothers(clew: CalledClew, tmp_path: Path) -> None:
+def test_reports_the_database_of_another_program(clew: CalledClew, tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "clew.db") as connection:
         connection.execute("CREATE TABLE accounts (name)")
     connection.close()
     assert "another program's" in findings(clew, code=1)["schema"]["found"]
 
 
-def test_says_that_the_projections_are_anothers(filled: CalledClew, tmp_path: Path) -> None:
+def test_reports_lost_projections_and_a_wrong_schema(filled: CalledClew, tmp_path: Path) -> None:
     (tmp_path / "clew.db.projections").write_bytes(b"")
     assert findings(filled)["projection search"]["found"].startswith(
         "It is 8 events behind and catches up at its next read: waiting"
@@ -155,14 +155,14 @@ def test_says_that_the_projections_are_anothers(filled: CalledClew, tmp_path: Pa
 def test_refuses_a_url_that_names_no_store(clew: CalledClew) -> None:
     for url in ("gopher://x", "postgres+shards://x", "sqllite:///clew.db", "clew", ""):
         for command in ("doctor", "threads", "migrate"):
-            said = clew.refused(2, "--db", url, command)
+            message = clew.refused(2, "--db", url, command)
             for scheme in ("sqlite:///", "postgresql://", "postgresql+shards://", "memory:"):
-                assert scheme in said
+                assert scheme in message
         with pytest.raises(StoreUrlError):
             list(examine(url, tenant="default"))
 
 
-def test_has_nothing_to_say_of_a_store_in_memory() -> None:
+def test_a_store_in_memory_has_few_findings() -> None:
     assert [each.name for each in examine("memory:", tenant="default")] == [*ALWAYS, "database"]
 
 
@@ -170,13 +170,13 @@ def test_has_nothing_to_say_of_a_store_in_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "told"),
+    ("version", "reported"),
     [((3, 6, 23), False), ((3, 7, 0), True), ((3, 51, 2), True), ((3, 51, 3), False), ((4, 0, 0), False)],
 )
-def test_says_when_an_old_sqlite_matters_and_does_not_alarm(version: tuple[int, ...], *, told: bool) -> None:
+def test_reports_an_old_sqlite_without_alarm(version: tuple[int, ...], *, reported: bool) -> None:
     found = next(of_library(version))
     assert found.state == "ok"
-    assert ("It matters only if another program writes to the same file" in found.found) == told
+    assert ("It matters only if another program writes to the same file" in found.found) == reported
 
 
 @pytest.mark.parametrize(
@@ -190,11 +190,11 @@ def test_says_when_an_old_sqlite_matters_and_does_not_alarm(version: tuple[int, 
         (3 * 2**40, "3.0 TiB"),
     ],
 )
-def test_sizes_are_in_a_unit_that_people_read(size: int, text: str) -> None:
+def test_sizes_have_units_for_people(size: int, text: str) -> None:
     assert binary_size(size) == text
 
 
-def test_names_what_sqlite_was_built_without() -> None:
+def test_names_the_missing_features_of_sqlite() -> None:
     connection = sqlite3.connect(":memory:")
     found = sqlite_doctor._has(connection, "fts9", "CREATE VIRTUAL TABLE t USING fts9(words)", "search cannot be")
     assert (found.state, found.advice is None) == ("failed", False)
@@ -203,16 +203,16 @@ def test_names_what_sqlite_was_built_without() -> None:
 
 
 @pytest.mark.parametrize(("free", "state"), [(2**34, "ok"), (2**27, "warning"), (2**20, "failed")])
-def test_says_how_much_room_there_is(free: int, state: str) -> None:
+def test_reports_the_free_space(free: int, state: str) -> None:
     assert of_disk(".", free).state == state
 
 
-def test_says_that_a_write_ahead_log_is_long() -> None:
+def test_reports_a_long_write_ahead_log() -> None:
     assert of_write_ahead_log("wal", "clew.db", 2**20).state == "ok"
     assert of_write_ahead_log("wal", "clew.db", 2**30).state == "warning"
 
 
-def test_says_what_may_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_missing_write_permissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Conversations.open(f"sqlite:///{tmp_path}/clew.db").close()
     monkeypatch.setattr("os.access", lambda path, _: not str(path).endswith(".lock"))
     found = sqlite_doctor._permissions(str(tmp_path / "clew.db"))
@@ -243,12 +243,12 @@ def status(**given: Any) -> ProjectionStatus:
     ],
     ids=str,
 )
-def test_knows_what_the_status_of_a_projection_means(given: dict[str, Any], state: str) -> None:
+def test_gives_each_status_of_a_projection_a_state(given: dict[str, Any], state: str) -> None:
     found = of_projection(status(**given))
     assert (found.state, found.advice is None) == (state, state == "ok")
 
 
-def test_a_projection_that_is_behind_says_that_it_catches_up() -> None:
+def test_a_projection_that_is_behind_is_ok() -> None:
     found = of_projection(status(lag=45))
     assert found.found == (
         "It is 45 events behind and catches up at its next read: live, version 1, at position 5 of 5."
@@ -256,7 +256,7 @@ def test_a_projection_that_is_behind_says_that_it_catches_up() -> None:
     assert (found.state, found.advice) == ("ok", None)
 
 
-def test_knows_what_a_verification_comes_to() -> None:
+def test_gives_each_verification_a_state() -> None:
     expected = Finding("verified", "ok", "1 threads, 2 events verified: all.")
     assert of_verdict(Verdict(1, 2, None), "all") == expected
     assert of_verdict(Verdict(1, 2, IntegrityFault("t", 2, "it is missing")), "all").state == "failed"

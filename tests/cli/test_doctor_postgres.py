@@ -48,7 +48,7 @@ def guarded(url: str) -> str:
     return urlunsplit(parts._replace(netloc=f"{GUARDED}:{PASSWORD}@{parts.hostname}:{parts.port}"))
 
 
-def test_looks_at_the_server_the_tables_and_the_projections(clew: CalledClew, url: str) -> None:
+def test_checks_the_server_the_tables_and_the_projections(clew: CalledClew, url: str) -> None:
     found = findings(clew, url)
     assert list(found) == [*AROUND, *INSIDE, *PROJECTIONS, "verified"]
     # The server of the tests leaves its statistics alone.
@@ -59,7 +59,7 @@ def test_looks_at_the_server_the_tables_and_the_projections(clew: CalledClew, ur
     assert findings(clew, url, "--verify")["verified"]["found"].endswith("the whole store.")
 
 
-def test_says_what_a_user_may_not_do(clew: CalledClew, url: str, guarded: str) -> None:
+def test_reports_missing_rights(clew: CalledClew, url: str, guarded: str) -> None:
     found = findings(clew, guarded, code=1)
     assert (found["rights"]["state"], list(found)[-1]) == ("failed", "database")
     assert "cannot read clew_blob, clew_draft, clew_event" in found["rights"]["found"]
@@ -70,7 +70,7 @@ def test_says_what_a_user_may_not_do(clew: CalledClew, url: str, guarded: str) -
     assert found["verified"]["state"] == "ok"
 
 
-def test_says_that_there_are_no_tables_and_whether_they_can_be_made(
+def test_reports_missing_tables_and_whether_they_can_be_created(
     clew: CalledClew, postgres_server: PostgresServer
 ) -> None:
     with postgres_server.database() as empty:
@@ -82,13 +82,13 @@ def test_says_that_there_are_no_tables_and_whether_they_can_be_made(
         assert findings(clew, as_guarded, code=1)["rights"]["state"] == "failed"
 
 
-def test_says_once_that_there_is_no_server_or_no_way_in(clew: CalledClew, guarded: str) -> None:
+def test_reports_once_that_the_server_refuses_or_does_not_answer(clew: CalledClew, guarded: str) -> None:
     assert list(findings(clew, "postgresql://nobody@127.0.0.1:1/none", code=1)) == ["database"]
     found = findings(clew, guarded.replace(PASSWORD, "wrong"), code=1)
     assert "Check the user, the password" in found["database"]["found"]
 
 
-def test_says_who_holds_readers_back(
+def test_reports_transactions_that_delay_readers(
     clew: CalledClew, url: str, guarded: str, monkeypatch: pytest.MonkeyPatch, postgres_server: PostgresServer
 ) -> None:
     monkeypatch.setattr(doctor, "LONG_OPEN", 0.0)
@@ -105,21 +105,19 @@ def test_says_who_holds_readers_back(
         assert (found["state"], "its age is unknown" in found["found"]) == ("warning", True)
 
 
-def test_says_that_settings_let_events_be_lost(clew: CalledClew, url: str) -> None:
+def test_reports_settings_that_can_lose_events(clew: CalledClew, url: str) -> None:
     found = findings(clew, f"{url}?options=-csynchronous_commit%3Doff")["durability"]
     assert (found["state"], "synchronous_commit off" in found["found"]) == ("warning", True)
     assert found["advice"].startswith("Turn synchronous_commit on")
 
 
-def test_finds_a_thread_that_was_changed(clew: CalledClew, url: str) -> None:
+def test_finds_a_changed_thread(clew: CalledClew, url: str) -> None:
     ask(url, "UPDATE clew_event SET type = 'message-redacted' WHERE version = 2")
     found = findings(clew, url, code=1)["verified"]
     assert (found["state"], "version 2: its hash does not match" in found["found"]) == ("failed", True)
 
 
-def test_goes_on_where_something_cannot_be_looked_at(
-    clew: CalledClew, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_continues_after_a_check_that_fails(clew: CalledClew, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(statements("doctor.sql"), "connections", "SELECT * FROM clew_nothing")
     found = findings(clew, url)
     assert found["connections"]["state"] == "warning"
@@ -127,7 +125,7 @@ def test_goes_on_where_something_cannot_be_looked_at(
     assert found["verified"]["state"] == "ok"
 
 
-def test_goes_on_where_the_server_does_not_say_what_it_is(
+def test_continues_when_a_check_of_the_server_times_out(
     clew: CalledClew, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(statements("doctor.sql"), "server", "SELECT pg_sleep(10), '', false")
@@ -166,6 +164,6 @@ LARGE = doctor.LARGE_LOG
     ],
     ids=str,
 )
-def test_knows_what_the_server_s_figures_mean(look: str, given: tuple[Any, ...], state: str) -> None:
+def test_gives_the_figures_of_the_server_a_state(look: str, given: tuple[Any, ...], state: str) -> None:
     found: Finding = getattr(doctor, look)(*given)
     assert (found.state, found.advice is None) == (state, state == "ok")

@@ -35,14 +35,14 @@ def test_an_error_is_one_line_with_a_code_and_in_json_with_a_stable_name(
     assert found["error"]["message"] == plain.removeprefix("clew: ")
 
 
-def test_a_mistake_in_clew_says_where_it_happened(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bug_in_clew_names_its_place(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(KeyError) as found:
         dict[str, int]()["gone"]
     report(found.value, as_json=False)
     assert f"KeyError in {__file__.rpartition('/')[2]}, line " in capsys.readouterr().err
 
 
-def test_a_message_of_any_length_is_cut_and_of_any_shape_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_message_is_cut_and_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     report(StoreUrlError("a\r\nb\x1b[2J" + "x" * 10_000 + "end"), as_json=False)
     error = capsys.readouterr().err
     assert error.startswith("clew: a b\\x1b[2Jxxx")

@@ -20,8 +20,7 @@ from tests.cli.commands import COMMANDS
 
 from clew import Agent, Conversations, Engine, Message, ScriptedChatClient
 from clew.cli import main
-from clew.cli.app import root_command
-from clew.cli.command import Heading, app, command
+from clew.cli.app import Heading, app, command, root_command
 from clew.cli.errors import WrongUsage
 from clew.cli.options import AsJson
 from clew.cli.output import write_json
@@ -145,7 +144,7 @@ def test_there_are_commands_of_each_kind() -> None:
     assert {"migrate", "threads"} <= set(WITH_STORE)
 
 
-def test_every_command_stands_under_one_heading_of_the_help(clew: Clew) -> None:
+def test_every_command_is_under_one_heading_of_the_help(clew: Clew) -> None:
     headings = [heading for heading in get_args(Heading) if heading != "Other"]
     listed = clew.text("--help")
     assert re.findall(r"^(\w[\w ]+):$", listed, re.MULTILINE) == ["Options", *headings]
@@ -153,7 +152,7 @@ def test_every_command_stands_under_one_heading_of_the_help(clew: Clew) -> None:
         assert len(re.findall(rf"^  {name}  +\S", listed, re.MULTILINE)) == 1
 
 
-def test_a_command_without_a_heading_stands_under_the_last_one(clew: Clew) -> None:
+def test_a_command_without_a_heading_is_under_the_last_one(clew: Clew) -> None:
     @command("clew ponder")
     def ponder() -> None:
         """Think about it."""
@@ -173,13 +172,12 @@ def toy(clew: Clew) -> Iterator[Clew]:
 
     @command("clew greet Ada", "clew greet Ada --json", heading="Read")
     def greet(
-        context: typer.Context,
         name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=lambda incomplete: [f"{incomplete}da"])],
         as_json: AsJson = False,  # noqa: FBT002  # as every command has it
     ) -> None:
         """Greet somebody who is no stranger. Nobody else is greeted."""
         if name == "nobody":
-            raise WrongUsage(context, "Nobody cannot be greeted")
+            raise WrongUsage("Nobody cannot be greeted")
         if as_json:
             write_json({"greeted": name})
         else:
@@ -232,22 +230,22 @@ def test_refuses_too_few_and_too_many_arguments(clew: Clew, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OF_A_THREAD)
-def test_refuses_a_thread_that_is_not_there(two: Clew, name: str) -> None:
+def test_refuses_an_unknown_thread(two: Clew, name: str) -> None:
     assert two.refused(1, *called(name, "zz")).startswith("There is no thread 'zz'.")
     assert error(two, 1, *called(name, "zz"))["type"] == "UnknownThreadError"
     assert "\\x1b" in two.refused(1, *called(name, "\x1b[2J"))
 
 
 @pytest.mark.parametrize("name", OF_A_THREAD)
-def test_refuses_a_beginning_that_several_threads_have(two: Clew, name: str) -> None:
-    said = two.refused(1, *called(name, "order"))
-    assert "order-1" in said
-    assert "order-2" in said
+def test_refuses_an_ambiguous_prefix(two: Clew, name: str) -> None:
+    message = two.refused(1, *called(name, "order"))
+    assert "order-1" in message
+    assert "order-2" in message
     assert error(two, 1, *called(name, "order"))["type"] == "AmbiguousThreadError"
 
 
 @pytest.mark.parametrize("name", OF_A_THREAD)
-def test_refuses_a_name_that_no_thread_can_have(two: Clew, name: str) -> None:
+def test_refuses_an_invalid_thread_id(two: Clew, name: str) -> None:
     assert error(two, 2, *called(name, "x" * 201))["type"] == "InvalidNameError"
     assert error(two, 2, *called(name, "\udcff"))["type"] == "InvalidNameError"
 
@@ -263,7 +261,7 @@ def test_refuses_a_name_that_no_thread_can_have(two: Clew, name: str) -> None:
         ("2026-01-31T12:00:00", 2, "InvalidTimeError"),
     ],
 )
-def test_refuses_what_names_no_version(two: Clew, name: str, option: str, given: str, code: int, kind: str) -> None:
+def test_refuses_an_unknown_version(two: Clew, name: str, option: str, given: str, code: int, kind: str) -> None:
     command = called(name, "order-1")
     if option in command:
         del command[command.index(option) :][:2]
@@ -271,7 +269,7 @@ def test_refuses_what_names_no_version(two: Clew, name: str, option: str, given:
 
 
 @pytest.mark.parametrize("name", WITH_STORE)
-def test_refuses_a_database_that_is_not_there_or_is_none_and_makes_nothing(clew: Clew, name: str) -> None:
+def test_refuses_a_missing_or_invalid_database_and_creates_nothing(clew: Clew, name: str) -> None:
     command = called(name, "order-1")
     assert "the database does not exist" in clew.refused(1, *command)
     assert list(clew.folder.iterdir()) == []
@@ -291,20 +289,20 @@ def form(value: Any) -> Any:
 
 @pytest.mark.parametrize("store", ["postgres"])
 @pytest.mark.parametrize("name", WITH_STORE)
-def test_answers_on_a_server_as_on_a_file(two: Clew, postgres: str, name: str, store: str) -> None:
+def test_has_the_same_results_on_a_server_as_on_a_file(two: Clew, postgres: str, name: str, store: str) -> None:
     del store  # a tenth of these tests is enough for every day
     with Conversations.open("sqlite:///clew.db") as here, Conversations.open(postgres) as there:
         there.import_events(io.BytesIO(b"".join(here.export_events())))
     done = [two.run("--db", url, *called(name), "--json") for url in ("sqlite:///clew.db", postgres)]
     assert done[0].returncode == done[1].returncode
     assert done[0].stderr == done[1].stderr
-    told = [[form(json.loads(line)) for line in each.stdout.splitlines()] for each in done]
-    assert told[0] == told[1]
+    shapes = [[form(json.loads(line)) for line in each.stdout.splitlines()] for each in done]
+    assert shapes[0] == shapes[1]
 
 
 PIPES = """
 import json, os, sys
-import clew.conversations, clew.cli.rendering.messages, clew.cli.rendering.json_shapes
+import clew.conversations, clew.cli.rendering.conversation, clew.cli.rendering.json_shapes
 from clew.cli import main
 
 for command in json.loads(sys.argv[1]):
@@ -320,7 +318,7 @@ for command in json.loads(sys.argv[1]):
 """
 
 
-def test_ends_quietly_when_nobody_reads_what_it_writes(two: Clew) -> None:
+def test_ends_quietly_when_the_reader_of_its_output_has_left(two: Clew) -> None:
     names = sorted(set(COMMANDS) - SILENT - OF_SHARDS)
     commands = []
     for name in names:  # each on a database of its own, because some change it
@@ -341,7 +339,7 @@ def test_ends_quietly_when_nobody_reads_what_it_writes(two: Clew) -> None:
 
 
 @pytest.mark.parametrize("name", WITH_STORE)
-def test_says_in_one_line_that_the_file_is_damaged(two: Clew, name: str) -> None:
+def test_reports_a_damaged_file_in_one_line(two: Clew, name: str) -> None:
     path = two.folder / "clew.db"
     path.write_bytes(path.read_bytes()[:4096].ljust(path.stat().st_size, b"\xa5"))
     done = two.run(*called(name, "order-1"))

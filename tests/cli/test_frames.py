@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from clew.cli.stepper.frames import block, frame, words
-from clew.cli.stepper.state import HELP, Stepper, press
+from clew.cli.stepper import HELP, Stepper, event_text, frame, press, step_lines
 from clew.conversations import Conversations
 from clew.domain.decider_state import Control
 from clew.domain.events import Event, MessageAppended, Opaque
@@ -20,21 +19,21 @@ from clew.domain.messages import Message
 nasty = st.text(alphabet=st.sampled_from("a b\t\n\r\x1b[2J\x07漢字é\u0301\u202e😀\u200d\u2028")) | st.text()
 
 
-def said(text: str, version: int, role: Any = "user") -> HistoryMessage:
+def history_message(text: str, version: int, role: Any = "user") -> HistoryMessage:
     message = Message.user(text) if role == "user" else Message.assistant(text)
     return HistoryMessage(version, role, message, f"e{version}", 0)
 
 
 def step(texts: list[str], taken: list[str] = [], *, count: int = 0, **control: Any) -> Step:  # noqa: B006  # read only
-    messages = tuple(said(text, version) for version, text in enumerate(texts, start=2))
-    gone = tuple(said(text, version) for version, text in enumerate(taken, start=100))
+    messages = tuple(history_message(text, version) for version, text in enumerate(texts, start=2))
+    gone = tuple(history_message(text, version) for version, text in enumerate(taken, start=100))
     data = MessageAppended(message=Message.user(texts[-1] if texts else ""))
     event = Event("default/thread/a", len(texts) + 1, "message-appended", "e", 0, len(texts), data, "user:42")
     then = Control(version=event.version, messages=count or len(texts), **control)
     return Step(event, then, then._replace(version=200), messages, gone)
 
 
-def shown(found: Step, stepper: Stepper | None = None, *, width: int = 80, height: int = 24) -> list[str]:
+def frame_lines(found: Step, stepper: Stepper | None = None, *, width: int = 80, height: int = 24) -> list[str]:
     lines = frame(found, stepper or Stepper(found.version, found.newest), "a", width, height)
     return [line.plain for line in lines]
 
@@ -47,7 +46,7 @@ def shown(found: Step, stepper: Stepper | None = None, *, width: int = 80, heigh
     st.integers(1, 40),
     st.sampled_from(["x", "?", "7", "right"]),
 )
-def test_a_frame_fits_the_screen_and_steers_no_terminal(
+def test_a_frame_fits_the_screen_and_is_safe_for_the_terminal(
     texts: list[str], taken: list[str], title: str | None, width: int, height: int, key: str
 ) -> None:
     found = step(texts, taken, title=title)
@@ -59,7 +58,7 @@ def test_a_frame_fits_the_screen_and_steers_no_terminal(
 
 
 def test_the_newest_message_is_marked_and_the_number_of_each_is_its_own() -> None:
-    lines = shown(step(["one", "two", "three"], count=7))
+    lines = frame_lines(step(["one", "two", "three"], count=7))
     heads = [line for line in lines if " user  version" in line]
     assert [head[:3] for head in heads] == ["  5", "  6", "▶ 7"]
     assert "    … 4 earlier" in lines
@@ -68,7 +67,7 @@ def test_the_newest_message_is_marked_and_the_number_of_each_is_its_own() -> Non
     assert lines[-1].startswith("? help · q quit")
 
 
-def test_what_a_rewind_took_is_struck_out() -> None:
+def test_messages_that_a_rewind_removed_are_struck_out() -> None:
     found = step(["one"], ["two", "three"])
     lines = frame(found, Stepper(1, 1), "a", 80, 24)
     plain = [line.plain for line in lines]
@@ -76,35 +75,35 @@ def test_what_a_rewind_took_is_struck_out() -> None:
     assert plain.index("    one") < at < plain.index("    two") < plain.index("    three")
     assert any("strike" in str(span.style) for span in lines[plain.index("    two")].spans)
     assert not any("strike" in str(span.style) for span in lines[plain.index("    one")].spans)
-    many = shown(step(["one"], [f"gone {number}" for number in range(30)]))
+    many = frame_lines(step(["one"], [f"gone {number}" for number in range(30)]))
     assert "    … and earlier ones" in many
     assert "    gone 29" in many
     assert "    one" in many
 
 
 def test_a_long_message_is_cut_and_says_so() -> None:
-    lines = shown(step(["old", "word " * 100_000]))
+    lines = frame_lines(step(["old", "word " * 100_000]))
     assert "    … cut here; clew show --at 3 shows all of it" in lines
     assert "    old" in lines
-    lines = shown(step(["long " * 100, "new"]))
+    lines = frame_lines(step(["long " * 100, "new"]))
     assert "    … cut here; clew show --at 2 shows all of it" in lines
     assert "    new" in lines
 
 
 def test_a_small_screen_shows_the_newest_message_first() -> None:
-    assert "    three" in shown(step(["one", "two", "three"]), height=9)
-    assert len(shown(step(["one"]), height=1)) == 1
+    assert "    three" in frame_lines(step(["one", "two", "three"]), height=9)
+    assert len(frame_lines(step(["one"]), height=1)) == 1
 
 
-def test_the_help_and_what_is_typed_are_shown() -> None:
+def test_shows_the_help_and_typed_digits() -> None:
     found = step(["one"])
-    helping = "\n".join(shown(found, press(Stepper(2, 9), "?")))
-    assert all(told in helping for _, told in HELP)
-    assert shown(found, press(Stepper(2, 9), "7"))[-1].startswith("Go to version: 7")
-    assert shown(found, press(Stepper(9, 9), "right"))[-1] == "This is the newest version."
+    helping = "\n".join(frame_lines(found, press(Stepper(2, 9), "?")))
+    assert all(texts in helping for _, texts in HELP)
+    assert frame_lines(found, press(Stepper(2, 9), "7"))[-1].startswith("Go to version: 7")
+    assert frame_lines(found, press(Stepper(9, 9), "right"))[-1] == "This is the newest version."
 
 
-def test_says_what_each_event_did() -> None:
+def test_describes_each_event() -> None:
     with Conversations.open("memory:") as conversations:
         thread = conversations.start_thread("Refund", thread_id="a", messages=[Message.user("Hi")])
         thread.append(Message.assistant("Yes?"))
@@ -116,11 +115,11 @@ def test_says_what_each_event_did() -> None:
         thread.resume()
         thread.end()
         fork = thread.fork(title="What if")
-        told = [words(fork.step(at=version), fork.id).plain for version in range(1, fork.version + 1)]
-        own = words(fork.step(), fork.id).plain
+        texts = [event_text(fork.step(at=version), fork.id).plain for version in range(1, fork.version + 1)]
+        own = event_text(fork.step(), fork.id).plain
     inherited = " (inherited from a)"
-    assert all(each.endswith(inherited) for each in told[:-1])
-    assert [each.removesuffix(inherited) for each in told] == [
+    assert all(each.endswith(inherited) for each in texts[:-1])
+    assert [each.removesuffix(inherited) for each in texts] == [
         "The thread began: Refund",
         "A message was appended: user",
         "A message was appended: assistant",
@@ -133,16 +132,16 @@ def test_says_what_each_event_did() -> None:
         "The thread was ended.",
         "The thread was forked: from a at version 10: What if",
     ]
-    assert own == told[-1]
+    assert own == texts[-1]
     opaque = Event("default/thread/a", 1, "\x1b[2J", "e", 0, 0, Opaque(b""))
-    assert words(Step(opaque, Control(), Control(), ()), "a").plain == "of a type that this Clew does not know"
+    assert event_text(Step(opaque, Control(), Control(), ()), "a").plain == "of a type that this Clew does not know"
 
 
-def test_a_block_has_the_message_whole_and_the_names_of_the_version() -> None:
+def test_a_block_has_the_whole_message_and_the_checkpoints() -> None:
     text = "line one\n\nline \x1b[2J" + "x" * 3_000
     found = step([text])
     found = Step(found.event, found.control, found.head._replace(checkpoints={"here": 2, "there": 1}), found.messages)
-    lines = [line.plain if isinstance(line, Text) else line for line in block(found, "a")]
+    lines = [line.plain if isinstance(line, Text) else line for line in step_lines(found, "a")]
     assert lines[0].startswith("version 2 of 200 · active · 1 message · checkpoint here · message-appended · 1970-")
     assert lines[1:] == [
         "    A message was appended: user",

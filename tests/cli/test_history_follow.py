@@ -51,7 +51,7 @@ def line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline()
 
 
-def test_gives_what_is_there_and_then_what_comes_line_by_line(tmp_path: Path, conversations: Conversations) -> None:
+def test_writes_existing_events_and_then_new_ones(tmp_path: Path, conversations: Conversations) -> None:
     thread = conversations.thread("first")
     with following(tmp_path, "fir", "--json") as process:
         there: list[Any] = [json.loads(line(process)) for _ in range(3)]
@@ -67,7 +67,7 @@ def test_gives_what_is_there_and_then_what_comes_line_by_line(tmp_path: Path, co
         assert (process.returncode, output, errors) == (130, "", "")
 
 
-def test_without_a_thread_follows_them_all_after_a_position(tmp_path: Path, conversations: Conversations) -> None:
+def test_without_a_thread_it_follows_all_after_a_position(tmp_path: Path, conversations: Conversations) -> None:
     with following(tmp_path, "--after", "2") as process:
         assert line(process).split()[2:] == ["first", "3", "message-appended", "user:", "two"]
         conversations.start_thread("Another", thread_id="second", actor="user:2")
@@ -77,7 +77,7 @@ def test_without_a_thread_follows_them_all_after_a_position(tmp_path: Path, conv
         assert line(process).endswith(" user: three \\x1b[2Jfour\n")
 
 
-def test_ends_when_nobody_reads_any_more_though_nothing_comes(tmp_path: Path, conversations: Conversations) -> None:
+def test_ends_without_new_events_when_the_reader_has_left(tmp_path: Path, conversations: Conversations) -> None:
     with following(tmp_path, "first") as process:
         assert "thread-started" in line(process)
         assert process.stdout is not None
@@ -102,7 +102,7 @@ def test_follows_on_a_terminal_and_ends_quietly_with_ctrl_c(tmp_path: Path, conv
     assert len(lines[1]) < 200
 
 
-def test_gives_what_comes_before_a_damaged_event_and_goes_on_after_it(
+def test_writes_the_events_before_a_damaged_one_and_continues_after_it(
     clew: Clew, tmp_path: Path, conversations: Conversations
 ) -> None:
     conversations.thread("first").append([Message.user("three"), Message.user("four")])
@@ -119,22 +119,22 @@ def test_gives_what_comes_before_a_damaged_event_and_goes_on_after_it(
     listed = clew.run("log", "first", "--json")
     assert [json.loads(each)["version"] for each in listed.stdout.splitlines()] == [1, 2, 3]
     assert listed.returncode == 1
-    shown = clew.run("log", "first")
-    assert [each.split()[0] for each in shown.stdout.splitlines()[2:]] == ["1", "2", "3"]
-    assert "first version 4 (message-appended) cannot be read" in shown.stderr
-    assert shown.returncode == 1
+    done = clew.run("log", "first")
+    assert [each.split()[0] for each in done.stdout.splitlines()[2:]] == ["1", "2", "3"]
+    assert "first version 4 (message-appended) cannot be read" in done.stderr
+    assert done.returncode == 1
     assert "version 4 (message-appended) cannot be read" in clew.refused(1, "log", "first", "--after", "3")
 
 
 @pytest.mark.usefixtures("conversations")
-def test_after_leaves_out_what_came_before(clew: Clew) -> None:
+def test_after_skips_earlier_events(clew: Clew) -> None:
     assert [each["version"] for each in clew.lines("log", "first", "--json", "--after", "1")] == [2, 3]
     assert "thread-started" not in clew.text("log", "first", "--after", "1")
     assert clew.lines("log", "first", "--json", "--after", "3") == []
 
 
 @pytest.mark.usefixtures("conversations")
-def test_refuses_what_it_cannot_follow(clew: Clew) -> None:
+def test_refuses_unknown_threads_and_missing_arguments(clew: Clew) -> None:
     assert "no thread 'zz'" in clew.refused(1, "log", "-f", "zz")
     assert "Missing argument 'THREAD'" in clew.refused(2, "log")
     assert "Missing argument 'THREAD'" in clew.refused(2, "log", "--after", "1")

@@ -33,7 +33,9 @@ class Terminal(io.StringIO):
         (["a=1", "a=2"], {"a": 2}),
     ],
 )
-def test_a_label_is_json_if_it_reads_as_json_else_text(filled: Clew, given: list[str], found: dict[str, Any]) -> None:
+def test_a_label_is_json_if_it_parses_as_json_or_else_text(
+    filled: Clew, given: list[str], found: dict[str, Any]
+) -> None:
     first = filled.ids()[0]
     assert filled.object("label", first, *given, "--json") == {"thread_id": first, "version": 7, "labels": found}
 
@@ -48,7 +50,7 @@ def test_a_label_without_a_value_is_removed(filled: Clew) -> None:
 
 
 @pytest.mark.parametrize("text", ["topic", "=refund", "="])
-def test_refuses_what_is_no_label(filled: Clew, text: str) -> None:
+def test_refuses_an_invalid_label(filled: Clew, text: str) -> None:
     assert "Write NAME=VALUE" in filled.refused(2, "label", filled.ids()[0], "good=1", text)
     assert len(filled.lines("log", filled.ids()[0], "--json")) == 6
 
@@ -91,7 +93,7 @@ def test_without_a_terminal_a_redaction_needs_yes(filled: Clew, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("answer", ["y\n", "YES\n", " yes"])
-def test_on_a_terminal_it_shows_what_would_go_and_asks(
+def test_on_a_terminal_it_shows_the_message_and_asks(
     filled: Clew, answer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = filled.ids()[0]
@@ -103,7 +105,7 @@ def test_on_a_terminal_it_shows_what_would_go_and_asks(
 
 
 @pytest.mark.parametrize("answer", ["n\n", "\n", "", "what?\n"])
-def test_whoever_does_not_say_yes_changes_nothing(filled: Clew, answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_answer_except_yes_changes_nothing(filled: Clew, answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     first = filled.ids()[0]
     monkeypatch.setattr(sys, "stdin", Terminal(answer))
     done = filled.run("redact", first, "message:2")
@@ -112,7 +114,7 @@ def test_whoever_does_not_say_yes_changes_nothing(filled: Clew, answer: str, mon
     assert len(filled.lines("log", first, "--json")) == 6
 
 
-def test_what_cannot_be_redacted_is_refused_and_not_asked_about(filled: Clew, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_redaction_is_refused_without_a_question(filled: Clew, monkeypatch: pytest.MonkeyPatch) -> None:
     first = filled.ids()[0]
     filled.text("redact", first, "3", "--yes")
     monkeypatch.setattr(sys, "stdin", Terminal(""))

@@ -33,7 +33,7 @@ def old(filled: Clew, monkeypatch: pytest.MonkeyPatch) -> Clew:
     return filled
 
 
-def test_a_present_database_has_nothing_to_migrate(filled: Clew) -> None:
+def test_a_current_database_has_nothing_to_migrate(filled: Clew) -> None:
     assert filled.text("migrate", "--backup", "copy.db") == (
         f"clew.db already has schema {NOW}. There is nothing to migrate.\n"
     )
@@ -42,7 +42,7 @@ def test_a_present_database_has_nothing_to_migrate(filled: Clew) -> None:
     assert not (filled.folder / "copy.db").exists()
 
 
-def test_a_migration_has_the_documented_shape_and_the_copy_is_there(old: Clew) -> None:
+def test_a_migration_has_the_documented_shape_and_makes_the_copy(old: Clew) -> None:
     found = old.object("migrate", "--yes", "--backup", "copy.db", "--json")
     assert found == {"database": "clew.db", "from": NOW, "to": NEXT, "backup": "copy.db"}
     assert len(old.ids()) == 2
@@ -54,14 +54,14 @@ def test_a_migration_has_the_documented_shape_and_the_copy_is_there(old: Clew) -
     }
 
 
-def test_says_what_it_did(old: Clew) -> None:
+def test_reports_what_it_did(old: Clew) -> None:
     assert old.text("migrate", "--yes", "--backup", "copy.db") == (
         f"Migrated clew.db from schema {NOW} to {NEXT}. copy.db is a copy from before.\n"
     )
     assert "nothing to migrate" in old.text("migrate")
 
 
-def test_other_commands_say_that_it_is_to_be_migrated(old: Clew) -> None:
+def test_other_commands_report_that_a_migration_is_needed(old: Clew) -> None:
     for command in (["threads"], ["import", "two.jsonl"], ["verify"], ["label", "x", "a=1"]):
         assert "bring it up to date with `clew migrate`" in old.refused(1, *command)
 
@@ -72,7 +72,7 @@ def test_without_a_terminal_it_needs_yes(old: Clew, monkeypatch: pytest.MonkeyPa
     assert f"has schema {NOW}" in old.refused(1, "threads")
 
 
-def test_on_a_terminal_it_asks_with_a_hint_at_a_copy(old: Clew, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_terminal_it_asks_and_suggests_a_copy(old: Clew, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
     done = old.run("migrate")
     assert (done.returncode, done.stdout) == (1, "")
@@ -93,15 +93,15 @@ def test_a_copy_does_not_replace_a_file(old: Clew) -> None:
     assert f"has schema {NOW}" in old.refused(1, "threads")
 
 
-def test_what_is_no_file_is_wrong_usage(clew: Clew) -> None:
+def test_a_store_without_a_file_is_wrong_usage(clew: Clew) -> None:
     assert "The store 'memory:' has no tables to migrate" in clew.refused(2, "--db", "memory:", "migrate")
 
 
-def test_a_file_keeps_no_tenants_apart_and_a_server_does(filled: Clew, postgres: str) -> None:
+def test_row_level_security_needs_a_server(filled: Clew, postgres: str) -> None:
     assert "Only a PostgreSQL database" in filled.refused(2, "migrate", "--row-level-security")
     for first in ("Made Clew's tables in postgresql://", "postgresql://"):  # nobody need be asked
-        said = filled.text("--db", postgres, "migrate", "--row-level-security")
-        assert said.startswith(first)
-        assert said.endswith("It keeps tenants apart from now on: clew_app sees one of them, clew_operator all.\n")
+        output = filled.text("--db", postgres, "migrate", "--row-level-security")
+        assert output.startswith(first)
+        assert output.endswith("It keeps tenants apart from now on: clew_app sees one of them, clew_operator all.\n")
     found = filled.object("--db", postgres, "migrate", "--row-level-security", "--json")
     assert (found["from"], found["to"]) == (1, 1)

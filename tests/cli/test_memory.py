@@ -54,9 +54,9 @@ def known(clew: Clew) -> Iterator[Known]:
     url = f"sqlite:///{clew.folder / 'clew.db'}?synchronous=OFF"
     with Conversations.open(url, now=lambda: next(seconds)) as conversations:
         thread = conversations.start_thread("Trip", thread_id="trip")
-        said = thread.append(Message.user("Hello, my name is\nCaoimhe."))
+        message = thread.append(Message.user("Hello, my name is\nCaoimhe."))
         user = conversations.memory("user/42")
-        source = Provenance(thread="trip", version=said.version)
+        source = Provenance(thread="trip", version=message.version)
         name = user.remember("The user's name is Caoimhe.", key="name", kind="fact", source=source, actor="user:42")
         kilometres = user.remember("Prefers kilometres.", key="units")
         gone = user.remember("Has a dog.")
@@ -87,9 +87,9 @@ def lines(text: str) -> list[str]:
 
 
 def test_lists_the_scopes(known: Known) -> None:
-    shown = lines(known.clew.text("memory", "list"))
-    assert re.fullmatch(r"Scope +Holds +Facts +Ver +Updated", shown[0])
-    assert [line.split() for line in shown[2:]] == [
+    output = lines(known.clew.text("memory", "list"))
+    assert re.fullmatch(r"Scope +Holds +Facts +Ver +Updated", output[0])
+    assert [line.split() for line in output[2:]] == [
         ["user/42", "facts", "2", "6", "2026-01-15", "09:00"],
         ["group/g1", "facts", "1", "2", "2026-01-15", "09:00"],
     ]
@@ -102,8 +102,8 @@ def test_lists_the_scopes(known: Known) -> None:
 
 
 def test_a_narrow_terminal_shows_the_names_of_the_scopes(known: Known) -> None:
-    shown = known.clew.run("memory", "list", env={"COLUMNS": "30"}).stdout
-    assert [line.split()[0] for line in shown.splitlines()[2:]] == ["user/42", "group/g1"]
+    output = known.clew.run("memory", "list", env={"COLUMNS": "30"}).stdout
+    assert [line.split()[0] for line in output.splitlines()[2:]] == ["user/42", "group/g1"]
 
 
 def test_says_that_there_are_no_scopes(clew: Clew) -> None:
@@ -112,16 +112,16 @@ def test_says_that_there_are_no_scopes(clew: Clew) -> None:
     assert clew.lines("memory", "list", "--json") == []
 
 
-def test_lists_what_a_scope_knows_and_where_it_was_learned(known: Known) -> None:
-    shown = lines(known.clew.text("memory", "list", "user/42"))
-    assert shown[0] == "user/42 · 2 facts"
-    assert shown[1] == f"{known.name.id}  The user's name is Caoimhe."
-    assert re.fullmatch(r"    key name · fact · from 2026-01-15 \S+ · learned in trip v2 · by user:42", shown[2])
-    assert shown[3] == f"{known.miles.id}  Prefers miles."
-    assert "dog" not in "".join(shown)
+def test_lists_the_facts_of_a_scope_and_their_origins(known: Known) -> None:
+    output = lines(known.clew.text("memory", "list", "user/42"))
+    assert output[0] == "user/42 · 2 facts"
+    assert output[1] == f"{known.name.id}  The user's name is Caoimhe."
+    assert re.fullmatch(r"    key name · fact · from 2026-01-15 \S+ · learned in trip v2 · by user:42", output[2])
+    assert output[3] == f"{known.miles.id}  Prefers miles."
+    assert "dog" not in "".join(output)
 
 
-def test_lists_facts_in_json_with_all_that_they_have(known: Known) -> None:
+def test_lists_facts_in_json_with_all_their_fields(known: Known) -> None:
     found = known.clew.lines("memory", "list", "user/42", "--json")
     assert [list(each) for each in found] == [FACT, FACT]
     name, miles = found
@@ -135,18 +135,18 @@ def test_lists_facts_in_json_with_all_that_they_have(known: Known) -> None:
     assert wider["learned"] == name["learned"]
 
 
-def test_lists_with_the_history_what_was_replaced_or_taken_back(known: Known) -> None:
-    shown = lines(known.clew.text("memory", "list", "user/42", "--history"))
-    assert shown[0] == "user/42 · 4 facts"
-    assert "    replaced · key units · from " in "\n".join(shown)
-    assert "    retracted · from " in "\n".join(shown)
+def test_history_also_lists_replaced_and_retracted_facts(known: Known) -> None:
+    output = lines(known.clew.text("memory", "list", "user/42", "--history"))
+    assert output[0] == "user/42 · 4 facts"
+    assert "    replaced · key units · from " in "\n".join(output)
+    assert "    retracted · from " in "\n".join(output)
     found = known.clew.lines("memory", "list", "user/42", "--history", "--json")
     assert [each["status"] for each in found] == ["live", "superseded", "retracted", "live"]
     assert found[1]["valid_to"] == found[3]["valid_from"]
 
 
 @pytest.mark.parametrize("command", [["memory", "at", "user/42"], ["memory", "list", "user/42", "--at"]])
-def test_knows_what_was_known_at_a_version_or_a_time(known: Known, command: list[str]) -> None:
+def test_lists_what_was_known_at_a_version_or_a_time(known: Known, command: list[str]) -> None:
     def texts(when: str) -> list[str]:
         return [each["text"] for each in known.clew.lines(*command, when, "--json")]
 
@@ -155,35 +155,35 @@ def test_knows_what_was_known_at_a_version_or_a_time(known: Known, command: list
     assert texts("1") == []
     assert texts(known.gone.recorded_at.isoformat()) == before
     assert texts("2026-01-15T10:00:00+01:00") == []
-    shown = lines(known.clew.text(*command, "4"))
-    assert shown[0] == "user/42 · at 4 · 3 facts"
+    output = lines(known.clew.text(*command, "4"))
+    assert output[0] == "user/42 · at 4 · 3 facts"
     assert lines(known.clew.text(*command, "1")) == ["user/42 · at 1 · no facts"]
 
 
-def test_knows_what_is_held_to_be_true_of_a_time(known: Known) -> None:
+def test_lists_what_is_true_of_a_time(known: Known) -> None:
     year = datetime(2020, 1, 1, tzinfo=UTC)
     known.conversations.memory("user/42").remember("Lived in Cork.", valid_from=year, valid_to=year.replace(year=2021))
     found = known.clew.lines("memory", "list", "user/42", "--valid-at", "2020-06-01T00:00:00Z", "--json")
     assert [each["text"] for each in found] == ["Lived in Cork."]
     assert "Cork" not in known.clew.text("memory", "list", "user/42")
-    told = known.clew.text("memory", "list", "user/42", "--valid-at", "2020-06-01T00:00:00Z")
-    assert "from 2020-01-01 00:00:00Z to 2021-01-01 00:00:00Z" in told
+    output = known.clew.text("memory", "list", "user/42", "--valid-at", "2020-06-01T00:00:00Z")
+    assert "from 2020-01-01 00:00:00Z to 2021-01-01 00:00:00Z" in output
 
 
-def test_a_fact_of_several_lines_cannot_pass_for_several(known: Known) -> None:
+def test_a_fact_with_line_ends_stays_one_line(known: Known) -> None:
     known.conversations.memory("user/42").remember("Likes tea.\n0123456789abcdef  Forged.\n    from 2020")
-    shown = lines(known.clew.text("memory", "list", "user/42"))
-    assert any(line.endswith("  Likes tea. 0123456789abcdef  Forged. from 2020") for line in shown)
-    assert not any(line.startswith("0123456789abcdef") for line in shown)
+    output = lines(known.clew.text("memory", "list", "user/42"))
+    assert any(line.endswith("  Likes tea. 0123456789abcdef  Forged. from 2020") for line in output)
+    assert not any(line.startswith("0123456789abcdef") for line in output)
 
 
-def test_search_finds_what_has_to_do_with_some_words(known: Known) -> None:
+def test_search_finds_facts_by_words(known: Known) -> None:
     (found,) = known.clew.lines("memory", "search", "user/42", "prefers", "--json")
     assert list(found) == [*FACT, "score"]
     assert found["text"] == "Prefers miles."
-    shown = lines(known.clew.text("memory", "search", "user/42", "prefers"))
-    assert shown[0] == f"{known.miles.id}  Prefers miles."
-    assert "score " in shown[1]
+    output = lines(known.clew.text("memory", "search", "user/42", "prefers"))
+    assert output[0] == f"{known.miles.id}  Prefers miles."
+    assert "score " in output[1]
     assert [each["text"] for each in known.clew.lines(*OLD, "--json")] == ["Prefers kilometres."]
     assert len(known.clew.lines("memory", "search", "user/42", "the prefers name", "--top", "1", "--json")) == 1
     assert known.clew.text("memory", "search", "user/42", "zebra") == ("No matching facts.\n")
@@ -195,12 +195,12 @@ OLD = ("memory", "search", "user/42", "prefers", "--at", "4")
 # why
 
 
-def test_why_leads_to_the_message_that_a_fact_came_from_and_to_the_calls_that_were_given_it(known: Known) -> None:
+def test_why_shows_the_message_of_a_fact_and_the_calls_that_received_it(known: Known) -> None:
     given(known)
-    told = lines(known.clew.text("memory", "why", "user/42", known.name.id))
-    assert told[0] == f"{known.name.id}  The user's name is Caoimhe."
-    assert re.fullmatch(r"├ version 2 of user/42: remembered 2026-01-15 \S+ by user:42", told[1])
-    assert told[2:] == [
+    output = lines(known.clew.text("memory", "why", "user/42", known.name.id))
+    assert output[0] == f"{known.name.id}  The user's name is Caoimhe."
+    assert re.fullmatch(r"├ version 2 of user/42: remembered 2026-01-15 \S+ by user:42", output[1])
+    assert output[2:] == [
         "├ learned in thread trip at version 2: user: “Hello, my name is Caoimhe.”",
         "└ received by 1 model call",
         "   next version 5 (run r1)",
@@ -221,41 +221,43 @@ def test_why_shows_that_the_message_was_redacted(known: Known) -> None:
     assert (found["redacted"], found["message"]) == (True, None)
 
 
-def test_why_of_a_promoted_fact_leads_back_to_the_narrower_scope(known: Known) -> None:
-    told = lines(known.clew.text("memory", "why", "group/g1", known.promoted.id))
-    assert told[3] == "├ promoted from user/42:"
-    assert told[4] == f"│  {known.name.id}  The user's name is Caoimhe."
-    assert told[6] == "│  ├ learned in thread trip at version 2: user: “Hello, my name is Caoimhe.”"
-    assert told[-1] == "└ received by no model call"
+def test_why_of_a_promoted_fact_shows_the_narrower_scope(known: Known) -> None:
+    output = lines(known.clew.text("memory", "why", "group/g1", known.promoted.id))
+    assert output[3] == "├ promoted from user/42:"
+    assert output[4] == f"│  {known.name.id}  The user's name is Caoimhe."
+    assert output[6] == "│  ├ learned in thread trip at version 2: user: “Hello, my name is Caoimhe.”"
+    assert output[-1] == "└ received by no model call"
     found = known.clew.object("memory", "why", "group/g1", known.promoted.id, "--json")
     assert found["promoted_from"]["fact"]["fact"] == known.name.id
 
 
-def test_why_of_what_is_not_known_any_more_says_so(known: Known) -> None:
-    told = known.clew.text("memory", "why", "user/42", known.kilometres.id)
-    assert ", replaced since" in told
-    assert "├ not learned in a thread" in told
+def test_why_of_a_replaced_or_retracted_fact_says_so(known: Known) -> None:
+    output = known.clew.text("memory", "why", "user/42", known.kilometres.id)
+    assert ", replaced since" in output
+    assert "├ not learned in a thread" in output
     assert ", retracted since" in known.clew.text("memory", "why", "user/42", known.gone.id)
     assert f"├ instead of {known.kilometres.id}" in known.clew.text("memory", "why", "user/42", known.miles.id)
 
 
-def test_a_fact_is_named_by_any_beginning_of_its_id_that_no_other_has(known: Known) -> None:
+def test_a_unique_prefix_names_a_fact(known: Known) -> None:
     ids = [known.name.id, known.kilometres.id, known.miles.id, known.gone.id]
     length = next(n for n in range(1, 40) if len({id_[:n] for id_ in ids}) == 4)
     found = known.clew.object("memory", "why", "user/42", known.name.id[:length], "--json")
     assert found["fact"]["fact"] == known.name.id
 
 
-def test_says_that_a_version_holds_no_message_or_what_it_calls() -> None:
+def test_why_shows_a_missing_message() -> None:
     fact = Fact("s", "f", "x", 2, datetime.now(UTC), datetime.now(UTC))
-    told = "".join(line.plain for line in memory_rendering.origin_lines(FactOrigin(fact, thread_id="t", version=9), []))
-    assert "learned in thread t at version 9: [the message is missing]" in told
+    output = "".join(
+        line.plain for line in memory_rendering.origin_lines(FactOrigin(fact, thread_id="t", version=9), [])
+    )
+    assert "learned in thread t at version 9: [the message is missing]" in output
 
 
 # forget
 
 
-def test_forget_takes_a_fact_back_and_the_past_keeps_it(known: Known) -> None:
+def test_forget_retracts_a_fact_and_earlier_versions_keep_it(known: Known) -> None:
     done = known.clew.text("memory", "forget", "user/42", known.name.id, "--reason", "The user asked", "--actor", "me")
     past = f"clew memory at user/42 {known.name.version}"
     assert done == f"user/42 does not know {known.name.id} any more. Earlier versions do: {past}\n"
@@ -275,7 +277,7 @@ def test_forget_in_json_is_the_fact_as_it_is_now(known: Known) -> None:
 # what else reads the streams of scopes
 
 
-def test_the_audit_trail_tells_who_remembered_what_without_its_words(known: Known) -> None:
+def test_the_audit_trail_has_who_remembered_a_fact_but_not_its_text(known: Known) -> None:
     found = known.clew.lines("audit", "--scope", "user/42", "--json")
     assert [(each["type"], each["actor"]) for each in found] == [
         ("scope-opened", "user:42"),
@@ -297,7 +299,7 @@ def test_the_audit_trail_tells_who_remembered_what_without_its_words(known: Know
     assert known.clew.lines("audit", "--scope", "trip", "--json") == []
 
 
-def test_threads_counts_and_checks_are_as_they_were_with_scopes_beside(known: Known) -> None:
+def test_scopes_do_not_change_lists_counts_and_checks_of_threads(known: Known) -> None:
     assert [each["thread_id"] for each in known.clew.lines("threads", "--json")] == ["trip"]
     total = known.clew.object("stats", "--json")
     assert (total["threads"], total["events"], total["messages"]) == (1, 2, 1)
@@ -308,7 +310,7 @@ def test_threads_counts_and_checks_are_as_they_were_with_scopes_beside(known: Kn
     assert len(known.clew.lines("search", "Caoimhe", "--json")) == 1
 
 
-def test_verify_names_the_scope_whose_events_were_changed(known: Known) -> None:
+def test_verify_names_a_changed_scope(known: Known) -> None:
     known.conversations.close()
     with sqlite3.connect(known.clew.folder / "clew.db") as database:
         of_a_scope = "SELECT id FROM stream WHERE name = 'default/memory/user%2F42'"
@@ -333,58 +335,58 @@ def test_completes_the_names_of_scopes(known: Known) -> None:
 
 
 @pytest.mark.parametrize("command", ["list", "at", "search", "why", "forget"])
-def test_refuses_a_scope_that_is_none(known: Known, command: str) -> None:
+def test_refuses_an_unknown_scope(known: Known, command: str) -> None:
     rest = {"at": ["1"], "search": ["x"], "why": ["f"], "forget": ["f"]}.get(command, [])
-    said = known.clew.refused(1, "memory", command, "user/43", *rest)
-    assert said == "There is no memory scope 'user/43'. `clew memory list` shows the scopes."
+    error = known.clew.refused(1, "memory", command, "user/43", *rest)
+    assert error == "There is no memory scope 'user/43'. `clew memory list` shows the scopes."
     done = known.clew.run("memory", command, "user/43", *rest, "--json")
     assert json.loads(done.stderr)["error"]["type"] == "ScopeError"
     assert "an empty name" in known.clew.refused(1, "memory", command, "", *rest)
     assert "1 to 200" in known.clew.refused(2, "memory", command, "x" * 201, *rest)
 
 
-def test_refuses_a_store_of_documents_and_says_what_it_is(known: Known) -> None:
+def test_refuses_a_scope_of_documents(known: Known) -> None:
     events: list[MemoryEvent] = [
         ScopeOpened(holds="documents"),
         DocumentAdded(document="d", text="x", namespaces=("n",)),
     ]
     run(commit(known.conversations._core, "Memories", ScopeFold, lambda _fold, _now: events))
     assert known.clew.lines("memory", "list", "--json")[-1]["holds"] == "documents"
-    told = known.clew.refused(1, "memory", "list", "Memories")
+    output = known.clew.refused(1, "memory", "list", "Memories")
     trail = "`clew audit --scope Memories` lists its events."
-    assert told == f"Scope 'Memories' holds documents, not facts. {trail}"
+    assert output == f"Scope 'Memories' holds documents, not facts. {trail}"
     entry = known.clew.lines("audit", "--scope", "Memories", "--json")[-1]
     assert entry["what"] == "added document 'd' to 'n' (1 character)"
 
 
-def test_refuses_a_fact_that_is_none(known: Known) -> None:
+def test_refuses_an_unknown_fact(known: Known) -> None:
     for command in ("why", "forget"):
         assert "no live fact 'zz'" in known.clew.refused(1, "memory", command, "user/42", "zz")
-        said = known.clew.refused(1, "memory", command, "user/42", "")
-        assert said.endswith("no live fact ''. `clew memory list user/42 --history` shows all of them.")
+        error = known.clew.refused(1, "memory", command, "user/42", "")
+        assert error.endswith("no live fact ''. `clew memory list user/42 --history` shows all of them.")
     done = known.clew.run("memory", "why", "user/42", "zz", "--json")
     assert json.loads(done.stderr)["error"]["type"] == "UnknownFactError"
 
 
-def test_refuses_a_beginning_that_several_facts_have(clew: Clew, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refuses_an_ambiguous_prefix_of_a_fact(clew: Clew, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = (f"3f{number}" for number in range(100))
     monkeypatch.setattr("clew.infrastructure.clock.thread_id", lambda: next(ids))
     with Conversations.open(f"sqlite:///{clew.folder / 'clew.db'}") as conversations:
         for number in range(7):
             conversations.memory("user/42").remember(f"fact {number}")
-    said = clew.refused(2, "memory", "why", "user/42", "3f")
-    assert "FACT '3f' is not unique, it matches 7 facts: 3f0, 3f1, 3f2, 3f3, 3f4…" in said
+    error = clew.refused(2, "memory", "why", "user/42", "3f")
+    assert "FACT '3f' is not unique, it matches 7 facts: 3f0, 3f1, 3f2, 3f3, 3f4…" in error
 
 
 @pytest.mark.parametrize("when", ["message:1", "before refund"])
-def test_refuses_a_when_that_is_no_version_and_no_time(known: Known, when: str) -> None:
+def test_refuses_a_when_that_is_neither_version_nor_time(known: Known, when: str) -> None:
     assert f"WHEN '{when}': give a version of the scope" in known.clew.refused(2, "memory", "at", "user/42", when)
     assert f"--at '{when}'" in known.clew.refused(2, "memory", "list", "user/42", "--at", when)
     for given in ("4", when):
         assert f"--valid-at '{given}'" in known.clew.refused(2, "memory", "list", "user/42", "--valid-at", given)
 
 
-def test_refuses_a_version_that_the_scope_has_not_and_a_time_without_an_offset(known: Known) -> None:
+def test_refuses_an_unknown_version_and_a_time_without_an_offset(known: Known) -> None:
     assert "its versions are 1 to 6" in known.clew.refused(1, "memory", "at", "user/42", "99")
     assert "has no UTC offset" in known.clew.refused(2, "memory", "at", "user/42", "2026-01-31T12:00:00")
     assert "SCOPE" in known.clew.refused(2, "memory", "list", "--history")
@@ -396,7 +398,7 @@ def test_memory_alone_shows_its_help(clew: Clew) -> None:
     assert "forget" in done.stdout
 
 
-def test_nothing_that_is_remembered_can_steer_the_terminal(clew: Clew) -> None:
+def test_facts_cannot_control_the_terminal(clew: Clew) -> None:
     with Conversations.open(f"sqlite:///{clew.folder / 'clew.db'}") as conversations:
         conversations.start_thread(thread_id=EVIL, messages=[Message.user(EVIL)])
         scope = conversations.memory(EVIL)

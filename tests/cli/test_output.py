@@ -11,15 +11,15 @@ from clew.cli.output import json_text, json_time, one_line, safe, shortened, tim
 
 
 @given(st.text())
-def test_safe_text_holds_nothing_that_a_terminal_obeys(text: str) -> None:
-    shown = safe(text)
-    assert all(character in "\n\t" or character.isprintable() or ord(character) > 0x9F for character in shown)
-    assert not set(shown) & {"\x1b", "\x9b", "\u202e", "\u2066"}
-    shown.encode()
+def test_safe_text_has_no_control_characters(text: str) -> None:
+    escaped = safe(text)
+    assert all(character in "\n\t" or character.isprintable() or ord(character) > 0x9F for character in escaped)
+    assert not set(escaped) & {"\x1b", "\x9b", "\u202e", "\u2066"}
+    escaped.encode()
 
 
 @given(st.text(alphabet=st.characters(categories=("L", "N", "P", "Zs"))))
-def test_safe_text_is_the_text_itself_where_there_is_nothing_to_fear(text: str) -> None:
+def test_safe_text_without_control_characters_is_unchanged(text: str) -> None:
     assert safe(text) == text
 
 
@@ -32,7 +32,7 @@ def test_control_characters_are_shown_as_escapes() -> None:
     assert safe("a\x1b[2Jb\r\nc\rd\u202e") == "a\\x1b[2Jb\nc\\rd\\u202e"
 
 
-def test_shortened_text_says_that_it_is() -> None:
+def test_shortened_text_ends_with_an_ellipsis() -> None:
     assert (shortened("abcd", 4), shortened("abcde", 4)) == ("abcd", "abc…")
     assert (without_middle("abcdef", 6), without_middle("abcdefg", 6)) == ("abcdef", "abc…fg")
 
@@ -45,14 +45,14 @@ json_values = st.recursive(
 
 
 @given(json_values)
-def test_json_is_one_line_and_comes_back_equal(value: Any) -> None:
+def test_json_is_one_line_and_is_read_back_equal(value: Any) -> None:
     text = json_text(value)
     assert len(text.splitlines()) == 1
     assert json.loads(text) == value
     assert not set(text) & {"\x1b", "\x9b", "\x7f", "\u202e", "\u2066"}
 
 
-def test_what_is_no_valid_unicode_or_turns_the_text_is_escaped_in_json() -> None:
+def test_surrogates_and_text_direction_are_escaped_in_json() -> None:
     assert json_text("a\udcff\u202e\u2066\u061c") == '"a\\udcff\\u202e\\u2066\\u061c"'
 
 

@@ -56,7 +56,7 @@ def lines(clew: CalledClew, *arguments: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in clew.text(*arguments).splitlines()]
 
 
-def test_says_how_far_projections_are_and_fills_none(filled: CalledClew, tmp_path: Path) -> None:
+def test_status_reports_progress_and_fills_nothing(filled: CalledClew, tmp_path: Path) -> None:
     assert [each["state"] for each in lines(filled, "project", "status", "--json")] == ["waiting"] * 5
     assert not (tmp_path / "clew.db.projections").exists()
     assert filled.text("project", "status", "--name", "search").startswith(
@@ -64,7 +64,7 @@ def test_says_how_far_projections_are_and_fills_none(filled: CalledClew, tmp_pat
     )
 
 
-def test_the_json_of_a_projection(filled: CalledClew) -> None:
+def test_the_status_in_json_has_the_documented_shape(filled: CalledClew) -> None:
     found = lines(filled, "project", "run", "--once", "--json")
     assert [each["name"] for each in found] == NAMES
     last = found[0]["last_position"]
@@ -85,7 +85,7 @@ def test_the_json_of_a_projection(filled: CalledClew) -> None:
     assert found == lines(filled, "project", "status", "--json")
 
 
-def test_fills_only_what_is_named(filled: CalledClew) -> None:
+def test_fills_only_the_named_projection(filled: CalledClew) -> None:
     found = lines(filled, "project", "run", "--once", "--name", "usage", "--name", "audit", "--json")
     assert [(each["name"], each["state"]) for each in found] == [("usage", "live"), ("audit", "live")]
     assert [each["state"] for each in lines(filled, "project", "status", "--json")] == [
@@ -98,7 +98,7 @@ def test_fills_only_what_is_named(filled: CalledClew) -> None:
 
 
 @pytest.mark.parametrize("name", ["Mine", "several"])
-def test_fills_a_projection_of_ones_own_and_names_what_it_went_on_without(loading: CalledClew, name: str) -> None:
+def test_fills_a_loaded_projection_and_lists_skipped_events(loading: CalledClew, name: str) -> None:
     load = ("--load", f"my_projections:{name}")
     loading.text("project", "run", "--once", *load)
     found = lines(loading, "project", "status", "--name", "mine", *load, "--json")[0]
@@ -118,13 +118,13 @@ def test_fills_a_projection_of_ones_own_and_names_what_it_went_on_without(loadin
     "load",
     ["my_projections", "my_projections:", ":Mine", "unheard_of:Mine", "my_projections:None_", "my_projections:nothing"],
 )
-def test_refuses_to_load_what_is_no_projection(loading: CalledClew, load: str) -> None:
+def test_refuses_to_load_what_is_not_a_projection(loading: CalledClew, load: str) -> None:
     done = loading.run("project", "status", "--load", load)
     assert done.returncode == 2
     assert "--load" in done.stderr
 
 
-def test_rebuilds_what_is_named_or_all(filled: CalledClew) -> None:
+def test_rebuilds_the_named_projections_or_all(filled: CalledClew) -> None:
     assert [each["name"] for each in lines(filled, "rebuild", "search", "usage", "search", "--json")] == [
         "search",
         "usage",
@@ -139,14 +139,14 @@ def test_shows_a_bar_on_a_terminal(filled: CalledClew, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "clew", "rebuild", "search"]
     done = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=stderr, timeout=60, check=True)
     os.close(stderr)
-    shown = os.read(terminal, 100_000).decode()
+    output = os.read(terminal, 100_000).decode()
     os.close(terminal)
-    assert "Rebuilding search" in shown
+    assert "Rebuilding search" in output
     assert done.stdout.startswith(b"search  version 2  live")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (["rebuild"], 2, "give --all"),
         (["rebuild", "search", "--all"], 2, "give --all"),
@@ -161,20 +161,20 @@ def test_shows_a_bar_on_a_terminal(filled: CalledClew, tmp_path: Path) -> None:
         (["project"], 2, "run|status"),
     ],
 )
-def test_refuses_what_cannot_be_meant(filled: CalledClew, arguments: list[str], code: int, said: str) -> None:
+def test_refuses_invalid_arguments(filled: CalledClew, arguments: list[str], code: int, message: str) -> None:
     done = filled.run(*arguments)
-    assert (done.returncode, said in done.stderr) == (code, True), done.stderr
+    assert (done.returncode, message in done.stderr) == (code, True), done.stderr
 
 
 @pytest.mark.parametrize("arguments", [["project", "run"], ["project", "status"], ["rebuild", "search"]])
-def test_makes_no_database(clew: CalledClew, tmp_path: Path, arguments: list[str]) -> None:
+def test_creates_no_database(clew: CalledClew, tmp_path: Path, arguments: list[str]) -> None:
     assert clew.run(*arguments).returncode == 1
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("filled")
 @pytest.mark.parametrize("number", ENDING, ids=lambda number: number.name)
-def test_runs_until_it_is_told_to_end(tmp_path: Path, number: signal.Signals) -> None:
+def test_runs_until_a_signal(tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-m", "clew", "project", "run", "--json"]
     with (
         subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running,
@@ -195,9 +195,7 @@ def test_runs_until_it_is_told_to_end(tmp_path: Path, number: signal.Signals) ->
     wait_until(lambda: not (tmp_path / "clew.db.projections-wal").exists())
 
 
-def test_several_processes_fill_once_and_go_on_without_what_they_cannot_take_in(
-    loading: CalledClew, tmp_path: Path
-) -> None:
+def test_several_processes_fill_once_and_skip_what_fails(loading: CalledClew, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "clew", "project", "run", "--once", "--workers", "2", "--json"]
     wanted = ["--name", "mine", "--name", "usage", "--load", "my_projections:Mine"]
     done = subprocess.run([*command, *wanted], cwd=tmp_path, capture_output=True, text=True, check=True)
@@ -208,7 +206,7 @@ def test_several_processes_fill_once_and_go_on_without_what_they_cannot_take_in(
     assert (states["usage"], states["search"]) == ("live", "waiting")
 
 
-def test_a_server_that_was_away_for_a_while_is_gone_on_with(postgres: str, postgres_server: PostgresServer) -> None:
+def test_continues_after_a_server_was_unavailable(postgres: str, postgres_server: PostgresServer) -> None:
     def begun(*options: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "clew", "--db", postgres, "project", "run", *options]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -227,14 +225,14 @@ def test_a_server_that_was_away_for_a_while_is_gone_on_with(postgres: str, postg
                 conversations.wait(projection=name, timeout=30)
             postgres_server.kill()
             try:
-                said = [each.stderr.readline() for each in (alone, sharing, leaving) if each.stderr is not None]
+                message = [each.stderr.readline() for each in (alone, sharing, leaving) if each.stderr is not None]
                 leaving.terminate()
                 _, errors = leaving.communicate(timeout=30)
-                assert leaving.returncode == 0, "it was told to end while the server was away"
+                assert leaving.returncode == 0, "it was ended while the server was away"
                 assert "cannot be reached" in errors.splitlines()[-1]
             finally:
                 postgres_server.start()
-            for line in said:
+            for line in message:
                 assert line.startswith(f"clew: postgresql://127.0.0.1:{postgres_server.port}/")
                 assert line.endswith(" Tried again in 1 s.\n")
             conversations.start_thread()
@@ -246,11 +244,11 @@ def test_a_server_that_was_away_for_a_while_is_gone_on_with(postgres: str, postg
                 assert output.startswith(f"{name}  version 2  live ")
 
 
-def test_a_server_that_was_never_there_is_an_error(clew: CalledClew) -> None:
+def test_a_server_that_is_unavailable_at_the_start_is_an_error(clew: CalledClew) -> None:
     assert "cannot be reached" in clew.refused(1, "--db", "postgresql://127.0.0.1:1/none", "project", "run")
 
 
-def test_ends_as_always_when_it_is_told_to_while_a_server_does_not_answer_the_first_time(scale: float) -> None:
+def test_a_signal_ends_it_while_a_server_does_not_answer(scale: float) -> None:
     signals = ENDING[: max(1, int(len(ENDING) * scale))]
     with ExitStack() as stack:
         begun: list[tuple[subprocess.Popen[str], socket.socket]] = []
@@ -304,9 +302,9 @@ def test_workers_are_started_again_and_end_with_the_process_that_started_them(sh
             conversations.wait(timeout=30)
             killed = processes_of(running.pid)[0]
             os.kill(killed, signal.SIGKILL)
-            said = running.stderr.readline()
-            assert said.startswith("clew: Worker ")
-            assert said.endswith(f" (process {killed}) was ended by SIGKILL, and is restarted.\n")
+            message = running.stderr.readline()
+            assert message.startswith("clew: Worker ")
+            assert message.endswith(f" (process {killed}) was ended by SIGKILL, and is restarted.\n")
             wait_until(lambda: len(processes_of(running.pid)) == 2)
             thread.append(Message.user("after"))
             conversations.wait(timeout=30)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
-from clew.cli.rendering import messages as rendering
+from clew.cli.rendering import conversation as rendering
 from clew.cli.rendering.threads import thread_table
 from clew.domain.history import History, HistoryMessage
 from clew.domain.messages import (
@@ -48,14 +48,14 @@ def written(out: Console) -> str:
     return out.file.getvalue()
 
 
-def shown(*messages: HistoryMessage, out: Console | None = None) -> str:
+def render(*messages: HistoryMessage, out: Console | None = None) -> str:
     out = out or console()
-    for line in rendering.conversation(History("t", len(messages), messages), None, len(messages), out):
+    for line in rendering.conversation_lines(History("t", len(messages), messages), None, len(messages), out):
         out.print(line, soft_wrap=True)
     return written(out)
 
 
-def said(*contents: Content, author: str | None = None) -> HistoryMessage:
+def history_message(*contents: Content, author: str | None = None) -> HistoryMessage:
     message = Message(role="assistant", author=author, contents=contents)
     return HistoryMessage(2, "assistant", message, "e", 0)
 
@@ -77,24 +77,24 @@ def said(*contents: Content, author: str | None = None) -> HistoryMessage:
     ],
 )
 def test_every_content_is_shown(content: Content, line: str) -> None:
-    assert line in shown(said(content))
+    assert line in render(history_message(content))
 
 
 def test_a_message_says_its_number_role_author_version_and_time() -> None:
-    assert "  1 assistant Maeve  version 2 · 1970-01-01 00:00:00Z\n    Hi\n" in shown(
-        said(Text(text="Hi"), author="Maeve")
+    assert "  1 assistant Maeve  version 2 · 1970-01-01 00:00:00Z\n    Hi\n" in render(
+        history_message(Text(text="Hi"), author="Maeve")
     )
 
 
-def test_what_holds_nothing_says_so() -> None:
-    assert "[no content]" in shown(said())
-    assert "[redacted]" in shown(HistoryMessage(2, "user", None, "e", 0))
+def test_empty_messages_and_threads_say_so() -> None:
+    assert "[no content]" in render(history_message())
+    assert "[redacted]" in render(HistoryMessage(2, "user", None, "e", 0))
 
 
 def test_messages_are_wrapped_on_a_terminal_and_whole_elsewhere() -> None:
-    message = said(Text(text="word " * 100))
-    assert max(len(line) for line in shown(message, out=console(40, terminal=True)).splitlines()) <= 60
-    assert ("word " * 100).strip() in shown(message, out=console(40))
+    message = history_message(Text(text="word " * 100))
+    assert max(len(line) for line in render(message, out=console(40, terminal=True)).splitlines()) <= 60
+    assert ("word " * 100).strip() in render(message, out=console(40))
 
 
 def summary(id_: str, parent: str | None = None, title: str | None = "T", status: Status = "active") -> ThreadSummary:
@@ -108,7 +108,7 @@ def table(*threads: ThreadSummary, width: int = 80) -> list[str]:
     return written(out).splitlines()
 
 
-def test_forks_stand_under_their_parents() -> None:
+def test_forks_are_under_their_parents() -> None:
     lines = table(
         summary("one"), summary("two"), summary("fork", "one"), summary("deeper", "fork"), summary("lost", "x")
     )
@@ -120,7 +120,7 @@ def test_a_chain_of_forks_of_any_depth_is_listed() -> None:
     assert len(table(*chain)) == 2 + 3_000
 
 
-def test_a_thread_without_a_title_shows_how_it_begins() -> None:
+def test_a_thread_without_a_title_shows_its_first_words() -> None:
     assert "how it begins" in table(summary("one", title=None))[2]
     assert "how it begins" not in table(summary("one"))[2]
 

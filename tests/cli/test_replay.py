@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from clew import Conversations, Message
-from clew.cli.commands import replay
+from clew.cli import stepper
 from clew.sync.threads import LocalThread
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def test_replay_ends_at_the_version_that_at_means(clew: Clew, branch: LocalThrea
     assert "version 5 of 10" not in clew.text("replay", branch.id, "--at", "4")
 
 
-def test_replay_refuses_what_is_not_there(clew: Clew, branch: LocalThread, conversations: Conversations) -> None:
+def test_replay_refuses_an_unknown_version(clew: Clew, branch: LocalThread, conversations: Conversations) -> None:
     assert "no thread 'zz'" in clew.refused(1, "replay", "zz")
     assert "no version 11" in clew.refused(1, "replay", "branch", "--at", "11")
     assert "no checkpoint 'later'" in clew.refused(1, "replay", "branch", "--at", "later")
@@ -89,7 +89,7 @@ def test_replay_refuses_what_is_not_there(clew: Clew, branch: LocalThread, conve
     assert "More than one thread" in clew.refused(1, "replay", "mai")
 
 
-def test_a_message_cannot_steer_the_terminal_that_it_is_replayed_on(clew: Clew, conversations: Conversations) -> None:
+def test_a_replayed_message_cannot_control_the_terminal(clew: Clew, conversations: Conversations) -> None:
     evil = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\u202e"
     thread = conversations.start_thread(evil, messages=[Message.user(evil, author=evil)], labels={evil: evil})
     thread.append(Message.tool(evil, evil, name=evil))
@@ -122,29 +122,29 @@ class HeldScreen:
 def versions(thread: LocalThread, *lots: Any) -> list[int]:
     """Which versions the stepper shows, one for every lot of keys, and the one that it opens at."""
     screen = HeldScreen(*lots, "q")
-    replay.step_through(thread, thread.step(), screen)  # type: ignore[arg-type]  # all that it asks of a screen
+    stepper.run(thread, thread.step(), screen)  # type: ignore[arg-type]  # all that it asks of a screen
     return [int(frame.partition("version ")[2].split()[0]) for frame in screen.frames]
 
 
-def test_the_stepper_goes_where_the_keys_lead(branch: LocalThread) -> None:
+def test_the_stepper_follows_the_keys(branch: LocalThread) -> None:
     assert versions(branch, "h", "hh", "l", "g", "c", "G") == [10, 9, 7, 8, 1, 2, 10]
     assert versions(branch, ["4", "enter"], ["page up"], ["page down", "escape"]) == [10, 4, 1, 10]
     assert versions(branch, "hq", "l") == [10]
 
 
 def test_the_stepper_finds_the_messages_near_and_far(branch: LocalThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    for near in (100, 3, 1):
-        monkeypatch.setattr(replay, "NEAR", near)
+    for page in (100, 3, 1):
+        monkeypatch.setattr(stepper, "SEARCH_PAGE", page)
         assert versions(branch, *"[[[[[[]]]]]]") == [10, 7, 6, 4, 2, 2, 2, 4, 6, 7, 10, 10, 10]
 
 
-def test_the_stepper_shows_what_came_meanwhile_at_the_end(branch: LocalThread) -> None:
+def test_the_stepper_shows_new_events(branch: LocalThread) -> None:
     def write() -> None:
         branch.append(Message.user("More."))
         branch.checkpoint("late")
 
     screen = HeldScreen("h", write, "G", "[", lambda: branch.redact(11), ["resize"], "q")
-    replay.step_through(branch, branch.step(), screen)  # type: ignore[arg-type]  # all that it asks of a screen
+    stepper.run(branch, branch.step(), screen)  # type: ignore[arg-type]  # all that it asks of a screen
     assert "version 9 of 10" in screen.frames[1]
     assert "version 12 of 12" in screen.frames[2]
     assert "checkpoint late" in screen.frames[3]
@@ -153,9 +153,9 @@ def test_the_stepper_shows_what_came_meanwhile_at_the_end(branch: LocalThread) -
     assert "[redacted]" in screen.frames[4]
 
 
-def test_the_stepper_shows_the_messages_as_they_were_and_what_a_rewind_took(branch: LocalThread) -> None:
+def test_the_stepper_shows_old_messages_and_those_that_a_rewind_removed(branch: LocalThread) -> None:
     screen = HeldScreen(["5", "enter"], "h", "q")
-    replay.step_through(branch, branch.step(at=6), screen)  # type: ignore[arg-type]  # all that it asks of a screen
+    stepper.run(branch, branch.step(at=6), screen)  # type: ignore[arg-type]  # all that it asks of a screen
     opened, rewind, before = screen.frames
     assert "    Here." in opened
     assert "    Thanks." not in opened

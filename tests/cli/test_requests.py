@@ -16,7 +16,7 @@ from tests.infrastructure.openai.replies import CHAT, RESPONSES, Service
 from tests.servers.raw_server import RawServer, stream, whole
 
 from clew import Agent, Conversations, Engine, Message
-from clew.cli.commands.requests import LONGEST_WORD, curl
+from clew.cli.commands.requests import LONGEST_ARGUMENT, curl
 from clew.domain.runs.requests import Request
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ streaming = pytest.mark.parametrize("streams", [False, True], ids=["whole", "str
 
 @both
 @streaming
-def test_the_curl_command_sends_the_very_bytes(
+def test_the_curl_command_sends_the_same_bytes(
     clew: Clew,
     server: RawServer,
     environment: Mapping[str, str],
@@ -108,8 +108,8 @@ def test_the_curl_command_sends_the_very_bytes(
     assert json.loads(written) == {"again": "sent"}
 
 
-@pytest.mark.parametrize("text", ["Grüße, it's plain 🧶", "x" * LONGEST_WORD, f"\x9b{'ü' * LONGEST_WORD}"])
-def test_a_body_of_any_size_gets_through_the_shell(
+@pytest.mark.parametrize("text", ["Grüße, it's plain 🧶", "x" * LONGEST_ARGUMENT, f"\x9b{'ü' * LONGEST_ARGUMENT}"])
+def test_the_shell_accepts_a_body_of_any_size(
     clew: Clew, server: RawServer, environment: Mapping[str, str], text: str
 ) -> None:
     id_ = ask(clew, server, text)
@@ -118,7 +118,7 @@ def test_a_body_of_any_size_gets_through_the_shell(
 
 
 @pytest.mark.parametrize(("service", "streams"), [(CHAT, True), (RESPONSES, False)], ids=["stream", "whole"])
-def test_the_python_script_sends_the_very_bytes(
+def test_the_python_script_sends_the_same_bytes(
     clew: Clew,
     server: RawServer,
     environment: Mapping[str, str],
@@ -137,13 +137,13 @@ def test_the_python_script_sends_the_very_bytes(
 def test_shows_the_newest_request_or_that_of_a_version(clew: Clew, server: RawServer) -> None:
     id_ = ask(clew, server, "Hello\x9b")
     (called,) = (each["version"] for each in clew.lines("log", id_, "--json") if each["type"] == "model-called")
-    shown = clew.text("request", id_[:6])
-    first, second, body = shown.split("\n", 2)
+    output = clew.text("request", id_[:6])
+    first, second, body = output.split("\n", 2)
     assert first == f"{id_} · version {called} · m-1 · POST /chat/completions"
     assert second.startswith("Verified: this is what was sent, byte for byte. SHA-256 ")
     assert json.loads(body) == server.requests[0].json()
-    assert "\x9b" not in shown
-    assert clew.text("request", id_, str(called)) == shown
+    assert "\x9b" not in output
+    assert clew.text("request", id_, str(called)) == output
     assert clew.object("request", id_, "--json") == {
         "thread_id": id_,
         "version": called,
@@ -157,7 +157,7 @@ def test_shows_the_newest_request_or_that_of_a_version(clew: Clew, server: RawSe
     }
 
 
-def test_a_request_whose_messages_were_redacted_is_not_what_was_sent(clew: Clew, server: RawServer) -> None:
+def test_a_request_with_redacted_messages_is_not_verified(clew: Clew, server: RawServer) -> None:
     id_ = ask(clew, server, "My number is 4711.")
     clew.text("redact", id_, "message:1", "--yes")
     done = clew.run("request", id_)
@@ -185,20 +185,20 @@ def test_a_request_whose_messages_were_redacted_is_not_what_was_sent(clew: Clew,
         ("x\x1b[2J", 2, "\\x1b[2J"),
     ],
 )
-def test_refuses_what_is_no_version_of_a_model_call(
+def test_refuses_a_version_without_a_model_call(
     clew: Clew, server: RawServer, version: str, code: int, said_: str
 ) -> None:
     id_ = ask(clew, server, "Hello")
     assert said_ in clew.refused(code, "request", id_, version)
 
 
-def test_says_that_nothing_was_asked(clew: Clew) -> None:
+def test_reports_a_thread_without_model_calls(clew: Clew) -> None:
     with Conversations.open(f"sqlite:///{clew.folder}/clew.db") as conversations:
         conversations.start_thread(thread_id="t", messages=[Message.user("Hello")] * 250)
     assert "has no model call" in clew.refused(1, "request", "t")
 
 
-def test_finds_the_newest_call_far_back(clew: Clew, server: RawServer) -> None:
+def test_finds_the_newest_call_among_many_events(clew: Clew, server: RawServer) -> None:
     id_ = ask(clew, server, "Hello")
     with Conversations.open(f"sqlite:///{clew.folder}/clew.db?synchronous=OFF") as conversations:
         conversations.thread(id_).append([Message.user("More")] * 250)
@@ -217,7 +217,7 @@ def test_completes_the_versions_of_model_calls(clew: Clew, server: RawServer) ->
         assert clew.run(env={**environment, "COMP_CWORD": "3"}).stdout.lstrip("\n") == found
 
 
-def test_a_body_that_is_not_streamed_is_not_asked_for_so() -> None:
+def test_a_request_without_stream_is_sent_without_stream() -> None:
     body: dict[str, Any] = {"model": "m", "messages": []}
     asked = Request(1, "openai-chat", "openai-chat", "m", body, b'{"model":"m","messages":[]}', "", verified=True)
     assert "--no-buffer" not in curl(asked)

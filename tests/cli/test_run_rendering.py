@@ -13,8 +13,8 @@ from tests.service import made_runs
 from tests.service.made_runs import record
 
 from clew import Conversations, Message
-from clew.cli.rendering.events import nowhere, what_happened
-from clew.cli.rendering.runs import run_lines
+from clew.cli.rendering.conversation import run_lines
+from clew.cli.rendering.events import find_nothing, what_happened
 from clew.domain.runs.events import (
     AgentIdentity,
     ApprovalGiven,
@@ -57,7 +57,7 @@ def lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.splitlines()]
 
 
-def test_the_log_has_a_line_for_each_event_of_a_run_drawn_together(clew: Clew, conversations: Conversations) -> None:
+def test_the_log_connects_the_events_of_a_run(clew: Clew, conversations: Conversations) -> None:
     record(conversations, "parcel", "r1", *made_runs.with_a_tool())
     conversations.thread("parcel").append(Message.user("Thanks!"), actor="user:42")
     usual = lines(clew.text("log", "parcel"))[2:]
@@ -88,24 +88,22 @@ def test_the_log_has_a_line_for_each_event_of_a_run_drawn_together(clew: Clew, c
     assert lines(clew.text("log", "parcel", "--after", "8"))[2].endswith("│ tool-finished     user:42  look_up · 12 ms")
 
 
-def test_the_log_marks_what_a_rewind_took_back_and_never_cuts_the_actor(
-    clew: Clew, conversations: Conversations
-) -> None:
+def test_the_log_marks_rewound_events_and_never_cuts_the_actor(clew: Clew, conversations: Conversations) -> None:
     thread = conversations.thread("parcel")
     thread.append([Message.user("One " * 40), Message.assistant("Two")], actor="user:42")
     thread.append(Message.user("Three"))
     thread.rewind(to=2)
-    shown = lines(clew.text("log", "parcel"))
-    assert [line[:3] for line in shown[2:7]] == ["  1", "  2", "↩ 3", "↩ 4", "  5"]
-    assert "user:42  user: One One" in shown[3]
-    assert shown[-1] == "↩ taken back by a rewind"
+    output = lines(clew.text("log", "parcel"))
+    assert [line[:3] for line in output[2:7]] == ["  1", "  2", "↩ 3", "↩ 4", "  5"]
+    assert "user:42  user: One One" in output[3]
+    assert output[-1] == "↩ taken back by a rewind"
     assert [line[:3] for line in lines(clew.text("log", "parcel", "--after", "3"))[2:]] == ["↩ 4", "  5", "↩ t"]
     thread.rewind(to=4)  # which undoes the rewind
-    shown = lines(clew.text("log", "parcel"))
-    assert [line[:3] for line in shown[2:8]] == ["  1", "  2", "  3", "  4", "↩ 5", "  6"]
+    output = lines(clew.text("log", "parcel"))
+    assert [line[:3] for line in output[2:8]] == ["  1", "  2", "  3", "  4", "↩ 5", "  6"]
 
 
-def test_the_log_in_json_names_the_run_and_has_its_events_as_they_are(clew: Clew, conversations: Conversations) -> None:
+def test_the_log_in_json_has_the_run_and_its_events(clew: Clew, conversations: Conversations) -> None:
     record(conversations, "parcel", "r1", *made_runs.with_a_tool())
     found = clew.lines("log", "parcel", "--json")
     assert [each["run_id"] for each in found] == [None, *["r1"] * 14]
@@ -124,14 +122,14 @@ def test_the_log_in_json_names_the_run_and_has_its_events_as_they_are(clew: Clew
     assert found[8]["data"] == {"message": 5, "index": 0, "result": 8, "ms": 12}
 
 
-def test_the_log_says_of_a_tool_whose_call_is_redacted_that_it_is(clew: Clew, conversations: Conversations) -> None:
+def test_the_log_shows_redacted_for_the_tool_of_a_redacted_call(clew: Clew, conversations: Conversations) -> None:
     record(conversations, "parcel", "r1", *made_runs.with_a_tool())
     record(conversations, "parcel", "r2", *made_runs.waiting())
     assert lines(clew.text("log", "parcel", "--after", "20"))[2].endswith("│ approval-requested  user:42  refund")
     conversations.thread("parcel").redact(5)
     conversations.thread("parcel").redact(19)
-    told = lines(clew.text("log", "parcel"))
-    assert [re.sub(" {2,}", " ", line[23:]) for line in told if "tool-" in line or "approval" in line] == [
+    output = lines(clew.text("log", "parcel"))
+    assert [re.sub(" {2,}", " ", line[23:]) for line in output if "tool-" in line or "approval" in line] == [
         "│ tool-started [redacted]",
         "│ tool-finished [redacted] · 12 ms",
         "│ approval-requested [redacted]",
@@ -140,14 +138,14 @@ def test_the_log_says_of_a_tool_whose_call_is_redacted_that_it_is(clew: Clew, co
     assert "approve? [redacted] (version 21)" in clew.text("show", "parcel")
 
 
-def test_show_has_a_line_for_each_run_after_what_it_said(clew: Clew, conversations: Conversations) -> None:
+def test_show_has_a_line_for_each_run_after_its_messages(clew: Clew, conversations: Conversations) -> None:
     record(conversations, "parcel", "r1", *made_runs.with_a_tool())
     record(conversations, "parcel", "r2", *made_runs.cut_short())
     record(conversations, "parcel", "r3", *made_runs.failing())
     conversations.thread("parcel").append(Message.user("And now?"))
     record(conversations, "parcel", "r4", *made_runs.waiting())
-    shown = lines(clew.text("show", "parcel"))
-    assert [line for line in shown if line and not line[2:3].isdigit()] == [
+    output = lines(clew.text("show", "parcel"))
+    assert [line for line in output if line and not line[2:3].isdigit()] == [
         "Parcel",
         "parcel · version 37 · 11 messages",
         "    Where is W-1?",
@@ -173,7 +171,7 @@ def test_show_has_a_line_for_each_run_after_what_it_said(clew: Clew, conversatio
     assert "└" not in clew.text("show", "parcel", "--at", "1")
 
 
-def test_a_run_reads_as_completed_after_a_fork_or_a_rewind_at_its_final_answer(
+def test_a_run_is_completed_after_a_fork_or_rewind_at_its_final_answer(
     clew: Clew, conversations: Conversations
 ) -> None:
     record(conversations, "parcel", "r1", *made_runs.with_a_tool())
@@ -231,7 +229,7 @@ def test_show_in_json_has_the_runs(clew: Clew, conversations: Conversations) -> 
     assert [run["run_id"] for run in clew.object("show", "parcel", "--json")["runs"]] == ["r1"]
 
 
-def test_replay_says_in_words_what_a_run_did(clew: Clew, conversations: Conversations) -> None:
+def test_replay_describes_the_events_of_a_run(clew: Clew, conversations: Conversations) -> None:
     record(conversations, "parcel", "r1", *made_runs.with_a_tool())
     fork = conversations.thread("parcel").fork(thread_id="fork")
     blocks = [block.splitlines()[1].strip() for block in clew.text("replay", fork.id).rstrip("\n").split("\n\n")]
@@ -247,7 +245,7 @@ def test_replay_says_in_words_what_a_run_did(clew: Clew, conversations: Conversa
     ]
 
 
-def test_what_runs_name_cannot_steer_the_terminal(clew: Clew, conversations: Conversations) -> None:
+def test_the_names_in_runs_cannot_control_the_terminal(clew: Clew, conversations: Conversations) -> None:
     began = RunStarted(agent=AgentIdentity(id=EVIL, name=EVIL + "!", type=EVIL), fingerprint=Fingerprint(client=EVIL))
     broken = Failure(kind=EVIL, message=EVIL, code=EVIL)
     record(conversations, "parcel", EVIL, began, made_runs.called(-1).model_copy(update={"model": EVIL}))
@@ -266,7 +264,7 @@ def test_what_runs_name_cannot_steer_the_terminal(clew: Clew, conversations: Con
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "text"),
     [
         (RunResumed(attempt=2, agent=AgentIdentity(id="a"), fingerprint=Fingerprint(client="c")), "a · attempt 2"),
         (made_runs.called(2, attempt=3).model_copy(update={"streamed": False}), "gpt-x · attempt 3"),
@@ -283,8 +281,8 @@ def test_what_runs_name_cannot_steer_the_terminal(clew: Clew, conversations: Con
         (ServiceThreadBound(id="resp_1", kind="response"), "response resp_1"),
     ],
 )
-def test_every_event_says_what_it_can_by_itself(data: RunEvent, said: str) -> None:
-    assert what_happened(event(data, run_id="r"), nowhere) == said
+def test_every_event_has_a_text_without_lookups(data: RunEvent, text: str) -> None:
+    assert what_happened(event(data, run_id="r"), find_nothing) == text
 
 
 def test_an_approval_names_the_tool_that_it_is_for(clew: Clew, conversations: Conversations) -> None:
@@ -294,6 +292,6 @@ def test_an_approval_names_the_tool_that_it_is_for(clew: Clew, conversations: Co
     assert "└ Joker open" in clew.text("show", "parcel")
 
 
-def test_a_run_that_was_taken_up_again_says_so() -> None:
+def test_a_resumed_run_shows_its_attempts() -> None:
     run = RunSummary("r", AgentIdentity(id="joker"), 1, 2, 0, attempts=2)
     assert [line.plain for line in run_lines(run, {})] == ["└ joker open · attempt 2"]

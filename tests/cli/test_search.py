@@ -17,7 +17,7 @@ EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\u202ereversed\u2028x"
 
 
 @pytest.fixture
-def said(clew: Clew) -> Clew:
+def searchable(clew: Clew) -> Clew:
     with Conversations.open(f"sqlite:///{clew.folder / 'clew.db'}", now=lambda: 1_768_467_600_000_000) as conversations:
         root = conversations.start_thread("Refund", thread_id="root", messages=[Message.user("My teapot\n\nbroke")])
         for each in ("one", "two", "three", "four"):
@@ -26,8 +26,8 @@ def said(clew: Clew) -> Clew:
     return clew
 
 
-def test_messages_are_shown_by_thread_with_forks_and_how_to_look_closer(said: Clew) -> None:
-    assert said.text("search", "teapot*").splitlines() == [
+def test_hits_are_grouped_by_thread_with_forks_and_a_command(searchable: Clew) -> None:
+    assert searchable.text("search", "teapot*").splitlines() == [
         "it's",
         "  1 user Maeve  version 2 · 2026-01-15 09:00:00Z",
         "    Two teapots",
@@ -39,18 +39,18 @@ def test_messages_are_shown_by_thread_with_forks_and_how_to_look_closer(said: Cl
         "    also in one, two, three and 1 more",
         "    clew show root --at 2",
     ]
-    assert said.text("search", '"teapot broke" my -cup', "--thread", "thr").splitlines()[0] == "root  Refund"
-    assert said.text("search", "teapot*", "--limit", "1").splitlines()[-1].startswith("These are the newest 1.")
-    assert said.text("search", "cup") == "No matching messages.\n"
+    assert searchable.text("search", '"teapot broke" my -cup', "--thread", "thr").splitlines()[0] == "root  Refund"
+    assert searchable.text("search", "teapot*", "--limit", "1").splitlines()[-1].startswith("These are the newest 1.")
+    assert searchable.text("search", "cup") == "No matching messages.\n"
 
 
-def test_what_was_found_is_highlighted_on_a_terminal(said: Clew, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matches_are_highlighted_on_a_terminal(searchable: Clew, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
-    assert re.search(r"\x1b\[1;30;43mteapot\x1b\[0m", said.text("search", "teapot"))
+    assert re.search(r"\x1b\[1;30;43mteapot\x1b\[0m", searchable.text("search", "teapot"))
 
 
-def test_hits_in_json_have_their_shape(said: Clew) -> None:
-    assert said.object("search", "broke", "--json") == {
+def test_hits_in_json_have_the_documented_shape(searchable: Clew) -> None:
+    assert searchable.object("search", "broke", "--json") == {
         "thread_id": "root",
         "version": 2,
         "message": 1,
@@ -63,18 +63,18 @@ def test_hits_in_json_have_their_shape(said: Clew) -> None:
         "forks": ["one", "two", "three", "four"],
         "fork_count": 4,
     }
-    assert said.lines("search", "cup", "--json") == []
+    assert searchable.lines("search", "cup", "--json") == []
 
 
-def test_a_search_for_nothing_or_nowhere_is_refused(said: Clew) -> None:
-    assert "has no word" in said.refused(2, "search", "***")
-    assert "only exceptions" in said.refused(2, "search", "--", "-teapot")
-    assert "InvalidSearchError" in said.run("search", '""', "--json").stderr
-    assert "no thread 'x'" in said.refused(1, "search", "teapot", "--thread", "x")
-    assert "--limit" in said.refused(2, "search", "teapot", "--limit", "0")
+def test_refuses_an_empty_search_and_an_unknown_thread(searchable: Clew) -> None:
+    assert "has no word" in searchable.refused(2, "search", "***")
+    assert "only exceptions" in searchable.refused(2, "search", "--", "-teapot")
+    assert "InvalidSearchError" in searchable.run("search", '""', "--json").stderr
+    assert "no thread 'x'" in searchable.refused(1, "search", "teapot", "--thread", "x")
+    assert "--limit" in searchable.refused(2, "search", "teapot", "--limit", "0")
 
 
-def test_a_message_that_is_found_cannot_steer_the_terminal(clew: Clew) -> None:
+def test_hits_cannot_control_the_terminal(clew: Clew) -> None:
     with Conversations.open(f"sqlite:///{clew.folder / 'clew.db'}") as conversations:
         root = conversations.start_thread(EVIL, thread_id=EVIL, messages=[Message.user(f"apple {EVIL}", author=EVIL)])
         root.fork(thread_id=EVIL + "fork")

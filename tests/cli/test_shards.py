@@ -39,8 +39,8 @@ def url(clew: Clew, stores: list[str]) -> str:
     clew.text("--db", url, "migrate", "--yes")
     for name, store in zip(("east", "west"), stores[1:], strict=True):
         assert clew.text("--db", url, "shards", "add", name, store.split("@")[1]).startswith(f"Added {name}.")
-    for tenant, said in (("ann", TEAPOT), ("bob", GLAZE)):
-        clew.text("--db", url, "--tenant", tenant, "import", clew.file(f"{tenant}.jsonl", said))
+    for tenant, conversation in (("ann", TEAPOT), ("bob", GLAZE)):
+        clew.text("--db", url, "--tenant", tenant, "import", clew.file(f"{tenant}.jsonl", conversation))
     return url
 
 
@@ -60,10 +60,10 @@ def test_servers_are_added_listed_and_closed(clew: Clew, url: str, stores: list[
     assert lines(clew, "--db", url, "shards", "move", "east", there)[0]["address"] == there
     assert clew.text("--db", url, "shards", "move", "east", stores[1].split("@")[1]).startswith("east is now at ")
     ask(stores[0], "INSERT INTO clew_shard VALUES ('gone', '127.0.0.1:1/none', true)")
-    told = clew.text("--db", url, "shards", "list")
-    assert "east  " in told
-    assert "1 tenant, takes no new tenants" in told
-    assert "cannot be reached: postgresql://127.0.0.1:1/none" in told
+    output = clew.text("--db", url, "shards", "list")
+    assert "east  " in output
+    assert "1 tenant, takes no new tenants" in output
+    assert "cannot be reached: postgresql://127.0.0.1:1/none" in output
     assert "does not exist" in clew.refused(1, "--db", url, "shards", "close", "none")
     assert "does not name a directory" in clew.refused(2, "--db", stores[1], "shards", "list")
     assert "does not name a directory" in clew.refused(2, "shards", "list")
@@ -76,14 +76,14 @@ def test_completes_the_names_of_shards(clew: Clew, url: str) -> None:
     assert candidates(clew, "clew", "--db", "sqlite:///none.db", "shards", "close", "") == []
 
 
-def test_says_that_a_directory_has_no_servers_yet(clew: Clew, postgres: str) -> None:
+def test_reports_a_directory_without_servers(clew: Clew, postgres: str) -> None:
     url = postgres.replace("postgresql://", "postgresql+shards://")
     for command in (["migrate"], ["shards", "list"], ["verify"]):
         assert clew.text("--db", url, *command).startswith("There are no servers in the directory.")
         assert lines(clew, "--db", url, *command) == []
 
 
-def test_an_ordinary_command_goes_to_the_shard_of_its_tenant(clew: Clew, url: str, stores: list[str]) -> None:
+def test_other_commands_use_the_shard_of_the_tenant(clew: Clew, url: str, stores: list[str]) -> None:
     for tenant, store in (("ann", stores[1]), ("bob", stores[2])):
         here = lines(clew, "--db", url, "--tenant", tenant, "threads")
         assert len(here) == 1
@@ -93,7 +93,7 @@ def test_an_ordinary_command_goes_to_the_shard_of_its_tenant(clew: Clew, url: st
     assert "has no shard yet" in clew.refused(1, "--db", url, "threads")
 
 
-def test_what_looks_after_a_store_does_so_for_each_shard(clew: Clew, url: str) -> None:
+def test_maintenance_commands_run_for_each_shard(clew: Clew, url: str) -> None:
     verified = lines(clew, "--db", url, "verify")
     assert [(each["shard"], each["threads"], each["first_bad"]) for each in verified] == [
         ("east", 1, None),
@@ -113,19 +113,17 @@ def test_what_looks_after_a_store_does_so_for_each_shard(clew: Clew, url: str) -
     assert "There is no projection 'none'" in clew.refused(1, "--db", url, "project", "run", "--name", "none")
 
 
-def test_a_shard_that_is_down_does_not_keep_a_command_from_the_others(clew: Clew, url: str, stores: list[str]) -> None:
+def test_a_shard_that_is_down_does_not_stop_the_others(clew: Clew, url: str, stores: list[str]) -> None:
     ask(stores[0], "INSERT INTO clew_shard VALUES ('a-gone', '127.0.0.1:1/none', false)")
     done = clew.run("--db", url, "verify", "--json")
     assert done.returncode == 1
     assert [json.loads(line)["shard"] for line in done.stdout.splitlines()] == ["east", "west"]
     (failed,) = done.stderr.splitlines()
-    said = json.loads(failed)
-    assert (said["shard"], said["error"]["type"]) == ("a-gone", "StoreUnavailableError")
+    error = json.loads(failed)
+    assert (error["shard"], error["error"]["type"]) == ("a-gone", "StoreUnavailableError")
 
 
-def test_workers_fill_all_shards_also_one_that_comes_until_they_are_ended(
-    clew: Clew, url: str, stores: list[str]
-) -> None:
+def test_workers_fill_all_shards_and_a_new_one(clew: Clew, url: str, stores: list[str]) -> None:
     command = [sys.executable, "-m", "clew", "--db", url, "project", "run", "--name", "directory", "--json"]
     worker = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -140,9 +138,9 @@ def test_workers_fill_all_shards_also_one_that_comes_until_they_are_ended(
             conversations.wait(projection="directory", timeout=PATIENCE)
     finally:
         worker.send_signal(signal.SIGTERM)
-        said, errors = worker.communicate(timeout=PATIENCE)
+        output, errors = worker.communicate(timeout=PATIENCE)
         for store in (stores[0], *stores[1:]):  # the directory's own database has become the third of them
             with Conversations.open(store, embedded=False) as conversations:
                 assert {each.worker for each in conversations.projections()} == {None}
     assert (worker.returncode, errors) == (0, "")
-    assert [json.loads(line)["shard"] for line in said.splitlines()] == ["east", "third", "west"]
+    assert [json.loads(line)["shard"] for line in output.splitlines()] == ["east", "third", "west"]

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.cli.stepper.state import HELP, MOVES, Stepper, after_search, decode, left_over, press, with_newest
+from clew.cli.stepper import HELP, MOVES, Stepper, after_search, press, with_newest
+from clew.cli.terminal import decode_incomplete, decode_keys
 
 SENT = {
     b"\x1b[C": "right",
@@ -52,36 +53,36 @@ KEYS = [
 
 
 @pytest.mark.parametrize(("sent", "key"), SENT.items())
-def test_knows_the_keys_that_terminals_send(sent: bytes, key: str) -> None:
-    assert decode(sent) == ([key], b"")
+def test_decodes_the_keys_of_terminals(sent: bytes, key: str) -> None:
+    assert decode_keys(sent) == ([key], b"")
 
 
 @given(st.lists(st.sampled_from([*SENT])), st.integers(0, 40))
-def test_keys_come_out_the_same_wherever_what_was_sent_is_torn(sent: list[bytes], cut: int) -> None:
+def test_keys_are_the_same_wherever_the_bytes_are_split(sent: list[bytes], cut: int) -> None:
     whole = b"".join(sent)
-    first, rest = decode(whole[:cut])
-    second, end = decode(rest + whole[cut:])
+    first, rest = decode_keys(whole[:cut])
+    second, end = decode_keys(rest + whole[cut:])
     assert first + second == [SENT[each] for each in sent]
     assert end == b""
 
 
 @given(st.binary())
-def test_whatever_is_sent_is_taken_in(sent: bytes) -> None:
-    keys, rest = decode(sent)
+def test_any_bytes_are_decoded(sent: bytes) -> None:
+    keys, rest = decode_keys(sent)
     assert all(keys)
     assert len(rest) < 4 or rest.startswith(b"\x1b")
-    assert left_over(rest) in ([], ["escape"])
+    assert decode_incomplete(rest) in ([], ["escape"])
 
 
-def test_escape_alone_is_a_key_when_nothing_comes_after_it() -> None:
-    assert decode(b"\x1b") == ([], b"\x1b")
-    assert left_over(b"\x1b") == ["escape"]
-    assert left_over(b"") == left_over("漢".encode()[:2]) == []
-    assert decode(b"\x1bq") == (["escape", "q"], b"")
+def test_escape_without_more_bytes_is_a_key() -> None:
+    assert decode_keys(b"\x1b") == ([], b"\x1b")
+    assert decode_incomplete(b"\x1b") == ["escape"]
+    assert decode_incomplete(b"") == decode_incomplete("漢".encode()[:2]) == []
+    assert decode_keys(b"\x1bq") == (["escape", "q"], b"")
 
 
-def test_keys_without_a_meaning_are_none() -> None:
-    assert decode(b"\x1b[99~\x1b[Z\xff\xfeq") == (["q"], b"")
+def test_unknown_sequences_are_no_keys() -> None:
+    assert decode_keys(b"\x1b[99~\x1b[Z\xff\xfeq") == (["q"], b"")
 
 
 def pressed(stepper: Stepper, *keys: str) -> Stepper:
@@ -96,7 +97,7 @@ def test_versions_stay_within_the_thread(where: tuple[int, int], keys: list[str]
     for key in keys:
         stepper = press(stepper, key)
         assert 1 <= stepper.version <= stepper.newest == where[1]
-        assert stepper.seeking in {-1, 0, 1}
+        assert stepper.direction in {-1, 0, 1}
         assert not stepper.ended
     assert press(pressed(stepper, "escape", "escape"), "q").ended
 
@@ -131,7 +132,7 @@ def test_keys_lead_to_versions(keys: list[str], version: int) -> None:
     assert pressed(Stepper(40, 95, (10, 60, 80)), *keys).version == version
 
 
-def test_says_why_a_key_led_nowhere() -> None:
+def test_notes_why_a_key_has_no_effect() -> None:
     stepper = Stepper(1, 2)
     assert pressed(stepper, "left").note == "This is the first version."
     assert pressed(stepper, "right").note == ""
@@ -141,22 +142,22 @@ def test_says_why_a_key_led_nowhere() -> None:
     assert pressed(stepper, "left", "x").note == ""
 
 
-def test_a_message_is_sought_and_found_or_not() -> None:
+def test_a_search_for_a_message_ends_there_or_with_a_note() -> None:
     stepper = Stepper(4, 9)
-    assert (press(stepper, "]").seeking, press(stepper, "[").seeking) == (1, -1)
+    assert (press(stepper, "]").direction, press(stepper, "[").direction) == (1, -1)
     assert after_search(press(stepper, "]"), 7) == stepper._replace(version=7)
     assert after_search(press(stepper, "]"), None).note == "There is no message after this version."
     assert after_search(press(stepper, "["), None).note == "There is no message before this version."
 
 
-def test_a_thread_that_grows_has_a_new_end() -> None:
+def test_end_goes_to_the_newest_event() -> None:
     stepper = with_newest(Stepper(4, 4), 9, (8,))
     assert stepper.version == 4
     assert press(stepper, "end").version == 9
     assert press(stepper, "c").version == 8
 
 
-def test_any_key_leaves_the_help_and_the_end_of_the_input_ends() -> None:
+def test_any_key_closes_the_help_and_the_end_of_input_quits() -> None:
     helping = press(Stepper(1, 2), "?")
     assert helping.helping
     assert press(helping, "resize").helping
@@ -164,11 +165,11 @@ def test_any_key_leaves_the_help_and_the_end_of_the_input_ends() -> None:
     assert press(helping, "closed").ended
 
 
-def test_no_number_is_too_long_to_be_typed() -> None:
+def test_typed_digits_are_limited() -> None:
     assert pressed(Stepper(1, 2), *"9" * 5_000, "enter").version == 1
 
 
 def test_the_help_names_every_key() -> None:
-    told = " ".join(keys for keys, _ in HELP)
+    keys_of_help = " ".join(keys for keys, _ in HELP)
     for key in ("l", "n", "space", "h", "p", "PgUp", "PgDn", "Home", "g", "End", "G", "]", "[", "c", ":", "?", "q"):
-        assert key in told.split() or key in told
+        assert key in keys_of_help.split() or key in keys_of_help

@@ -23,7 +23,7 @@ def fill(folder: Path) -> None:
         thread.append(Message.assistant("four"))
 
 
-def test_the_stepper_opens_steps_both_ways_grows_fits_a_new_size_and_gives_the_terminal_back(tmp_path: Path) -> None:
+def test_the_stepper_steps_grows_resizes_and_restores_the_terminal(tmp_path: Path) -> None:
     fill(tmp_path)
     with Session(tmp_path, "replay", "first") as session:
         lines = session.until("version 6 of 6", "four")
@@ -55,7 +55,7 @@ def test_the_stepper_opens_steps_both_ways_grows_fits_a_new_size_and_gives_the_t
 
 
 @pytest.mark.parametrize(
-    ("leave", "code", "said"),
+    ("leave", "code", "message"),
     [
         (Session.interrupt, 130, "clew: interrupted."),
         (Session.terminate, 143, ""),
@@ -63,8 +63,8 @@ def test_the_stepper_opens_steps_both_ways_grows_fits_a_new_size_and_gives_the_t
     ],
     ids=["Ctrl-C", "SIGTERM", "an error"],
 )
-def test_the_terminal_is_given_back_on_every_way_out(
-    tmp_path: Path, leave: Callable[[Session], None], code: int, said: str
+def test_every_exit_restores_the_terminal(
+    tmp_path: Path, leave: Callable[[Session], None], code: int, message: str
 ) -> None:
     fill(tmp_path)
     with Session(tmp_path, "replay", "first", "--at", "3") as session:
@@ -76,7 +76,7 @@ def test_the_terminal_is_given_back_on_every_way_out(
         assert session.end() == code
         assert session.given_back()
         after = session.output.rpartition("\x1b[?1049l")[2]
-        assert said in after
+        assert message in after
         assert "Traceback" not in after
 
 
@@ -96,7 +96,7 @@ def test_a_thread_of_ten_thousand_events_opens_and_steps_both_ways(tmp_path: Pat
 
 
 @pytest.mark.parametrize("arguments", [[], ["--json"]], ids=["dumb", "json"])
-def test_nothing_is_drawn_where_nothing_can_be_drawn_or_json_is_wanted(tmp_path: Path, arguments: list[str]) -> None:
+def test_json_and_dumb_terminals_have_no_stepper(tmp_path: Path, arguments: list[str]) -> None:
     fill(tmp_path)
     with Session(tmp_path, "replay", "first", *arguments, term="xterm" if arguments else "dumb") as session:
         assert session.end() == 0

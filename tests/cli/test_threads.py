@@ -60,19 +60,17 @@ def test_threads_are_listed_by_status_label_and_last_change(branched: Clew) -> N
     assert lines(branched.text("threads", "--newest"))[2].startswith("other")
 
 
-def test_people_see_the_newest_threads_and_how_to_see_the_others(
-    branched: Clew, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("clew.cli.commands.threads.SHOWN", 2)
-    shown = branched.text("threads")
-    assert [line.split()[0] for line in lines(shown)[2:4]] == ["edited", "other"]
-    assert lines(shown)[4] == "These are the newest 2. `--limit N` shows more, `--all` shows every one."
+def test_people_see_the_newest_threads_and_a_hint(branched: Clew, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clew.cli.options.DEFAULT_LIMIT", 2)
+    output = branched.text("threads")
+    assert [line.split()[0] for line in lines(output)[2:4]] == ["edited", "other"]
+    assert lines(output)[4] == "These are the newest 2. `--limit N` shows more, `--all` shows every one."
     assert len(lines(branched.text("threads", "--all"))) == len(lines(branched.text("threads", "--limit", "4"))) == 6
     assert "These are" not in branched.text("threads", "--limit", "4")
     assert "These are the newest 3." in branched.text("threads", "-n", "3", "--newest")
 
 
-def test_threads_refuse_what_no_thread_can_have(branched: Clew) -> None:
+def test_threads_refuse_an_invalid_status_or_label(branched: Clew) -> None:
     assert "--status 'gone' does not exist. Give active" in branched.refused(2, "threads", "--status", "gone")
     assert "'topic' is not a label" in branched.refused(2, "threads", "--label", "topic")
     assert "has no value" in branched.refused(2, "threads", "--label", "topic=")
@@ -84,8 +82,8 @@ def test_threads_refuse_what_no_thread_can_have(branched: Clew) -> None:
 
 def test_a_tree_shows_forks_at_their_cuts_with_checkpoints_heads_and_times(branched: Clew) -> None:
     updated = branched.lines("threads", "--json")[0]["updated_at"][:16].replace("T", " ")
-    shown = [line.replace(updated, "TIME") for line in lines(branched.text("tree"))]
-    assert shown == [
+    output = [line.replace(updated, "TIME") for line in lines(branched.text("tree"))]
+    assert output == [
         "root  Refund                          active       2 msg    v4  TIME",
         "│  ◆ 2 before refund",
         "├─1─ edited  My cup broke             ended        1 msg    v4  TIME",
@@ -112,10 +110,10 @@ def test_a_tree_in_json_is_a_line_each_depth_first(branched: Clew) -> None:
 
 
 def test_people_see_the_newest_trees(branched: Clew, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clew.cli.commands.threads.SHOWN", 1)
-    shown = lines(branched.text("tree"))
-    assert shown[0].startswith("other")
-    assert shown[1] == "These are the newest 1 trees. `--all` draws every one."
+    monkeypatch.setattr("clew.cli.options.DEFAULT_LIMIT", 1)
+    output = lines(branched.text("tree"))
+    assert output[0].startswith("other")
+    assert output[1] == "These are the newest 1 trees. `--all` draws every one."
     assert len(lines(branched.text("tree", "--all"))) == 6
     assert lines(branched.text("tree", "root"))[-1] == "└─ … and 1 more fork"
     assert [line.split()[1] for line in lines(branched.text("tree", "titled"))[2:]] == ["edited", "titled"]
@@ -132,7 +130,7 @@ def test_an_empty_store_has_no_tree(clew: Clew) -> None:
     assert "no thread 'x'" in clew.refused(1, "tree", "x")
 
 
-def test_names_in_lists_and_trees_cannot_steer_the_terminal(clew: Clew) -> None:
+def test_names_in_lists_and_trees_cannot_control_the_terminal(clew: Clew) -> None:
     with opened(clew) as conversations:
         root = conversations.start_thread(EVIL, thread_id=EVIL, messages=[Message.user(EVIL)])
         root.fork(thread_id=EVIL + "fork", at=1).append(Message.user(EVIL))
@@ -162,14 +160,14 @@ def left(found: list[str]) -> list[str]:
     return [line[:28].rstrip() for line in found]
 
 
-def test_lines_lead_from_a_thread_to_all_its_forks() -> None:
+def test_lines_connect_a_thread_with_all_its_forks() -> None:
     found = drawn(summary("a"), summary("b", "a", 2), summary("c", "b", 3), summary("d", "b", 3), summary("e", "a", 12))
     assert left(found) == ["a", "│  ◆ 2 x  ◆ 4 y", "├─2─ b", "│  ├─3─ c", "│  └─3─ d", "└─12─ e"]
     assert all(line.endswith("active       5 msg    v7") for line in (found[0], *found[2:]))
     assert {len(line) for line in (found[0], *found[2:])} == {60}
 
 
-def test_what_is_left_out_of_many_forks_is_counted_and_the_marked_one_never_is() -> None:
+def test_forks_beyond_the_limit_are_counted_but_the_marked_one_is_drawn() -> None:
     threads = [summary("a"), *(summary(f"f{number:04}", "a", 2) for number in range(1_000))]
     threads.append(summary("deep", "f0500", 9))
     assert left(drawn(*threads, most=2))[2:] == ["├─2─ f0000", "├─2─ f0001", "└─ … and 998 more forks"]

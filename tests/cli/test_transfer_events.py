@@ -36,7 +36,7 @@ def exported(clew: Clew) -> str:
     return text
 
 
-def test_a_store_is_moved_to_another_database(clew: Clew, exported: str) -> None:
+def test_a_store_is_copied_to_another_database(clew: Clew, exported: str) -> None:
     lines = exported.splitlines()
     assert clew.object(*COPY, "import", "copy.jsonl", "--json") == {
         "threads": 5,
@@ -55,15 +55,15 @@ def test_a_store_is_moved_to_another_database(clew: Clew, exported: str) -> None
     assert again == f"Nothing new was imported.\nSkipped {len(lines) - 2} events that were imported before.\n"
 
 
-def test_a_thread_is_moved_with_its_ancestors(clew: Clew, exported: str) -> None:
+def test_a_thread_is_copied_with_its_ancestors(clew: Clew, exported: str) -> None:
     text = clew.text("export", "leaf", "branch", "--format", "clew")
     assert len(text.splitlines()) < len(exported.splitlines())
     (clew.folder / "some.jsonl").write_text(text, encoding="utf-8")
-    said = clew.text(*COPY, "import", "some.jsonl")
-    assert said == f"Imported {len(text.splitlines()) - 2} events into 3 threads, verified.\n"
+    output = clew.text(*COPY, "import", "some.jsonl")
+    assert output == f"Imported {len(text.splitlines()) - 2} events into 3 threads, verified.\n"
 
 
-def test_definitions_are_moved_only_when_they_are_asked_for(clew: Clew, exported: str) -> None:
+def test_definitions_are_copied_only_on_request(clew: Clew, exported: str) -> None:
     with Conversations.open(f"sqlite:///{clew.folder}/clew.db") as store:
         kind = Blob(digest(b"Be kind."), "definition", b"Be kind.")
         ran = state(agent={"id": "joker"}, fingerprint={"client": "chat", "instructions": kind.digest.hex()})
@@ -83,7 +83,7 @@ def test_definitions_are_moved_only_when_they_are_asked_for(clew: Clew, exported
     assert "--format clew" in clew.refused(2, "export", "--definitions")
 
 
-def test_such_a_file_is_known_by_its_first_line(clew: Clew, exported: str) -> None:
+def test_an_events_file_is_recognised_by_its_first_line(clew: Clew, exported: str) -> None:
     folder = clew.folder / "files"
     folder.mkdir()
     (folder / "one.json").write_text(exported, encoding="utf-8")
@@ -94,7 +94,7 @@ def test_such_a_file_is_known_by_its_first_line(clew: Clew, exported: str) -> No
     assert "chats.jsonl is not in Clew's own JSONL" in clew.refused(1, "import", "chats.jsonl", "copy.jsonl")
 
 
-def test_a_torn_file_is_said_to_be_one_and_goes_on(clew: Clew, exported: str) -> None:
+def test_a_truncated_file_is_reported_and_completed_later(clew: Clew, exported: str) -> None:
     lines = exported.splitlines(keepends=True)
     clew.folder.joinpath("torn.jsonl").write_text("".join(lines[:-1]), encoding="utf-8")
     done = clew.run(*COPY, "import", "torn.jsonl")
@@ -109,7 +109,7 @@ def test_a_torn_file_is_said_to_be_one_and_goes_on(clew: Clew, exported: str) ->
     assert clew.text(*COPY, "export", "--format", "clew") == exported
 
 
-def test_what_is_refused_is_named_with_its_line(clew: Clew, exported: str) -> None:
+def test_failures_name_their_lines(clew: Clew, exported: str) -> None:
     clew.text(*COPY, "import", "copy.jsonl")
     for folder, text in (("copy.db", "Mine\x1b[2J"), ("clew.db", "Theirs")):
         with Conversations.open(f"sqlite:///{clew.folder / folder}") as store:
@@ -136,7 +136,7 @@ def test_another_tenant_s_file_is_refused(clew: Clew, exported: str) -> None:
     assert clew.object(*COPY, "verify", "--json")["events"] == 0
 
 
-def test_a_newer_format_is_refused_before_a_database_is_made(clew: Clew) -> None:
+def test_a_newer_format_is_refused_and_creates_no_database(clew: Clew) -> None:
     clew.folder.joinpath("new.jsonl").write_text('{"format":{"name":"clew","version":2}}\n', encoding="utf-8")
     assert "A newer Clew wrote the file" in clew.refused(1, "import", "new.jsonl")
     assert "does not exist" in clew.refused(1, "import", "nothing.jsonl")
@@ -144,7 +144,7 @@ def test_a_newer_format_is_refused_before_a_database_is_made(clew: Clew) -> None
 
 
 @pytest.mark.parametrize("text", ["", '{"messages":[]}\n'])
-def test_standard_input_without_events_is_refused_before_a_database_is_made(
+def test_standard_input_without_events_is_refused_and_creates_no_database(
     clew: Clew, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(text.encode()))))  # type: ignore[type-var,unused-ignore]
@@ -177,16 +177,16 @@ def errors_on_a_terminal(clew: Clew, *arguments: str) -> str:
     return written.decode()
 
 
-def test_a_terminal_is_shown_how_far_it_is(clew: Clew, exported: str) -> None:
-    shown = errors_on_a_terminal(clew, *COPY, "import", "copy.jsonl", "copy.jsonl")
-    assert "Importing" in shown
-    assert "100%" in shown
+def test_a_terminal_shows_the_progress(clew: Clew, exported: str) -> None:
+    output = errors_on_a_terminal(clew, *COPY, "import", "copy.jsonl", "copy.jsonl")
+    assert "Importing" in output
+    assert "100%" in output
     assert "Exported" in errors_on_a_terminal(clew, "export", "--format", "clew")
     assert (clew.folder / "output.txt").read_text(encoding="utf-8") == exported
     assert errors_on_a_terminal(clew, "export", "--format", "clew", "--json") == ""
 
 
-def test_markdown_is_written_to_read(clew: Clew, exported: str) -> None:
+def test_exports_markdown(clew: Clew, exported: str) -> None:
     assert exported
     text = clew.text("export", "root", "branch", "--format", "markdown")
     assert text.startswith("# Größe \\x1b\\[31m\n\n- Thread: `root/ä`\n")
@@ -200,6 +200,6 @@ def test_markdown_is_written_to_read(clew: Clew, exported: str) -> None:
     assert "deleted" in clew.refused(1, "export", "leaf", "--format", "markdown")
 
 
-def test_a_format_that_there_is_not_is_wrong_usage(clew: Clew) -> None:
+def test_an_unknown_format_is_wrong_usage(clew: Clew) -> None:
     assert "'openai', 'clew', 'markdown'" in clew.refused(2, "export", "--format", "xml")
     assert not Path(clew.folder / "clew.db").exists()

@@ -25,9 +25,9 @@ def lines() -> list[bytes]:
     with Conversations.open("memory:") as store:
         threads = [store.start_thread(thread_id=str(number)) for number in range(THREADS)]
         for number in range(MESSAGES):
-            said = [each.append(Message.user(f"{number} {'x' * 60}")) for each in threads[: 1 + number % THREADS]]
+            messages = [each.append(Message.user(f"{number} {'x' * 60}")) for each in threads[: 1 + number % THREADS]]
             if number % 7 == 0:
-                kept = said[0]
+                kept = messages[0]
             if number % 7 == number // 14 % 7:  # from one to seven rounds later
                 threads[0].redact(kept)
         return list(store.export_events())
@@ -81,13 +81,13 @@ def test_ctrl_c_in_a_long_import_leaves_whole_commits(
     process.stdin.flush()
     wait_until(lambda: events(tmp_path) > 0)  # it waits for the rest then, or is about to
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, said) == (130, b"clew: interrupted.\n")
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, errors) == (130, b"clew: interrupted.\n")
     assert 0 < events(tmp_path) < len(lines) * 3 // 4
     goes_on(tmp_path, lines)
 
 
-def test_an_import_that_is_killed_anywhere_goes_on(
+def test_a_killed_import_can_be_repeated(
     lines: list[bytes], tmp_path: Path, scale: float, started: list[subprocess.Popen[bytes]]
 ) -> None:
     chance = random.Random(11)
@@ -104,7 +104,7 @@ def test_an_import_that_is_killed_anywhere_goes_on(
         goes_on(folder, lines)
 
 
-def test_a_reader_who_has_read_enough_ends_an_export(
+def test_an_export_ends_when_its_reader_has_left(
     lines: list[bytes], tmp_path: Path, started: list[subprocess.Popen[bytes]]
 ) -> None:
     goes_on(tmp_path, lines)
@@ -118,11 +118,11 @@ def test_a_reader_who_has_read_enough_ends_an_export(
     assert process.wait(PATIENCE) == 1
 
 
-def test_ctrl_c_in_a_long_import_of_conversations_leaves_whole_ones_and_it_goes_on(
+def test_ctrl_c_in_a_long_import_leaves_whole_conversations_and_can_be_repeated(
     tmp_path: Path, started: list[subprocess.Popen[bytes]]
 ) -> None:
-    said = [{"role": "user", "content": f"Question {number}"} for number in range(19)]
-    values = [{"id": str(number), "messages": said} for number in range(600)]
+    messages = [{"role": "user", "content": f"Question {number}"} for number in range(19)]
+    values = [{"id": str(number), "messages": messages} for number in range(600)]
     (tmp_path / "all.jsonl").write_text("".join(json.dumps(value) + "\n" for value in values), encoding="utf-8")
     process = start(tmp_path, "import", "all.jsonl")
     started.append(process)

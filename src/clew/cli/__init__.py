@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 INTERRUPTED = 130
-"""The exit code after Ctrl-C, as shells have it: 128 and the number of SIGINT."""
+"""The exit code after Ctrl-C, as in shells: 128 and the number of SIGINT."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -14,11 +14,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     0: done, 1: failed, 2: wrong usage, 3: verification failed, 130: interrupted.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         from clew.cli.app import run
 
-        return run(given)
+        return run(sys.argv[1:] if arguments is None else arguments)
     except KeyboardInterrupt:  # also while modules are still being imported
-        print("clew: interrupted.", file=sys.stderr)  # noqa: T201  # the one line that says so
+        print("clew: interrupted.", file=sys.stderr)  # noqa: T201  # typer may not be imported yet
         return INTERRUPTED

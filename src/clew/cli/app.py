@@ -1,4 +1,4 @@
-"""The application: the options before the command, and the way from arguments to an exit code."""
+"""The application: how commands are declared, the options before them, and the way from arguments to an exit code."""
 
 from __future__ import annotations
 
@@ -7,22 +7,87 @@ import io
 import os
 import pkgutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args
 
 import typer
+from typer.core import TyperGroup
 from typer.main import get_command
 
 from clew.cli import INTERRUPTED, candidates, commands
-from clew.cli.command import app
 from clew.cli.errors import FAILED, USAGE, report
-from clew.cli.options import DEFAULT_URL, Chosen
+from clew.cli.options import DEFAULT_URL, GlobalOptions
+
+Heading: TypeAlias = Literal["Begin", "Read", "Branch and go back", "Change", "Audit and export", "Maintain", "Other"]
+"""The headings of ``clew --help``, in its order."""
+
+Function = TypeVar("Function", bound=Callable[..., None])
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+class Commands(typer.Typer):
+    """Commands that are called by name: those of ``clew`` itself, or those of a group such as ``clew memory``."""
+
+    def declare(
+        self, *examples: str, heading: Heading = "Other", name: str | None = None
+    ) -> Callable[[Function], Function]:
+        """Add a command. Its name is the function's unless ``name`` is given, and its docstring is its help."""
+        # \b makes Typer keep the lines that follow as they are.
+        epilog = "\n".join(("\b", "Examples:", *(f"  {example}" for example in examples)))
+        return self.command(name, epilog=epilog, rich_help_panel=heading)
+
+
+class _HelpUnderHeadings(TyperGroup):
+    """Lists commands under their headings. Typer does that only with rich, which is too slow to import for help."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write each heading with its commands in two columns; the columns are the same under all headings."""
+        commands = {name: self.get_command(ctx, name) for name in sorted(self.list_commands(ctx))}
+        visible = {name: command for name, command in commands.items() if command is not None and not command.hidden}
+        name_width = max(map(len, visible), default=0)
+        help_width = formatter.width - name_width - 4  # without the indent and the space between the columns
+        for heading in get_args(Heading):
+            rows = [
+                (name.ljust(name_width), command.get_short_help_str(help_width))
+                for name, command in visible.items()
+                if getattr(command, "rich_help_panel", None) == heading
+            ]
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows)
+
+
+app = Commands(
+    name="clew",
+    cls=_HelpUnderHeadings,
+    add_completion=False,  # `clew completion` writes scripts that complete more
+    rich_markup_mode=None,  # importing rich for the help would use up the time that start-up may take
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Begin with `clew demo`, or with `clew import FILE`. `clew COMMAND --help` shows examples.",
+)
+
+command = app.declare
+"""Declares a command of ``clew`` itself."""
+
+
+def group(name: str, *, heading: Heading, help_: str, epilog: str) -> Commands:
+    """A group of commands below ``clew``; its name alone shows its help, with the exit code for wrong usage."""
+    commands = Commands(name=name, invoke_without_command=True, rich_markup_mode=None, help=help_, epilog=epilog)
+    commands.callback()(_help_without_command)
+    app.add_typer(commands, help=help_, rich_help_panel=heading)
+    return commands
+
+
+def _help_without_command(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(USAGE)
+
+
+def _print_version(requested: bool) -> None:
+    if requested:
         from importlib.metadata import version
 
         typer.echo(f"clew {version('clew')}")
@@ -44,10 +109,8 @@ def clew(
 ) -> None:
     """Conversations as event streams that fork, rewind, travel in time and verify."""
     del version
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-        raise typer.Exit(USAGE)
-    context.obj = Chosen(db, tenant)
+    _help_without_command(context)
+    context.obj = GlobalOptions(db, tenant)
 
 
 @cache
@@ -69,24 +132,24 @@ def run(arguments: Sequence[str]) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # text for people: a terminal may not have every character
     try:
-        outcome = root_command()(args=list(arguments), prog_name="clew", standalone_mode=False)
+        result = root_command()(args=list(arguments), prog_name="clew", standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:
         return _discard_output()
-    except SystemExit as ended:  # Typer exits by itself when a pipe is broken
-        return _discard_output() if ended.code == FAILED else int(ended.code or 0)
+    except SystemExit as stop:  # Typer exits by itself when a pipe is broken
+        return _discard_output() if stop.code == FAILED else int(stop.code or 0)
     except Exception as error:  # noqa: BLE001  # never a traceback
         return report(error, as_json=as_json)
-    code = outcome if isinstance(outcome, int) else 0
+    code = result if isinstance(result, int) else 0
     return report(KeyboardInterrupt(), as_json=as_json) if code == INTERRUPTED else code
 
 
 def _discard_output() -> int:
     """The reader of a pipe has left: discard what is still buffered, also when Python ends."""
     try:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.__stdout__.fileno() if sys.__stdout__ is not None else 1)
-        os.close(nowhere)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.__stdout__.fileno() if sys.__stdout__ is not None else 1)
+        os.close(null)
     except (OSError, ValueError):
         return FAILED
     return FAILED

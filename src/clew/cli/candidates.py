@@ -13,26 +13,24 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clew.infrastructure.name_listing import NameListing
-
 VARIABLE = "_CLEW_COMPLETE"
-"""The environment variable with which a shell's script asks for candidates, in Typer's protocol."""
+"""The environment variable by which a shell's script requests candidates, in Typer's protocol."""
 
 MOST = 50
-"""The most candidates that are offered."""
+"""Candidates in a list; nobody reads more."""
 
-PATIENCE = 1.0
+TIMEOUT = 1.0
 """Seconds that a store has for its answer; a server may be far away."""
 
 
 def requested() -> bool:
-    """Whether a shell started this process for candidates."""
+    """Whether a shell started this process to get candidates."""
     return bool(os.environ.get(VARIABLE))
 
 
 def write(command: Callable[..., object]) -> None:
-    """Write the candidates and nothing else, not even errors: a shell would show those within the command line."""
-    from typer._completion_classes import completion_init  # Typer calls it only for its own --show-completion
+    """Write the candidates and nothing else, not even errors: a shell would show them within the command line."""
+    from typer._completion_classes import completion_init  # Typer itself calls it only for its --show-completion
 
     with suppress(Exception, SystemExit):
         completion_init()
@@ -44,27 +42,23 @@ def thread_ids(context: typer.Context, incomplete: str) -> list[str]:
     """The ids of threads with this prefix."""
     from clew.infrastructure import name_listing
 
-    return _from_store(context, lambda names, tenant: name_listing.thread_ids(names, tenant, incomplete, MOST))
+    return _from_store(context, name_listing.thread_ids, incomplete)
 
 
 def checkpoint_names(context: typer.Context, incomplete: str) -> list[str]:
     """The checkpoints of the thread that comes before in the command line."""
     from clew.infrastructure import name_listing
 
-    # Typer does not parse the arguments before an option that still has no value: then the thread is the first.
+    # Typer does not parse the arguments before an option that has no value yet: then the thread is the first of them.
     thread = context.params.get("thread") or next(iter(context.args), None)
-    if not isinstance(thread, str):
-        return []
-    return _from_store(
-        context, lambda names, tenant: name_listing.checkpoint_names(names, tenant, thread, incomplete, MOST)
-    )
+    return _from_store(context, name_listing.checkpoint_names, thread, incomplete) if isinstance(thread, str) else []
 
 
 def scope_names(context: typer.Context, incomplete: str) -> list[str]:
     """The names of memory scopes with this prefix."""
     from clew.infrastructure import name_listing
 
-    return _from_store(context, lambda names, tenant: name_listing.scope_names(names, tenant, incomplete, MOST))
+    return _from_store(context, name_listing.scope_names, incomplete)
 
 
 def model_calls(context: typer.Context, incomplete: str) -> list[str]:
@@ -72,9 +66,7 @@ def model_calls(context: typer.Context, incomplete: str) -> list[str]:
     from clew.infrastructure import name_listing
 
     thread = context.params.get("thread")
-    if not isinstance(thread, str):
-        return []
-    return _from_store(context, lambda names, tenant: name_listing.model_calls(names, tenant, thread, incomplete, MOST))
+    return _from_store(context, name_listing.model_calls, thread, incomplete) if isinstance(thread, str) else []
 
 
 def projection_names(incomplete: str) -> list[str]:
@@ -92,28 +84,28 @@ def shard_names(context: typer.Context, incomplete: str) -> list[str]:
     return _in_time(lambda: [each.name for each in shard_directory(url).shards() if each.name.startswith(incomplete)])
 
 
-def _from_store(context: typer.Context, query: Callable[[NameListing, str], list[str]]) -> list[str]:
-    """What a query finds in the store of the command line."""
+def _from_store(context: typer.Context, query: Callable[..., list[str]], *arguments: str) -> list[str]:
+    """The result of a query of ``name_listing`` in the store of the command line."""
     from clew.infrastructure.stores import store_at
 
     options = context.find_root().params
 
     def read() -> list[str]:
         with closing(store_at(options["db"]).list_names(options["tenant"])) as names:
-            return query(names, options["tenant"])
+            return query(names, options["tenant"], *arguments, MOST)
 
     return _in_time(read)
 
 
 def _in_time(read: Callable[[], list[str]]) -> list[str]:
     """The names; none if reading fails or takes too long."""
-    found: list[str] = []
+    names: list[str] = []
 
     def run() -> None:
         with suppress(Exception):
-            found.extend(read())
+            names.extend(read())
 
     thread = threading.Thread(target=run, name="clew-completion", daemon=True)
     thread.start()
-    thread.join(PATIENCE)
-    return list(found)
+    thread.join(TIMEOUT)
+    return list(names)

@@ -16,7 +16,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from clew.agents.tools import tool
-from clew.cli.commands import branches, doctor, history, lifecycle, search, threads, transfer
+from clew.cli.commands import changes, doctor, history, threads, transfer
 from clew.cli.options import Moment
 from clew.cli.output import console as new_console
 from clew.cli.rendering import json_shapes
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 WIDTH = 80
-BEGAN = 1_768_467_600_000_000
+START = 1_768_467_600_000_000
 """The demo's clock starts on 15 January 2026 at 09:00 UTC, one second for each commit: every run looks the same."""
 
 WHAT_IF = "A new teapot instead"
@@ -49,8 +49,8 @@ DESK_ID = "c0ffee5d1e2b7a94"
 """The thread of the agent."""
 
 PHRASE = "48 euros are"
-FORGED = "98 euros are"
-"""What the tampering writes in place of the phrase: one byte of one message differs."""
+FORGED_PHRASE = "98 euros are"
+"""The text that the tampering writes in place of the phrase: one byte of one message differs."""
 
 
 def samples() -> str:
@@ -72,7 +72,7 @@ class _Demo:
         self._folder = folder
         self._console = console
         self._steps: list[dict[str, Any]] = []
-        self._moments = count(BEGAN, 1_000_000)
+        self._moments = count(START, 1_000_000)
         (folder / "demo.jsonl").write_text(samples(), encoding="utf-8")
 
     def run(self) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class _Demo:
         self._command("clew import demo.jsonl")
         report = conversations.import_files([self._folder / "demo.jsonl"])
         self._console.print(transfer.import_text(report))
-        self._end(json_shapes.report(report))
+        self._end(json_shapes.import_report(report))
         return conversations.thread(next(conversations.threads()).id)
 
     def _list(self, conversations: Conversations) -> None:
@@ -114,7 +114,7 @@ class _Demo:
         self._begin("Fork", "What if the customer wants a new teapot? A fork costs one event and copies nothing.")
         self._command(f'clew fork {first.id[:4]} --at message:{OFFER} --title "{WHAT_IF}"')
         branch = first.fork(at_message=OFFER, title=WHAT_IF, thread_id=FORK_ID)
-        self._console.print(branches.fork_text(branch.summary()))
+        self._console.print(changes.fork_text(branch.summary()))
         self._end(json_shapes.thread(branch.summary()))
         return branch
 
@@ -141,10 +141,10 @@ class _Demo:
         self._begin("Checkpoint and rewind", "Name a version, and go back to it. Nothing is deleted.")
         cut = first.history(at_message=OFFER).version
         self._command(f'clew checkpoint {first.id[:4]} "{CHECKPOINT}" --at {cut}')
-        self._console.print(branches.checkpoint_text(first.id, CHECKPOINT, first.checkpoint(CHECKPOINT, at=cut)))
+        self._console.print(changes.checkpoint_text(first.id, CHECKPOINT, first.checkpoint(CHECKPOINT, at=cut)))
         self._command(f'clew rewind {first.id[:4]} --to "{CHECKPOINT}"')
-        there = first.history(at=CHECKPOINT)
-        self._console.print(branches.rewind_text(there, first.rewind(to=CHECKPOINT)))
+        target = first.history(at=CHECKPOINT)
+        self._console.print(changes.rewind_text(target, first.rewind(to=CHECKPOINT)))
         self._command(f"clew log {first.id[:4]}")
         history.print_events(conversations, first.id, self._console)
         self._end(json_shapes.thread(first.summary()))
@@ -158,9 +158,9 @@ class _Demo:
     def _search(self, conversations: Conversations) -> None:
         self._begin("Search", "Search words, also in tool calls and results. A hit names the forks that share it.")
         self._command(f"clew search {WORDS}")
-        found = conversations.search(WORDS)
-        search.print_hits(conversations, found, self._console)
-        self._end([json_shapes.hit(hit) for hit in found])
+        hits = conversations.search(WORDS)
+        threads.print_hits(conversations, hits, self._console)
+        self._end([json_shapes.hit(hit) for hit in hits])
 
     def _compare(self, conversations: Conversations, first: Thread, branch: Thread) -> None:
         self._begin("Compare", "The thread before its rewind and the fork: turn by turn, word by word.")
@@ -168,21 +168,21 @@ class _Demo:
         newest = first.events(after=cut or 0)
         before = max(event.version for event in newest if event.type == MESSAGE_APPENDED)
         self._command(f"clew diff {first.id[:4]} {branch.id[:4]} --at {before}")
-        found = conversations.diff(first.id, branch.id, at=before)
-        for line in diff_lines(found, self._console, everything=False):
+        diff = conversations.diff(first.id, branch.id, at=before)
+        for line in diff_lines(diff, self._console, everything=False):
             self._console.print(line, soft_wrap=True)
-        self._end(json_shapes.diff(found, everything=False))
+        self._end(json_shapes.diff(diff, everything=False))
 
     def _redact(self, conversations: Conversations, first: Thread) -> None:
         self._begin("Redact", "Destroy the content of a message: in the log, in every fork and in the index.")
         self._command(f"clew redact {first.id[:4]} message:{FIRST_WORDS} --yes")
         version = first.history(at_message=FIRST_WORDS).version
         first.redact(version)
-        self._console.print(lifecycle.redact_text(next(first.events(after=version - 1))))
+        self._console.print(changes.redact_text(next(first.events(after=version - 1))))
         self._command(f"clew search {WORDS}")
-        found = conversations.search(WORDS)
-        search.print_hits(conversations, found, self._console)
-        self._end([json_shapes.hit(hit) for hit in found])
+        hits = conversations.search(WORDS)
+        threads.print_hits(conversations, hits, self._console)
+        self._end([json_shapes.hit(hit) for hit in hits])
 
     def _run_agent(self, conversations: Conversations) -> None:
         self._begin("Run an agent", "Every step of a run is an event. Here a tool call waits for an approval.")
@@ -218,24 +218,25 @@ class _Demo:
     def _verify(self, conversations: Conversations) -> None:
         self._begin("Verify", "A hash chains every event to the one before it, the redacted one too.")
         self._command("clew verify")
-        found = conversations.verify()
-        self._console.print(doctor.verdict_text(found))
-        self._end(json_shapes.verdict(found))
+        self._end_with_verdict(conversations)
+
+    def _end_with_verdict(self, conversations: Conversations) -> None:
+        verdict = conversations.verify()
+        self._console.print(doctor.verdict_text(verdict))
+        self._end(json_shapes.verdict(verdict))
 
     def _tamper(self) -> None:
         self._begin("Tamper", "Somebody changes one byte in a copy of the file: 48 euros become 98.")
         copy = self._folder / "copy.db"
         self._code(
             'data = Path("demo.db").read_bytes()',
-            f'Path("copy.db").write_bytes(data.replace(b"{PHRASE}", b"{FORGED}"))',
+            f'Path("copy.db").write_bytes(data.replace(b"{PHRASE}", b"{FORGED_PHRASE}"))',
         )
         data = (self._folder / "demo.db").read_bytes()
-        copy.write_bytes(data.replace(PHRASE.encode(), FORGED.encode()))
+        copy.write_bytes(data.replace(PHRASE.encode(), FORGED_PHRASE.encode()))
         self._command("clew --db sqlite:///copy.db verify")
         with Conversations.open(self._url("copy.db"), now=self._now) as conversations:
-            found = conversations.verify()
-        self._console.print(doctor.verdict_text(found))
-        self._end(json_shapes.verdict(found))
+            self._end_with_verdict(conversations)
 
     def _url(self, name: str) -> str:
         return f"sqlite:///{self._folder / name}"
@@ -282,9 +283,9 @@ class _Demo:
 
 
 def _program() -> str:
-    """The command that starts this program again: its name if that finds it, otherwise its path."""
-    called = Path(sys.argv[0])
-    if called.name != "clew":
+    """The command that starts this program again: its name if the shell finds it, otherwise its path."""
+    path = Path(sys.argv[0])
+    if path.name != "clew":
         return "python -m clew"
-    found = shutil.which("clew")
-    return "clew" if found is not None and Path(found).resolve() == called.resolve() else shlex.quote(str(called))
+    on_path = shutil.which("clew")
+    return "clew" if on_path is not None and Path(on_path).resolve() == path.resolve() else shlex.quote(str(path))

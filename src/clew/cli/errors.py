@@ -1,12 +1,12 @@
-"""Errors: each as one line of text or JSON on stderr, and the exit code that it leads to."""
+"""Errors: each one is a line of text or JSON on stderr, and gives an exit code."""
 
 from __future__ import annotations
 
-import sys
 import traceback
 from pathlib import Path
 
-from typer import Context, TyperException
+import typer
+from typer import BadParameter, TyperException
 
 from clew.cli import INTERRUPTED
 from clew.cli.output import json_text, one_line, with_fields, without_middle
@@ -19,14 +19,12 @@ LONGEST = 2_000
 """Characters of a message: a wrong URL or name can have any length."""
 
 
-class WrongUsage(TyperException):
+class WrongUsage(BadParameter):
     """A command line with invalid or contradictory values. The message ends without a full stop."""
 
-    exit_code = USAGE
-
-    def __init__(self, context: Context, message: str) -> None:
-        super().__init__(message)
-        self.ctx = context
+    def format_message(self) -> str:
+        """The message as it is; the parent would put other words before it."""
+        return self.message
 
 
 def report(error: BaseException, *, as_json: bool) -> int:
@@ -36,40 +34,31 @@ def report(error: BaseException, *, as_json: bool) -> int:
     if isinstance(error, KeyboardInterrupt):
         return _write("KeyboardInterrupt", "interrupted.", INTERRUPTED, as_json=as_json)
     if isinstance(error, OSError):
-        where = "" if error.filename is None else f"{error.filename}: "
-        return _write(
-            type(error).__name__,
-            f"{where}{error.strerror or error}. Check the paths of the files and the output.",
-            FAILED,
-            as_json=as_json,
-        )
+        file = "" if error.filename is None else f"{error.filename}: "
+        message = f"{file}{error.strerror or error}. Check the paths of the files and the output."
+        return _write(type(error).__name__, message, FAILED, as_json=as_json)
 
     from clew.domain import errors
 
     if isinstance(error, errors.ClewError):
-        wrong = isinstance(
+        usage = isinstance(
             error, errors.StoreUrlError | errors.InvalidNameError | errors.InvalidTimeError | errors.InvalidSearchError
         )
-        return _write(_public_name(error), str(error), USAGE if wrong else FAILED, as_json=as_json)
+        return _write(_public_name(error), str(error), USAGE if usage else FAILED, as_json=as_json)
     return _write(type(error).__name__, _bug(error), FAILED, as_json=as_json)
 
 
 def _write(kind: str, message: str, code: int, *, as_json: bool) -> int:
     line = without_middle(one_line(message), LONGEST)
-    if as_json:
-        error = with_fields({"error": {"type": kind, "message": line}})
-        print(json_text(error), file=sys.stderr)  # noqa: T201  # stderr is where errors go
-    else:
-        print(f"clew: {line}", file=sys.stderr)  # noqa: T201  # stderr is where errors go
+    text = json_text(with_fields({"error": {"type": kind, "message": line}})) if as_json else f"clew: {line}"
+    typer.echo(text, err=True)
     return code
 
 
 def _public_name(error: BaseException) -> str:
     """The name of the error in clew.errors; a store's private subclass is reported as its public parent."""
-    for each in type(error).__mro__:
-        if each.__module__.startswith("clew.domain."):
-            return each.__name__
-    return type(error).__name__
+    classes = type(error).__mro__
+    return next((each for each in classes if each.__module__.startswith("clew.domain.")), classes[0]).__name__
 
 
 def _usage(error: TyperException) -> str:
@@ -83,5 +72,5 @@ def _usage(error: TyperException) -> str:
 
 def _bug(error: BaseException) -> str:
     last = traceback.extract_tb(error.__traceback__)[-1:]
-    where = "".join(f" in {Path(frame.filename).name}, line {frame.lineno}" for frame in last)
-    return f"this is a bug in Clew, please report it: {type(error).__name__}{where}: {str(error) or 'no details'}"
+    place = "".join(f" in {Path(frame.filename).name}, line {frame.lineno}" for frame in last)
+    return f"this is a bug in Clew, please report it: {type(error).__name__}{place}: {str(error) or 'no details'}"

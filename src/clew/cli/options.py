@@ -1,13 +1,15 @@
-"""Arguments and options that several commands share, what their values mean, and the store that they choose."""
+"""Arguments and options that several commands share, their values, and the store or thread that they name."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn, TypeAlias
 
 import typer
 
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 
 DEFAULT_URL = "sqlite:///clew.db"
 
+DEFAULT_LIMIT = 50
+"""The number of entries that a list for people has without --limit."""
+
 TIME = "a time such as 2026-01-31T12:00:00Z, a date (the start of that day in UTC)"
 """The values of an option for a time, for its help."""
 
@@ -31,7 +36,7 @@ _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 def _check_actor(actor: str | None) -> str | None:
-    """Raises InvalidNameError for an actor that cannot be recorded, before a database is opened or made."""
+    """Raise InvalidNameError for an invalid actor, before a database is opened or created."""
     if actor is not None:
         from clew.domain.streams import check_id
 
@@ -41,35 +46,28 @@ def _check_actor(actor: str | None) -> str | None:
 
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Write JSON, and errors as JSON too.")]
 
-ThreadArgument: TypeAlias = Annotated[
-    str,
-    typer.Argument(metavar="THREAD", help="A thread's id, or a unique prefix of it.", autocompletion=thread_ids),
-]
+
+def thread_argument(help_: str, *, metavar: str = "THREAD") -> Any:
+    """An argument that names a thread, with tab completion."""
+    return typer.Argument(metavar=metavar, help=help_, autocompletion=thread_ids)
+
+
+def version_option(name: str, help_: str, *, metavar: str = "X") -> Any:
+    """An option that names a version of a thread, with tab completion of checkpoints."""
+    return typer.Option(name, metavar=metavar, help=help_, autocompletion=checkpoint_names)
+
+
+ThreadArgument: TypeAlias = Annotated[str, thread_argument("A thread's id, or a unique prefix of it.")]
 
 LimitOption: TypeAlias = Annotated[
     int | None, typer.Option("--limit", "-n", metavar="N", min=1, help="Only the newest N.")
 ]
 
-AllOption: TypeAlias = Annotated[bool, typer.Option("--all", help="No limit; --json has none either.")]
+AllOption: TypeAlias = Annotated[bool, typer.Option("--all", help="No limit; this is the default with --json.")]
 
 AtOption: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        "--at",
-        metavar="X",
-        help=f"A version, message:N, {TIME}, or a checkpoint's name; by default the newest version.",
-        autocompletion=checkpoint_names,
-    ),
-]
-
-ToOption: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        "--to",
-        metavar="X",
-        help=f"A version, message:N, {TIME}, or a checkpoint's name.",
-        autocompletion=checkpoint_names,
-    ),
+    version_option("--at", f"A version, message:N, {TIME}, or a checkpoint's name; by default the newest version."),
 ]
 
 MessageArgument: TypeAlias = Annotated[
@@ -79,11 +77,7 @@ MessageArgument: TypeAlias = Annotated[
 ActorOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        "--actor",
-        envvar="CLEW_ACTOR",
-        metavar="A",
-        callback=_check_actor,
-        help="Who does this, for the audit trail.",
+        "--actor", envvar="CLEW_ACTOR", metavar="A", callback=_check_actor, help="Who does this, for the audit trail."
     ),
 ]
 
@@ -95,7 +89,7 @@ YesOption: TypeAlias = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class GlobalOptions:
     """The values of the options before the command."""
 
     url: str
@@ -103,7 +97,7 @@ class Chosen:
 
 
 class Moment(NamedTuple):
-    """The meaning of ``--at`` for the service: one of the two fields, or neither for the newest version."""
+    """The version that ``--at`` names, for the service: one of the two fields, or neither for the newest version."""
 
     at: int | str | datetime | None = None
     at_message: int | None = None
@@ -113,8 +107,22 @@ def open_store(context: typer.Context, *, create: bool = False) -> Conversations
     """Open the store that ``--db`` names; without ``create`` it must exist. Raises what Conversations.open() raises."""
     from clew.conversations import Conversations
 
-    chosen: Chosen = context.obj
-    return Conversations.open(chosen.url, tenant=chosen.tenant, create=create)
+    options: GlobalOptions = context.obj
+    return Conversations.open(options.url, tenant=options.tenant, create=create)
+
+
+@contextmanager
+def open_thread(context: typer.Context, prefix: str) -> Iterator[Thread]:
+    """Open the store, and the thread whose id has this prefix. Raises UnknownThreadError or AmbiguousThreadError."""
+    with open_store(context) as conversations:
+        yield conversations.thread(conversations.find(prefix))
+
+
+def list_limit(limit: int | None, *, all_: bool, as_json: bool) -> int | None:
+    """The number of entries to list; None for all."""
+    if all_:
+        return None
+    return limit if as_json else limit or DEFAULT_LIMIT
 
 
 def parse_moment(text: str | None, option: str = "--at") -> Moment:
@@ -139,7 +147,7 @@ def parse_moment(text: str | None, option: str = "--at") -> Moment:
     return Moment(at=text if time is None else _with_offset(time, text, option))
 
 
-def parse_time(context: typer.Context, text: str | None, option: str) -> datetime | None:
+def parse_time(text: str | None, option: str) -> datetime | None:
     """A time in ISO 8601 with an offset, a date, or an age such as 7d. Raises InvalidTimeError or WrongUsage."""
     from clew.domain import streams
 
@@ -149,10 +157,10 @@ def parse_time(context: typer.Context, text: str | None, option: str) -> datetim
         try:
             return datetime.now(UTC) - timedelta(**{_UNITS[age[2]]: int(age[1])})
         except OverflowError:
-            raise WrongUsage(context, f"{option} {text!r}: that is before the year 1") from None
+            raise WrongUsage(f"{option} {text!r}: that is before the year 1") from None
     time = None if streams.is_version(text) else streams.moment(text)
     if time is None:
-        raise WrongUsage(context, f"{option} {text!r} is not a time. Give {AGO}")
+        raise WrongUsage(f"{option} {text!r} is not a time. Give {AGO}")
     return _with_offset(time, text, option)
 
 
@@ -173,29 +181,29 @@ def version_of(thread: Thread, when: Moment) -> int | str | datetime | None:
     return when.at if when.at_message is None else thread.history(at_message=when.at_message).version
 
 
-def message_version(context: typer.Context, thread: Thread, text: str) -> int:
-    """The version that MESSAGE means: ``message:N`` of the thread as it is now, or a version. Raises WrongUsage."""
+def message_version(thread: Thread, text: str) -> int:
+    """The version that MESSAGE names: ``message:N`` of the current thread, or a version. Raises WrongUsage."""
     when = parse_moment(text, "MESSAGE") if text.startswith("message:") or text.isdecimal() else Moment()
     version = version_of(thread, when)
     if not isinstance(version, int):
-        raise WrongUsage(context, f"MESSAGE {text!r}: give message:N for the N-th message, or its version")
+        raise WrongUsage(f"MESSAGE {text!r}: give message:N for the N-th message, or its version")
     return version
 
 
-def parse_label(context: typer.Context, text: str) -> tuple[str, Json]:
+def parse_label(text: str) -> tuple[str, Json]:
     """The name and the JSON value of NAME=VALUE; the value is None for NAME=. Raises WrongUsage."""
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise WrongUsage(context, f"{text!r} is not a label. Write NAME=VALUE, or NAME= to remove it")
+        raise WrongUsage(f"{text!r} is not a label. Write NAME=VALUE, or NAME= to remove it")
     if not value:
         return name, None
     try:
-        return name, json.loads(value, parse_constant=_refuse)
+        return name, json.loads(value, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         return name, value
 
 
-def _refuse(constant: str) -> NoReturn:
+def _refuse_constant(constant: str) -> NoReturn:
     raise ValueError(constant)
 
 
@@ -204,7 +212,7 @@ def must_confirm(context: typer.Context, *, yes: bool) -> bool:
     if yes:
         return False
     if not sys.stdin.isatty():
-        raise WrongUsage(context, f"{context.info_name}: there is no terminal to ask on. Add --yes to do it anyway")
+        raise WrongUsage(f"{context.info_name}: there is no terminal to ask on. Add --yes to do it anyway")
     return True
 
 

@@ -6,14 +6,17 @@ import io
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
     from clew.conversations import Conversations
     from clew.domain.runs.events import Failure
@@ -21,11 +24,11 @@ if TYPE_CHECKING:
 NO_THREADS = "There are no threads. `clew import FILE` adds some."
 
 MANY_EVENTS = 10_000
-"""Events from which on catching up takes long enough for a progress bar."""
+"""Number of events from which catching up takes long enough for a progress bar."""
 
 _fields: ContextVar[dict[str, str] | None] = ContextVar("fields", default=None)
 
-# What a terminal obeys, or what ends a line for some readers, and json.dumps leaves unescaped.
+# Characters that control a terminal or end a line for some readers, and that json.dumps leaves unescaped.
 _UNSAFE_IN_JSON = re.compile("[\x7f-\x9f\u061c\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 # Control characters except tab and newline, changes of text direction, Unicode's line ends, and lone surrogates, which
@@ -42,7 +45,7 @@ def console(*, stderr: bool = False, width: int | None = None, quiet: bool = Fal
 
 def safe(text: str) -> str:
     """The text with its control characters escaped, except tabs and newlines."""
-    return _UNSAFE.sub(lambda found: ascii(found[0])[1:-1], text.replace("\r\n", "\n"))
+    return _UNSAFE.sub(lambda match: ascii(match[0])[1:-1], text.replace("\r\n", "\n"))
 
 
 def one_line(text: str) -> str:
@@ -69,7 +72,7 @@ def plural(number: int, word: str) -> str:
 
 
 def plural_if_any(number: int, word: str) -> str:
-    """The same, empty for none."""
+    """A number and a word, or an empty text for zero."""
     return plural(number, word) if number else ""
 
 
@@ -89,8 +92,8 @@ def size_text(size: float) -> str:
 
 def failure_text(error: Failure, *, message: bool = True) -> str:
     """An error on one line: its class, the service's status and code and, with ``message``, its message."""
-    named = " ".join(str(each) for each in (error.kind, error.status, error.code) if each is not None)
-    return f"{named}: {error.message}" if message and error.message is not None else named
+    name = " ".join(str(part) for part in (error.kind, error.status, error.code) if part is not None)
+    return f"{name}: {error.message}" if message and error.message is not None else name
 
 
 def time_text(time: datetime) -> str:
@@ -114,7 +117,7 @@ def json_text(value: Any, *, indent: int | None = None) -> str:
     The standard library writes it: it takes integers of any size.
     """
     text = json.dumps(value, ensure_ascii=False, indent=indent, separators=None if indent else (",", ":"))
-    return _UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _UNSAFE_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def write_json(value: Any) -> None:
@@ -123,20 +126,41 @@ def write_json(value: Any) -> None:
     sys.stdout.write(json_text(with_fields(value)) + "\n")
 
 
+def write_json_lines(values: Iterable[Any]) -> None:
+    """Write each value on a line of its own, as soon as it comes."""
+    for value in values:
+        write_json(value)
+
+
+def write_result(shape: Any, text: str, *, as_json: bool) -> None:
+    """Write the result of a command: its JSON shape, or its text for people."""
+    if as_json:
+        write_json(shape)
+    else:
+        typer.echo(text)
+
+
+def print_lines(lines: Iterable[Text]) -> None:
+    """Write lines of Rich text to stdout, each whole: the terminal wraps them."""
+    out = console()
+    for line in lines:
+        out.print(line, soft_wrap=True)
+
+
 def with_fields(value: Any) -> Any:
-    """The object, with the fields of ``first_fields`` at its start."""
+    """The object, preceded by the fields of ``first_fields``."""
     fields = _fields.get()
     return value if fields is None else {**fields, **value}
 
 
 @contextmanager
 def first_fields(**fields: str) -> Iterator[None]:
-    """Let each JSON object that is written in the block start with these fields."""
-    before = _fields.set(fields)
+    """Start each JSON object that is written in the block with these fields."""
+    token = _fields.set(fields)
     try:
         yield
     finally:
-        _fields.reset(before)
+        _fields.reset(token)
 
 
 def use_utf_8() -> None:
@@ -146,12 +170,12 @@ def use_utf_8() -> None:
 
 
 @contextmanager
-def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Yields a function that takes how much is done and how much there is; the bar appears only on a terminal.
+def progress_bar(what: str, *, hidden: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function that takes the finished and the total amount. The bar appears only on a terminal.
 
-    The bar shows a percentage and no counts, as positions of a log may have gaps.
+    It shows a percentage and no counts, as positions of a log may have gaps.
     """
-    if not sys.stderr.isatty():
+    if hidden or not sys.stderr.isatty():
         yield lambda _done, _total: None
         return
 
@@ -164,7 +188,7 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def catch_up(conversations: Conversations, projection: str) -> None:
-    """Show a progress bar while a projection that is far behind catches up; any read catches up without one."""
+    """Show a progress bar while a projection that is far behind catches up. Other reads catch up without a bar."""
     if not sys.stderr.isatty():
         return
     for status in conversations.projections():

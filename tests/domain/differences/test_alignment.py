@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clew.domain.differences import alignment
-from clew.domain.differences.alignment import Pairs, aligned, longest_common
+from clew.domain.differences.alignment import Pairs, aligned, longest_common_subsequence
 
 letters = st.lists(st.sampled_from("abcd"), max_size=12)
 many = st.lists(st.sampled_from("abcdefghijklm"), max_size=25)
@@ -55,11 +55,11 @@ def best_sum(a: str, b: str, *, equal_only: bool) -> int:
 
 @given(letters, letters)
 def test_a_common_subsequence_is_the_longest_one(a: list[str], b: list[str]) -> None:
-    found = longest_common(a, b)
+    found = longest_common_subsequence(a, b)
     assert is_ascending(found)
     assert all(a[here] == b[there] for here, there in found)
     assert len(found) == best_sum("".join(a), "".join(b), equal_only=True)
-    assert longest_common(b, a) == exchanged(found)
+    assert longest_common_subsequence(b, a) == exchanged(found)
 
 
 @given(letters, letters)
@@ -78,8 +78,8 @@ def test_beyond_the_bounds_it_is_coarser_and_as_symmetric(a: list[str], b: list[
         patch.setattr(alignment, "MOST_BITS", most)
         patch.setattr(alignment, "MOST_CELLS", most)
         patch.setattr(alignment, "BLOCK", 3)
-        common, alike = longest_common(a, b), aligned(items(a), items(b), likeness)
-        assert longest_common(b, a) == exchanged(common)
+        common, alike = longest_common_subsequence(a, b), aligned(items(a), items(b), likeness)
+        assert longest_common_subsequence(b, a) == exchanged(common)
         assert aligned(items(b), items(a), likeness) == exchanged(alike)
     assert is_ascending(common)
     assert is_ascending(alike)
@@ -90,7 +90,7 @@ def test_beyond_the_bounds_it_is_coarser_and_as_symmetric(a: list[str], b: list[
 def test_beyond_the_bounds_what_each_side_has_once_is_paired_first(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = "xamabnby", "yabmbanz"
     monkeypatch.setattr(alignment, "MOST_BITS", 6)
-    found = longest_common([*a], [*b])
+    found = longest_common_subsequence([*a], [*b])
     assert {(1, 1), (2, 3), (5, 6)} <= set(found)
     assert len(found) == 4
     monkeypatch.setattr(alignment, "MOST_CELLS", 6)

@@ -8,19 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from clew.cli.app import command
 from clew.cli.candidates import scope_names, thread_ids
-from clew.cli.command import command
-from clew.cli.options import AGO, AllOption, AsJson, LimitOption, open_store, parse_time
-from clew.cli.output import (
-    catch_up,
-    minute_text,
-    one_line,
-    plural,
-    size_text,
-    time_text,
-    write_json,
-)
+from clew.cli.options import AGO, AllOption, AsJson, LimitOption, list_limit, open_store, parse_time, thread_argument
+from clew.cli.output import catch_up, minute_text, one_line, plural, print_lines, size_text, time_text, write_json_lines
 from clew.cli.output import console as new_console
+from clew.cli.rendering import json_shapes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,9 +22,6 @@ if TYPE_CHECKING:
 
     from clew.service.audit_trail import AuditEntry
     from clew.service.usage_queries import UsageCounts
-
-SHOWN = 50
-"""Entries without --limit."""
 
 BIGGEST = 5
 """Threads below the totals."""
@@ -77,36 +67,34 @@ def audit(
     as_json: AsJson = False,
 ) -> None:
     """List who did what, when and why."""
-    first, end = parse_time(context, since, "--since"), parse_time(context, until, "--until")
-    most = limit if as_json or all_ else limit or SHOWN
+    start, end = parse_time(since, "--since"), parse_time(until, "--until")
+    most = list_limit(limit, all_=all_, as_json=as_json)
     with open_store(context) as conversations:
         id_ = None if thread is None else conversations.find(thread)
         catch_up(conversations, "audit")
 
         def entries(number: int | None) -> Iterator[AuditEntry]:
-            found = conversations.audit(
+            """All entries, or this number of the newest; both in their order."""
+            listed = conversations.audit(
                 thread=id_,
                 scope=scope,
                 actor=actor,
                 type=type_,
-                since=first,
+                since=start,
                 until=end,
                 newest_first=number is not None,
                 limit=number,
             )
-            return found if number is None else reversed(list(found))
+            return listed if number is None else reversed(list(listed))
 
         if as_json:
-            from clew.cli.rendering import json_shapes
-
-            for entry in entries(most):
-                write_json(json_shapes.audit_entry(entry))
-        else:
-            _print_entries(entries(None if all_ or most is None else most + 1), most, new_console())
+            write_json_lines(map(json_shapes.audit_entry, entries(most)))
+        else:  # one more than the limit shows whether there are others
+            _print_entries(entries(None if most is None else most + 1), most, new_console())
 
 
 def _print_entries(entries: Iterable[AuditEntry], most: int | None, console: Console) -> None:
-    """Print each entry as it comes; one more than ``most`` means that there are others."""
+    """Print the last ``most`` entries, or without a limit each entry as it comes."""
     more = False
     if most is not None:
         listed = list(entries)
@@ -148,10 +136,7 @@ def _entry_line(entry: AuditEntry, *, wide: bool) -> Text:
 def stats(
     context: typer.Context,
     thread: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="THREAD", help="A thread's id, or a unique prefix of it; by default all.", autocompletion=thread_ids
-        ),
+        str | None, thread_argument("A thread's id, or a unique prefix of it; by default all threads.")
     ] = None,
     by: Annotated[Literal["thread", "day"] | None, typer.Option("--by", help="Count by thread or by day.")] = None,
     since: Annotated[
@@ -163,63 +148,60 @@ def stats(
     as_json: AsJson = False,
 ) -> None:
     """Count threads, messages, events, bytes, tokens and calls."""
-    first, last = _day(context, since, "--since"), _day(context, until, "--until")
+    first, last = _day(since, "--since"), _day(until, "--until")
     with open_store(context) as conversations:
         id_ = None if thread is None else conversations.find(thread)
         catch_up(conversations, "usage")
-        counted = conversations.usage(thread=id_, since=first, until=last, by=by or "total")
+        usage = conversations.usage(thread=id_, since=first, until=last, by=by or "total")
         if as_json:
-            from clew.cli.rendering import json_shapes
-
-            for each in counted:
-                write_json(json_shapes.usage(each))
+            write_json_lines(map(json_shapes.usage, usage))
             return
         console = new_console()
         if by == "day":
-            _print_days(counted, console)
-        elif by == "thread":
-            console.print(_thread_table(counted))
-        else:
-            _print_total(counted[0], console)
-            days = conversations.usage(thread=id_, since=first, until=last, by="day")
-            if id_ is None and counted[0].threads > 1:
-                biggest = conversations.usage(since=first, until=last, by="thread")
-                console.print("\nBiggest threads")
-                console.print(_thread_table(biggest[:BIGGEST]))
-            if days:
-                console.print("\nMessages by day" + (f", the last {DAYS} of {len(days):,}" if len(days) > DAYS else ""))
-                _print_days(days[-DAYS:], console)
+            print_lines(_day_lines(usage))
+            return
+        if by == "thread":
+            console.print(_thread_table(usage))
+            return
+        console.print(*_total_lines(usage[0]), sep="\n")
+        if id_ is None and usage[0].threads > 1:
+            by_thread = conversations.usage(since=first, until=last, by="thread")
+            console.print("\nBiggest threads", _thread_table(by_thread[:BIGGEST]), sep="\n")
+        days = conversations.usage(thread=id_, since=first, until=last, by="day")
+        if days:
+            console.print("\nMessages by day" + (f", the last {DAYS} of {len(days):,}" if len(days) > DAYS else ""))
+            print_lines(_day_lines(days[-DAYS:]))
 
 
-def _day(context: typer.Context, text: str | None, option: str) -> date | None:
-    time = parse_time(context, text, option)
+def _day(text: str | None, option: str) -> date | None:
+    time = parse_time(text, option)
     return None if time is None else time.astimezone(UTC).date()
 
 
-def _print_total(found: UsageCounts, console: Console) -> None:
-    forks = f" ({plural(found.forks, 'fork')})" if found.forks else ""
-    console.print(f"Threads   {found.threads:,}{forks}")
-    console.print(f"Messages  {found.messages:,}")
-    console.print(f"Events    {found.events:,}")
-    console.print(f"Bytes     {size_text(found.bytes)}")
-    if found.input_tokens or found.output_tokens:
-        console.print(f"Tokens    {found.input_tokens:,} in, {found.output_tokens:,} out")
-    if found.model_calls or found.tool_calls or found.failed_calls:
-        failed = f", {found.failed_calls:,} failed" if found.failed_calls else ""
-        console.print(f"Calls     {found.model_calls:,} to models, {found.tool_calls:,} to tools{failed}")
+def _total_lines(total: UsageCounts) -> Iterator[str]:
+    forks = f" ({plural(total.forks, 'fork')})" if total.forks else ""
+    yield f"Threads   {total.threads:,}{forks}"
+    yield f"Messages  {total.messages:,}"
+    yield f"Events    {total.events:,}"
+    yield f"Bytes     {size_text(total.bytes)}"
+    if total.input_tokens or total.output_tokens:
+        yield f"Tokens    {total.input_tokens:,} in, {total.output_tokens:,} out"
+    if total.model_calls or total.tool_calls or total.failed_calls:
+        failed = f", {total.failed_calls:,} failed" if total.failed_calls else ""
+        yield f"Calls     {total.model_calls:,} to models, {total.tool_calls:,} to tools{failed}"
 
 
-def _thread_table(found: Sequence[UsageCounts]) -> Table:
+def _thread_table(threads: Sequence[UsageCounts]) -> Table:
     from rich.text import Text
 
     from clew.cli.rendering.threads import plain_table
 
     table = plain_table()
     table.add_column("Thread", overflow="fold")
-    calls = any(each.model_calls or each.tool_calls for each in found)
+    calls = any(each.model_calls or each.tool_calls for each in threads)
     for heading in ("Messages", "Events", "Bytes", "Tokens", *(("Calls",) if calls else ())):
         table.add_column(heading, justify="right", no_wrap=True)
-    for each in found:
+    for each in threads:
         numbers = [each.input_tokens + each.output_tokens, *([each.model_calls + each.tool_calls] if calls else [])]
         table.add_row(
             Text(one_line(each.thread_id or ""), style="bold"),
@@ -231,17 +213,17 @@ def _thread_table(found: Sequence[UsageCounts]) -> Table:
     return table
 
 
-def _print_days(found: Sequence[UsageCounts], console: Console) -> None:
+def _day_lines(days: Sequence[UsageCounts]) -> Iterator[Text]:
     from rich.text import Text
 
-    highest = max((each.messages for each in found), default=0)
-    for each in found:
-        bar = (_bar(each.messages, highest), "cyan")
-        console.print(Text.assemble(f"{each.day}  ", bar, f"  {plural(each.messages, 'message')}"))
+    highest = max((day.messages for day in days), default=0)
+    for day in days:
+        bar = (_bar(day.messages, highest), "cyan")
+        yield Text.assemble(f"{day.day}  ", bar, f"  {plural(day.messages, 'message')}")
 
 
 def _bar(number: int, highest: int) -> str:
     """A bar in eighths of a column, padded; anything above zero is visible."""
     eighths = 0 if not number else max(1, round(number * BAR * 8 / highest))
-    whole, rest = divmod(eighths, 8)
-    return ("█" * whole + (" ▏▎▍▌▋▊▉"[rest] if rest else "")).ljust(BAR)
+    columns, rest = divmod(eighths, 8)
+    return ("█" * columns + (" ▏▎▍▌▋▊▉"[rest] if rest else "")).ljust(BAR)

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from clew.cli.candidates import thread_ids
-from clew.cli.command import command
+from clew.cli.app import command
 from clew.cli.errors import WrongUsage
-from clew.cli.options import ActorOption, AsJson
-
-if TYPE_CHECKING:
-    from clew.cli.options import Chosen
+from clew.cli.options import ActorOption, AsJson, GlobalOptions, thread_argument
 
 MODEL = "gpt-5.4-mini"
 """The default model: small, and without an announced end at OpenAI."""
@@ -34,11 +29,7 @@ def chat(
     context: typer.Context,
     thread: Annotated[
         str | None,
-        typer.Argument(
-            metavar="THREAD",
-            help="The thread to resume: its id, or a unique prefix of it. By default a new one.",
-            autocompletion=thread_ids,
-        ),
+        thread_argument("The thread to resume: its id, or a unique prefix of it. By default a new one."),
     ] = None,
     model: Annotated[str, typer.Option("--model", envvar="OPENAI_MODEL", metavar="M", help="The model.")] = MODEL,
     instructions: Annotated[
@@ -51,17 +42,16 @@ def chat(
 ) -> None:
     """Talk with a model. The thread stores every word as it comes, and can be resumed."""
     if thread is not None and new:
-        raise WrongUsage(context, "--new starts a thread and THREAD resumes one. Give one of them")
+        raise WrongUsage("--new starts a thread and THREAD resumes one. Give one of them")
     if not model:
-        raise WrongUsage(context, "--model, or OPENAI_MODEL, must name a model, and it is empty")
+        raise WrongUsage("--model, or OPENAI_MODEL, must name a model, and it is empty")
     _check_key()
 
     import asyncio
     import warnings
 
-    from clew.cli.chat import terminal as chat_terminal
-    from clew.cli.chat.session import Chat
-    from clew.cli.chat.slash_commands import run_command
+    from clew.cli import terminal
+    from clew.cli.chat import Chat
     from clew.conversations import Conversations
     from clew.domain.runs.errors import AgentChangedWarning
     from clew.engine import Agent, Engine
@@ -72,26 +62,24 @@ def chat(
     from clew.service.run_requests import instructions as instructions_of
 
     client = OpenAIChatClient(model)  # before a database is made: it fails without access to the service
-    chosen: Chosen = context.obj
+    options: GlobalOptions = context.obj
     core = open_core(
-        chosen.url, tenant=chosen.tenant, create=thread is None, now=clock.now, projections=None, embedded=True
+        options.url, tenant=options.tenant, create=thread is None, now=clock.now, projections=None, embedded=True
     ).acting_as(actor)
-    interactive = not as_json and on_terminal()
+    interactive = not as_json and terminal.is_interactive()
     with Conversations(core) as conversations, asyncio.Runner() as runner, warnings.catch_warnings():
-        warnings.simplefilter("ignore", AgentChangedWarning)  # other instructions are given on purpose
+        warnings.simplefilter("ignore", AgentChangedWarning)  # the user changes the instructions on purpose
         id_ = None if thread is None else conversations.find(thread)
-        kept = None if id_ is None else run(instructions_of(core, id_, AGENT))
-        agent = Agent(client, id=AGENT, instructions=kept if instructions is None else instructions or None)
-        with Chat(
-            context, conversations, Engine(core), agent, runner, interactive=interactive, as_json=as_json
-        ) as chat_:
-            chat_.begin() if id_ is None else chat_.resume(id_)
-            chat_.converse(chat_terminal.prompted() if interactive else chat_terminal.piped(), run_command)
-
-
-def on_terminal() -> bool:
-    """Whether a user sits at a terminal."""
-    return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+        if instructions is None and id_ is not None:
+            instructions = run(instructions_of(core, id_, AGENT))
+        agent = Agent(client, id=AGENT, instructions=instructions or None)
+        session = Chat(conversations, Engine(core), agent, runner, interactive=interactive, as_json=as_json)
+        with session:
+            if id_ is None:
+                session.begin()
+            else:
+                session.resume(id_)
+            session.converse(terminal.typed_lines() if interactive else terminal.piped_lines())
 
 
 def _check_key() -> None:

@@ -10,16 +10,17 @@ from typing import Annotated, Literal, NamedTuple, TypeAlias, get_args
 
 import typer
 
-from clew.cli.command import command
+from clew.cli.app import command
 from clew.cli.errors import WrongUsage
 from clew.cli.options import AsJson
 from clew.cli.output import one_line, write_json
+from clew.cli.rendering import json_shapes
 
 Shell: TypeAlias = Literal["bash", "zsh", "fish"]
 
 
-class Installed(NamedTuple):
-    """The script that was written, and the start-up file that now reads it; None for a shell that finds it itself."""
+class Installation(NamedTuple):
+    """The script that was written, and the start-up file that reads it; None for a shell that finds it itself."""
 
     script: Path
     startup: Path | None
@@ -29,7 +30,6 @@ class Installed(NamedTuple):
     'eval "$(clew completion bash)"', "clew completion fish | source", "clew completion --install", heading="Begin"
 )
 def completion(
-    context: typer.Context,
     shell: Annotated[
         Shell | None, typer.Argument(metavar="[bash|zsh|fish]", help="The shell; by default the one that SHELL names.")
     ] = None,
@@ -37,19 +37,18 @@ def completion(
     as_json: AsJson = False,
 ) -> None:
     """Write the script for tab completion in a shell. It completes threads and checkpoints, too."""
-    chosen = shell or current_shell()
-    if chosen is None:
-        raise WrongUsage(context, "SHELL does not name a supported shell. Give bash, zsh or fish")
-    done = install_script(chosen) if install else None
+    shell = shell or current_shell()
+    if shell is None:
+        raise WrongUsage("SHELL does not name a supported shell. Give bash, zsh or fish")
+    installation = install_script(shell) if install else None
     if as_json:
-        from clew.cli.rendering import json_shapes
-
-        write_json(json_shapes.completion(chosen, script(chosen), done))
-    elif done is None:
-        typer.echo(script(chosen), nl=False)
+        write_json(json_shapes.completion(shell, read_script(shell), installation))
+    elif installation is None:
+        typer.echo(read_script(shell), nl=False)
     else:
-        reads = "which fish finds" if done.startup is None else f"which {one_line(str(done.startup))} now reads"
-        typer.echo(f"Wrote {one_line(str(done.script))}, {reads}. It works in the next shell that you start.")
+        file, startup = installation
+        reader = "which fish finds" if startup is None else f"which {one_line(str(startup))} now reads"
+        typer.echo(f"Wrote {one_line(str(file))}, {reader}. It works in the next shell that you start.")
 
 
 def current_shell() -> Shell | None:
@@ -58,28 +57,28 @@ def current_shell() -> Shell | None:
     return next((shell for shell in get_args(Shell) if shell == name), None)
 
 
-def script(shell: Shell) -> str:
+def read_script(shell: Shell) -> str:
     """The script for a shell."""
     return resources.files("clew.cli.commands").joinpath(f"completion.{shell}").read_text(encoding="utf-8")
 
 
-def install_script(shell: Shell) -> Installed:
-    """Write the script and let the shell read it when it starts. A second call changes nothing."""
+def install_script(shell: Shell) -> Installation:
+    """Write the script and make the shell read it when it starts. A second call changes nothing."""
     home = Path.home()
     if shell == "fish":
         folder = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "fish" / "completions"
-        return Installed(_write(folder / "clew.fish", script(shell)), None)
+        return Installation(_write(folder / "clew.fish", read_script(shell)), None)
     folder = Path(os.environ.get("XDG_DATA_HOME") or home / ".local" / "share") / "clew"
-    written = _write(folder / f"completion.{shell}", script(shell))
+    file = _write(folder / f"completion.{shell}", read_script(shell))
     startup = home / ".bashrc" if shell == "bash" else Path(os.environ.get("ZDOTDIR") or home) / ".zshrc"
-    quoted = shlex.quote(str(written))
+    quoted = shlex.quote(str(file))
     line = f"[ -f {quoted} ] && . {quoted} # tab completion of clew\n"
     existing = startup.read_text(encoding="utf-8", errors="surrogateescape") if startup.exists() else ""
     if line not in existing:
         between = "" if existing.endswith("\n") or not existing else "\n"
-        with startup.open("a", encoding="utf-8") as file:
-            file.write(f"{between}{line}")
-    return Installed(written, startup)
+        with startup.open("a", encoding="utf-8") as opened:
+            opened.write(f"{between}{line}")
+    return Installation(file, startup)
 
 
 def _write(path: Path, text: str) -> Path:

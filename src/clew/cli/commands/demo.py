@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from clew.cli.command import command
+from clew.cli.app import command
 from clew.cli.options import AsJson
 from clew.cli.output import use_utf_8, write_json
 
@@ -15,7 +15,7 @@ from clew.cli.output import use_utf_8, write_json
 @command("clew demo", "clew demo --samples > samples.jsonl", heading="Begin")
 def demo(
     samples: Annotated[
-        bool, typer.Option("--samples", help="Only write the demo's conversations, for you to try things with.")
+        bool, typer.Option("--samples", help="Only write the demo's conversations, for your own tries.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -26,6 +26,6 @@ def demo(
         use_utf_8()
         sys.stdout.write(demo_steps.samples())
         return
-    steps = demo_steps.run(quiet=as_json)
+    result = demo_steps.run(quiet=as_json)
     if as_json:
-        write_json(steps)
+        write_json(result)

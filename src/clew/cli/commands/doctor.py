@@ -1,27 +1,28 @@
-"""Commands that look after a store: doctor, verify and migrate."""
+"""Commands that maintain a store: doctor, verify and migrate."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clew.cli.candidates import thread_ids
-from clew.cli.command import command
+from clew.cli.app import command
+from clew.cli.commands.shards import for_each_shard
 from clew.cli.errors import FAILED, NOT_VERIFIED
-from clew.cli.options import AsJson, YesOption, confirm, must_confirm, open_store
+from clew.cli.options import AsJson, GlobalOptions, YesOption, confirm, must_confirm, open_store, thread_argument
 from clew.cli.output import console as new_console
-from clew.cli.output import one_line, plural, write_json
-from clew.cli.shard_directory import for_each_shard
+from clew.cli.output import one_line, plural, print_lines, write_json, write_result
+from clew.cli.rendering import json_shapes
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from clew.cli.options import Chosen
     from clew.domain.diagnostics import Finding
     from clew.domain.ports import Verdict
+    from clew.infrastructure.stores import Schemas
 
 STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red"}
 
@@ -39,26 +40,25 @@ def doctor(
     """
     from clew.service.doctor import examine
 
-    chosen: Chosen = context.obj
-    failed = 0
-    for finding in examine(chosen.url, tenant=chosen.tenant, verify=verify):
-        failed += finding.state == "failed"
+    options: GlobalOptions = context.obj
+    failed = False
+    for finding in examine(options.url, tenant=options.tenant, verify=verify):
+        failed = failed or finding.state == "failed"
         if as_json:
             write_json(finding._asdict())
         else:
-            _print_finding(finding)
+            print_lines(_finding_lines(finding))
     if failed:
         raise typer.Exit(FAILED)
 
 
-def _print_finding(finding: Finding) -> None:
+def _finding_lines(finding: Finding) -> Iterator[Text]:
     from rich.text import Text
 
-    console = new_console()
     state = (f"{finding.state:8}", STYLES[finding.state])
-    console.print(Text.assemble(state, f" {finding.name}: {one_line(finding.found)}"), soft_wrap=True)
+    yield Text.assemble(state, f" {finding.name}: {one_line(finding.found)}")
     if finding.advice is not None:
-        console.print(Text(f"         → {one_line(finding.advice)}"), soft_wrap=True)
+        yield Text(f"         → {one_line(finding.advice)}")
 
 
 @command("clew verify", "clew verify 3f2a --json", heading="Audit and export")
@@ -66,12 +66,7 @@ def _print_finding(finding: Finding) -> None:
 def verify(
     context: typer.Context,
     thread: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="THREAD",
-            help="A thread, checked with its ancestors; by default the whole store.",
-            autocompletion=thread_ids,
-        ),
+        str | None, thread_argument("A thread, checked with its ancestors; by default the whole store.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -82,8 +77,6 @@ def verify(
         with new_console(stderr=True).status("Verifying …") if watched else nullcontext():
             verdict = conversations.verify(id_)
     if as_json:
-        from clew.cli.rendering import json_shapes
-
         write_json(json_shapes.verdict(verdict))
     else:
         new_console().print(verdict_text(verdict))
@@ -92,7 +85,7 @@ def verify(
 
 
 def verdict_text(verdict: Verdict) -> Text:
-    """What ``clew verify`` prints."""
+    """The output of ``clew verify``."""
     from rich.text import Text
 
     checked = f"{plural(verdict.threads, 'thread')}, {verdict.events:,} events"
@@ -106,7 +99,7 @@ def verdict_text(verdict: Verdict) -> Text:
 
 
 @command("clew migrate --backup before.db", heading="Maintain")
-@for_each_shard(first=lambda directory: directory.make())  # the directory has its own tables
+@for_each_shard(prepare=lambda directory: directory.make())  # the directory has its own tables
 def migrate(
     context: typer.Context,
     backup: Annotated[
@@ -131,32 +124,31 @@ def migrate(
     """Bring an old database up to date, or make Clew's tables in a new one."""
     from clew.infrastructure.stores import scheme_of, store_at
 
-    chosen: Chosen = context.obj
-    store = store_at(chosen.url)
-    path, schema = store.name, store.schemas() or store.migrate()  # without schemas, its error
+    options: GlobalOptions = context.obj
+    store = store_at(options.url)
+    name, schema = one_line(store.name), store.schemas() or store.migrate()  # without schemas, migrate() raises
     if schema.found != schema.known:
-        if schema.found and must_confirm(context, yes=yes):  # without tables there is nothing to lose
-            name = one_line(path)
-            first = "" if backup else f" Copy {name} and {name}-wal first, or answer no and give --backup PATH."
-            if scheme_of(chosen.url).startswith("postgres"):
-                first = " Copy it with pg_dump first."
+        if schema.found and must_confirm(context, yes=yes):  # without tables, no data can be lost
+            if scheme_of(options.url).startswith("postgres"):
+                advice = " Copy it with pg_dump first."
+            else:
+                advice = "" if backup else f" Copy {name} and {name}-wal first, or answer no and give --backup PATH."
             confirm(
-                f"{name} has schema {schema.found}, and this Clew needs schema {schema.known}.{first} Migrate it now?"
+                f"{name} has schema {schema.found}, and this Clew needs schema {schema.known}.{advice} Migrate it now?"
             )
         schema = store.migrate(backup=backup, partitions=partitions, row_level_security=row_level_security)
     elif partitions is not None or row_level_security:
         store.migrate(partitions=partitions, row_level_security=row_level_security)
-    if as_json:
-        from clew.cli.rendering import json_shapes
-
-        write_json(json_shapes.migration(path, schema, backup))
-        return
-    if schema.found == schema.known:
-        typer.echo(f"{one_line(path)} already has schema {schema.known}. There is nothing to migrate.")
-    elif not schema.found:
-        typer.echo(f"Made Clew's tables in {one_line(path)}, with schema {schema.known}.")
-    else:
-        copied = "" if backup is None else f" {one_line(backup)} is a copy from before."
-        typer.echo(f"Migrated {one_line(path)} from schema {schema.found} to {schema.known}.{copied}")
+    text = _migration_text(name, schema, backup)
     if row_level_security:
-        typer.echo("It keeps tenants apart from now on: clew_app sees one of them, clew_operator all.")
+        text += "\nIt keeps tenants apart from now on: clew_app sees one of them, clew_operator all."
+    write_result(json_shapes.migration(store.name, schema, backup), text, as_json=as_json)
+
+
+def _migration_text(name: str, schema: Schemas, backup: str | None) -> str:
+    if schema.found == schema.known:
+        return f"{name} already has schema {schema.known}. There is nothing to migrate."
+    if not schema.found:
+        return f"Made Clew's tables in {name}, with schema {schema.known}."
+    copy = "" if backup is None else f" {one_line(backup)} is a copy from before."
+    return f"Migrated {name} from schema {schema.found} to {schema.known}.{copy}"

@@ -1,4 +1,4 @@
-"""Commands that read one thread: show and log, which can follow it live."""
+"""Commands that read the history of one thread: show, log, replay and diff."""
 
 from __future__ import annotations
 
@@ -8,29 +8,40 @@ import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from clew.cli import INTERRUPTED
-from clew.cli.candidates import thread_ids
-from clew.cli.command import command
+from clew.cli.app import command
 from clew.cli.errors import WrongUsage
-from clew.cli.options import AsJson, AtOption, Moment, ThreadArgument, open_store, parse_moment
+from clew.cli.options import (
+    AsJson,
+    AtOption,
+    Moment,
+    ThreadArgument,
+    open_store,
+    open_thread,
+    parse_moment,
+    thread_argument,
+    version_option,
+)
 from clew.cli.output import console as new_console
-from clew.cli.output import write_json
+from clew.cli.output import print_lines, use_utf_8, write_json, write_json_lines
+from clew.cli.rendering import json_shapes
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from clew.conversations import Conversations
     from clew.domain.events import Event
-    from clew.domain.history import History
+    from clew.domain.history import History, Step
     from clew.domain.runs.summaries import RunSummary
     from clew.sync.subscription import Subscription
+    from clew.sync.threads import Thread
 
-PATIENCE = 0.5
-"""Seconds between checks whether anybody still reads the output."""
+CHECK_INTERVAL = 0.5
+"""Seconds between checks whether the output still has a reader."""
 
 
 @command(
@@ -45,8 +56,6 @@ def show(context: typer.Context, thread: ThreadArgument, at: AtOption = None, as
     with open_store(context) as conversations:
         id_, when = conversations.find(thread), parse_moment(at)
         if as_json:
-            from clew.cli.rendering import json_shapes
-
             history = conversations.thread(id_).history(at=when.at, at_message=when.at_message)
             write_json(json_shapes.history(history, runs_of(conversations, history)))
         else:
@@ -63,12 +72,7 @@ def show(context: typer.Context, thread: ThreadArgument, at: AtOption = None, as
 def log(
     context: typer.Context,
     thread: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="THREAD",
-            help="A thread's id, or a unique prefix of it; optional with --follow.",
-            autocompletion=thread_ids,
-        ),
+        str | None, thread_argument("A thread's id, or a unique prefix of it; optional with --follow.")
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Keep listing new events, of a thread or of all, until Ctrl-C.")
@@ -80,48 +84,118 @@ def log(
 ) -> None:
     """List a thread's events, or follow them live. A fork's include those that it inherited."""
     if thread is None and not follow:
-        raise WrongUsage(context, "Missing argument 'THREAD': only --follow works without it")
+        raise WrongUsage("Missing argument 'THREAD': only --follow works without it")
     with open_store(context) as conversations:
         id_ = None if thread is None else conversations.find(thread)
         if follow or id_ is None:
             follow_events(conversations, id_, after, as_json=as_json)
         elif as_json:
-            from clew.cli.rendering import json_shapes
-
-            for event in conversations.thread(id_).events(after=after):
-                write_json(json_shapes.event(event))
+            write_json_lines(map(json_shapes.event, conversations.thread(id_).events(after=after)))
         else:
             print_events(conversations, id_, new_console(), after)
 
 
+@command("clew replay 3f2a", 'clew replay 3f2a --at "before refund"', "clew replay 3f2a --json", heading="Read")
+def replay(context: typer.Context, thread: ThreadArgument, at: AtOption = None, as_json: AsJson = False) -> None:
+    """Step through a thread, forward and back. Keys: → ← and ? for all of them; q quits."""
+    with open_thread(context, thread) as opened:
+        when = parse_moment(at)
+        step = opened.step(at=when.at, at_message=when.at_message)
+        if as_json:
+            write_json_lines(map(json_shapes.step, steps(opened, step)))
+            return
+
+        from clew.cli import stepper, terminal
+
+        if terminal.supports_full_screen():
+            with terminal.full_screen() as screen:
+                stepper.run(opened, step, screen)
+        else:
+            from clew.cli.rendering.events import event_finder
+
+            find = event_finder(lambda _: opened)
+            print_lines(line for each in steps(opened, step) for line in stepper.step_lines(each, opened.id, find))
+
+
+@command(
+    "clew diff 3f2a 9c01",
+    'clew diff 3f2a --at "before refund"',
+    "clew diff 3f2a 9c01 --format markdown > diff.md",
+    heading="Read",
+)
+def diff(
+    context: typer.Context,
+    thread: ThreadArgument,
+    other: Annotated[
+        str | None, thread_argument("The other thread; by default another version of the same.", metavar="OTHER")
+    ] = None,
+    at: AtOption = None,
+    other_at: Annotated[
+        str | None, version_option("--other-at", "The version of the other side, as for --at.", metavar="Y")
+    ] = None,
+    format_: Annotated[
+        Literal["terminal", "markdown"],
+        typer.Option("--format", metavar="F", help="terminal, or markdown for a document."),
+    ] = "terminal",
+    everything: Annotated[
+        bool, typer.Option("--all", help="Show unchanged messages too, and long values whole.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare two threads, or two versions of one."""
+    if other is None and at is None and other_at is None:
+        raise WrongUsage("There is nothing to compare with: give another thread, --at or --other-at")
+    when, other_when = parse_moment(at), parse_moment(other_at, "--other-at")
+    with open_store(context) as conversations:
+        result = conversations.diff(
+            conversations.find(thread),
+            None if other is None else conversations.find(other),
+            at=when.at,
+            other_at=other_when.at,
+            at_message=when.at_message,
+            other_at_message=other_when.at_message,
+        )
+    if as_json:
+        write_json(json_shapes.diff(result, everything=everything))
+    elif format_ == "markdown":
+        from clew.cli.rendering.diff_markdown import diff_document
+
+        use_utf_8()
+        for line in diff_document(result, everything=everything):
+            typer.echo(line)
+    else:
+        from clew.cli.rendering.diff_terminal import diff_lines
+
+        print_lines(diff_lines(result, new_console(), everything=everything))
+
+
 def print_thread(conversations: Conversations, id_: str, when: Moment, console: Console) -> None:
-    """Print what ``clew show`` shows."""
-    from clew.cli.rendering.messages import conversation
+    """Print the output of ``clew show``."""
+    from clew.cli.rendering.conversation import conversation_lines
 
     thread = conversations.thread(id_)
     history, summary = thread.history(at=when.at, at_message=when.at_message), thread.summary()
     runs = runs_of(conversations, history)
-    for line in conversation(history, summary.title, summary.version, console, runs):
+    for line in conversation_lines(history, summary.title, summary.version, console, runs):
         console.print(line, soft_wrap=True)
 
 
 def print_events(conversations: Conversations, id_: str, console: Console, after: int = 0) -> None:
-    """Print what ``clew log`` shows. If an event cannot be read, print those before it and raise the error."""
-    from clew.cli.rendering.events import OFF_PATH, event_table, lookup, off_path
+    """Print the output of ``clew log``. If an event cannot be read, print those before it and raise the error."""
+    from clew.cli.rendering.events import OFF_PATH, event_finder, event_table, off_path
     from clew.domain.errors import ClewError
 
     events: list[Event] = []
     failure = None
     try:
-        for event in conversations.thread(id_).events(after=after):
-            events.append(event)  # noqa: PERF402  # those before the error are printed
+        events.extend(conversations.thread(id_).events(after=after))  # those before an error are kept
     except ClewError as error:
         if not events:
             raise
         failure = error
-    undone = off_path(events)
-    console.print(event_table(events, id_, console, lookup(conversations.thread), undone))
-    if undone:
+    rewound = off_path(events)
+    console.print(event_table(events, id_, console, event_finder(conversations.thread), rewound))
+    if rewound:
         console.print(f"{OFF_PATH} taken back by a rewind", style="dim")
     if failure is not None:
         raise failure
@@ -147,13 +221,24 @@ def _after_cuts(conversations: Conversations, events: Iterable[Event]) -> Iterat
                 yield from conversations.thread(event.data.parent_id).events(after=cut, at=cut + 1)
 
 
+def steps(thread: Thread, last: Step) -> Iterator[Step]:
+    """Every step up to ``last``, in order, in one pass. Each contains only the message that it appended."""
+    from clew.domain.decider_state import Control, advance
+    from clew.domain.history import Step, as_message
+
+    control = Control()
+    for event in thread.events(at=last.version):
+        control, message = advance(control, event), as_message(event)
+        yield Step(event, control, last.head, () if message is None else (message,))
+
+
 def follow_events(conversations: Conversations, id_: str | None, after: int, *, as_json: bool) -> None:
     """Write the events of a thread, or of all, and then new ones as they are appended.
 
     Ends when the store is closed, by Ctrl-C (SystemExit without a message, as ``tail -f``), or with BrokenPipeError
-    when nobody reads the output any more.
+    when the reader of the output has left.
     """
-    write = _write_event_json if as_json else _event_printer(conversations, of_store=id_ is None)
+    write = _write_event if as_json else _event_printer(conversations, of_store=id_ is None)
     try:
         source = conversations if id_ is None else conversations.thread(id_)
         with source.subscribe(after=after) as events:
@@ -167,7 +252,7 @@ def follow_events(conversations: Conversations, id_: str | None, after: int, *, 
 def _while_read(events: Subscription) -> Iterator[Event]:
     """The events, until the output has no reader: a pipe reports that only to a write."""
     while True:
-        event = events.wait(PATIENCE)
+        event = events.wait(CHECK_INTERVAL)
         if event is not None:
             yield event
         elif _reader_left():
@@ -187,20 +272,18 @@ def _reader_left() -> bool:
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
-def _write_event_json(event: Event) -> None:
-    from clew.cli.rendering import json_shapes
-
+def _write_event(event: Event) -> None:
     write_json(json_shapes.event(event))
 
 
 def _event_printer(conversations: Conversations, *, of_store: bool) -> Callable[[Event], None]:
-    """Prints an event on one line, cut at the width of a terminal."""
-    from clew.cli.rendering.events import event_line, lookup
+    """A function that prints an event on one line, cut at the width of a terminal."""
+    from clew.cli.rendering.events import event_finder, event_line
 
-    console, look = new_console(), lookup(conversations.thread)
+    console, find = new_console(), event_finder(conversations.thread)
 
     def print_event(event: Event) -> None:
-        line = event_line(event, look, of_store=of_store)
+        line = event_line(event, find, of_store=of_store)
         if console.is_terminal:
             line.truncate(console.width, overflow="ellipsis")
         console.print(line, soft_wrap=True)

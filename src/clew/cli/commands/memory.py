@@ -1,18 +1,19 @@
-"""Commands that show the facts of memory scopes and where they come from, and that retract one: memory."""
+"""Commands that show the facts of memory scopes and their origins, and that retract a fact: memory."""
 
 from __future__ import annotations
 
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from clew.cli.app import group
 from clew.cli.candidates import scope_names
-from clew.cli.command import group
 from clew.cli.errors import WrongUsage
 from clew.cli.options import AGO, TIME, ActorOption, AsJson, ReasonOption, open_store, parse_moment, parse_time
 from clew.cli.output import console as new_console
-from clew.cli.output import one_line, write_json
+from clew.cli.output import one_line, print_lines, write_json, write_json_lines, write_result
+from clew.cli.rendering import json_shapes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,9 +34,12 @@ commands = group(
     "shows examples.",
 )
 
-ScopeArgument: TypeAlias = Annotated[
-    str, typer.Argument(metavar="SCOPE", help="A memory scope, such as user/42.", autocompletion=scope_names)
-]
+
+def _scope_argument(help_: str) -> Any:
+    return typer.Argument(metavar="SCOPE", help=help_, autocompletion=scope_names)
+
+
+ScopeArgument: TypeAlias = Annotated[str, _scope_argument("A memory scope, such as user/42.")]
 
 FactArgument: TypeAlias = Annotated[
     str, typer.Argument(metavar="FACT", help="A fact's id, or a prefix of it that is unique in the scope.")
@@ -44,11 +48,6 @@ FactArgument: TypeAlias = Annotated[
 KnownAtOption: TypeAlias = Annotated[
     str | None,
     typer.Option("--at", metavar="WHEN", help=f"What was known then: a version of the scope, {AGO}."),
-]
-
-ValidAtOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--valid-at", metavar="TIME", help=f"The facts that are true of that time, not of now: {AGO}."),
 ]
 
 
@@ -61,27 +60,25 @@ ValidAtOption: TypeAlias = Annotated[
 )
 def list_(
     context: typer.Context,
-    scope: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="SCOPE", help="A memory scope, such as user/42; by default all.", autocompletion=scope_names
-        ),
-    ] = None,
+    scope: Annotated[str | None, _scope_argument("A memory scope, such as user/42; by default all.")] = None,
     at: KnownAtOption = None,
-    valid_at: ValidAtOption = None,
+    valid_at: Annotated[
+        str | None,
+        typer.Option("--valid-at", metavar="TIME", help=f"The facts that are true of that time, not of now: {AGO}."),
+    ] = None,
     history: Annotated[bool, typer.Option("--history", help="Also facts that were replaced or retracted.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the memory scopes, or the facts of one."""
     if scope is None and (at is not None or valid_at is not None or history):
-        raise WrongUsage(context, "Missing argument 'SCOPE': --at, --valid-at and --history need one")
-    when, valid = _known_at(context, at, "--at"), parse_time(context, valid_at, "--valid-at")
+        raise WrongUsage("Missing argument 'SCOPE': --at, --valid-at and --history need one")
+    known_at, valid = _parse_known_at(at, "--at"), parse_time(valid_at, "--valid-at")
     with open_store(context) as conversations:
         if scope is None:
-            _print_scopes(conversations, as_json=as_json)
+            _write_scopes(conversations, as_json=as_json)
         else:
-            memory = _scope(conversations, scope)
-            _print_facts(memory, memory.facts(at=when, valid_at=valid, history=history), as_json=as_json, at=at)
+            memory = _memory_scope(conversations, scope)
+            _write_facts(memory, memory.facts(at=known_at, valid_at=valid, history=history), as_json=as_json, at=at)
 
 
 @commands.declare("clew memory at user/42 5", "clew memory at user/42 2026-01-31T12:00:00Z")
@@ -92,10 +89,10 @@ def at(
     as_json: AsJson = False,
 ) -> None:
     """Show what a memory scope knew at a version or a time."""
-    known = _known_at(context, when, "WHEN")
+    known_at = _parse_known_at(when, "WHEN")
     with open_store(context) as conversations:
-        memory = _scope(conversations, scope)
-        _print_facts(memory, memory.facts(at=known), as_json=as_json, at=when)
+        memory = _memory_scope(conversations, scope)
+        _write_facts(memory, memory.facts(at=known_at), as_json=as_json, at=when)
 
 
 @commands.declare("clew memory search user/42 units of distance")
@@ -108,41 +105,32 @@ def search(
     as_json: AsJson = False,
 ) -> None:
     """Find the facts of a memory scope that match some words best."""
-    when = _known_at(context, at, "--at")
+    known_at = _parse_known_at(at, "--at")
     with open_store(context) as conversations:
-        found = _scope(conversations, scope).search(" ".join(words), top=top, at=when)
+        results = _memory_scope(conversations, scope).search(" ".join(words), top=top, at=known_at)
     if as_json:
-        from clew.cli.rendering import json_shapes
+        write_json_lines(map(json_shapes.found_fact, results))
+    elif results:
+        from clew.cli.rendering.memory import fact_text
 
-        for each in found:
-            write_json(json_shapes.found_fact(each))
-        return
-    from clew.cli.rendering.memory import fact_text
-
-    console = new_console()
-    for each in found:
-        console.print(fact_text(each.fact, score=each.score), soft_wrap=True)
-    if not found:
-        console.print("No matching facts.")
+        print_lines(fact_text(result.fact, score=result.score) for result in results)
+    else:
+        typer.echo("No matching facts.")
 
 
 @commands.declare("clew memory why user/42 3f2a", "clew memory why user/42 3f2a --json")
 def why(context: typer.Context, scope: ScopeArgument, fact: FactArgument, as_json: AsJson = False) -> None:
     """Show where a fact comes from, and which model calls received it."""
     with open_store(context) as conversations:
-        memory = _scope(conversations, scope)
-        id_ = _fact(context, memory, fact).id
+        memory = _memory_scope(conversations, scope)
+        id_ = _find_fact(memory, fact).id
         origin, uses = memory.why(id_), memory.used_by(id_)
     if as_json:
-        from clew.cli.rendering import json_shapes
+        write_json(json_shapes.fact_origin(origin, uses))
+    else:
+        from clew.cli.rendering.memory import origin_lines
 
-        write_json(json_shapes.why(origin, uses))
-        return
-    from clew.cli.rendering.memory import origin_lines
-
-    console = new_console()
-    for line in origin_lines(origin, uses):
-        console.print(line, soft_wrap=True)
+        print_lines(origin_lines(origin, uses))
 
 
 @commands.declare('clew memory forget user/42 3f2a --reason "The user asked"')
@@ -156,38 +144,34 @@ def forget(
 ) -> None:
     """Retract a fact: the scope does not know it from now on. Earlier versions still do."""
     with open_store(context) as conversations:
-        memory = _scope(conversations, scope)
-        before = _fact(context, memory, fact)
+        memory = _memory_scope(conversations, scope)
+        before = _find_fact(memory, fact)
         memory.retract(before.id, reason=reason, actor=actor)
         after = next(each for each in memory.facts(history=True) if each.id == before.id)
-    if as_json:
-        from clew.cli.rendering import json_shapes
-
-        write_json(json_shapes.fact(after))
-    else:
-        earlier = f"clew memory at {quote(one_line(scope))} {before.version}"
-        typer.echo(f"{one_line(scope)} does not know {one_line(before.id)} any more. Earlier versions do: {earlier}")
+    earlier = f"clew memory at {quote(one_line(scope))} {before.version}"
+    text = f"{one_line(scope)} does not know {one_line(before.id)} any more. Earlier versions do: {earlier}"
+    write_result(json_shapes.fact(after), text, as_json=as_json)
 
 
-def _known_at(context: typer.Context, text: str | None, name: str) -> MemoryAt:
+def _parse_known_at(text: str | None, name: str) -> MemoryAt:
     """A version of a scope, or a time. Raises WrongUsage, or InvalidTimeError for a time without an offset."""
     version = parse_moment(text, name).at if text is not None and text.isdecimal() else None
     if isinstance(version, int):
         return version
     try:
-        return parse_time(context, text, name)
+        return parse_time(text, name)
     except WrongUsage:
-        raise WrongUsage(context, f"{name} {text!r}: give a version of the scope, {AGO}") from None
+        raise WrongUsage(f"{name} {text!r}: give a version of the scope, {AGO}") from None
 
 
-def _scope(conversations: Conversations, name: str) -> MemoryScope:
+def _memory_scope(conversations: Conversations, name: str) -> MemoryScope:
     """A scope that has held a fact. Raises ScopeError for any other."""
     from clew.domain.errors import ScopeError
 
     try:
         memory = conversations.memory(name)
     except ScopeError:
-        if not any(each.name == name for each in conversations.scopes()):
+        if not any(scope.name == name for scope in conversations.scopes()):
             raise
         raise ScopeError(
             f"Scope {name!r} holds documents, not facts. `clew audit --scope {quote(name)}` lists its events."
@@ -197,26 +181,23 @@ def _scope(conversations: Conversations, name: str) -> MemoryScope:
     return memory
 
 
-def _fact(context: typer.Context, memory: MemoryScope, prefix: str) -> Fact:
+def _find_fact(memory: MemoryScope, prefix: str) -> Fact:
     """The one fact, live or not, with this id or prefix. Raises UnknownFactError or WrongUsage."""
     from clew.domain.errors import UnknownFactError
 
-    known = memory.facts(history=True)
-    found = [each for each in known if each.id == prefix] or [each for each in known if each.id.startswith(prefix)]
-    if not found or not prefix:
+    facts = memory.facts(history=True)
+    matches = [fact for fact in facts if fact.id == prefix] or [fact for fact in facts if fact.id.startswith(prefix)]
+    if not matches or not prefix:
         raise UnknownFactError(memory.name, prefix)
-    if len(found) > 1:
-        some = ", ".join(each.id for each in found[:CANDIDATES]) + ("…" if len(found) > CANDIDATES else "")
-        raise WrongUsage(context, f"FACT {prefix!r} is not unique, it matches {len(found)} facts: {some}")
-    return found[0]
+    if len(matches) > 1:
+        ids = ", ".join(fact.id for fact in matches[:CANDIDATES]) + ("…" if len(matches) > CANDIDATES else "")
+        raise WrongUsage(f"FACT {prefix!r} is not unique, it matches {len(matches)} facts: {ids}")
+    return matches[0]
 
 
-def _print_scopes(conversations: Conversations, *, as_json: bool) -> None:
+def _write_scopes(conversations: Conversations, *, as_json: bool) -> None:
     if as_json:
-        from clew.cli.rendering import json_shapes
-
-        for each in conversations.scopes():
-            write_json(json_shapes.scope(each))
+        write_json_lines(map(json_shapes.scope, conversations.scopes()))
         return
     from clew.cli.rendering.memory import scope_table
 
@@ -227,16 +208,10 @@ def _print_scopes(conversations: Conversations, *, as_json: bool) -> None:
         console.print("There are no memory scopes. Agents use them to remember facts outside their threads.")
 
 
-def _print_facts(memory: MemoryScope, facts: Sequence[Fact], *, as_json: bool, at: str | None = None) -> None:
+def _write_facts(memory: MemoryScope, facts: Sequence[Fact], *, as_json: bool, at: str | None = None) -> None:
     if as_json:
-        from clew.cli.rendering import json_shapes
-
-        for each in facts:
-            write_json(json_shapes.fact(each))
+        write_json_lines(map(json_shapes.fact, facts))
         return
     from clew.cli.rendering.memory import fact_text, scope_heading
 
-    console = new_console()
-    console.print(scope_heading(memory.name, len(facts), at))
-    for each in facts:
-        console.print(fact_text(each), soft_wrap=True)
+    print_lines([scope_heading(memory.name, len(facts), at), *map(fact_text, facts)])

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
+from clew.cli.app import command
 from clew.cli.candidates import projection_names
-from clew.cli.command import command
+from clew.cli.commands.shards import directory_of, for_each_shard
 from clew.cli.errors import FAILED, WrongUsage, report
-from clew.cli.options import AsJson, Chosen
-from clew.cli.output import one_line, plural, progress_bar, write_json
-from clew.cli.shard_directory import directory_of, for_each_shard
+from clew.cli.options import AsJson, GlobalOptions
+from clew.cli.output import one_line, plural, progress_bar, write_result
+from clew.cli.rendering import json_shapes
 
 if TYPE_CHECKING:
     from clew.domain.errors import StoreUnavailableError
@@ -51,10 +52,7 @@ def project(
     names: Annotated[
         list[str] | None,
         typer.Option(
-            "--name",
-            metavar="NAME",
-            help="Only this projection; repeatable.",
-            autocompletion=projection_names,
+            "--name", metavar="NAME", help="Only this projection; repeatable.", autocompletion=projection_names
         ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Apply the events that exist, then end.")] = False,
@@ -66,11 +64,11 @@ def project(
 ) -> None:
     """Fill projections as events arrive, or show their progress."""
     if action != "run" and (once or workers):
-        raise WrongUsage(context, f"{'--once' if once else '--workers'} is an option of `clew project run`")
+        raise WrongUsage(f"{'--once' if once else '--workers'} is an option of `clew project run`")
     directory = directory_of(context)
     if directory is not None and action == "run" and not once:
-        _fill_shards(context, directory, names or (), workers or 1, load or (), as_json=as_json)
-        with _store_may_be_away(), suppress(typer.Exit):  # a shard that is down was already reported
+        _fill_shards(context.obj, directory, names or (), workers or 1, load or (), as_json=as_json)
+        with _warn_if_unavailable(), suppress(typer.Exit):  # a shard that is down was already reported
             _project(context, action="status", names=names, once=False, workers=None, load=load, as_json=as_json)
         return
     _project(context, action=action, names=names, once=once, workers=workers, load=load, as_json=as_json)
@@ -89,17 +87,17 @@ def _project(
 ) -> None:
     succeeded, follows = True, action == "run" and not once
     if action == "run" and workers is not None:
-        succeeded = _fill_in_workers(context, names or (), workers, load or (), once=once, as_json=as_json)
+        succeeded = _fill_in_workers(context.obj, names or (), workers, load or (), once=once, as_json=as_json)
     elif follows:
         with progress_bar("Filling") as progress:
-            away = _follow(lambda: _open_or_refuse(context, load), names or (), progress)
-        if away is not None:  # do not wait for the store again, to show the status
-            warn(str(away))
+            unavailable = _follow(lambda: _open(context.obj, load), names or (), progress)
+        if unavailable is not None:  # do not wait for the store again, to show the status
+            warn(str(unavailable))
             return
     elif once:
-        with closing(_open_or_refuse(context, load)) as core, progress_bar("Filling") as progress:
+        with closing(_open(context.obj, load)) as core, progress_bar("Filling") as progress:
             _fill_once(core, names or (), progress)
-    with _store_may_be_away() if follows else nullcontext(), closing(_open_or_refuse(context, load)) as core:
+    with _warn_if_unavailable() if follows else nullcontext(), closing(_open(context.obj, load)) as core:
         _write_statuses(_statuses(core, names), as_json=as_json)
     if not succeeded:
         raise typer.Exit(FAILED)
@@ -120,61 +118,53 @@ def rebuild(
     from clew.service.operations import run
 
     if all_ == bool(names):
-        raise WrongUsage(context, "Name the projections to rebuild, or give --all")
-    with closing(_open_or_refuse(context, load)) as core:
-        chosen = list(dict.fromkeys(names or core.models.projector.projections))
-        for name in chosen:
+        raise WrongUsage("Name the projections to rebuild, or give --all")
+    with closing(_open(context.obj, load)) as core:
+        selected = _selected_names(core, names)
+        for name in selected:
             with progress_bar(f"Rebuilding {one_line(name)}") as progress:
                 run(core.models.rebuild(name, progress))
-        statuses = _statuses(core, chosen)
+        statuses = _statuses(core, selected)
     _write_statuses(statuses, as_json=as_json)
 
 
-class _NotLoadedError(Exception):
-    """``--load`` does not name a projection."""
-
-
-def _open_or_refuse(context: typer.Context, load: Sequence[str] | None) -> Core:
-    """Raises WrongUsage if ``--load`` is wrong."""
-    try:
-        return _open(context.obj, load or ())
-    except _NotLoadedError as error:
-        raise WrongUsage(context, str(error)) from error.__cause__
-
-
-def _open(chosen: Chosen, load: Sequence[str]) -> Core:
-    """The store, which does not fill projections by itself."""
+def _open(options: GlobalOptions, load: Sequence[str] | None) -> Core:
+    """The store, without filling projections by itself. Raises WrongUsage if ``--load`` is wrong."""
     from clew.infrastructure import clock
     from clew.service.core import open_core
 
-    projections = _projections(load)
+    projections = _load_projections(load or ())
     return open_core(
-        chosen.url, tenant=chosen.tenant, create=False, now=clock.now, projections=projections, embedded=False
+        options.url, tenant=options.tenant, create=False, now=clock.now, projections=projections, embedded=False
     )
 
 
-def _projections(load: Sequence[str]) -> list[Projection]:
-    """The projections that ship with Clew and those of ``--load``. Raises _NotLoadedError."""
+def _load_projections(load: Sequence[str]) -> list[Projection]:
+    """The projections that ship with Clew and those of ``--load``. Raises WrongUsage."""
     from clew.projections import SHIPPED
 
-    found: list[Any] = list(SHIPPED)
+    projections: list[Any] = list(SHIPPED)
     if load and "" not in sys.path:
         sys.path.insert(0, "")
     for each in load:
         module, _, name = each.partition(":")
         if not module or not name:
-            message = f"--load {each!r}: write the name of a module, a colon and the name of an object"
-            raise _NotLoadedError(message)
+            raise WrongUsage(f"--load {each!r}: write the name of a module, a colon and the name of an object")
         try:
             loaded: Any = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError) as error:
-            raise _NotLoadedError(f"--load {each!r}: {error}") from error
-        made = loaded() if isinstance(loaded, type) else loaded
-        own = list(made) if isinstance(made, list | tuple) else [made]
+            raise WrongUsage(f"--load {each!r}: {error}") from error
+        instance = loaded() if isinstance(loaded, type) else loaded
+        own = list(instance) if isinstance(instance, list | tuple) else [instance]
         if not all(hasattr(one, "project") and hasattr(one, "tables") for one in own):
-            raise _NotLoadedError(f"--load {each!r}: that is not a projection")
-        found += own
-    return found
+            raise WrongUsage(f"--load {each!r}: that is not a projection")
+        projections += own
+    return projections
+
+
+def _selected_names(core: Core, names: Sequence[str] | None) -> list[str]:
+    """These names without duplicates; by default those of all projections."""
+    return list(dict.fromkeys(names or core.models.projector.projections))
 
 
 def _fill_once(core: Core, names: Sequence[str], progress: Callable[[int, int], None]) -> None:
@@ -188,31 +178,31 @@ def _fill_once(core: Core, names: Sequence[str], progress: Callable[[int, int], 
 
 
 def _follow(
-    opened: Callable[[], Core],
+    open_core: Callable[[], Core],
     names: Sequence[str],
     progress: Callable[[int, int], None],
     *,
     worker: str | None = None,
 ) -> StoreUnavailableError | None:
-    """Fill as events come, until a signal; waits for a store that is away for a while.
+    """Fill as events come, until a signal. Waits while the store is unavailable.
 
-    Returns the error of a store that is away at the end. A ``worker`` has no user who watches it, so it also waits for
-    a store that was never there.
+    Returns the error of a store that is unavailable at the end. With the name of a ``worker`` process it waits for a
+    store from the beginning; without one, a store that is unavailable at the start is an error.
     """
     from clew.service.projection_runner import LastingRunner, Runner, worker_name
     from clew.service.worker_processes import ended_by_signals
 
-    own = worker or worker_name()
+    name = worker or worker_name()
     lasting = LastingRunner(
-        opened, lambda core: Runner(core, names, progress, worker=own), warn, patient=worker is not None
+        open_core, lambda core: Runner(core, names, progress, worker=name), warn, patient=worker is not None
     )
     with ended_by_signals(lasting.stop):
         return lasting.follow()
 
 
 @contextmanager
-def _store_may_be_away() -> Iterator[None]:
-    """For a process that is about to end: then an unavailable store is a warning, not a failure."""
+def _warn_if_unavailable() -> Iterator[None]:
+    """For a process that is about to end: an unavailable store is a warning then, not a failure."""
     from clew.domain.errors import StoreUnavailableError
 
     try:
@@ -227,20 +217,20 @@ def warn(message: str) -> None:
 
 
 def _fill_in_workers(
-    context: typer.Context, names: Sequence[str], number: int, load: Sequence[str], *, once: bool, as_json: bool
+    options: GlobalOptions, names: Sequence[str], number: int, load: Sequence[str], *, once: bool, as_json: bool
 ) -> bool:
     """Fill in several processes; returns whether all of them succeeded."""
     from clew.domain.errors import ClewError
     from clew.service.projection_runner import Runner
     from clew.service.worker_processes import Workers, ended_by_signals
 
-    with closing(_open_or_refuse(context, load)) as core, progress_bar("Filling") as progress:
+    with closing(_open(options, load)) as core, progress_bar("Filling") as progress:
         runner = Runner(core, names, progress)
-        shares = _shares(list(dict.fromkeys(names or core.models.projector.projections)), number, once=once)
-        workers = Workers(work, [(context.obj, load, *share, as_json) for share in shares], warn, again=not once)
+        shares = _shares(_selected_names(core, names), number, once=once)
+        workers = Workers(work, [(options, load, *share, as_json) for share in shares], warn, again=not once)
 
         def show_progress() -> None:
-            with suppress(ClewError):  # the workers wait for a server that is away, so this waits too
+            with suppress(ClewError):  # the workers wait for an unavailable server, so this waits too
                 runner.tell()
 
         with ended_by_signals(workers.stop):
@@ -248,9 +238,9 @@ def _fill_in_workers(
 
 
 def _shares(names: Sequence[str], number: int, *, once: bool) -> list[tuple[Sequence[str], str | None]]:
-    """The projections of each worker and the name under which it takes leases. With ``once`` it needs no leases.
+    """The projections of each worker, and the name under which it takes leases. With ``once`` it needs no leases.
 
-    A worker that replaces another gets its name, and with it its leases.
+    A worker that replaces another one gets its name, and with it its leases.
     """
     from clew.service.projection_runner import worker_name
 
@@ -261,7 +251,7 @@ def _shares(names: Sequence[str], number: int, *, once: bool) -> list[tuple[Sequ
 
 
 def work(
-    chosen: Chosen,
+    options: GlobalOptions,
     load: Sequence[str],
     names: Sequence[str],
     worker: str | None,
@@ -270,24 +260,32 @@ def work(
 ) -> None:
     """The body of a worker process. Without the name of a worker it fills once.
 
-    With the name of a ``shard`` it opens the store where the directory says that the shard is now: it may move.
+    With the name of a ``shard`` it opens the store at the current address in the directory, which may change.
     """
 
-    def opened() -> Core:
-        return _open(chosen if shard is None else Chosen(_url_of(chosen, shard), chosen.tenant), load)
+    def open_core() -> Core:
+        return _open(options if shard is None else _shard_options(options, shard), load)
 
     try:
         if worker is None:
-            with closing(opened()) as core:
+            with closing(open_core()) as core:
                 _fill_once(core, names, lambda *_: None)
         else:
-            _follow(opened, names, lambda *_: None, worker=worker)
+            _follow(open_core, names, lambda *_: None, worker=worker)
     except Exception as error:  # noqa: BLE001  # never a traceback
         sys.exit(report(error, as_json=as_json))
 
 
+def _shard_options(options: GlobalOptions, name: str) -> GlobalOptions:
+    from clew.service.shards import Shards
+
+    directory = Shards.open(options.url)
+    url = next(directory.url(shard) for shard in directory.shards() if shard.name == name)
+    return GlobalOptions(url, options.tenant)
+
+
 def _fill_shards(
-    context: typer.Context,
+    options: GlobalOptions,
     directory: Shards,
     names: Sequence[str],
     number: int,
@@ -299,22 +297,26 @@ def _fill_shards(
 
     A shard that is added to the directory meanwhile is filled as well.
     """
+    from clew.domain.errors import UnknownProjectionError
     from clew.service.projection_runner import worker_name
     from clew.service.shards import watch_shards
     from clew.service.worker_processes import Workers, ended_by_signals
 
+    known_names = [projection.name for projection in _load_projections(load)]
+    for name in names:
+        if name not in known_names:
+            raise UnknownProjectionError(name, sorted(known_names))
     own = worker_name()
-    wanted = _known_names(context, names, load)
     workers = Workers(work, (), warn, again=True)
-    known: set[str] = set()
+    started: set[str] = set()
     ended = threading.Event()
 
     def start(shards: Sequence[Shard]) -> None:
         for shard in shards:
-            if shard.name not in known:
-                known.add(shard.name)
+            if shard.name not in started:
+                started.add(shard.name)
                 for each in range(number):
-                    workers.add((context.obj, load, wanted, f"{own}:{each + 1}", as_json, shard.name))
+                    workers.add((options, load, names or known_names, f"{own}:{each + 1}", as_json, shard.name))
 
     watch_shards(directory.shards, start, ended)
     try:
@@ -324,55 +326,34 @@ def _fill_shards(
         ended.set()
 
 
-def _known_names(context: typer.Context, names: Sequence[str], load: Sequence[str]) -> list[str]:
-    """These projections, by default all. Raises UnknownProjectionError or WrongUsage."""
-    from clew.domain.errors import UnknownProjectionError
-
-    try:
-        known = [each.name for each in _projections(load)]
-    except _NotLoadedError as error:
-        raise WrongUsage(context, str(error)) from error.__cause__
-    for name in names:
-        if name not in known:
-            raise UnknownProjectionError(name, sorted(known))
-    return list(names) or known
-
-
-def _url_of(directory: Chosen, name: str) -> str:
-    from clew.service.shards import Shards
-
-    shards = Shards.open(directory.url)
-    return next(shards.url(shard) for shard in shards.shards() if shard.name == name)
-
-
 def _statuses(core: Core, names: Sequence[str] | None) -> list[ProjectionStatus]:
     """The progress of these projections, by default of all. Raises UnknownProjectionError."""
     from clew.domain.errors import UnknownProjectionError
     from clew.service.projection_status import read_statuses
 
-    found = {each.name: each for each in read_statuses(core.models.projector)}
+    statuses = {status.name: status for status in read_statuses(core.models.projector)}
     for name in names or ():
-        if name not in found:
-            raise UnknownProjectionError(name, list(found))
-    return [found[name] for name in dict.fromkeys(names or found)]
+        if name not in statuses:
+            raise UnknownProjectionError(name, list(statuses))
+    return [statuses[name] for name in dict.fromkeys(names or statuses)]
 
 
 def _write_statuses(statuses: Sequence[ProjectionStatus], *, as_json: bool) -> None:
-    from clew.cli.rendering import json_shapes
+    width = max((len(status.name) for status in statuses), default=0)
+    for status in statuses:
+        write_result(json_shapes.projection(status), _status_text(status, width), as_json=as_json)
 
-    width = max((len(each.name) for each in statuses), default=0)
-    for each in statuses:
-        if as_json:
-            write_json(json_shapes.projection(each))
-            continue
-        rebuilt = "" if each.built is None else f", rebuilt up to {each.built:,}"
-        least = "" if each.lag_exact else "at least "
-        behind = f", {least}{plural(each.lag, 'event')} and {each.lag_seconds:,.0f} s behind" if each.lag else ""
-        worker = "" if each.worker is None else f", filled by {one_line(each.worker)}"
-        place = f"position {each.position:,} of {each.last_position:,}{behind}{rebuilt}{worker}"
-        typer.echo(f"{one_line(each.name):{width}}  version {each.version}  {each.state:8}  {place}")
-        for parked in each.parked_events:
-            where = f"position {parked.position:,}: {parked.stream} version {parked.version}, {parked.type}"
-            typer.echo(one_line(f"  skipped {where}: {parked.error}"))
-        if each.parked > len(each.parked_events):
-            typer.echo(f"  and {each.parked - len(each.parked_events):,} more")
+
+def _status_text(status: ProjectionStatus, width: int) -> str:
+    rebuilt = "" if status.built is None else f", rebuilt up to {status.built:,}"
+    least = "" if status.lag_exact else "at least "
+    lag = f", {least}{plural(status.lag, 'event')} and {status.lag_seconds:,.0f} s behind" if status.lag else ""
+    worker = "" if status.worker is None else f", filled by {one_line(status.worker)}"
+    place = f"position {status.position:,} of {status.last_position:,}{lag}{rebuilt}{worker}"
+    lines = [f"{one_line(status.name):{width}}  version {status.version}  {status.state:8}  {place}"]
+    for event in status.parked_events:
+        where = f"position {event.position:,}: {event.stream} version {event.version}, {event.type}"
+        lines.append(one_line(f"  skipped {where}: {event.error}"))
+    if status.parked > len(status.parked_events):
+        lines.append(f"  and {status.parked - len(status.parked_events):,} more")
+    return "\n".join(lines)

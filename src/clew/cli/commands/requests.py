@@ -9,19 +9,30 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clew.cli.app import command
 from clew.cli.candidates import model_calls
-from clew.cli.command import command
 from clew.cli.errors import NOT_VERIFIED, WrongUsage
-from clew.cli.options import AsJson, ThreadArgument, open_store, parse_moment
+from clew.cli.options import AsJson, ThreadArgument, open_thread, parse_moment
 from clew.cli.output import json_text, one_line, safe, write_json
+from clew.cli.rendering import json_shapes
 
 if TYPE_CHECKING:
     from clew.domain.models.client import WireFormat
     from clew.domain.runs.requests import Request
     from clew.sync.threads import Thread
 
-NEAR = 100
+PAGE = 100
 """Events that are read at once in the search for the newest model call."""
+
+PATHS: dict[WireFormat, str] = {"openai-chat": "/chat/completions", "openai-responses": "/responses"}
+"""The path of each API, below the base URL of a service."""
+
+LONGEST_ARGUMENT = 100_000
+"""Bytes of one argument of a command; systems accept 128 KiB at most."""
+
+_ESCAPED_IN_PRINTF = re.compile(r"[\x7f-\xff]")
+
+_URL = '"${OPENAI_BASE_URL:-https://api.openai.com/v1}%s"'
 
 
 @command(
@@ -49,24 +60,22 @@ def request(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Rebuild the request of a model call from the log. Exit code 3 if it differs from what was sent."""
+    """Rebuild the request of a model call from the log. The exit code is 3 if it differs from what was sent."""
     if as_curl + as_python + as_json > 1:
-        raise WrongUsage(context, "--curl, --python and --json exclude each other. Choose one")
-    with open_store(context) as conversations:
-        found = conversations.thread(conversations.find(thread))
-        rebuilt = found.request(newest_call(found) if version is None else _call(context, version))
-
+        raise WrongUsage("--curl, --python and --json exclude each other. Choose one")
+    with open_thread(context, thread) as opened:
+        rebuilt = opened.request(newest_call(opened) if version is None else _parse_version(version))
+    path = PATHS[rebuilt.wire]
     if as_json:
-        from clew.cli.rendering import json_shapes
-
-        write_json(json_shapes.request(found.id, PATHS[rebuilt.wire], rebuilt))
+        write_json(json_shapes.request(opened.id, path, rebuilt))
     elif as_curl or as_python:
-        typer.echo(curl(rebuilt) if as_curl else python(found.id, rebuilt))
+        typer.echo(curl(rebuilt) if as_curl else python(opened.id, rebuilt))
         if not rebuilt.verified:
             typer.echo(f"clew: {verification_text(rebuilt)}", err=True)
     else:
-        for line in request_lines(found.id, PATHS[rebuilt.wire], rebuilt):
-            typer.echo(line)
+        typer.echo(f"{one_line(opened.id)} · version {rebuilt.version} · {one_line(rebuilt.model)} · POST {path}")
+        typer.echo(f"{verification_text(rebuilt)} SHA-256 {rebuilt.digest}")
+        typer.echo(json_text(rebuilt.body, indent=2))
     if not rebuilt.verified:
         raise typer.Exit(NOT_VERIFIED)
 
@@ -76,67 +85,47 @@ def newest_call(thread: Thread) -> int:
     from clew.domain.errors import UnknownVersionError
     from clew.domain.runs.events import ModelCalled
 
-    for upto in range(thread.version, 0, -NEAR):
-        events = thread.events(after=max(0, upto - NEAR), at=upto)
+    for upto in range(thread.version, 0, -PAGE):
+        events = thread.events(after=max(0, upto - PAGE), at=upto)
         calls = [event.version for event in events if isinstance(event.data, ModelCalled)]
         if calls:
             return calls[-1]
     raise UnknownVersionError(f"Thread {thread.id!r} has no model call. `clew chat` and agents make them.")
 
 
-def request_lines(id_: str, path: str, rebuilt: Request) -> list[str]:
-    """What ``clew request`` prints: where the request went, whether it is what was sent, and the body."""
-    return [
-        f"{one_line(id_)} · version {rebuilt.version} · {one_line(rebuilt.model)} · POST {path}",
-        f"{verification_text(rebuilt)} SHA-256 {rebuilt.digest}",
-        json_text(rebuilt.body, indent=2),
-    ]
-
-
 def verification_text(rebuilt: Request) -> str:
-    """Whether a rebuilt request is what was sent."""
+    """Whether a rebuilt request equals what was sent."""
     if rebuilt.verified:
         return "Verified: this is what was sent, byte for byte."
     if rebuilt.redacted:
-        many = "messages at versions" if len(rebuilt.redacted) > 1 else "message at version"
-        which = ", ".join(map(str, rebuilt.redacted))
-        verb = "were" if len(rebuilt.redacted) > 1 else "was"
-        return f"NOT VERIFIED: this is not what was sent. The {many} {which} {verb} redacted since."
+        versions = ", ".join(map(str, rebuilt.redacted))
+        if len(rebuilt.redacted) > 1:
+            return f"NOT VERIFIED: this is not what was sent. The messages at versions {versions} were redacted since."
+        return f"NOT VERIFIED: this is not what was sent. The message at version {versions} was redacted since."
     return "NOT VERIFIED: this is not what was sent. It does not match the digest on the log. Run `clew verify`."
 
 
-def _call(context: typer.Context, text: str) -> int:
+def _parse_version(text: str) -> int:
     at = parse_moment(text, "VERSION").at if text.isdecimal() else None
     if not isinstance(at, int):
-        raise WrongUsage(context, f"VERSION {text!r}: give the version of a model call, a number that `clew log` shows")
+        raise WrongUsage(f"VERSION {text!r}: give the version of a model call, a number that `clew log` shows")
     return at
-
-
-PATHS: dict[WireFormat, str] = {"openai-chat": "/chat/completions", "openai-responses": "/responses"}
-"""The path of each API, below the base URL of a service."""
-
-LONGEST_WORD = 100_000
-"""Bytes of one argument of a command; systems accept 128 KiB at most."""
-
-_NOT_IN_PRINTF = re.compile(r"[\x7f-\xff]")
-
-_URL = '"${OPENAI_BASE_URL:-https://api.openai.com/v1}%s"'
 
 
 def curl(request: Request) -> str:
     """A POSIX shell command that sends exactly the bytes of the request, with the key from the environment."""
     body = request.content.decode()
-    word = quote(body) if safe(body) == body else f'"$(printf {_format(request.content)})"'
-    long = len(request.content) > LONGEST_WORD
+    argument = quote(body) if safe(body) == body else f'"$(printf {_printf_format(request.content)})"'
+    long = len(request.content) > LONGEST_ARGUMENT
     parts = [
         "curl -sS --no-buffer" if request.body.get("stream") is True else "curl -sS",
         _URL % PATHS[request.wire],
         '-H "Authorization: Bearer $OPENAI_API_KEY"',
         "-H 'Content-Type: application/json'",
-        "--data-binary @-" if long else f"--data-raw {word}",
+        "--data-binary @-" if long else f"--data-raw {argument}",
     ]
     command = " \\\n  ".join(parts)
-    return f"printf %s {word} |\n{command}" if long else command
+    return f"printf %s {argument} |\n{command}" if long else command
 
 
 def python(thread_id: str, request: Request) -> str:
@@ -156,15 +145,17 @@ def python(thread_id: str, request: Request) -> str:
         'options = {"security": {"bearer_auth": True}}',
     ]
     if request.body.get("stream") is True:
-        sent = f'"{path}", body=body, cast_to=object, options=options, stream=True, stream_cls=openai.Stream[object]'
-        lines += [f"for event in client.post({sent}):", "    print(json.dumps(event))"]
+        arguments = (
+            f'"{path}", body=body, cast_to=object, options=options, stream=True, stream_cls=openai.Stream[object]'
+        )
+        lines += [f"for event in client.post({arguments}):", "    print(json.dumps(event))"]
     else:
-        sent = f'"{path}", body=body, cast_to=object, options=options'
-        lines += [f"print(json.dumps(client.post({sent}), indent=2))"]
+        arguments = f'"{path}", body=body, cast_to=object, options=options'
+        lines += [f"print(json.dumps(client.post({arguments}), indent=2))"]
     return "\n".join(lines)
 
 
-def _format(content: bytes) -> str:
+def _printf_format(content: bytes) -> str:
     """Bytes as a format of ``printf``, with everything escaped that could control the terminal."""
     text = content.decode("latin-1").replace("\\", r"\\").replace("%", "%%")
-    return quote(_NOT_IN_PRINTF.sub(lambda found: f"\\{ord(found[0]):03o}", text))
+    return quote(_ESCAPED_IN_PRINTF.sub(lambda match: f"\\{ord(match[0]):03o}", text))

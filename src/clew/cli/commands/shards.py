@@ -1,20 +1,24 @@
-"""Commands that manage a directory of shards, which spreads tenants over several servers: shards."""
+"""Directories of shards: commands that manage one, and how other commands run once for each shard."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from clew.cli.app import group
 from clew.cli.candidates import shard_names
-from clew.cli.command import group
-from clew.cli.options import AsJson
-from clew.cli.output import one_line, plural_if_any, write_json
-from clew.cli.shard_directory import NO_SERVERS, open_directory
+from clew.cli.errors import report
+from clew.cli.options import AsJson, GlobalOptions
+from clew.cli.output import first_fields, one_line, plural_if_any, write_result
+from clew.cli.rendering import json_shapes
 
 if TYPE_CHECKING:
-    from clew.infrastructure.shards import Shard
     from clew.service.shards import Shards
+
+NO_SERVERS = "There are no servers in the directory. `clew shards add NAME HOST:PORT/DATABASE` adds one."
 
 commands = group(
     "shards",
@@ -24,27 +28,31 @@ commands = group(
     "`clew shards COMMAND --help` shows examples.",
 )
 
-NewArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="A name for the server: letters, digits, dots, dashes and underscores.")
-]
 NameArgument = Annotated[
-    str,
-    typer.Argument(metavar="NAME", help="The name of a server in the directory.", autocompletion=shard_names),
+    str, typer.Argument(metavar="NAME", help="The name of a server in the directory.", autocompletion=shard_names)
 ]
 AddressArgument = Annotated[
-    str,
-    typer.Argument(metavar="HOST:PORT/DATABASE", help="Its address, or service=NAME; without user and password."),
+    str, typer.Argument(metavar="HOST:PORT/DATABASE", help="Its address, or service=NAME; without user and password.")
 ]
 
 _CLEW = "clew --db postgresql+shards://clew@host/directory shards"
 
 
 @commands.declare(f"{_CLEW} add east db1.example.org:5432/clew", f"{_CLEW} add west service=west")
-def add(context: typer.Context, name: NewArgument, address: AddressArgument, as_json: AsJson = False) -> None:
+def add(
+    context: typer.Context,
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="A name for the server: letters, digits, dots, dashes and underscores."),
+    ],
+    address: AddressArgument,
+    as_json: AsJson = False,
+) -> None:
     """Add a server for new tenants. No tenant moves."""
     directory = open_directory(context)
     directory.add(name, address)
-    _write(directory, name, f"Added {name}. It gets the new tenants until it has as many as the others.", as_json)
+    text = f"Added {name}. It gets the new tenants until it has as many as the others."
+    write_result(_shape(directory, name), text, as_json=as_json)
 
 
 @commands.declare(f"{_CLEW} list", f"{_CLEW} list --json", name="list")
@@ -56,14 +64,12 @@ def list_(context: typer.Context, as_json: AsJson = False) -> None:
         typer.echo(NO_SERVERS)
     for shard in shards:
         problem = directory.unreachable(shard)
-        if as_json:
-            write_json({**_shape(shard), "reachable": problem is None})
-            continue
         takes = "takes new tenants" if shard.takes else "takes no new tenants"
         tenants = plural_if_any(shard.tenants, "tenant") or "no tenants"
-        typer.echo(one_line(f"{shard.name}  {shard.address}  {tenants}, {takes}"))
+        text = one_line(f"{shard.name}  {shard.address}  {tenants}, {takes}")
         if problem is not None:
-            typer.echo(f"  cannot be reached: {one_line(problem)}")
+            text += f"\n  cannot be reached: {one_line(problem)}"
+        write_result({**json_shapes.shard(shard), "reachable": problem is None}, text, as_json=as_json)
 
 
 @commands.declare(f"{_CLEW} move east db3.example.org:5432/clew")
@@ -71,7 +77,8 @@ def move(context: typer.Context, name: NameArgument, address: AddressArgument, a
     """Change the address of a server, after its store has moved or a copy has replaced it."""
     directory = open_directory(context)
     directory.move(name, address)
-    _write(directory, name, f"{name} is now at {address}. Restart services that have it open.", as_json)
+    text = f"{name} is now at {address}. Restart services that have it open."
+    write_result(_shape(directory, name), text, as_json=as_json)
 
 
 @commands.declare(f"{_CLEW} close east")
@@ -79,17 +86,74 @@ def close(context: typer.Context, name: NameArgument, as_json: AsJson = False) -
     """Assign no new tenants to a server. Its tenants stay."""
     directory = open_directory(context)
     directory.take_no_more(name)
-    _write(directory, name, f"{name} takes no new tenants. Its tenants stay.", as_json)
+    write_result(_shape(directory, name), f"{name} takes no new tenants. Its tenants stay.", as_json=as_json)
 
 
-def _write(directory: Shards, name: str, text: str, as_json: bool) -> None:
-    if not as_json:
-        typer.echo(text)
-        return
-    for shard in directory.shards():
-        if shard.name == name:
-            write_json(_shape(shard))
+def _shape(directory: Shards, name: str) -> dict[str, Any]:
+    return next(json_shapes.shard(shard) for shard in directory.shards() if shard.name == name)
 
 
-def _shape(shard: Shard) -> dict[str, Any]:
-    return {"shard": shard.name, "address": shard.address, "takes": shard.takes, "tenants": shard.tenants}
+def directory_of(context: typer.Context) -> Shards | None:
+    """The directory that ``--db`` names; None if it names a single store."""
+    from clew.infrastructure.stores import scheme_of
+
+    return open_directory(context) if scheme_of(context.obj.url) == "postgresql+shards" else None
+
+
+def open_directory(context: typer.Context) -> Shards:
+    """The directory that ``--db`` names. Raises StoreUrlError for anything else."""
+    from clew.service.shards import Shards
+
+    options: GlobalOptions = context.obj
+    return Shards.open(options.url)
+
+
+def for_each_shard(
+    *, unless: str | None = None, prepare: Callable[[Shards], None] | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Run a command for each shard of a directory in turn. With any other ``--db`` it runs once.
+
+    It also runs once if its parameter ``unless`` has a value, because that belongs to one tenant. ``prepare`` is called
+    with the directory first. The output names the shard. A shard that fails does not stop the others; the exit code is
+    the highest of all.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def run(context: typer.Context, **options: Any) -> None:
+            directory = directory_of(context)
+            if directory is None or (unless is not None and options[unless] is not None):
+                command(context, **options)
+                return
+            if prepare is not None:
+                prepare(directory)
+            _run_for_each(context, directory, lambda: command(context, **options), as_json=options["as_json"])
+
+        return run
+
+    return decorate
+
+
+def _run_for_each(context: typer.Context, directory: Shards, command: Callable[[], None], *, as_json: bool) -> None:
+    from clew.domain.errors import ClewError
+
+    options: GlobalOptions = context.obj
+    exit_code = 0
+    shards = directory.shards()
+    if not shards and not as_json:
+        typer.echo(NO_SERVERS)
+    for shard in shards:
+        context.obj = GlobalOptions(directory.url(shard), options.tenant)
+        if not as_json:
+            typer.echo(f"shard {shard.name}:")
+        with first_fields(shard=shard.name):
+            try:
+                command()
+            except typer.Exit as stop:
+                exit_code = max(exit_code, stop.exit_code)
+            except ClewError as error:
+                exit_code = max(exit_code, report(error, as_json=as_json))
+            finally:
+                context.obj = options
+    if exit_code:
+        raise typer.Exit(exit_code)

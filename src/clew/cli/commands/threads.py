@@ -1,35 +1,48 @@
-"""Commands that list threads: threads and tree."""
+"""Commands that list threads and find messages: threads, tree and search."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
+from clew.cli.app import command
 from clew.cli.candidates import thread_ids
-from clew.cli.command import command
 from clew.cli.errors import WrongUsage
-from clew.cli.options import AllOption, AsJson, LimitOption, open_store, parse_label
-from clew.cli.output import NO_THREADS, catch_up, one_line, write_json
+from clew.cli.options import (
+    DEFAULT_LIMIT,
+    AllOption,
+    AsJson,
+    LimitOption,
+    list_limit,
+    open_store,
+    parse_label,
+    thread_argument,
+)
+from clew.cli.output import NO_THREADS, catch_up, one_line, safe, write_json_lines
 from clew.cli.output import console as new_console
+from clew.cli.rendering import json_shapes
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.text import Text
 
     from clew.conversations import Conversations
     from clew.domain.event_types import Status
     from clew.domain.fork_tree import Branch
     from clew.domain.json_values import Json
+    from clew.service.message_search import Hit
     from clew.service.thread_queries import ThreadSummary
 
 FIRST_EVENTS = 8
-"""Events at the start of a thread in which its first words are looked for."""
+"""Events at the start of a thread that may contain its first words."""
 
-SHOWN = 50
-"""Threads or trees without --limit."""
+NAMED_FORKS = 3
+"""Forks that a hit names; the others are counted."""
 
 
 @command(
@@ -54,18 +67,16 @@ def threads(
     as_json: AsJson = False,
 ) -> None:
     """List the threads, forks under their parents."""
-    checked = _checked_status(context, status)
-    wanted = dict(_wanted_label(context, each) for each in labels or ())
+    checked = _check_status(status)
+    required = dict(_required_label(label) for label in labels or ())
+    most = list_limit(limit, all_=all_, as_json=as_json)
     with open_store(context) as conversations:
         catch_up(conversations, "directory")
         if as_json:
-            from clew.cli.rendering import json_shapes
-
-            for summary in _listed(conversations, checked, wanted, limit, newest=newest):
-                write_json(json_shapes.thread(summary))
+            listed = _list_threads(conversations, checked, required, most, newest=newest)
+            write_json_lines(map(json_shapes.thread, listed))
         else:
-            most = None if all_ else limit or SHOWN
-            print_threads(conversations, new_console(), checked, wanted, most, newest=newest)
+            print_threads(conversations, new_console(), checked, required, most, newest=newest)
 
 
 @command("clew tree", "clew tree 3f2a --json", heading="Read")
@@ -73,11 +84,7 @@ def tree(
     context: typer.Context,
     thread: Annotated[
         str | None,
-        typer.Argument(
-            metavar="THREAD",
-            help="A thread's id, or a unique prefix of it: draws the tree that it belongs to. By default all trees.",
-            autocompletion=thread_ids,
-        ),
+        thread_argument("A thread's id, or a unique prefix of it: draws its whole tree. By default all trees."),
     ] = None,
     all_: AllOption = False,
     as_json: AsJson = False,
@@ -87,12 +94,44 @@ def tree(
         id_ = None if thread is None else conversations.find(thread)
         catch_up(conversations, "directory")
         if as_json:
-            from clew.cli.rendering import json_shapes
-
-            for branch in conversations.tree(id_):
-                write_json(json_shapes.branch(branch))
+            write_json_lines(map(json_shapes.branch, conversations.tree(id_)))
         else:
-            print_tree(conversations, id_, new_console(), most=None if all_ else SHOWN)
+            print_tree(conversations, id_, new_console(), most=list_limit(None, all_=all_, as_json=as_json))
+
+
+@command(
+    "clew search teapot refund",
+    "clew search '\"green glaze\" teapot* -broken'",
+    "clew search teapot --thread 3f2a",
+    heading="Read",
+)
+def search(
+    context: typer.Context,
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="WORDS…", help="All of these words; '\"a phrase\"', 'prefix*', '-without'."),
+    ],
+    thread: Annotated[
+        str | None,
+        typer.Option("--thread", metavar="THREAD", help="Only in this thread.", autocompletion=thread_ids),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Only the newest N.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Find messages by their words, newest first.
+
+    Tool calls and results are searched, too.
+    """
+    with open_store(context) as conversations:
+        id_ = None if thread is None else conversations.find(thread)
+        catch_up(conversations, "search")
+        hits = conversations.search(" ".join(words), thread=id_, limit=limit)
+        if as_json:
+            write_json_lines(map(json_shapes.hit, hits))
+            return
+        print_hits(conversations, hits, new_console())
+        if len(hits) == limit:
+            typer.echo(f"\nThese are the newest {limit:,}. There may be more: `--limit N`.")
 
 
 def print_threads(
@@ -100,48 +139,50 @@ def print_threads(
     console: Console,
     status: Status | None = None,
     labels: dict[str, Json] | None = None,
-    most: int | None = SHOWN,
+    most: int | None = DEFAULT_LIMIT,
     *,
     newest: bool = False,
 ) -> None:
-    """Print what ``clew threads`` shows."""
+    """Print the output of ``clew threads``."""
     from clew.cli.rendering.threads import thread_table
 
-    found = list(_listed(conversations, status, labels or {}, None if most is None else most + 1, newest=newest))
-    more = most is not None and len(found) > most
+    listed = list(_list_threads(conversations, status, labels or {}, None if most is None else most + 1, newest=newest))
+    more = most is not None and len(listed) > most
     if more:
-        found = found[:most] if newest else found[1:]
-    if found:
-        shown = [(summary, _first_words(conversations, summary)) for summary in found]
-        console.print(thread_table(shown, console, nested=not newest))
+        listed = listed[:most] if newest else listed[1:]
+    if listed:
+        rows = [(summary, _first_words(conversations, summary)) for summary in listed]
+        console.print(thread_table(rows, console, nested=not newest))
     else:
         console.print("No matching threads." if status or labels else NO_THREADS)
     if more:
-        console.print(f"These are the newest {len(found):,}. `--limit N` shows more, `--all` shows every one.")
+        console.print(f"These are the newest {len(listed):,}. `--limit N` shows more, `--all` shows every one.")
 
 
-def print_tree(conversations: Conversations, id_: str | None, console: Console, *, most: int | None = SHOWN) -> None:
-    """Print what ``clew tree`` shows."""
+def print_tree(
+    conversations: Conversations, id_: str | None, console: Console, *, most: int | None = DEFAULT_LIMIT
+) -> None:
+    """Print the output of ``clew tree``."""
     from clew.cli.rendering.threads import tree_lines
 
-    found = _newest_trees(conversations, most) if id_ is None else [list(conversations.tree(id_))]
-    more = id_ is None and most is not None and len(found) > most
-    before_tall = False
-    for number, branches in enumerate(found[1:] if more else found):
+    trees = _newest_trees(conversations, most) if id_ is None else [list(conversations.tree(id_))]
+    more = id_ is None and most is not None and len(trees) > most
+    previous_tall = False
+    for number, branches in enumerate(trees[1:] if more else trees):
         tall = len(branches) > 1 or bool(branches[0].checkpoints)
-        if number and (before_tall or tall):
+        if number and (previous_tall or tall):
             console.print()
-        before_tall = tall
-        name = partial(_tree_name, conversations, {branch.thread.id: branch.thread for branch in branches})
-        for line in tree_lines(branches, console.width, name, marked=id_, most=most):
+        previous_tall = tall
+        title = partial(_tree_title, conversations, {branch.thread.id: branch.thread for branch in branches})
+        for line in tree_lines(branches, console.width, title, marked=id_, most=most):
             console.print(line, soft_wrap=True)
-    if not found:
+    if not trees:
         console.print(NO_THREADS)
     if more:
         console.print(f"These are the newest {most:,} trees. `--all` draws every one.")
 
 
-def _listed(
+def _list_threads(
     conversations: Conversations,
     status: Status | None,
     labels: dict[str, Json],
@@ -158,38 +199,38 @@ def _listed(
 
 
 def _newest_trees(conversations: Conversations, most: int | None) -> list[list[Branch[ThreadSummary]]]:
-    """The newest trees, one more than ``most`` if there are, the newest last."""
-    found: list[list[Branch[ThreadSummary]]] = []
+    """The newest trees, the newest last. If more than ``most`` exist, there is one more than ``most``."""
+    trees: list[list[Branch[ThreadSummary]]] = []
     for branch in conversations.tree(newest_first=True):
         if branch.depth:
-            found[-1].append(branch)
-        elif most is not None and len(found) > most:
+            trees[-1].append(branch)
+        elif most is not None and len(trees) > most:
             break
         else:
-            found.append([branch])
-    found.reverse()
-    return found
+            trees.append([branch])
+    trees.reverse()
+    return trees
 
 
-def _checked_status(context: typer.Context, status: str | None) -> Status | None:
+def _check_status(status: str | None) -> Status | None:
     from clew.domain.event_types import Status
 
     if status is None:
         return None
-    known: dict[str, Status] = {each: each for each in get_args(Status)}
-    if status not in known:
-        raise WrongUsage(context, f"--status {status!r} does not exist. Give {', '.join(known)}")
-    return known[status]
+    statuses: dict[str, Status] = {each: each for each in get_args(Status)}
+    if status not in statuses:
+        raise WrongUsage(f"--status {status!r} does not exist. Give {', '.join(statuses)}")
+    return statuses[status]
 
 
-def _wanted_label(context: typer.Context, text: str) -> tuple[str, Json]:
-    name, value = parse_label(context, text)
+def _required_label(text: str) -> tuple[str, Json]:
+    name, value = parse_label(text)
     if value is None:
-        raise WrongUsage(context, f"--label {text!r} has no value. Write NAME=VALUE")
+        raise WrongUsage(f"--label {text!r} has no value. Write NAME=VALUE")
     return name, value
 
 
-def _tree_name(conversations: Conversations, tree: Mapping[str, ThreadSummary], thread: ThreadSummary) -> Text:
+def _tree_title(conversations: Conversations, tree: Mapping[str, ThreadSummary], thread: ThreadSummary) -> Text:
     """A thread's title. Without one, or in a fork with its parent's title, the first words after the cut."""
     from rich.text import Text
 
@@ -201,7 +242,7 @@ def _tree_name(conversations: Conversations, tree: Mapping[str, ThreadSummary], 
 
 def _first_words(conversations: Conversations, summary: ThreadSummary, after: int | None = None) -> str | None:
     """The first words of the user in a thread without a title, or after a version. None for a deleted thread."""
-    from clew.cli.rendering.messages import beginning
+    from clew.cli.rendering.conversation import message_start
     from clew.domain.events import MessageAppended
 
     if (summary.title is not None and after is None) or summary.status == "deleted":
@@ -209,5 +250,50 @@ def _first_words(conversations: Conversations, summary: ThreadSummary, after: in
     first = after or 0
     events = conversations.thread(summary.id).events(after=first, at=min(first + FIRST_EVENTS, summary.version))
     messages = [event.data.message for event in events if isinstance(event.data, MessageAppended)]
-    users = [message for message in messages if message.role == "user"]
-    return next((beginning(message) for message in users or messages), None)
+    user_messages = [message for message in messages if message.role == "user"]
+    return next((message_start(message) for message in user_messages or messages), None)
+
+
+def print_hits(conversations: Conversations, hits: Sequence[Hit], console: Console) -> None:
+    """Print the output of ``clew search``: the messages by thread, the thread with the newest hit first."""
+    from rich.text import Text
+
+    if not hits:
+        console.print("No matching messages.")
+    by_thread: dict[str, list[Hit]] = {}
+    for hit in hits:
+        by_thread.setdefault(hit.thread_id, []).append(hit)
+    for number, (id_, thread_hits) in enumerate(by_thread.items()):
+        if number:
+            console.print()
+        title = conversations.thread(id_).summary().title
+        heading = Text.assemble((one_line(id_), "bold"), "" if title is None else f"  {one_line(title)}")
+        heading.truncate(console.width, overflow="ellipsis")
+        console.print(heading, soft_wrap=True)
+        for hit in thread_hits:
+            for line in _hit_lines(hit):
+                console.print(line)
+
+
+def _hit_lines(hit: Hit) -> Iterator[RenderableType]:
+    from clew.cli.rendering.conversation import message_heading
+
+    yield message_heading(hit.number, hit)
+    yield _indented(*((_one_line(part.text), "bold black on yellow" if part.found else "") for part in hit.snippet))
+    if hit.fork_count:
+        forks = ", ".join(one_line(fork) for fork in hit.forks[:NAMED_FORKS])
+        more = f" and {hit.fork_count - NAMED_FORKS:,} more" if hit.fork_count > NAMED_FORKS else ""
+        yield _indented((f"also in {forks}{more}", "dim"))
+    yield _indented((f"clew show {shlex.quote(one_line(hit.thread_id))} --at {hit.version}", "dim"))
+
+
+def _indented(*parts: tuple[str, str]) -> RenderableType:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    return Padding(Text.assemble(*parts, overflow="fold"), (0, 0, 0, 4), expand=False)
+
+
+def _one_line(text: str) -> str:
+    """Like one_line(), but keeps a space at either end."""
+    return safe(re.sub(r"\s+", " ", text))

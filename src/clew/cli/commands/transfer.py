@@ -1,23 +1,32 @@
-"""Commands that bring conversations into a store and out of it: import and export."""
+"""Commands that import conversations into a store and export them: import and export."""
 
 from __future__ import annotations
 
 import io
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from clew.cli.app import command
 from clew.cli.candidates import thread_ids
-from clew.cli.command import command
 from clew.cli.errors import FAILED, WrongUsage
 from clew.cli.options import ActorOption, AsJson, open_store
 from clew.cli.output import console as new_console
-from clew.cli.output import one_line, plural, safe, use_utf_8, write_json
+from clew.cli.output import (
+    one_line,
+    plural,
+    progress_bar,
+    safe,
+    use_utf_8,
+    write_json_lines,
+    write_result,
+)
+from clew.cli.rendering import json_shapes
 
 if TYPE_CHECKING:
     from clew.conversations import Conversations
@@ -29,7 +38,7 @@ STDIN = "-"
 FIRST_BYTES = 1_000
 """Bytes that hold the first line of a file in Clew's own JSONL."""
 
-COUNT_EVERY = 500
+COUNT_INTERVAL = 500
 """Lines after which the count of exported lines is updated."""
 
 
@@ -53,9 +62,9 @@ def import_(
     It skips what it has imported before, so it is safe to repeat. It recognises files of `clew export --format clew` by
     their first line.
     """
-    events = _event_files(files)
-    if events:
-        _import_events(context, events, as_json=as_json)
+    event_files = _event_files(files)
+    if event_files:
+        _import_events(context, event_files, as_json=as_json)
     else:
         _import_conversations(context, files, actor, as_json=as_json)
 
@@ -85,9 +94,9 @@ def export(
 ) -> None:
     """Write threads as JSON lines, event by event, or as Markdown."""
     if format_ == "markdown" and as_json:
-        raise WrongUsage(context, "Markdown is not JSON: omit --json, or choose another --format")
+        raise WrongUsage("Markdown is not JSON: omit --json, or choose another --format")
     if definitions and format_ != "clew":
-        raise WrongUsage(context, "--definitions needs --format clew")
+        raise WrongUsage("--definitions needs --format clew")
     with open_store(context) as conversations:
         ids = [conversations.find(name) for name in threads or ()] or None
         if format_ == "clew":
@@ -95,40 +104,36 @@ def export(
         elif format_ == "markdown":
             _export_markdown(conversations, ids, forks=forks)
         else:
-            for conversation in conversations.export(ids, forks=forks):
-                write_json(conversation)
+            write_json_lines(conversations.export(ids, forks=forks))
 
 
 def import_text(report: ImportReport) -> str:
-    """What ``clew import`` prints, except the failures."""
+    """The output of ``clew import``, except the failures."""
     lines = ["Nothing new was imported."]
     if report.threads:
-        into = f"{plural(report.messages, 'message')} into {plural(report.threads, 'thread')}"
-        lines = [f"Imported {into}: {plural(report.events, 'event')}."]
-    if report.skipped:
-        lines.append(f"Skipped {plural(report.skipped, 'conversation')} that {_was(report.skipped)} imported before.")
-    return "\n".join(lines)
+        messages = f"{plural(report.messages, 'message')} into {plural(report.threads, 'thread')}"
+        lines = [f"Imported {messages}: {plural(report.events, 'event')}."]
+    return "\n".join([*lines, *_skipped_line(report.skipped, "conversation")])
 
 
-def _was(number: int) -> str:
-    return "was" if number == 1 else "were"
+def _skipped_line(number: int, word: str) -> Iterator[str]:
+    if number:
+        yield f"Skipped {plural(number, word)} that {'was' if number == 1 else 'were'} imported before."
 
 
 def _import_conversations(context: typer.Context, files: Sequence[Path], actor: str | None, *, as_json: bool) -> None:
     items, has_any = _read_first(files)  # files without a conversation must not leave an empty database behind
     if has_any:
-        with open_store(context, create=True) as conversations, _with_progress(items, files, as_json=as_json) as read:
-            report = conversations.import_items(read, actor=actor)
+        with open_store(context, create=True) as conversations, progress_bar("Importing", hidden=as_json) as progress:
+            if sys.stderr.isatty() and not as_json:
+                items = _with_progress(items, files, progress)
+            report = conversations.import_items(items, actor=actor)
     else:
         from clew.domain.formats.conversation_import import ImportFailure, ImportReport
 
         report = ImportReport(0, 0, 0, 0, [item for item in items if isinstance(item, ImportFailure)])
-    if as_json:
-        from clew.cli.rendering import json_shapes
-
-        write_json(json_shapes.report(report))
-    else:
-        new_console().print(import_text(report))
+    write_result(json_shapes.import_report(report), import_text(report), as_json=as_json)
+    if not as_json:
         for failure in report.failed:
             place = failure.file if failure.line is None else f"{failure.file}:{failure.line}"
             typer.echo(f"clew: {one_line(f'{place}: {failure.error}')}", err=True)
@@ -157,36 +162,24 @@ def _read_first(files: Sequence[Path]) -> tuple[Iterator[Item | ImportFailure], 
     return iter(failed), False
 
 
-@contextmanager
 def _with_progress(
-    items: Iterator[Item | ImportFailure], files: Sequence[Path], *, as_json: bool
-) -> Iterator[Iterator[Item | ImportFailure]]:
-    """The same items; on a terminal a bar shows how many of the lines are read."""
-    if as_json or not sys.stderr.isatty():
-        yield items
-        return
-
-    from rich.progress import Progress
-
+    items: Iterator[Item | ImportFailure], files: Sequence[Path], progress: Callable[[int, int], None]
+) -> Iterator[Item | ImportFailure]:
+    """The same items; reports how many lines of the files are read."""
     from clew.infrastructure.conversation_files import find_files
 
-    lines = {str(file): _lines(file) for file in find_files(files)}
-    with Progress(console=new_console(stderr=True), transient=True) as progress:
-        task = progress.add_task("Importing", total=sum(lines.values()))
-
-        def watched() -> Iterator[Item | ImportFailure]:
-            before, current = 0, None
-            for item in items:
-                if current is not None and item.file != current:
-                    before += lines.get(current, 0)
-                current = item.file
-                progress.update(task, completed=before + (item.line or 0))
-                yield item
-
-        yield watched()
+    lines = {str(file): _count_lines(file) for file in find_files(files)}
+    total = sum(lines.values())
+    finished, current = 0, None
+    for item in items:
+        if current is not None and item.file != current:
+            finished += lines.get(current, 0)
+        current = item.file
+        progress(finished + (item.line or 0), total)
+        yield item
 
 
-def _lines(file: Path) -> int:
+def _count_lines(file: Path) -> int:
     with file.open("rb") as opened:
         return 1 + sum(block.count(b"\n") for block in iter(lambda: opened.read(1 << 20), b""))
 
@@ -203,57 +196,21 @@ def _event_files(files: Sequence[Path]) -> list[Path]:
     stdin = [file for file in files if str(file) == STDIN]
     if stdin and not _stdin_has_events():
         raise ImportFormatError("Standard input is not in Clew's own JSONL. Import conversations from files.")
-    found = find_files(file for file in files if str(file) != STDIN)
-    events = [file for file in found if is_event_file(file)]
-    for file in events:
+    named = find_files(file for file in files if str(file) != STDIN)
+    event_files = [file for file in named if is_event_file(file)]
+    for file in event_files:
         try:
             EventFile.open(file).close()  # refuses a newer format before a database is made
         except ImportFormatError as error:
             raise ImportFormatError(f"{one_line(str(file))}: {error}") from error
-    if not events and not stdin:
+    if not event_files and not stdin:
         return []
-    for file in found:
-        if file not in events:
+    for file in named:
+        if file not in event_files:
             raise ImportFormatError(
                 f"{one_line(str(file))} is not in Clew's own JSONL, and other files are. Import them separately."
             )
-    return stdin[:1] + events
-
-
-def _import_events(context: typer.Context, files: Sequence[Path], *, as_json: bool) -> None:
-    reports: list[tuple[str, EventsReport]] = []
-    with open_store(context, create=True) as conversations, _file_bar(files, as_json=as_json) as show:
-        for file in files:
-            with nullcontext(sys.stdin.buffer) if str(file) == STDIN else file.open("rb") as source:
-                report = conversations.import_events(source, progress=lambda _, source=source: show(source))  # type: ignore[misc]  # bound for the loop
-            reports.append(("stdin" if str(file) == STDIN else str(file), report))
-    from clew.cli.rendering import json_shapes
-
-    shape = json_shapes.events_report(reports)
-    if as_json:
-        write_json(shape)
-    else:
-        typer.echo(_events_text(shape))
-        for failure in shape["failed"]:
-            typer.echo(f"clew: {one_line('{file}:{line}: {error}'.format(**failure))}", err=True)
-    if shape["failed"]:
-        raise typer.Exit(FAILED)
-
-
-def _events_text(report: dict[str, int]) -> str:
-    """What an import of events prints, except the failures."""
-    lines = []
-    if report["events"]:
-        lines.append(
-            f"Imported {plural(report['events'], 'event')} into {plural(report['threads'], 'thread')}, verified."
-        )
-    if report["definitions"]:
-        lines.append(f"Imported {plural(report['definitions'], 'definition')} of agents.")
-    if not lines:
-        lines.append("Nothing new was imported.")
-    if report["skipped"]:
-        lines.append(f"Skipped {plural(report['skipped'], 'event')} that {_was(report['skipped'])} imported before.")
-    return "\n".join(lines)
+    return stdin[:1] + event_files
 
 
 def _stdin_has_events() -> bool:
@@ -264,47 +221,56 @@ def _stdin_has_events() -> bool:
     return isinstance(source, io.BufferedReader) and is_header(source.peek(FIRST_BYTES).partition(b"\n")[0])
 
 
-@contextmanager
-def _file_bar(files: Sequence[Path], *, as_json: bool) -> Iterator[Callable[[BinaryIO], None]]:
-    """On a terminal, a bar for each file shows how much of it is read."""
-    if as_json or not sys.stderr.isatty() or any(str(file) == STDIN for file in files):
-        yield lambda _: None
-        return
+def _import_events(context: typer.Context, files: Sequence[Path], *, as_json: bool) -> None:
+    reports: list[tuple[str, EventsReport]] = []
+    with open_store(context, create=True) as conversations:
+        for file in files:
+            name = "stdin" if str(file) == STDIN else str(file)
+            reports.append((name, _import_event_file(conversations, file, as_json=as_json)))
+    shape = json_shapes.events_report(reports)
+    write_result(shape, _events_text(shape), as_json=as_json)
+    if not as_json:
+        for failure in shape["failed"]:
+            typer.echo(f"clew: {one_line('{file}:{line}: {error}'.format(**failure))}", err=True)
+    if shape["failed"]:
+        raise typer.Exit(FAILED)
 
-    from rich.progress import Progress
 
-    with Progress(console=new_console(stderr=True), transient=True) as progress:
-        tasks = {str(file): progress.add_task("Importing", total=file.stat().st_size, visible=False) for file in files}
-        yield lambda source: progress.update(tasks[source.name], completed=source.tell(), visible=True)
+def _import_event_file(conversations: Conversations, file: Path, *, as_json: bool) -> EventsReport:
+    """Import one file. On a terminal, a bar shows how much of it is read; the size of standard input is unknown."""
+    if str(file) == STDIN:
+        return conversations.import_events(sys.stdin.buffer)
+    size = file.stat().st_size
+    with file.open("rb") as source, progress_bar("Importing", hidden=as_json) as progress:
+        return conversations.import_events(source, progress=lambda _: progress(source.tell(), size))
+
+
+def _events_text(report: dict[str, int]) -> str:
+    """The output of an import of events, except the failures."""
+    lines = []
+    if report["events"]:
+        lines.append(
+            f"Imported {plural(report['events'], 'event')} into {plural(report['threads'], 'thread')}, verified."
+        )
+    if report["definitions"]:
+        lines.append(f"Imported {plural(report['definitions'], 'definition')} of agents.")
+    lines = lines or ["Nothing new was imported."]
+    return "\n".join([*lines, *_skipped_line(report["skipped"], "event")])
 
 
 def _export_events(
     conversations: Conversations, ids: Iterable[str] | None, *, definitions: bool, as_json: bool
 ) -> None:
-    """Write threads in Clew's own JSONL. While stdout goes to a file, a terminal on stderr shows a count."""
+    """Write threads in Clew's own JSONL. If only stderr is a terminal, it shows a count."""
     use_utf_8()
     sys.stdout.flush()
-    lines = conversations.export_events(ids, definitions=definitions)
-    if not as_json and sys.stderr.isatty() and not sys.stdout.isatty():
-        lines = _counted(lines)
-    write = sys.stdout.buffer.write
-    for line in lines:
-        write(line)
+    visible = not as_json and sys.stderr.isatty() and not sys.stdout.isatty()
+    with new_console(stderr=True).status("Exported 0 lines") if visible else nullcontext() as status:
+        for number, line in enumerate(conversations.export_events(ids, definitions=definitions), start=1):
+            if status is not None and number % COUNT_INTERVAL == 0:
+                status.update(f"Exported {number:,} lines")
+            sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()
-
-
-def _counted(lines: Iterator[bytes]) -> Iterator[bytes]:
-    """The same lines, counted on the terminal. The total is not known beforehand."""
-    from rich.progress import Progress, TextColumn
-
-    with Progress(
-        TextColumn("Exported {task.completed:,} lines"), console=new_console(stderr=True), transient=True
-    ) as progress:
-        task = progress.add_task("", total=None)
-        for number, line in enumerate(lines, start=1):
-            if number % COUNT_EVERY == 0:
-                progress.update(task, completed=number)
-            yield line
 
 
 def _export_markdown(conversations: Conversations, ids: Iterable[str] | None, *, forks: bool) -> None:

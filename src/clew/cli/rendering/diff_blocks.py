@@ -1,12 +1,13 @@
-"""The content of a diff for terminals and documents: blocks of words, each on both sides or on one."""
+"""The parts of a diff, for terminals and documents: blocks of words that are on both sides or on one."""
 
 from __future__ import annotations
 
 import json
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from clew.cli.output import one_line, safe, without_middle
-from clew.cli.rendering.messages import beginning, content_text
+from clew.cli.rendering.conversation import REDACTED, content_text, message_start
 from clew.domain.differences.content_diff import parsed
 from clew.domain.differences.word_diff import DiffPart, Side
 from clew.domain.messages import FunctionCall, FunctionResult, Reasoning, Text
@@ -24,14 +25,14 @@ LONGEST = 300
 """Characters of a value, except message text; ``--all`` shows it whole."""
 
 LONG = 80
-"""Characters of an old or a new text from which on each is on its own line."""
+"""Characters of an old or a new text from which each is on its own line."""
 
 _ONLY_A: Side = "only-a"
 _ONLY_B: Side = "only-b"
 
 
 class Block(NamedTuple):
-    """Words, of which some may be on one side only, with an optional label.
+    """Words with an optional label. Some words may be on one side only.
 
     An ``inner`` block belongs to the block before it, as an argument belongs to its call.
     """
@@ -41,7 +42,7 @@ class Block(NamedTuple):
     inner: bool = False
 
 
-class Run(NamedTuple):
+class RowGroup(NamedTuple):
     """Rows of one kind that follow each other; ``shared`` rows are the same events."""
 
     kind: str
@@ -49,94 +50,90 @@ class Run(NamedTuple):
     rows: tuple[DiffRow, ...]
 
 
-def runs(found: Diff) -> Iterator[Run]:
+def row_groups(diff: Diff) -> Iterator[RowGroup]:
     """The rows, grouped by kind."""
-    waiting: list[DiffRow] = []
-    for number, row in enumerate(found.rows):
-        if waiting and (row.kind != waiting[-1].kind or number == found.shared):
-            yield Run(waiting[-1].kind, number <= found.shared, tuple(waiting))
-            waiting = []
-        waiting.append(row)
-    if waiting:
-        yield Run(waiting[-1].kind, len(found.rows) <= found.shared, tuple(waiting))
+    for (kind, shared), rows in groupby(enumerate(diff.rows), lambda item: (item[1].kind, item[0] < diff.shared)):
+        yield RowGroup(kind, shared, tuple(row for _, row in rows))
 
 
-def messages_same(run: Run) -> tuple[str, str]:
-    """What stands in place of unchanged messages: their number, and how the last one begins."""
-    count = len(run.rows)
-    word = "shared" if run.shared else "the same"
-    ours, theirs = _versions([row.a for row in run.rows]), _versions([row.b for row in run.rows])
-    where = ours if ours == theirs else f"{ours} ⇄ {theirs}"
-    many = (
-        f"{count:,} messages {word} (versions {where}), the last"
-        if count > 1
-        else f"1 message {word} (version {where})"
-    )
-    last = run.rows[-1].a
-    words = "" if last is None or last.message is None else beginning(last.message)
-    return many, "" if last is None else f"{last.role}: {words or ('[redacted]' if last.redacted else '[no content]')}"
+def unchanged_text(group: RowGroup) -> tuple[str, str]:
+    """The text in place of unchanged messages: their number, and the start of the last one."""
+    count = len(group.rows)
+    kind = "shared" if group.shared else "the same"
+    ours, theirs = _versions([row.a for row in group.rows]), _versions([row.b for row in group.rows])
+    versions = ours if ours == theirs else f"{ours} ⇄ {theirs}"
+    summary = f"1 message {kind} (version {versions})"
+    if count > 1:
+        summary = f"{count:,} messages {kind} (versions {versions}), the last"
+    last = group.rows[-1].a
+    start = "" if last is None or last.message is None else message_start(last.message)
+    return summary, "" if last is None else f"{last.role}: {start or (REDACTED if last.redacted else '[no content]')}"
 
 
-def summary(found: Diff) -> str:
+def summary(diff: Diff) -> str:
     """The number of messages of each kind."""
-    counts = found.counts
-    kinds = ((counts.same, "the same"), (counts.changed, "changed"), (counts.only_a, "only in a"))
-    item = [f"{count:,} {kind}" for count, kind in (*kinds, (counts.only_b, "only in b")) if count]
-    return ", ".join(item) or "no messages"
+    counts = diff.counts
+    kinds = (
+        (counts.same, "the same"),
+        (counts.changed, "changed"),
+        (counts.only_a, "only in a"),
+        (counts.only_b, "only in b"),
+    )
+    return ", ".join(f"{count:,} {kind}" for count, kind in kinds if count) or "no messages"
 
 
 def blocks(row: DiffRow, *, whole: bool) -> Iterator[Block]:
-    """The blocks of a row. In a row that both sides have, what only one side has is marked."""
+    """The blocks of a row. In a row that both sides have, words of only one side are marked."""
     if row.kind != "changed":
-        item = row.a or row.b
-        if item is not None and item.contents:
-            for content in item.contents:
-                yield from _whole(content, "same", whole=whole)
-        elif item is not None:
-            yield Block((DiffPart("same", "[redacted]" if item.redacted else "[no content]"),))
+        message = row.a or row.b
+        if message is not None and message.contents:
+            for content in message.contents:
+                yield from _unchanged_blocks(content, "same", whole=whole)
+        elif message is not None:
+            yield Block((DiffPart("same", REDACTED if message.redacted else "[no content]"),))
         return
     for field in row.fields:
-        yield Block(_values(field, whole=whole), _shown_path(field.path))
+        yield Block(_values(field, whole=whole), _path_text(field.path))
     for side, kind in ((row.a, _ONLY_A), (row.b, _ONLY_B)):
         if side is not None and side.redacted:
-            yield Block((DiffPart(kind, "[redacted]"),))
-    for found in row.contents:
-        yield from _content_blocks(found, whole=whole)
+            yield Block((DiffPart(kind, REDACTED),))
+    for content_diff in row.contents:
+        yield from _content_blocks(content_diff, whole=whole)
 
 
-def in_one(parts: Sequence[DiffPart]) -> tuple[DiffPart, ...]:
+def join_sides(parts: Sequence[DiffPart]) -> tuple[DiffPart, ...]:
     """The parts as one text of both sides: old and new words are separated, on their own lines if they are long."""
-    found: list[DiffPart] = []
+    joined: list[DiffPart] = []
     for part in parts:
-        if found and (found[-1].kind, part.kind) == ("only-a", "only-b"):
-            found.append(DiffPart("same", "\n" if max(len(found[-1].text), len(part.text)) > LONG else " "))
-        found.append(part)
-    return tuple(found)
+        if joined and (joined[-1].kind, part.kind) == (_ONLY_A, _ONLY_B):
+            joined.append(DiffPart("same", "\n" if max(len(joined[-1].text), len(part.text)) > LONG else " "))
+        joined.append(part)
+    return tuple(joined)
 
 
-def _content_blocks(found: ContentDiff, *, whole: bool) -> Iterator[Block]:
-    if found.a is None or found.b is None:
-        for content, kind in ((found.a, _ONLY_A), (found.b, _ONLY_B)):
+def _content_blocks(diff: ContentDiff, *, whole: bool) -> Iterator[Block]:
+    if diff.a is None or diff.b is None:
+        for content, kind in ((diff.a, _ONLY_A), (diff.b, _ONLY_B)):
             if content is not None:
-                yield from _whole(content, kind, whole=whole)
-    elif found.kind == "same":
-        yield from _whole(found.a, "same", whole=whole)
-    elif isinstance(found.a, Text | Reasoning):
-        for field in found.fields:
-            yield Block(_values(field, whole=True), "" if field.path == ("text",) else _shown_path(field.path))
+                yield from _unchanged_blocks(content, kind, whole=whole)
+    elif diff.kind == "same":
+        yield from _unchanged_blocks(diff.a, "same", whole=whole)
+    elif isinstance(diff.a, Text | Reasoning):
+        for field in diff.fields:
+            yield Block(_values(field, whole=True), "" if field.path == ("text",) else _path_text(field.path))
     else:
-        yield from _field_blocks(found.a, found.b, found.fields, whole=whole)
+        yield from _field_blocks(diff.a, diff.b, diff.fields, whole=whole)
 
 
-def _whole(content: Content, kind: Side, *, whole: bool) -> Iterator[Block]:
+def _unchanged_blocks(content: Content, kind: Side, *, whole: bool) -> Iterator[Block]:
     """A content that is on one side, or the same on both; the arguments of a call are one below the other."""
     arguments = parsed(content.arguments) if isinstance(content, FunctionCall) else None
     if isinstance(content, FunctionCall) and isinstance(arguments, dict):
         yield Block((DiffPart(kind, f"→ {one_line(content.name)}"),))
         for name, value in arguments.items():
-            yield Block((DiffPart(kind, _shown(value, whole=whole)),), _shown_path((name,)), inner=True)
+            yield Block((DiffPart(kind, _value_text(value, whole=whole)),), _path_text((name,)), inner=True)
     else:
-        yield Block((DiffPart(kind, _text(content, whole=whole)),))
+        yield Block((DiffPart(kind, _content_value(content, whole=whole)),))
 
 
 def _field_blocks(a: Content, b: Content, fields: Sequence[FieldDiff], *, whole: bool) -> Iterator[Block]:
@@ -145,25 +142,25 @@ def _field_blocks(a: Content, b: Content, fields: Sequence[FieldDiff], *, whole:
     within = None
     if isinstance(a, FunctionCall | FunctionResult) and isinstance(b, FunctionCall | FunctionResult):
         sign, within = ("→ ", "arguments") if isinstance(a, FunctionCall) else ("← ", "result")
-        named = [field for field in fields if field.path == ("name",)]
-        name = _values(named[0], whole=True) if named else (DiffPart("same", one_line(a.name or "")),)
+        names = [field for field in fields if field.path == ("name",)]
+        name = _values(names[0], whole=True) if names else (DiffPart("same", one_line(a.name or "")),)
         head = (DiffPart("same", sign), *name)
     yield Block(head)
     for field in fields:
         if within is None or field.path[0] == within:
             path = field.path[1:] if within else field.path
-            yield Block(_values(field, whole=whole), _shown_path(path), inner=True)
+            yield Block(_values(field, whole=whole), _path_text(path), inner=True)
 
 
 def _values(field: FieldDiff, *, whole: bool) -> tuple[DiffPart, ...]:
     if field.parts:
         return tuple(part._replace(text=_words(part, whole=whole)) for part in field.parts)
-    found: list[DiffPart] = []
-    if field.kind != "only-b":
-        found.append(DiffPart("only-a", _shown(field.a, whole=whole)))
-    if field.kind != "only-a":
-        found.append(DiffPart("only-b", _shown(field.b, whole=whole)))
-    return tuple(found)
+    parts: list[DiffPart] = []
+    if field.kind != _ONLY_B:
+        parts.append(DiffPart(_ONLY_A, _value_text(field.a, whole=whole)))
+    if field.kind != _ONLY_A:
+        parts.append(DiffPart(_ONLY_B, _value_text(field.b, whole=whole)))
+    return tuple(parts)
 
 
 def _words(part: DiffPart, *, whole: bool) -> str:
@@ -173,12 +170,12 @@ def _words(part: DiffPart, *, whole: bool) -> str:
     return without_middle(text, LONGEST) if part.kind == "same" else _cut(text)
 
 
-def _text(content: Content, *, whole: bool) -> str:
+def _content_value(content: Content, *, whole: bool) -> str:
     text = content_text(content).plain
     return text if whole or isinstance(content, Text | Reasoning) else _cut(text)
 
 
-def _shown(value: Json, *, whole: bool) -> str:
+def _value_text(value: Json, *, whole: bool) -> str:
     text = safe(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
     return text if whole else _cut(text)
 
@@ -188,19 +185,19 @@ def _cut(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST].rstrip()}… ({len(text):,} characters)"
 
 
-def _shown_path(path: Path) -> str:
+def _path_text(path: Path) -> str:
     """The path of a field, as in flights[0].date; keys that are not plain words are quoted."""
-    shown = ""
+    text = ""
     for step in path:
         if isinstance(step, int):
-            shown += f"[{step}]"
+            text += f"[{step}]"
         elif step.replace("-", "_").isidentifier():
-            shown += f".{step}" if shown else step
+            text += f".{step}" if text else step
         else:
-            shown += f"[{json.dumps(step, ensure_ascii=False)}]"
-    return one_line(shown)
+            text += f"[{json.dumps(step, ensure_ascii=False)}]"
+    return one_line(text)
 
 
-def _versions(item: Sequence[HistoryMessage | None]) -> str:
-    first, *_, last = [each.version for each in item if each is not None] * 2
+def _versions(messages: Sequence[HistoryMessage | None]) -> str:
+    first, *_, last = [message.version for message in messages if message is not None] * 2
     return str(first) if first == last else f"{first}–{last}"  # noqa: RUF001  # the dash of ranges

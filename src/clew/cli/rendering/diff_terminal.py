@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from clew.cli.output import one_line
-from clew.cli.rendering.diff_blocks import Block, blocks, in_one, messages_same, runs, summary
-from clew.cli.rendering.messages import ROLE_STYLES
+from clew.cli.output import one_line, plural
+from clew.cli.rendering.conversation import ROLE_STYLES
+from clew.cli.rendering.diff_blocks import Block, blocks, join_sides, row_groups, summary, unchanged_text
 from clew.cli.rendering.threads import ROOMY
 
 if TYPE_CHECKING:
@@ -32,32 +32,30 @@ BETWEEN = " │ "
 INDENT = "  "
 
 
-def diff_lines(found: Diff, console: Console, *, everything: bool) -> Iterator[Text]:
+def diff_lines(diff: Diff, console: Console, *, everything: bool) -> Iterator[Text]:
     """The lines of a diff. Unchanged messages are counted and long values are cut, unless ``everything``."""
-    page = _Columns(console) if console.width >= ROOMY else _Stack(console, console.width)
-    yield from page.heads(_head("a", found.a), _head("b", found.b))
-    yield Text(summary(found), style="dim")
-    alone: list[DiffRow] = []
-    for run in runs(found):
-        if run.kind in BRACKETS:
-            alone += run.rows
+    layout = _TwoColumns(console) if console.width >= ROOMY else _OneColumn(console, console.width)
+    yield from layout.heads(_head("a", diff.a), _head("b", diff.b))
+    yield Text(summary(diff), style="dim")
+    one_sided: list[DiffRow] = []
+    for group in row_groups(diff):
+        if group.kind in BRACKETS:
+            one_sided += group.rows
             continue
-        yield from page.apart(alone, everything=everything)
-        alone = []
-        if run.kind == "same" and not everything:
-            yield Text()
-            many, last = messages_same(run)
-            yield Text(f"… {many}:", style="dim italic")
+        yield from layout.one_sided(one_sided, everything=everything)
+        one_sided = []
+        if group.kind == "same" and not everything:
+            count, last = unchanged_text(group)
             line = Text(f"{INDENT}{last}", style="dim")
             line.truncate(console.width, overflow="ellipsis")
-            yield line
+            yield from (Text(), Text(f"… {count}:", style="dim italic"), line)
             continue
-        for row in run.rows:
-            yield from page.together(row, everything=everything)
-    yield from page.apart(alone, everything=everything)
+        for row in group.rows:
+            yield from layout.two_sided(row, everything=everything)
+    yield from layout.one_sided(one_sided, everything=everything)
 
 
-class _Stack:
+class _OneColumn:
     """One column: the words of both sides in one text, each with its mark."""
 
     def __init__(self, console: Console, width: int) -> None:
@@ -68,17 +66,17 @@ class _Stack:
         """The two histories."""
         yield from (*a.split(), *b.split())
 
-    def together(self, row: DiffRow, *, everything: bool) -> Iterator[Text]:
+    def two_sided(self, row: DiffRow, *, everything: bool) -> Iterator[Text]:
         """A row that both sides have."""
         yield Text()
         yield _heading(row.kind, (row.a, row.b))
         for block in blocks(row, whole=everything):
-            yield from self._lines(block, in_one(block.parts), bracketed=True)
+            yield from self._lines(block, join_sides(block.parts), bracketed=True)
 
-    def apart(self, rows: Sequence[DiffRow], *, everything: bool) -> Iterator[Text]:
+    def one_sided(self, rows: Sequence[DiffRow], *, everything: bool) -> Iterator[Text]:
         """Rows that one side has."""
         for row in rows:
-            yield from self.together(row, everything=everything)
+            yield from self.two_sided(row, everything=everything)
 
     def _lines(self, block: Block, parts: Sequence[DiffPart], *, bracketed: bool) -> list[Text]:
         """A block's label and words, indented and wrapped."""
@@ -94,8 +92,8 @@ class _Stack:
         return [Text(indent).append_text(line) for line in lines]
 
 
-class _Columns(_Stack):
-    """Two columns; what belongs together is at the same height."""
+class _TwoColumns(_OneColumn):
+    """Two columns, in which the two sides of a turn are at the same height."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console, (console.width - len(BETWEEN)) // 2)
@@ -106,35 +104,35 @@ class _Columns(_Stack):
         yield from self._side_by_side(self._wrapped(a), self._wrapped(b))
         yield Text("─" * (self.width + 1) + "┼" + "─" * (self.width + 1), style="dim")
 
-    def together(self, row: DiffRow, *, everything: bool) -> Iterator[Text]:
+    def two_sided(self, row: DiffRow, *, everything: bool) -> Iterator[Text]:
         """A row that both sides have, block next to block."""
         yield self._line(Text(), Text())
         yield self._line(_heading(row.kind, (row.a,)), _heading(row.kind, (row.b,)))
         for block in blocks(row, whole=everything):
             yield from self._side_by_side(self._side(block, "only-a"), self._side(block, "only-b"))
 
-    def apart(self, rows: Sequence[DiffRow], *, everything: bool) -> Iterator[Text]:
+    def one_sided(self, rows: Sequence[DiffRow], *, everything: bool) -> Iterator[Text]:
         """Rows of ``a`` next to rows of ``b``: they do not belong together, but this saves height."""
         ours, theirs = ([row for row in rows if row.kind == kind] for kind in BRACKETS)
-        for own, their in zip_longest(ours, theirs):
+        for our_row, their_row in zip_longest(ours, theirs):
             yield self._line(Text(), Text())
             yield from self._side_by_side(
-                self._whole(own, everything=everything), self._whole(their, everything=everything)
+                self._row_lines(our_row, everything=everything), self._row_lines(their_row, everything=everything)
             )
 
-    def _whole(self, row: DiffRow | None, *, everything: bool) -> list[Text]:
+    def _row_lines(self, row: DiffRow | None, *, everything: bool) -> list[Text]:
         if row is None:
             return []
-        shown = [line for block in blocks(row, whole=everything) for line in self._side(block, row.kind)]
-        return [_heading(row.kind, (row.a or row.b,)), *shown]
+        lines = [line for block in blocks(row, whole=everything) for line in self._side(block, row.kind)]
+        return [_heading(row.kind, (row.a or row.b,)), *lines]
 
     def _side(self, block: Block, side: str) -> list[Text]:
         parts = [part for part in block.parts if part.kind in {"same", side}]
         return self._lines(block, parts, bracketed=self.bracketed) if parts else []
 
     def _side_by_side(self, left: Sequence[Text], right: Sequence[Text]) -> Iterator[Text]:
-        for own, their in zip_longest(left, right):
-            yield self._line(own or Text(), their or Text())
+        for left_line, right_line in zip_longest(left, right):
+            yield self._line(left_line or Text(), right_line or Text())
 
     def _line(self, left: Text, right: Text) -> Text:
         left.truncate(self.width, overflow="ellipsis", pad=True)
@@ -144,24 +142,24 @@ class _Columns(_Stack):
 
 
 def _head(name: str, history: History) -> Text:
-    count = len(history)
     return Text.assemble(
         (f"{name}  ", "dim"),
         (one_line(history.thread_id), "bold"),
-        (f"\n   version {history.version} · {count} message{'' if count == 1 else 's'}", "dim"),
+        (f"\n   version {history.version} · {plural(len(history), 'message')}", "dim"),
     )
 
 
-def _heading(kind: str, said: Sequence[HistoryMessage | None]) -> Text:
+def _heading(kind: str, sides: Sequence[HistoryMessage | None]) -> Text:
     """The sign of the row, its role and author, and its version on each side."""
-    there = [each for each in said if each is not None]
-    versions = " ⇄ ".join(dict.fromkeys(str(each.version) for each in there))
+    messages = [message for message in sides if message is not None]
+    role, author = messages[0].role, messages[0].author
+    versions = " ⇄ ".join(dict.fromkeys(str(message.version) for message in messages))
     return Text.assemble(
         (f"{SIGNS[kind]} ", SIGN_STYLES[kind]),
-        (there[0].role, f"bold {ROLE_STYLES[there[0].role]}"),
-        "" if there[0].author is None else f" {one_line(there[0].author)}",
+        (role, f"bold {ROLE_STYLES[role]}"),
+        "" if author is None else f" {one_line(author)}",
         (f"  version {versions}", "dim"),
-        (f" · {kind.replace('-', ' in ')}" if kind.startswith("only") and len(said) > 1 else "", "dim"),
+        (f" · {kind.replace('-', ' in ')}" if kind in BRACKETS and len(sides) > 1 else "", "dim"),
     )
 
 

@@ -9,23 +9,18 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from rich.text import Text
 
-from clew.cli.output import (
-    failure_text,
-    joined,
-    minute_text,
-    one_line,
-    plural_if_any,
-    shortened,
-    time_text,
-)
-from clew.cli.rendering.messages import BEGINNING, beginning, text_or_json
-from clew.cli.rendering.runs import (
+from clew.cli.output import failure_text, joined, minute_text, one_line, plural_if_any, shortened, time_text
+from clew.cli.rendering.conversation import (
     LONGEST_SUMMARY,
     REDACTED,
+    START_LENGTH,
+    call_at,
+    duration_text,
+    message_start,
     provided_counts,
     reduction_text,
+    text_or_json,
     tokens_text,
-    took,
 )
 from clew.cli.rendering.threads import ROOMY, WIDE, plain_table
 from clew.domain import events as thread_events
@@ -33,7 +28,6 @@ from clew.domain.context import events as context_events
 from clew.domain.events import MESSAGE_APPENDED, Event, HistoryRewound, MessageAppended, Shredded, StateClaimed, to_time
 from clew.domain.history import spans
 from clew.domain.memory import events as memory_events
-from clew.domain.messages import FunctionCall
 from clew.domain.runs import events as run_events
 
 if TYPE_CHECKING:
@@ -42,11 +36,11 @@ if TYPE_CHECKING:
 
     from clew.sync.threads import Thread
 
-Lookup: TypeAlias = Callable[[Event, int], Event | None]
-"""The event at a version of the lineage of another event; None where it is unmemory_events."""
+FindEvent: TypeAlias = Callable[[Event, int], Event | None]
+"""Finds the event at a version of the lineage of another event; None if it is unknown."""
 
 CACHED = 16
-"""Events that a lookup keeps: events in a row often name the same one."""
+"""Events that are cached: events in a row often name the same one."""
 
 OFF_PATH = "↩"
 """Marks an event that a rewind took from the path."""
@@ -69,31 +63,31 @@ EVENT_STYLES: Mapping[str, str] = {
 """The colours of types that stand out."""
 
 
-def lookup(thread: Callable[[str], Thread]) -> Lookup:
-    """A lookup in the threads of a store."""
+def event_finder(thread: Callable[[str], Thread]) -> FindEvent:
+    """Finds events in the threads of a store."""
     from clew.domain.errors import ClewError
 
     @lru_cache(maxsize=CACHED)
-    def found(thread_id: str, version: int) -> Event | None:
+    def find(thread_id: str, version: int) -> Event | None:
         try:
             return next(thread(thread_id).events(after=version - 1, at=version), None)
-        except ClewError:  # no event has the version that was written there
+        except ClewError:  # the event names a version that no event has
             return None
 
-    return lambda event, version: found(event.thread_id, version)
+    return lambda event, version: find(event.thread_id, version)
 
 
-def nowhere(event: Event, version: int) -> None:
-    """A lookup that finds nothing."""
+def find_nothing(event: Event, version: int) -> None:
+    """Finds no event."""
     del event, version
 
 
 def event_table(
-    events: Sequence[Event], thread_id: str, console: Console, look: Lookup, undone: frozenset[int] = frozenset()
+    events: Sequence[Event], thread_id: str, console: Console, find: FindEvent, rewound: frozenset[int] = frozenset()
 ) -> Table:
-    """A row for each event. Those of ancestors are dim; those in ``undone`` are dim and marked.
+    """A row for each event. Events of ancestors are dim; the versions in ``rewound`` are dim and marked.
 
-    Within a run, only another actor than the one that started it is named.
+    Within a run, the actor that started it is not repeated.
     """
     table = plain_table(expand=True)
     table.add_column("Ver", justify="right", no_wrap=True)
@@ -106,26 +100,27 @@ def event_table(
         table.add_column("By", overflow="ellipsis", no_wrap=True, max_width=LONGEST_ACTOR)
     table.add_column("What", overflow="ellipsis", no_wrap=True, ratio=1, min_width=10)
     for event, actor in zip(events, actors, strict=True):
-        off = event.version in undone
+        off = event.version in rewound
         table.add_row(
             f"{OFF_PATH} {event.version}" if off else str(event.version),
             *((time_text(event.time) if wide else minute_text(event.time),) if roomy else ()),
             type_text(event),
             *((Text(actor),) if any(actors) else ()),
-            Text(shortened(what_happened(event, look), BEGINNING)),
+            Text(shortened(what_happened(event, find), START_LENGTH)),
             style="dim" if off or event.thread_id != thread_id else "",
         )
     return table
 
 
 def _actors(events: Iterable[Event]) -> list[str]:
-    """The actor to show for each event, empty for none."""
+    """The actor to name for each event, or an empty text."""
     actors: list[str] = []
-    started: dict[str | None, str | None] = {None: None}
+    run_actors: dict[str | None, str | None] = {None: None}
     for event in events:
-        actors.append("" if event.actor in {None, started.get(event.run_id)} else one_line(event.actor or ""))
+        repeated = event.actor in {None, run_actors.get(event.run_id)}
+        actors.append("" if repeated else one_line(event.actor or ""))
         if isinstance(event.data, run_events.RunStarted):
-            started = {None: None, event.run_id: event.actor}
+            run_actors = {None: None, event.run_id: event.actor}
     return actors
 
 
@@ -139,7 +134,7 @@ def off_path(events: Sequence[Event]) -> frozenset[int]:
     return frozenset(v for v in versions if not any(first <= v <= last for first, last in on_path))
 
 
-def event_line(event: Event, look: Lookup, *, of_store: bool) -> Text:
+def event_line(event: Event, find: FindEvent, *, of_store: bool) -> Text:
     """An event on one line; in a list of a whole store it names its thread."""
     by = "" if event.actor is None else f"{one_line(event.actor)} · "
     return Text.assemble(
@@ -147,7 +142,7 @@ def event_line(event: Event, look: Lookup, *, of_store: bool) -> Text:
         (f"{one_line(event.thread_id)} " if of_store else "", "bold"),
         f"{event.version:>5} ",
         (f"{type_text(event).plain:<24} ", "cyan"),
-        shortened(f"{by}{what_happened(event, look)}", BEGINNING),
+        shortened(f"{by}{what_happened(event, find)}", START_LENGTH),
     )
 
 
@@ -155,46 +150,43 @@ def type_text(event: Event) -> Text:
     """The type of an event. A line connects the events of a run, from its start to its end."""
     line = ""
     if event.run_id is not None and not isinstance(event.data, run_events.RunStarted):
-        line = (
-            "└ "
-            if isinstance(event.data, run_events.RunCompleted | run_events.RunFailed | run_events.RunAbandoned)
-            else "│ "
-        )
+        ends = isinstance(event.data, run_events.RunCompleted | run_events.RunFailed | run_events.RunAbandoned)
+        line = "└ " if ends else "│ "
     return Text.assemble((line, "dim"), (one_line(event.type), EVENT_STYLES.get(event.type, "")))
 
 
-def what_happened(event: Event, look: Lookup = nowhere) -> str:
-    """What an event says besides its type, on one line."""
+def what_happened(event: Event, find: FindEvent = find_nothing) -> str:
+    """What an event contains besides its type, on one line."""
     match event.data:
         case Shredded(role=role):
             return f"{role or 'content'}: [redacted]"
         case thread_events.Opaque():
             return "of a type that this Clew does not know"
         case MessageAppended(message=message):
-            return f"{message.role}: {beginning(message)}"
+            return f"{message.role}: {message_start(message)}"
         case thread_events.ThreadSuspended(reason=reason) | thread_events.ThreadEnded(reason=reason):
             return one_line(reason or "")
         case thread_events.ThreadResumed():
             return ""
         case data if isinstance(data, run_events.RunEvent):
-            return one_line(run_words(event, data, look))
+            return one_line(run_text(event, data, find))
         case data if isinstance(data, context_events.ContextEvent):
-            return one_line(context_words(event, data, look))
+            return one_line(context_text(event, data, find))
         case data if isinstance(data, memory_events.MemoryEvent):
-            return one_line(memory_words(data))
+            return one_line(memory_text(data))
         case data:
-            return one_line(_of_the_thread(data))
+            return one_line(_thread_text(data))
 
 
-def _of_the_thread(data: thread_events.ThreadEvent | StateClaimed) -> str:
+def _thread_text(data: thread_events.ThreadEvent | StateClaimed) -> str:
     match data:
         case thread_events.ThreadStarted(title=title, source=source, kind=kind):
             origin = None if source is None else "imported" if source.id is None else f"imported: {source.id}"
             return ", ".join(part for part in (title, origin, kind if kind != "local" else None) if part)
         case thread_events.ThreadForked(parent_id=parent, parent_version=version, title=title):
-            kind_and_memory = "" if data.kind is None else f", {data.kind}"
-            kind_and_memory += "" if data.memory is None else f", memory {data.memory}"
-            return f"from {parent} at version {version}{kind_and_memory}" + ("" if title is None else f": {title}")
+            options = "" if data.kind is None else f", {data.kind}"
+            options += "" if data.memory is None else f", memory {data.memory}"
+            return f"from {parent} at version {version}{options}" + ("" if title is None else f": {title}")
         case thread_events.HistoryRewound(to=to):
             return f"to version {to}"
         case thread_events.CheckpointMade(name=name, at=at):
@@ -206,22 +198,22 @@ def _of_the_thread(data: thread_events.ThreadEvent | StateClaimed) -> str:
         case StateClaimed(provider=provider, thread_id=thread_id):
             return f"{provider}: {thread_id}"
         case thread_events.ThreadDeleted(reason=reason, service=service):
-            there = (f"{each.id} {'deleted' if each.failed is None else 'remains'} at the service" for each in service)
-            return ", ".join(part for part in (reason, *there) if part)
+            copies = (f"{each.id} {'deleted' if each.failed is None else 'remains'} at the service" for each in service)
+            return ", ".join(part for part in (reason, *copies) if part)
         case _:
             declared = thread_events.EVENT_TYPES[thread_events.TYPE_NAMES[type(data)]]
             return declared.describe(data.model_dump(mode="json", exclude_none=True))
 
 
-def run_words(event: Event, data: run_events.RunEvent, look: Lookup) -> str:
-    """What an event of a run says; the names of tools are looked up."""
+def run_text(event: Event, data: run_events.RunEvent, find: FindEvent) -> str:
+    """The details of an event of a run; the names of tools are looked up."""
     match data:
-        case run_events.RunStarted(agent=agent, fingerprint=made_of, missing=missing):
-            providers = (*made_of.providers, *data.providers, *data.run_providers)
+        case run_events.RunStarted(agent=agent, fingerprint=fingerprint, missing=missing):
+            providers = (*fingerprint.providers, *data.providers, *data.run_providers)
             return joined(
                 agent_name(agent),
-                made_of.client,
-                plural_if_any(len(made_of.tools), "tool"),
+                fingerprint.client,
+                plural_if_any(len(fingerprint.tools), "tool"),
                 f"with {', '.join(providers)}" if providers else "",
                 f"without {', '.join(missing)}" if missing else "",
             )
@@ -241,12 +233,12 @@ def run_words(event: Event, data: run_events.RunEvent, look: Lookup) -> str:
             | run_events.ModelFailed()
             | run_events.AnswerInterrupted()
         ):
-            return _of_a_model(data)
+            return _model_text(data)
         case _:
-            return _of_a_tool(event, data, look)
+            return _tool_text(event, data, find)
 
 
-def _of_a_model(
+def _model_text(
     data: run_events.ModelCalled | run_events.ModelAnswered | run_events.ModelFailed | run_events.AnswerInterrupted,
 ) -> str:
     match data:
@@ -254,56 +246,60 @@ def _of_a_model(
             return joined(model, f"attempt {attempt}" if attempt > 1 else "", "streamed" if streamed else "")
         case run_events.ModelAnswered(finish_reason=reason, usage=usage, ms=ms, first_ms=first):
             tokens = "" if usage is None else tokens_text(usage.input_tokens, usage.output_tokens)
-            return joined(took(ms), tokens, reason or "", "" if first is None else f"first after {took(first)}")
-        case run_events.ModelFailed(error=error, retry_in=again, ms=ms):
-            retry = "" if again is None else f"retries in {again:,.3g} s"
-            words = "" if error.message is None else f": {error.message}"
-            return joined(took(ms), failure_text(error, message=False), retry) + words
+            return joined(
+                duration_text(ms), tokens, reason or "", "" if first is None else f"first after {duration_text(first)}"
+            )
+        case run_events.ModelFailed(error=error, retry_in=seconds, ms=ms):
+            retry = "" if seconds is None else f"retries in {seconds:,.3g} s"
+            message = "" if error.message is None else f": {error.message}"
+            return joined(duration_text(ms), failure_text(error, message=False), retry) + message
         case run_events.AnswerInterrupted(message=message, reason=reason, error=error):
-            kept = "nothing had arrived" if message is None else f"version {message} is partial"
-            return joined(reason, kept, "" if error is None else failure_text(error))
+            partial = "nothing had arrived" if message is None else f"version {message} is partial"
+            return joined(reason, partial, "" if error is None else failure_text(error))
 
 
-def _of_a_tool(
+def _tool_text(
     event: Event,
     data: run_events.ToolStarted
     | run_events.ToolFinished
     | run_events.ToolFailed
     | run_events.ApprovalRequested
     | run_events.ApprovalGiven,
-    look: Lookup,
+    find: FindEvent,
 ) -> str:
     if isinstance(data, run_events.ApprovalGiven):
-        asked = look(event, data.request)
-        what = f"version {data.request}"
-        if asked is not None and isinstance(asked.data, run_events.ApprovalRequested):
-            what = _tool(event, asked.data, look)
-        because = "" if data.reason is None else f": {data.reason}"
-        return f"{'approved' if data.approved else 'rejected'} {what}{because}"
-    name = _tool(event, data, look)
+        request = find(event, data.request)
+        call = f"version {data.request}"
+        if request is not None and isinstance(request.data, run_events.ApprovalRequested):
+            call = _tool_name(event, request.data, find)
+        reason = "" if data.reason is None else f": {data.reason}"
+        return f"{'approved' if data.approved else 'rejected'} {call}{reason}"
+    name = _tool_name(event, data, find)
     match data:
         case run_events.ToolStarted():
             return name
         case run_events.ToolFinished(ms=ms):
-            return joined(name, took(ms))
+            return joined(name, duration_text(ms))
         case run_events.ToolFailed(reason=reason, kind=kind, ms=ms):
-            return joined(name, reason if kind is None else f"{reason} {kind}", took(ms) if ms else "")
+            return joined(name, reason if kind is None else f"{reason} {kind}", duration_text(ms) if ms else "")
         case run_events.ApprovalRequested(reason=reason):
             return joined(name, "outcome unknown" if reason == "outcome-unknown" else "")
 
 
-def _tool(
+def _tool_name(
     event: Event,
     place: run_events.ToolStarted | run_events.ToolFinished | run_events.ToolFailed | run_events.ApprovalRequested,
-    look: Lookup,
+    find: FindEvent,
 ) -> str:
     """The name of the tool in the call that an event refers to."""
-    said = look(event, place.message)
-    if said is not None and isinstance(said.data, Shredded) and said.type == MESSAGE_APPENDED:
+    message = find(event, place.message)
+    if message is not None and isinstance(message.data, Shredded) and message.type == MESSAGE_APPENDED:
         return REDACTED
-    contents = said.data.message.contents if said is not None and isinstance(said.data, MessageAppended) else ()
-    call = contents[place.index] if 0 <= place.index < len(contents) else None
-    return call.name if isinstance(call, FunctionCall) else f"call {place.index} of version {place.message}"
+    if message is not None and isinstance(message.data, MessageAppended):
+        call = call_at(message.data.message.contents, place.index)
+        if call is not None:
+            return call.name
+    return f"call {place.index} of version {place.message}"
 
 
 def agent_name(agent: run_events.AgentIdentity) -> str:
@@ -311,8 +307,8 @@ def agent_name(agent: run_events.AgentIdentity) -> str:
     return agent.id if agent.name in {None, agent.id} else f"{agent.name} ({agent.id})"
 
 
-def context_words(event: Event, data: context_events.ContextEvent, look: Lookup) -> str:
-    """What an event of a context provider says; how many messages were left out is looked up."""
+def context_text(event: Event, data: context_events.ContextEvent, find: FindEvent) -> str:
+    """The details of an event of a context provider; how many messages were left out is looked up."""
     match data:
         case context_events.ContextProvided(provider=provider, instructions=instructions):
             words = plural_if_any(len((instructions or "").split()), "word")
@@ -320,33 +316,33 @@ def context_words(event: Event, data: context_events.ContextEvent, look: Lookup)
         case context_events.ContextFailed(provider=provider, hook=hook, error=error):
             return f"{provider}: {joined(hook, failure_text(error))}"
         case context_events.ContextStateRecorded(provider=provider, state=state):
-            kept = "nothing" if state is None else shortened(json.dumps(state, ensure_ascii=False), LONGEST_SUMMARY)
-            return f"{provider}: state {kept}"
+            text = "nothing" if state is None else shortened(json.dumps(state, ensure_ascii=False), LONGEST_SUMMARY)
+            return f"{provider}: state {text}"
         case context_events.HistoryReduced():
-            return reduction_text(data, lambda spans: _looked_up(event, spans, look))
+            return reduction_text(data, lambda spans: _count_messages(event, spans, find))
 
 
-def _looked_up(event: Event, spans: Iterable[tuple[int, int]], look: Lookup) -> int | None:
+def _count_messages(event: Event, spans: Iterable[tuple[int, int]], find: FindEvent) -> int | None:
     """How many messages are in spans of versions, by the counts of the events at their ends; None if one is missing."""
     number = 0
     for first, last in spans:
-        begin, end = look(event, first), look(event, last)
-        if begin is None or end is None:
+        start, end = find(event, first), find(event, last)
+        if start is None or end is None:
             return None
-        number += end.messages - begin.messages + (begin.type == MESSAGE_APPENDED)
+        number += end.messages - start.messages + (start.type == MESSAGE_APPENDED)
     return number
 
 
-def memory_words(data: memory_events.MemoryEvent) -> str:
-    """What an event of a memory scope says."""
+def memory_text(data: memory_events.MemoryEvent) -> str:
+    """The details of an event of a memory scope."""
     match data:
         case memory_events.ScopeOpened(holds=holds, embedder=embedder, dimensions=dimensions):
             size = "" if dimensions is None else f" ({dimensions:,})"
             return joined(holds, "" if embedder is None else f"{embedder}{size}")
         case memory_events.FactRemembered(fact=fact, statement=statement):
-            return joined(f"{fact}: {statement.text}", *_stated(statement))
+            return joined(f"{fact}: {statement.text}", *_statement_details(statement))
         case memory_events.FactSuperseded(fact=fact, by=by, statement=statement):
-            return joined(f"{by} instead of {fact}: {statement.text}", *_stated(statement))
+            return joined(f"{by} instead of {fact}: {statement.text}", *_statement_details(statement))
         case memory_events.FactRetracted(fact=fact, reason=reason):
             return fact if reason is None else f"{fact}: {reason}"
         case memory_events.DocumentAdded(document=document, namespaces=namespaces, replaces=replaces):
@@ -359,8 +355,8 @@ def memory_words(data: memory_events.MemoryEvent) -> str:
             return document if reason is None else f"{document}: {reason}"
 
 
-def _stated(statement: memory_events.Statement) -> tuple[str, ...]:
-    """What a fact says besides its words."""
+def _statement_details(statement: memory_events.Statement) -> tuple[str, ...]:
+    """The details of a fact besides its text."""
     learned, promoted = statement.learned, statement.promoted
     return (
         "" if statement.key is None else f"key {statement.key}",

@@ -1,22 +1,23 @@
-"""The shapes of the JSON that commands write: stable, and documented in docs/cli.md."""
+"""The JSON shapes that commands write: stable, and documented in docs/cli.md.
+
+Every command imports this module when it starts, so this module imports nothing slow.
+"""
 
 from __future__ import annotations
 
 from base64 import b64encode
-from dataclasses import asdict
+from dataclasses import fields, is_dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel
-
 from clew.cli.output import json_time
-from clew.domain.events import TYPE_NAMES, Event, Opaque, Shredded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from clew.cli.commands.completion import Installed
-    from clew.domain.differences.content_diff import FieldDiff
+    from clew.cli.commands.completion import Installation
     from clew.domain.differences.diff import Diff, DiffRow
+    from clew.domain.events import Event
     from clew.domain.fork_tree import Branch
     from clew.domain.formats.conversation_import import ImportReport
     from clew.domain.formats.event_import import EventsReport
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from clew.domain.ports import Verdict
     from clew.domain.runs.requests import Request
     from clew.domain.runs.summaries import Contribution, RunSummary
+    from clew.infrastructure.shards import Shard
     from clew.infrastructure.stores import Schemas
     from clew.service.audit_trail import AuditEntry
     from clew.service.memory.scope_queries import ScopeSummary
@@ -34,276 +36,124 @@ if TYPE_CHECKING:
     from clew.service.usage_queries import UsageCounts
 
 _FAILURE = ("kind", "message", "status", "code")
+_COUNTS = ("threads", "messages", "events", "skipped", "definitions")
 
 
 def thread(summary: ThreadSummary) -> dict[str, Any]:
     """A thread in a list."""
     return {
         "thread_id": summary.id,
-        "title": summary.title,
-        "status": summary.status,
-        "version": summary.version,
-        "messages": summary.messages,
-        "parent_id": summary.parent_id,
-        "forked_at": summary.forked_at,
-        "head": summary.head,
-        "created_at": json_time(summary.created_at),
-        "updated_at": json_time(summary.updated_at),
-        "metadata": summary.metadata,
-        "kind": summary.kind,
+        **_fields(summary, "title", "status", "version", "messages", "parent_id", "forked_at", "head"),
+        **_fields(summary, "created_at", "updated_at", "metadata", "kind"),
     }
 
 
-def branch(found: Branch[ThreadSummary]) -> dict[str, Any]:
+def branch(branch: Branch[ThreadSummary]) -> dict[str, Any]:
     """A thread in a tree, with the checkpoints that were made in it."""
+    return {**thread(branch.thread), **_fields(branch, "depth", "forks", "checkpoints")}
+
+
+def hit(hit: Hit) -> dict[str, Any]:
+    """A message that a search found."""
     return {
-        **thread(found.thread),
-        "depth": found.depth,
-        "forks": found.forks,
-        "checkpoints": [mark._asdict() for mark in found.checkpoints],
+        **_fields(hit, "thread_id", "version"),
+        "message": hit.number,
+        **_fields(hit, "position", "role", "author", "time", "actor", "snippet", "forks", "fork_count"),
     }
 
 
-def hit(found: Hit) -> dict[str, Any]:
-    """A message that was found."""
-    return {
-        "thread_id": found.thread_id,
-        "version": found.version,
-        "message": found.number,
-        "position": found.position,
-        "role": found.role,
-        "author": found.author,
-        "time": json_time(found.time),
-        "actor": found.actor,
-        "snippet": [part._asdict() for part in found.snippet],
-        "forks": list(found.forks),
-        "fork_count": found.fork_count,
-    }
-
-
-def audit_entry(found: AuditEntry) -> dict[str, Any]:
+def audit_entry(entry: AuditEntry) -> dict[str, Any]:
     """An entry of the audit trail."""
-    return {**found._asdict(), "time": json_time(found.time)}
+    return _fields(entry, *entry._fields)
 
 
-def usage(found: UsageCounts) -> dict[str, Any]:
+def usage(counts: UsageCounts) -> dict[str, Any]:
     """Usage: of a thread, of a day, or in total."""
-    counted = found._asdict()
-    thread_id, day = counted.pop("thread_id"), counted.pop("day")
+    numbers = counts._asdict()
+    thread_id, day = numbers.pop("thread_id"), numbers.pop("day")
     if thread_id is not None:
-        return {"thread_id": thread_id, **counted}
-    return counted if day is None else {"day": day.isoformat(), **counted}
+        return {"thread_id": thread_id, **numbers}
+    return numbers if day is None else {"day": day.isoformat(), **numbers}
 
 
-def history(found: History, runs: Sequence[RunSummary]) -> dict[str, Any]:
+def history(history: History, runs: Sequence[RunSummary]) -> dict[str, Any]:
     """A thread's messages at a version, and its runs."""
     return {
-        "thread_id": found.thread_id,
-        "version": found.version,
-        "messages": [message(each) for each in found],
+        "thread_id": history.thread_id,
+        "version": history.version,
+        "messages": [message(each) for each in history],
         "runs": [_run(run) for run in runs],
     }
 
 
-def _run(run: RunSummary) -> dict[str, Any]:
-    found = run._asdict()
-    found["agent"] = run.agent.model_dump()
-    found["started_at"] = json_time(run.started)
-    found["ended_at"] = None if run.ended is None else json_time(run.ended)
-    found["error"] = None if run.error is None else {name: getattr(run.error, name) for name in _FAILURE}
-    found["approvals"] = [asdict(each) for each in run.approvals]
-    found["interrupted"] = [each._asdict() for each in run.interrupted]
-    found["context"] = [_contribution(each) for each in run.context]
-    return found
-
-
-def _contribution(found: Contribution) -> dict[str, Any]:
-    """An event about what a model received besides the history, or what was left out; a stable shape for each type."""
-    event = found.said
-    shape: dict[str, Any] = {"version": found.version, "type": TYPE_NAMES[type(event)]}
-    for name in type(event).model_fields:
-        shape[name] = _plain(getattr(event, name))
-    return shape
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_plain(each) for each in value]
-    return value.model_dump() if isinstance(value, BaseModel) else value
-
-
-def event(found: Event) -> dict[str, Any]:
-    """An event with its envelope. ``thread_id`` is the thread that recorded it: of an inherited event, the ancestor."""
-    return {
-        "thread_id": found.thread_id,
-        "version": found.version,
-        "position": found.position,
-        "type": found.type,
-        "time": json_time(found.time),
-        "actor": found.actor,
-        "event_id": found.event_id,
-        "data": _data(found),
-        "hash": None if found.hash is None else found.hash.hex(),
-        "run_id": found.run_id,
-    }
-
-
-def step(found: Step) -> dict[str, Any]:
-    """A step of a replay: the event, and the state of the thread after it."""
-    return {
-        "thread_id": found.event.thread_id,
-        "version": found.version,
-        "type": found.event.type,
-        "time": json_time(found.event.time),
-        "actor": found.event.actor,
-        "status": found.status,
-        "messages": found.control.messages,
-        "checkpoints": list(found.checkpoints),
-        "data": _data(found.event),
-    }
-
-
-def diff(found: Diff, *, everything: bool = False) -> dict[str, Any]:
-    """Two histories side by side; the rows that they share only with ``everything``."""
-    return {
-        "a": _compared(found.a),
-        "b": _compared(found.b),
-        "shared": {"messages": found.shared, "version": found.shared_version},
-        "counts": found.counts._asdict(),
-        "rows": [_row(row) for row in (found.rows if everything else found.rows[found.shared :])],
-    }
-
-
-def report(found: ImportReport) -> dict[str, Any]:
-    """The result of an import."""
-    return {**found._asdict(), "failed": [failure._asdict() for failure in found.failed]}
-
-
-def checkpoint(thread_id: str, name: str, version: int) -> dict[str, Any]:
-    """A checkpoint."""
-    return {"thread_id": thread_id, "name": name, "version": version}
-
-
-def rewound(there: History, version: int) -> dict[str, Any]:
-    """The version of a rewind, and the version that the thread is back at."""
-    return {"thread_id": there.thread_id, "version": version, "to": there.version, "messages": len(there)}
-
-
-def labelled(summary: ThreadSummary) -> dict[str, Any]:
-    """All labels of a thread."""
-    return {"thread_id": summary.id, "version": summary.version, "labels": summary.labels}
-
-
-def request(thread_id: str, path: str, found: Request) -> dict[str, Any]:
-    """The rebuilt request of a model call, and whether it is what was sent."""
-    return {
-        "thread_id": thread_id,
-        "version": found.version,
-        "client": found.client,
-        "model": found.model,
-        "path": path,
-        "digest": found.digest,
-        "verified": found.verified,
-        "redacted": list(found.redacted),
-        "body": found.body,
-    }
-
-
-def redacted(message: Event, recorded: int) -> dict[str, Any]:
-    """A redacted message in the thread that recorded it, and the version of the event that redacted it."""
-    return {"thread_id": message.thread_id, "message": message.version, "version": recorded}
-
-
-def migration(path: str, found: Schemas, backup: str | None) -> dict[str, Any]:
-    """The schema of a database before and after a migration, and the backup that was made."""
-    made = None if found.found == found.known else backup
-    return {"database": path, "from": found.found, "to": found.known, "backup": made}
-
-
-def projection(found: ProjectionStatus) -> dict[str, Any]:
-    """The progress of a projection."""
-    return {**found._asdict(), "parked_events": [each._asdict() for each in found.parked_events]}
-
-
-def completion(shell: str, script: str, done: Installed | None) -> dict[str, Any]:
-    """The script for a shell, and where it was installed, if at all."""
-    return {
-        "shell": shell,
-        "script": script,
-        "installed": None if done is None else str(done.script),
-        "read_by": None if done is None or done.startup is None else str(done.startup),
-    }
-
-
-def events_report(found: Sequence[tuple[str, EventsReport]]) -> dict[str, Any]:
-    """The result of an import of files with events, by file."""
-    failed = []
-    for file, report in found:
-        failed += [{"file": file, "line": each.line, "error": str(each.error)} for each in report.failed]
-        if report.torn:
-            error = "The file has no end. It was imported up to this line; import the complete file to continue."
-            failed.append({"file": file, "line": report.line, "error": error})
-    return {
-        "threads": sum(report.threads for _, report in found),
-        "messages": sum(report.messages for _, report in found),
-        "events": sum(report.events for _, report in found),
-        "skipped": sum(report.skipped for _, report in found),
-        "definitions": sum(report.definitions for _, report in found),
-        "torn": any(report.torn for _, report in found),
-        "failed": failed,
-    }
-
-
-def verdict(found: Verdict) -> dict[str, Any]:
-    """The result of a verification."""
-    bad = found.first_bad
-    return {
-        "ok": bad is None,
-        "threads": found.threads,
-        "events": found.events,
-        "first_bad": None if bad is None else bad._asdict(),
-    }
-
-
-def _compared(found: History) -> dict[str, Any]:
-    return {"thread_id": found.thread_id, "version": found.version, "messages": len(found)}
-
-
-def _row(row: DiffRow) -> dict[str, Any]:
-    return {
-        "kind": row.kind,
-        "a": None if row.a is None else message(row.a),
-        "b": None if row.b is None else message(row.b),
-        "fields": [_field(each) for each in row.fields],
-        "contents": [
-            {
-                "kind": each.kind,
-                "a": None if each.a is None else each.a.model_dump(),
-                "b": None if each.b is None else each.b.model_dump(),
-                "fields": [_field(field) for field in each.fields],
-            }
-            for each in row.contents
-        ],
-    }
-
-
-def _field(found: FieldDiff) -> dict[str, Any]:
-    return {**found._asdict(), "parts": [part._asdict() for part in found.parts]}
-
-
-def message(found: HistoryMessage) -> dict[str, Any]:
+def message(message: HistoryMessage) -> dict[str, Any]:
     """A message in its place."""
     return {
-        "version": found.version,
-        "role": found.role,
-        "author": found.author,
-        "contents": [content.model_dump() for content in found.contents],
-        "redacted": found.redacted,
+        "version": message.version,
+        "role": message.role,
+        "author": message.author,
+        "contents": [content.model_dump() for content in message.contents],
+        "redacted": message.redacted,
     }
 
 
-def _data(found: Event) -> dict[str, Any] | None:
-    match found.data:
+def _run(run: RunSummary) -> dict[str, Any]:
+    return {
+        **_fields(run, *run._fields),
+        "started_at": json_time(run.started),
+        "ended_at": None if run.ended is None else json_time(run.ended),
+        "error": None if run.error is None else _fields(run.error, *_FAILURE),
+        "context": [_contribution(contribution) for contribution in run.context],
+    }
+
+
+def _contribution(contribution: Contribution) -> dict[str, Any]:
+    """An event about what a model received besides the history, or what was left out; a stable shape for each type."""
+    from clew.domain.events import TYPE_NAMES
+
+    kind = type(contribution.said)
+    return {
+        "version": contribution.version,
+        "type": TYPE_NAMES[kind],
+        **_fields(contribution.said, *kind.model_fields),
+    }
+
+
+def event(event: Event) -> dict[str, Any]:
+    """An event with its envelope. ``thread_id`` is the thread that recorded it: of an inherited event, the ancestor."""
+    return {
+        "thread_id": event.thread_id,
+        "version": event.version,
+        "position": event.position,
+        "type": event.type,
+        "time": json_time(event.time),
+        "actor": event.actor,
+        "event_id": event.event_id,
+        "data": _data(event),
+        "hash": None if event.hash is None else event.hash.hex(),
+        "run_id": event.run_id,
+    }
+
+
+def step(step: Step) -> dict[str, Any]:
+    """A step of a replay: the event, and the state of the thread after it."""
+    return {
+        "thread_id": step.event.thread_id,
+        "version": step.version,
+        "type": step.event.type,
+        "time": json_time(step.event.time),
+        "actor": step.event.actor,
+        "status": step.status,
+        "messages": step.control.messages,
+        "checkpoints": list(step.checkpoints),
+        "data": _data(step.event),
+    }
+
+
+def _data(event: Event) -> dict[str, Any] | None:
+    from clew.domain.events import Opaque, Shredded
+
+    match event.data:
         case Shredded():
             return None
         case Opaque(state=state):
@@ -312,49 +162,162 @@ def _data(found: Event) -> dict[str, Any] | None:
             return data.model_dump()
 
 
-def scope(found: ScopeSummary) -> dict[str, Any]:
-    """A memory scope in a list."""
-    times = {"opened_at": json_time(found.opened_at), "updated_at": json_time(found.updated_at)}
-    return {**found._asdict(), **times}
-
-
-def fact(found: Fact) -> dict[str, Any]:
-    """A fact at the version at which the scope was read."""
+def diff(diff: Diff, *, everything: bool = False) -> dict[str, Any]:
+    """Two histories side by side; the rows that they share only with ``everything``."""
     return {
-        "scope": found.scope,
-        "fact": found.id,
-        "text": found.text,
-        "key": found.key,
-        "kind": found.kind,
-        "status": found.status,
-        "version": found.version,
-        "recorded_at": json_time(found.recorded_at),
-        "valid_from": json_time(found.valid_from),
-        "valid_to": None if found.valid_to is None else json_time(found.valid_to),
-        "learned": None if found.learned is None else found.learned.model_dump(),
-        "promoted": None if found.promoted is None else found.promoted.model_dump(),
-        "replaces": found.replaces,
-        "actor": found.actor,
-        "metadata": found.metadata,
+        "a": _side(diff.a),
+        "b": _side(diff.b),
+        "shared": {"messages": diff.shared, "version": diff.shared_version},
+        "counts": diff.counts._asdict(),
+        "rows": [_diff_row(row) for row in (diff.rows if everything else diff.rows[diff.shared :])],
     }
 
 
-def found_fact(found: FoundFact) -> dict[str, Any]:
+def _side(history: History) -> dict[str, Any]:
+    return {"thread_id": history.thread_id, "version": history.version, "messages": len(history)}
+
+
+def _diff_row(row: DiffRow) -> dict[str, Any]:
+    return {
+        "kind": row.kind,
+        "a": None if row.a is None else message(row.a),
+        "b": None if row.b is None else message(row.b),
+        **_fields(row, "fields", "contents"),
+    }
+
+
+def import_report(report: ImportReport) -> dict[str, Any]:
+    """The result of an import of conversations."""
+    return _fields(report, *report._fields)
+
+
+def events_report(reports: Sequence[tuple[str, EventsReport]]) -> dict[str, Any]:
+    """The result of an import of files with events, by file."""
+    failed = []
+    for file, report in reports:
+        failed += [{"file": file, "line": failure.line, "error": str(failure.error)} for failure in report.failed]
+        if report.torn:
+            error = "The file has no end. It was imported up to this line; import the complete file to continue."
+            failed.append({"file": file, "line": report.line, "error": error})
+    return {
+        **{name: sum(getattr(report, name) for _, report in reports) for name in _COUNTS},
+        "torn": any(report.torn for _, report in reports),
+        "failed": failed,
+    }
+
+
+def checkpoint(thread_id: str, name: str, version: int) -> dict[str, Any]:
+    """A checkpoint."""
+    return {"thread_id": thread_id, "name": name, "version": version}
+
+
+def rewind(target: History, version: int) -> dict[str, Any]:
+    """The version of a rewind, and the version to which the thread is back."""
+    return {"thread_id": target.thread_id, "version": version, "to": target.version, "messages": len(target)}
+
+
+def labels(summary: ThreadSummary) -> dict[str, Any]:
+    """All labels of a thread."""
+    return {"thread_id": summary.id, "version": summary.version, "labels": summary.labels}
+
+
+def redaction(message: Event, version: int) -> dict[str, Any]:
+    """A redacted message in the thread that recorded it, and the version of the event that redacted it."""
+    return {"thread_id": message.thread_id, "message": message.version, "version": version}
+
+
+def request(thread_id: str, path: str, request: Request) -> dict[str, Any]:
+    """The rebuilt request of a model call, and whether it equals what was sent."""
+    return {
+        "thread_id": thread_id,
+        **_fields(request, "version", "client", "model"),
+        "path": path,
+        **_fields(request, "digest", "verified", "redacted"),
+        "body": request.body,
+    }
+
+
+def migration(path: str, schema: Schemas, backup: str | None) -> dict[str, Any]:
+    """The schema of a database before and after a migration, and the backup if one was made."""
+    backup = None if schema.found == schema.known else backup
+    return {"database": path, "from": schema.found, "to": schema.known, "backup": backup}
+
+
+def projection(status: ProjectionStatus) -> dict[str, Any]:
+    """The progress of a projection."""
+    return _fields(status, *status._fields)
+
+
+def shard(shard: Shard) -> dict[str, Any]:
+    """A server in a directory."""
+    return {"shard": shard.name, **_fields(shard, "address", "takes", "tenants")}
+
+
+def completion(shell: str, script: str, installation: Installation | None) -> dict[str, Any]:
+    """The script for a shell, and where it was installed, if at all."""
+    file, startup = installation or (None, None)
+    return {
+        "shell": shell,
+        "script": script,
+        "installed": None if file is None else str(file),
+        "read_by": None if startup is None else str(startup),
+    }
+
+
+def verdict(verdict: Verdict) -> dict[str, Any]:
+    """The result of a verification."""
+    return {"ok": verdict.first_bad is None, **_fields(verdict, "threads", "events", "first_bad")}
+
+
+def scope(scope: ScopeSummary) -> dict[str, Any]:
+    """A memory scope in a list."""
+    return _fields(scope, *scope._fields)
+
+
+def fact(fact: Fact) -> dict[str, Any]:
+    """A fact at the version at which the scope was read."""
+    return {
+        "scope": fact.scope,
+        "fact": fact.id,
+        **_fields(fact, "text", "key", "kind", "status", "version", "recorded_at", "valid_from", "valid_to"),
+        **_fields(fact, "learned", "promoted", "replaces", "actor", "metadata"),
+    }
+
+
+def found_fact(result: FoundFact) -> dict[str, Any]:
     """A fact that a search found, with its score."""
-    return {**fact(found.fact), "score": found.score}
+    return {**fact(result.fact), "score": result.score}
 
 
-def why(origin: FactOrigin, uses: Sequence[FactUse]) -> dict[str, Any]:
+def fact_origin(origin: FactOrigin, uses: Sequence[FactUse]) -> dict[str, Any]:
     """The origin of a fact, and the model calls that received it."""
-    return {**_why(origin), "used_by": [use._asdict() for use in uses]}
+    return {**_origin(origin), "used_by": _plain(uses)}
 
 
-def _why(origin: FactOrigin) -> dict[str, Any]:
+def _origin(origin: FactOrigin) -> dict[str, Any]:
     return {
         "fact": fact(origin.fact),
         "thread_id": origin.thread_id,
         "version": origin.version,
         "message": None if origin.message is None else message(origin.message),
         "redacted": origin.redacted,
-        "promoted_from": None if origin.promoted_from is None else _why(origin.promoted_from),
+        "promoted_from": None if origin.promoted_from is None else _origin(origin.promoted_from),
     }
+
+
+def _fields(value: object, *names: str) -> dict[str, Any]:
+    """These attributes, as JSON values."""
+    return {name: _plain(getattr(value, name)) for name in names}
+
+
+def _plain(value: Any) -> Any:
+    """A value of Clew's as JSON: models, dataclasses and named tuples as objects, times as text."""
+    if isinstance(value, datetime):
+        return json_time(value)
+    if hasattr(value, "model_dump"):
+        return value.model_dump()
+    if hasattr(value, "_fields"):
+        return _fields(value, *value._fields)
+    if is_dataclass(value):
+        return _fields(value, *(field.name for field in fields(value)))
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value

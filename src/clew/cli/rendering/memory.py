@@ -1,4 +1,4 @@
-"""Memory scopes for people: scopes in a table, facts on two lines, and the origin of a fact as a tree."""
+"""Memory scopes for people: scopes in a table, facts on two lines each, and the origin of a fact as a tree."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STATUS_STYLES: dict[FactStatus, str] = {"live": "", "superseded": "dim strike", 
 
 STATUS_WORDS: dict[FactStatus, str] = {"live": "", "superseded": "replaced", "retracted": "retracted"}
 
-BEGINNING = 300
+START_LENGTH = 300
 """Characters of the message that a fact was learned from."""
 
 
@@ -35,12 +35,12 @@ def scope_table(console: Console, scopes: Sequence[ScopeSummary]) -> Table:
     if roomy:
         table.add_column("Ver", justify="right", no_wrap=True)
         table.add_column("Updated", no_wrap=True)
-    for each in scopes:
+    for scope in scopes:
         table.add_row(
-            Text(one_line(each.name), style="bold"),
-            each.holds,
-            f"{each.facts:,}" if each.holds == "facts" else "",
-            *((str(each.version), minute_text(each.updated_at)) if roomy else ()),
+            Text(one_line(scope.name), style="bold"),
+            scope.holds,
+            f"{scope.facts:,}" if scope.holds == "facts" else "",
+            *((str(scope.version), minute_text(scope.updated_at)) if roomy else ()),
         )
     return table
 
@@ -51,21 +51,21 @@ def scope_heading(name: str, number: int, at: str | None) -> Text:
     return Text.assemble((one_line(name), "bold"), (f"{then} · {plural_if_any(number, 'fact') or 'no facts'}", "dim"))
 
 
-def fact_text(found: Fact, *, score: float | None = None) -> Text:
+def fact_text(fact: Fact, *, score: float | None = None) -> Text:
     """A fact: its id and text, and below them its key, its time and its origin."""
     details = joined(
-        STATUS_WORDS[found.status],
+        STATUS_WORDS[fact.status],
         "" if score is None else f"score {score:.2f}",
-        "" if found.key is None else f"key {one_line(found.key)}",
-        one_line(found.kind or ""),
-        f"from {time_text(found.valid_from)}" + ("" if found.valid_to is None else f" to {time_text(found.valid_to)}"),
-        _origin(found),
-        "" if found.actor is None else f"by {one_line(found.actor)}",
+        "" if fact.key is None else f"key {one_line(fact.key)}",
+        one_line(fact.kind or ""),
+        f"from {time_text(fact.valid_from)}" + ("" if fact.valid_to is None else f" to {time_text(fact.valid_to)}"),
+        _origin_text(fact),
+        "" if fact.actor is None else f"by {one_line(fact.actor)}",
     )
     return Text.assemble(
-        (one_line(found.id), "bold"),
+        (one_line(fact.id), "bold"),
         "  ",
-        (one_line(found.text), STATUS_STYLES[found.status]),
+        (one_line(fact.text), STATUS_STYLES[fact.status]),
         (f"\n    {details}", "dim"),
     )
 
@@ -80,25 +80,25 @@ def origin_lines(origin: FactOrigin, uses: Sequence[FactUse]) -> Iterator[Text]:
 
 
 def _origin_lines(origin: FactOrigin, indent: str = "") -> Iterator[Text]:
-    found = origin.fact
-    by = "" if found.actor is None else f" by {one_line(found.actor)}"
+    fact = origin.fact
+    by = "" if fact.actor is None else f" by {one_line(fact.actor)}"
     yield Text.assemble(
         indent,
-        (one_line(found.id), "bold"),
+        (one_line(fact.id), "bold"),
         "  ",
-        (one_line(found.text), STATUS_STYLES[found.status]),
+        (one_line(fact.text), STATUS_STYLES[fact.status]),
     )
-    ended = f", {STATUS_WORDS[found.status]} since" if found.status != "live" else ""
-    place = f"version {found.version} of {one_line(found.scope)}"
-    yield Text(f"{indent}├ {place}: remembered {time_text(found.recorded_at)}{by}{ended}", style="dim")
-    if found.replaces is not None:
-        yield Text(f"{indent}├ instead of {one_line(found.replaces)}", style="dim")
+    ended = f", {STATUS_WORDS[fact.status]} since" if fact.status != "live" else ""
+    place = f"version {fact.version} of {one_line(fact.scope)}"
+    yield Text(f"{indent}├ {place}: remembered {time_text(fact.recorded_at)}{by}{ended}", style="dim")
+    if fact.replaces is not None:
+        yield Text(f"{indent}├ instead of {one_line(fact.replaces)}", style="dim")
     if origin.thread_id is not None:
         yield Text.assemble(
             f"{indent}├ learned in thread ",
             (one_line(origin.thread_id), "bold"),
             f" at version {origin.version}: ",
-            _message(origin),
+            _message_text(origin),
         )
     elif origin.promoted_from is None:
         yield Text(f"{indent}├ not learned in a thread")
@@ -107,16 +107,16 @@ def _origin_lines(origin: FactOrigin, indent: str = "") -> Iterator[Text]:
         yield from _origin_lines(origin.promoted_from, f"{indent}│  ")
 
 
-def _message(origin: FactOrigin) -> Text:
+def _message_text(origin: FactOrigin) -> Text:
     if origin.redacted:
         return Text("[redacted]", style="dim italic")
     if origin.message is None:
         return Text("[the message is missing]", style="dim italic")
-    text = shortened(one_line(origin.message.text), BEGINNING)
+    text = shortened(one_line(origin.message.text), START_LENGTH)
     return Text(f"{origin.message.role}: “{text}”" if text else f"{origin.message.role}: [no text]")
 
 
-def _origin(found: Fact) -> str:
-    if found.promoted is not None:
-        return f"promoted from {one_line(found.promoted.scope)}"
-    return "" if found.learned is None else f"learned in {one_line(found.learned.thread)} v{found.learned.version}"
+def _origin_text(fact: Fact) -> str:
+    if fact.promoted is not None:
+        return f"promoted from {one_line(fact.promoted.scope)}"
+    return "" if fact.learned is None else f"learned in {one_line(fact.learned.thread)} v{fact.learned.version}"

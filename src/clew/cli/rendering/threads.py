@@ -1,4 +1,4 @@
-"""Threads as a table, and as a tree in which each fork hangs at the version where it left its parent."""
+"""Threads as a table, and as a tree in which each fork starts at its cut, a version of its parent."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 STATUS_STYLES: Mapping[Status, str] = {"active": "green", "suspended": "yellow", "ended": "blue", "deleted": "red"}
 
 ROOMY = 72
-"""Columns of a terminal from which on lists show every column."""
+"""Columns of a terminal from which lists show every column."""
 
 WIDE = 100
-"""Columns of a terminal from which on a tree writes everything out."""
+"""Columns of a terminal from which a tree abbreviates nothing."""
 
 STATE = 31
 """Columns to the right of the ids and titles in a tree on a narrow terminal."""
@@ -49,7 +49,7 @@ def thread_table(
 ) -> Table:
     """A row for each thread, with its first words in place of a missing title.
 
-    Forks come under their parents, or with ``nested=False`` in the order given.
+    Forks come under their parents, or with ``nested=False`` in their order.
     """
     roomy = console.width >= ROOMY
     table = plain_table(expand=True)
@@ -75,21 +75,21 @@ def thread_table(
 def _forks_under_parents(
     threads: Sequence[tuple[ThreadSummary, str | None]],
 ) -> Iterator[tuple[int, ThreadSummary, str | None]]:
-    """Depth first, siblings in the order given. Without recursion, as forks may be of any depth."""
+    """Depth first, siblings in their order. Without recursion, as forks may be of any depth."""
     listed = {summary.id for summary, _ in threads}
     children: dict[str | None, list[tuple[ThreadSummary, str | None]]] = {}
     for summary, words in threads:
         parent = summary.parent_id if summary.parent_id in listed else None
         children.setdefault(parent, []).append((summary, words))
-    waiting = [(0, *each) for each in reversed(children.get(None, []))]
-    while waiting:
-        depth, summary, words = waiting.pop()
+    stack = [(0, *each) for each in reversed(children.get(None, []))]
+    while stack:
+        depth, summary, words = stack.pop()
         yield min(depth, DEEPEST), summary, words
-        waiting += [(depth + 1, *each) for each in reversed(children.get(summary.id, []))]
+        stack += [(depth + 1, *each) for each in reversed(children.get(summary.id, []))]
 
 
-class _Shown(NamedTuple):
-    """What is drawn of a tree: its branches, and by thread how many forks are drawn and how many are left out."""
+class _Selection(NamedTuple):
+    """The part of a tree that is drawn: its branches, and by thread how many forks are drawn and left out."""
 
     branches: list[Branch[ThreadSummary]]
     forks: dict[str, int]
@@ -99,35 +99,35 @@ class _Shown(NamedTuple):
 def tree_lines(
     branches: Sequence[Branch[ThreadSummary]],
     width: int,
-    name: Callable[[ThreadSummary], Text],
+    title: Callable[[ThreadSummary], Text],
     *,
     marked: str | None = None,
     most: int | None = None,
 ) -> Iterator[Text]:
-    """The lines of one tree, whose branches come depth first; ``name`` gives the title of a thread.
+    """The lines of one tree, whose branches come depth first; ``title`` gives the title of a thread.
 
     Of each thread's forks ``most`` are drawn, and those that lead to the thread that is ``marked``.
     """
-    shown = _select(branches, marked, most)
+    selection = _select(branches, marked, most)
     ancestors = _Ancestors(max(2, (width - STATE) // (LEVEL * LEVEL)))
-    for branch in shown.branches:
-        yield from _left_out(shown, ancestors, branch.depth)
-        yield _thread_line(branch, ancestors.joint(branch.thread.forked_at), width, name, marked=marked)
+    for branch in selection.branches:
+        yield from _left_out(selection, ancestors, branch.depth)
+        yield _thread_line(branch, ancestors.joint(branch.thread.forked_at), width, title, marked=marked)
         id_ = branch.thread.id
-        ancestors.open.append((id_, shown.forks.get(id_, 0) + (id_ in shown.left_out)))
+        ancestors.open.append((id_, selection.forks.get(id_, 0) + (id_ in selection.left_out)))
         if branch.checkpoints:
             yield _checkpoint_line(branch, ancestors.bars(), width)
-    yield from _left_out(shown, ancestors, 0)
+    yield from _left_out(selection, ancestors, 0)
 
 
-def _select(branches: Sequence[Branch[ThreadSummary]], marked: str | None, most: int | None) -> _Shown:
+def _select(branches: Sequence[Branch[ThreadSummary]], marked: str | None, most: int | None) -> _Selection:
     parents = {branch.thread.id: branch.thread.parent_id for branch in branches}
     lead_to_marked: set[str] = set()
     id_ = marked
     while id_ is not None:
         lead_to_marked.add(id_)
         id_ = parents.get(id_)
-    shown = _Shown([], {}, {})
+    selection = _Selection([], {}, {})
     hidden_at: int | None = None
     for branch in branches:
         if hidden_at is not None and branch.depth > hidden_at:
@@ -135,14 +135,14 @@ def _select(branches: Sequence[Branch[ThreadSummary]], marked: str | None, most:
         hidden_at = None
         parent = branch.thread.parent_id
         if branch.depth and parent is not None:
-            number = shown.forks.get(parent, 0)
+            number = selection.forks.get(parent, 0)
             if most is not None and number >= most and branch.thread.id not in lead_to_marked:
-                shown.left_out[parent] = shown.left_out.get(parent, 0) + 1
+                selection.left_out[parent] = selection.left_out.get(parent, 0) + 1
                 hidden_at = branch.depth
                 continue
-            shown.forks[parent] = number + 1
-        shown.branches.append(branch)
-    return shown
+            selection.forks[parent] = number + 1
+        selection.branches.append(branch)
+    return selection
 
 
 class _Ancestors:
@@ -153,34 +153,37 @@ class _Ancestors:
         self._levels = levels
 
     def bars(self, upto: int | None = None) -> str:
-        """What leads past a line to the lines below it."""
+        """The vertical lines that connect what is above with the lines below."""
         above = self.open[:upto]
-        bars = "".join("│  " if left > 0 else "   " for _, left in above[-self._levels :])
+        bars = "".join("│  " if remaining > 0 else "   " for _, remaining in above[-self._levels :])
         return ("⋯  " if len(above) > self._levels else "") + bars
 
     def joint(self, cut: int | None) -> str:
-        """What leads to a line below the innermost thread, which then has one line less to come."""
+        """The connection to a line below the innermost thread, which then has one line less to come."""
         if not self.open:
             return ""
-        id_, left = self.open[-1]
-        self.open[-1] = (id_, left - 1)
-        joint = "├" if left > 1 else "└"
+        id_, remaining = self.open[-1]
+        self.open[-1] = (id_, remaining - 1)
+        joint = "├" if remaining > 1 else "└"
         return self.bars(-1) + (f"{joint}─ " if cut is None else f"{joint}─{cut}─ ")
 
 
-def _left_out(shown: _Shown, ancestors: _Ancestors, depth: int) -> Iterator[Text]:
-    """Leave the threads that are at least as deep; a line for each says how many of its forks are not drawn."""
+def _left_out(selection: _Selection, ancestors: _Ancestors, depth: int) -> Iterator[Text]:
+    """Close the threads that are at least as deep; a line for each says how many of its forks are not drawn."""
     while len(ancestors.open) > depth:
-        number = shown.left_out.get(ancestors.open[-1][0])
+        number = selection.left_out.get(ancestors.open[-1][0])
         if number:
-            yield Text(
-                f"{ancestors.joint(None)}… and {number:,} more {'fork' if number == 1 else 'forks'}", style="dim"
-            )
+            yield Text(f"{ancestors.joint(None)}… and {plural(number, 'more fork')}", style="dim")
         ancestors.open.pop()
 
 
 def _thread_line(
-    branch: Branch[ThreadSummary], left: str, width: int, name: Callable[[ThreadSummary], Text], *, marked: str | None
+    branch: Branch[ThreadSummary],
+    prefix: str,
+    width: int,
+    title: Callable[[ThreadSummary], Text],
+    *,
+    marked: str | None,
 ) -> Text:
     thread = branch.thread
     messages = f"{plural(thread.messages, 'message'):>14}" if width >= WIDE else f"{thread.messages:>5,} msg"
@@ -190,18 +193,18 @@ def _thread_line(
         (f"{f'v{thread.version}':>6}", "dim"),
         (f"  {minute_text(thread.updated_at)}" if width >= ROOMY else "", "dim"),
     )
-    here = thread.id == marked
+    is_marked = thread.id == marked
     line = Text.assemble(
-        (left, "dim"), (one_line(thread.id), "bold reverse" if here else "bold"), " ◀ " if here else "  "
+        (prefix, "dim"), (one_line(thread.id), "bold reverse" if is_marked else "bold"), " ◀ " if is_marked else "  "
     )
-    line.append_text(name(thread))
+    line.append_text(title(thread))
     line.truncate(max(width - len(state), NARROWEST), overflow="ellipsis", pad=True)
     return line.append_text(state)
 
 
-def _checkpoint_line(branch: Branch[ThreadSummary], left: str, width: int) -> Text:
+def _checkpoint_line(branch: Branch[ThreadSummary], prefix: str, width: int) -> Text:
     """The checkpoints that were made in a thread, by version, below it."""
     marks = "  ".join(f"◆ {mark.version} {one_line(mark.name)}" for mark in branch.checkpoints)
-    line = Text.assemble((left, "dim"), (marks, "magenta"))
+    line = Text.assemble((prefix, "dim"), (marks, "magenta"))
     line.truncate(width, overflow="ellipsis")
     return line

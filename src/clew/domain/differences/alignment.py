@@ -1,7 +1,7 @@
-"""Alignment: which items of two sequences belong together, independent of the order of the two.
+"""Alignment: which items of two sequences belong together, independent of the order of the two sequences.
 
-If several alignments are equally good, the result must be one of them. The sequence that sorts first is always treated
-as the first. So exchanging the two sequences exchanges the indexes in every pair, and changes nothing else.
+Several alignments can be equally good. To always choose the same one, the sequence that sorts first is treated as the
+first. So exchanging the two sequences exchanges the indexes in every pair, and changes nothing else.
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ BLOCK = 400
 _LEFT, _UP, _BOTH = 0, 1, 2
 
 
-def longest_common(a: list[str], b: list[str]) -> Pairs:
+def longest_common_subsequence(a: list[str], b: list[str]) -> Pairs:
     """The indexes of a longest common subsequence.
 
     For more than ``MOST_BITS`` pairs it first pairs the items that each side has once, and then the items between them.
     A gap between them that is still too large stays unpaired.
     """
     if b < a:
-        return _exchanged(longest_common(b, a))
+        return _swap(longest_common_subsequence(b, a))
     before, after = _equal_ends(a, b)
-    found = [(place, place) for place in range(before)]
+    pairs = [(index, index) for index in range(before)]
     rest = (before, len(a) - after, before, len(b) - after)
-    if _pairs_in(rest) <= MOST_BITS:
-        found += _common(a, b, rest)
+    if _pair_count(rest) <= MOST_BITS:
+        pairs += _common_subsequence(a, b, rest)
     else:
         for gap, anchor in _between_anchors(a, b, rest):
-            if _pairs_in(gap) <= MOST_BITS:
-                found += _common(a, b, gap)
-            found += anchor
-    return found + [(len(a) - left, len(b) - left) for left in range(after, 0, -1)]
+            if _pair_count(gap) <= MOST_BITS:
+                pairs += _common_subsequence(a, b, gap)
+            pairs += anchor
+    return pairs + [(len(a) - distance, len(b) - distance) for distance in range(after, 0, -1)]
 
 
 def aligned(a: Sequence[T], b: Sequence[T], likeness: Likeness[T]) -> Pairs:
@@ -71,25 +71,25 @@ def aligned(a: Sequence[T], b: Sequence[T], likeness: Likeness[T]) -> Pairs:
     """
     keys, other_keys = [item.key for item in a], [item.key for item in b]
     if other_keys < keys:
-        return _exchanged(aligned(b, a, likeness))
+        return _swap(aligned(b, a, likeness))
     before, after = _equal_ends(keys, other_keys)
-    found = [(place, place) for place in range(before)]
+    pairs = [(index, index) for index in range(before)]
     rest = (before, len(a) - after, before, len(b) - after)
-    if _pairs_in(rest) <= MOST_CELLS:
-        found += _most_alike(a, b, rest, likeness)
+    if _pair_count(rest) <= MOST_CELLS:
+        pairs += _best_pairs(a, b, rest, likeness)
     else:
         for gap, anchor in _between_anchors(keys, other_keys, rest):
             for block in _blocks(gap):
-                found += _most_alike(a, b, block, likeness)
-            found += anchor
-    return found + [(len(a) - left, len(b) - left) for left in range(after, 0, -1)]
+                pairs += _best_pairs(a, b, block, likeness)
+            pairs += anchor
+    return pairs + [(len(a) - distance, len(b) - distance) for distance in range(after, 0, -1)]
 
 
-def _exchanged(pairs: Pairs) -> Pairs:
-    return [(there, here) for here, there in pairs]
+def _swap(pairs: Pairs) -> Pairs:
+    return [(other, index) for index, other in pairs]
 
 
-def _pairs_in(span: _Span) -> int:
+def _pair_count(span: _Span) -> int:
     first, last, other_first, other_last = span
     return (last - first) * (other_last - other_first)
 
@@ -106,7 +106,7 @@ def _equal_ends(a: Sequence[str], b: Sequence[str]) -> tuple[int, int]:
     return before, after
 
 
-def _common(a: Sequence[str], b: Sequence[str], span: _Span) -> Pairs:
+def _common_subsequence(a: Sequence[str], b: Sequence[str], span: _Span) -> Pairs:
     """A longest common subsequence, with the bits of big integers for the rows of the table.
 
     After H. Hyyrö, "Bit-parallel LCS-length computation revisited" (2004). An unset bit means that the longest
@@ -114,32 +114,32 @@ def _common(a: Sequence[str], b: Sequence[str], span: _Span) -> Pairs:
     """
     first, last, other_first, other_last = span
     if last - first > other_last - other_first:  # the bits stand for the shorter side
-        return _exchanged(_common(b, a, (other_first, other_last, first, last)))
-    places: dict[str, int] = {}
-    for place in range(first, last):
-        places[a[place]] = places.get(a[place], 0) | 1 << place - first
-    every = (1 << last - first) - 1
-    row, rows = every, []
-    for place in range(other_first, other_last):
-        grown = row & places.get(b[place], 0)
-        row = (row + grown | row - grown) & every
+        return _swap(_common_subsequence(b, a, (other_first, other_last, first, last)))
+    item_bits: dict[str, int] = {}
+    for index in range(first, last):
+        item_bits[a[index]] = item_bits.get(a[index], 0) | 1 << index - first
+    all_bits = (1 << last - first) - 1
+    row, rows = all_bits, []
+    for index in range(other_first, other_last):
+        matches = row & item_bits.get(b[index], 0)
+        row = (row + matches | row - matches) & all_bits
         rows.append(row)
-    found: Pairs = []
-    here, there = last - first, other_last - other_first
-    while here and there:
-        bit = 1 << here - 1
-        if rows[there - 1] & bit:
-            here -= 1
-        elif there > 1 and not rows[there - 2] & bit:
-            there -= 1
+    pairs: Pairs = []
+    column, line = last - first, other_last - other_first
+    while column and line:
+        bit = 1 << column - 1
+        if rows[line - 1] & bit:
+            column -= 1
+        elif line > 1 and not rows[line - 2] & bit:
+            line -= 1
         else:
-            here, there = here - 1, there - 1
-            found.append((first + here, other_first + there))
-    found.reverse()
-    return found
+            column, line = column - 1, line - 1
+            pairs.append((first + column, other_first + line))
+    pairs.reverse()
+    return pairs
 
 
-def _most_alike(a: Sequence[T], b: Sequence[T], span: _Span, likeness: Likeness[T]) -> Pairs:
+def _best_pairs(a: Sequence[T], b: Sequence[T], span: _Span, likeness: Likeness[T]) -> Pairs:
     """The pairs with the greatest sum of likeness: a global alignment by dynamic programming (Needleman and Wunsch)."""
     first, last, other_first, other_last = span
     others = b[other_first:other_last]
@@ -149,73 +149,75 @@ def _most_alike(a: Sequence[T], b: Sequence[T], span: _Span, likeness: Likeness[
     moves: list[bytearray] = []
     for item in a[first:last]:
         best = 0
-        row, move = [0], bytearray(len(others))
-        for there, like in enumerate(likeness(item, others)):
-            up = above[there + 1]
+        row, row_moves = [0], bytearray(len(others))
+        for column, score in enumerate(likeness(item, others)):
+            up = above[column + 1]
             if up >= best:
-                best, move[there] = up, _UP
-            if like and above[there] + like > best:
-                best, move[there] = above[there] + like, _BOTH
+                best, row_moves[column] = up, _UP
+            if score and above[column] + score > best:
+                best, row_moves[column] = above[column] + score, _BOTH
             row.append(best)
-        moves.append(move)
+        moves.append(row_moves)
         above = row
-    found: Pairs = []
-    here, there = last - first, len(others)
-    while here and there:
-        step = moves[here - 1][there - 1]
-        if step == _BOTH:
-            found.append((first + here - 1, other_first + there - 1))
-        here -= step != _LEFT
-        there -= step != _UP
-    found.reverse()
-    return found
+    pairs: Pairs = []
+    line, column = last - first, len(others)
+    while line and column:
+        move = moves[line - 1][column - 1]
+        if move == _BOTH:
+            pairs.append((first + line - 1, other_first + column - 1))
+        line -= move != _LEFT
+        column -= move != _UP
+    pairs.reverse()
+    return pairs
 
 
 def _between_anchors(a: Sequence[str], b: Sequence[str], span: _Span) -> list[tuple[_Span, Pairs]]:
     """The gaps between items that each side has once and in the same order, each with the pair that ends it."""
     first, last, other_first, other_last = span
     counts, other_counts = Counter(a[first:last]), Counter(b[other_first:other_last])
-    there = {b[place]: place for place in range(other_first, other_last) if other_counts[b[place]] == 1}
-    once = [(place, there[a[place]]) for place in range(first, last) if counts[a[place]] == 1 and a[place] in there]
-    found: list[tuple[_Span, Pairs]] = []
-    for place, other in _ascending(once):
-        found.append(((first, place, other_first, other), [(place, other)]))
-        first, other_first = place + 1, other + 1
-    return [*found, ((first, last, other_first, other_last), [])]
+    indexes = {b[index]: index for index in range(other_first, other_last) if other_counts[b[index]] == 1}
+    unique = [
+        (index, indexes[a[index]]) for index in range(first, last) if counts[a[index]] == 1 and a[index] in indexes
+    ]
+    gaps: list[tuple[_Span, Pairs]] = []
+    for index, other in _ascending(unique):
+        gaps.append(((first, index, other_first, other), [(index, other)]))
+        first, other_first = index + 1, other + 1
+    return [*gaps, ((first, last, other_first, other_last), [])]
 
 
 def _ascending(pairs: Pairs) -> Pairs:
-    """The most of the pairs, which ascend in the first, that also ascend in the second (patience sorting)."""
+    """The longest subsequence of pairs whose second indexes ascend, as the first ones do (patience sorting)."""
     ends: list[int] = []
     tops: list[int] = []
-    before: list[int] = []
+    previous: list[int] = []
     for index, (_, other) in enumerate(pairs):
         pile = bisect_left(ends, other)
         ends[pile : pile + 1] = [other]
         tops[pile : pile + 1] = [index]
-        before.append(tops[pile - 1] if pile else -1)
-    found: Pairs = []
+        previous.append(tops[pile - 1] if pile else -1)
+    ascending: Pairs = []
     index = tops[-1] if tops else -1
     while index >= 0:
-        found.append(pairs[index])
-        index = before[index]
-    found.reverse()
-    return found
+        ascending.append(pairs[index])
+        index = previous[index]
+    ascending.reverse()
+    return ascending
 
 
 def _blocks(span: _Span) -> list[_Span]:
     """The span itself if it is small enough to compare, otherwise blocks of it."""
-    if _pairs_in(span) <= MOST_CELLS:
+    if _pair_count(span) <= MOST_CELLS:
         return [span]
     first, last, other_first, other_last = span
-    here, there = last - first, other_last - other_first
-    count = -(-max(here, there) // BLOCK)
+    length, other_length = last - first, other_last - other_first
+    count = -(-max(length, other_length) // BLOCK)
     return [
         (
-            first + here * block // count,
-            first + here * (block + 1) // count,
-            other_first + there * block // count,
-            other_first + there * (block + 1) // count,
+            first + length * block // count,
+            first + length * (block + 1) // count,
+            other_first + other_length * block // count,
+            other_first + other_length * (block + 1) // count,
         )
         for block in range(count)
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from clew.domain.differences.alignment import longest_common
+from clew.domain.differences.alignment import longest_common_subsequence
 from clew.domain.differences.word_diff import DiffPart, Kind, word_diff
 from clew.domain.errors import InvalidContentError
 from clew.domain.json_values import check_json
@@ -43,8 +43,8 @@ def plain(content: Content) -> JsonObject:
         case FunctionCall(name=name, arguments=arguments):
             return {"name": name, "arguments": parsed(arguments)}
         case FunctionResult(name=name, result=result):
-            named: JsonObject = {} if name is None else {"name": name}
-            return {**named, "result": parsed(result) if isinstance(result, str) else result}
+            fields: JsonObject = {} if name is None else {"name": name}
+            return {**fields, "result": parsed(result) if isinstance(result, str) else result}
         case ApprovalRequest(call=call, reason=reason):
             return {"call": plain(call)} if reason is None else {"call": plain(call), "reason": reason}
         case _:
@@ -56,11 +56,11 @@ def parsed(text: str) -> Json:
     if not text.lstrip().startswith(("{", "[")):
         return text
     try:
-        value = json.loads(text, object_pairs_hook=_without_repeats, parse_constant=_refuse)
+        value: Json = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
         check_json(value, "")
     except (ValueError, RecursionError, InvalidContentError):
         return text
-    return value  # type: ignore[no-any-return]  # it was just checked
+    return value
 
 
 def canonical(value: Any) -> str:
@@ -70,14 +70,14 @@ def canonical(value: Any) -> str:
 
 def field_diffs(a: Json, b: Json, path: Path = ()) -> tuple[FieldDiff, ...]:
     """The fields in which two JSON values differ, in order; none if they are equal."""
-    return tuple(_differing(a, b, path))
+    return tuple(_diff_values(a, b, path))
 
 
-def _differing(a: Json, b: Json, path: Path) -> Iterator[FieldDiff]:
+def _diff_values(a: Json, b: Json, path: Path) -> Iterator[FieldDiff]:
     if isinstance(a, dict) and isinstance(b, dict):
-        yield from _in_objects(a, b, path)
+        yield from _diff_objects(a, b, path)
     elif isinstance(a, list) and isinstance(b, list):
-        yield from _in_lists(a, b, path)
+        yield from _diff_lists(a, b, path)
     elif isinstance(a, str) and isinstance(b, str):
         if a != b:
             yield FieldDiff("changed", path, a, b, word_diff(a, b))
@@ -85,7 +85,7 @@ def _differing(a: Json, b: Json, path: Path) -> Iterator[FieldDiff]:
         yield FieldDiff("changed", path, a, b)
 
 
-def _in_objects(a: JsonObject, b: JsonObject, path: Path) -> Iterator[FieldDiff]:
+def _diff_objects(a: JsonObject, b: JsonObject, path: Path) -> Iterator[FieldDiff]:
     """By key, in alphabetical order: the order of keys has no meaning, and differs between models."""
     for key in sorted(a.keys() | b.keys()):
         if key not in b:
@@ -93,31 +93,31 @@ def _in_objects(a: JsonObject, b: JsonObject, path: Path) -> Iterator[FieldDiff]
         elif key not in a:
             yield FieldDiff("only-b", (*path, key), None, b[key])
         else:
-            yield from _differing(a[key], b[key], (*path, key))
+            yield from _diff_values(a[key], b[key], (*path, key))
 
 
-def _in_lists(a: list[Any], b: list[Any], path: Path) -> Iterator[FieldDiff]:
+def _diff_lists(a: list[Any], b: list[Any], path: Path) -> Iterator[FieldDiff]:
     """Equal items are the same at any index; other items are compared at the same index."""
-    pairs = longest_common([canonical(item) for item in a], [canonical(item) for item in b])
-    here = there = 0
-    for upto, other_upto in (*pairs, (len(a), len(b))):
-        if here == there and upto == other_upto:
-            for place in range(here, upto):
-                yield from _differing(a[place], b[place], (*path, place))
+    pairs = longest_common_subsequence([canonical(item) for item in a], [canonical(item) for item in b])
+    start = other_start = 0
+    for end, other_end in (*pairs, (len(a), len(b))):
+        if (start, end) == (other_start, other_end):
+            for index in range(start, end):
+                yield from _diff_values(a[index], b[index], (*path, index))
         else:
-            for place in range(here, upto):
-                yield FieldDiff("only-a", (*path, place), a[place], None)
-            for place in range(there, other_upto):
-                yield FieldDiff("only-b", (*path, place), None, b[place])
-        here, there = upto + 1, other_upto + 1
+            for index in range(start, end):
+                yield FieldDiff("only-a", (*path, index), a[index], None)
+            for index in range(other_start, other_end):
+                yield FieldDiff("only-b", (*path, index), None, b[index])
+        start, other_start = end + 1, other_end + 1
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
         raise ValueError("A key occurs twice.")
-    return found
+    return values
 
 
-def _refuse(name: str) -> None:
+def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON.")

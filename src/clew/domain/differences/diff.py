@@ -24,16 +24,16 @@ EQUAL = 1_000
 LEAST = 300
 """The least likeness of a pair of messages: below it, common words are mostly chance."""
 
-NAMED_ALIKE = 600
+SAME_FUNCTIONS = 600
 """The likeness of two messages that call the same functions, or hold results of them."""
 
-OF_ANOTHER_ROLE = 500
+OTHER_ROLE = 500
 """The likeness of two messages with the same content in different roles."""
 
 REDACTED = LEAST + 1
 """The likeness of a redacted message to another one of its role: a pair if there is no better one."""
 
-OF_ONE_NAME = 500
+SAME_NAME = 500
 """The likeness of two different contents of a type; calls must be of the same function."""
 
 MOST_WORDS = 400
@@ -95,8 +95,8 @@ class Diff:
     @property
     def counts(self) -> DiffCounts:
         """The number of rows of each kind; shared ones count as the same."""
-        found = Counter(row.kind for row in self.rows)
-        return DiffCounts(found["same"], found["changed"], found["only-a"], found["only-b"])
+        counts = Counter(row.kind for row in self.rows)
+        return DiffCounts(counts["same"], counts["changed"], counts["only-a"], counts["only-b"])
 
 
 def diff(a: History, b: History) -> Diff:
@@ -107,50 +107,50 @@ def diff(a: History, b: History) -> Diff:
     """
     shared = _shared(a.messages, b.messages)
     rows = [DiffRow("same", own, their) for own, their in zip(a.messages[:shared], b.messages[:shared], strict=True)]
-    ours, theirs = [_Said(said) for said in a.messages[shared:]], [_Said(said) for said in b.messages[shared:]]
-    for own, their in _sides(aligned(ours, theirs, _likeness), ours, theirs):
-        rows.append(_row(own, their))
+    ours = [_ComparedMessage(message) for message in a.messages[shared:]]
+    theirs = [_ComparedMessage(message) for message in b.messages[shared:]]
+    rows += [_row(own, their) for own, their in _sides(aligned(ours, theirs, _likeness), ours, theirs)]
     return Diff(a, b, shared, tuple(rows))
 
 
 def _shared(a: Sequence[HistoryMessage], b: Sequence[HistoryMessage]) -> int:
-    """The number of events that both paths begin with. Paths part once: after that, no event is on both."""
+    """The number of events that both paths begin with. After their first difference, paths share no event."""
     shorter = min(len(a), len(b))
-    return next((place for place in range(shorter) if a[place].event_id != b[place].event_id), shorter)
+    return next((index for index in range(shorter) if a[index].event_id != b[index].event_id), shorter)
 
 
-def _row(own: _Said | None, their: _Said | None) -> DiffRow:
+def _row(own: _ComparedMessage | None, their: _ComparedMessage | None) -> DiffRow:
     if own is None or their is None:
-        alone: Kind = "only-b" if own is None else "only-a"
-        return DiffRow(alone, None if own is None else own.message, None if their is None else their.message)
+        side: Kind = "only-b" if own is None else "only-a"
+        return DiffRow(side, None if own is None else own.message, None if their is None else their.message)
     if own.key == their.key:
         return DiffRow("same", own.message, their.message)
-    pieces = _sides(aligned(own.pieces, their.pieces, _piece_likeness), own.pieces, their.pieces)
-    contents = tuple(_content_diff(piece, other) for piece, other in pieces)
-    return DiffRow("changed", own.message, their.message, field_diffs(own.facts, their.facts), contents)
+    pairs = _sides(aligned(own.contents, their.contents, _content_likeness), own.contents, their.contents)
+    contents = tuple(_content_diff(content, other) for content, other in pairs)
+    return DiffRow("changed", own.message, their.message, field_diffs(own.fields, their.fields), contents)
 
 
-def _content_diff(own: _Piece | None, their: _Piece | None) -> ContentDiff:
+def _content_diff(own: _ComparedContent | None, their: _ComparedContent | None) -> ContentDiff:
     if own is None or their is None:
-        alone: Kind = "only-b" if own is None else "only-a"
-        return ContentDiff(alone, None if own is None else own.content, None if their is None else their.content)
+        side: Kind = "only-b" if own is None else "only-a"
+        return ContentDiff(side, None if own is None else own.content, None if their is None else their.content)
     fields = field_diffs(own.plain, their.plain)
     return ContentDiff("changed" if fields else "same", own.content, their.content, fields)
 
 
 def _sides(pairs: Pairs, a: Sequence[T], b: Sequence[T]) -> Iterator[tuple[T | None, T | None]]:
     """All items of both sides: pairs, and between them first those only in ``a`` and then those only in ``b``."""
-    here = there = 0
-    for place, other in (*pairs, (len(a), len(b))):
-        yield from ((item, None) for item in a[here:place])
-        yield from ((None, item) for item in b[there:other])
-        if place < len(a):
-            yield a[place], b[other]
-        here, there = place + 1, other + 1
+    start = other_start = 0
+    for index, other_index in (*pairs, (len(a), len(b))):
+        yield from ((item, None) for item in a[start:index])
+        yield from ((None, item) for item in b[other_start:other_index])
+        if index < len(a):
+            yield a[index], b[other_index]
+        start, other_start = index + 1, other_index + 1
 
 
-class _Piece:
-    """A content, and the values that compare it."""
+class _ComparedContent:
+    """A content, and the values by which it is compared."""
 
     def __init__(self, content: Content) -> None:
         self.content = content
@@ -158,16 +158,16 @@ class _Piece:
         self.key = canonical([content.type, self.plain])
 
 
-class _Said:
-    """A message, and the values that compare it."""
+class _ComparedMessage:
+    """A message, and the values by which it is compared."""
 
     def __init__(self, message: HistoryMessage) -> None:
         self.message = message
         self.role = message.role
         self.redacted = message.redacted
-        self.pieces = [_Piece(content) for content in message.contents]
-        self.contents = canonical(None if self.redacted else [piece.key for piece in self.pieces])
-        self.key = canonical([self.facts, self.contents])
+        self.contents = [_ComparedContent(content) for content in message.contents]
+        self.content_key = canonical(None if self.redacted else [content.key for content in self.contents])
+        self.key = canonical([self.fields, self.content_key])
         self.names = tuple(
             (content.type, content.name)
             for content in message.contents
@@ -175,14 +175,14 @@ class _Said:
         )
 
     @property
-    def facts(self) -> JsonObject:
+    def fields(self) -> JsonObject:
         """The fields of the message besides its contents."""
-        found: JsonObject = {"role": self.role}
+        fields: JsonObject = {"role": self.role}
         if self.message.author is not None:
-            found["author"] = self.message.author
+            fields["author"] = self.message.author
         if self.message.message is not None and self.message.message.metadata:
-            found["metadata"] = self.message.message.metadata
-        return found
+            fields["metadata"] = self.message.message.metadata
+        return fields
 
     @cached_property
     def words(self) -> int:
@@ -190,47 +190,48 @@ class _Said:
 
         Some words share a bit, so messages look slightly more alike than they are.
         """
-        said = (word for piece in self.pieces for text in _texts(piece.plain) for word in words(text.lower()))
-        found = {crc32(word.encode()) for word in said if len(word) > 1 or word.isalnum()}  # no signs
+        texts = (text for content in self.contents for text in _texts(content.plain))
+        all_words = (word for text in texts for word in words(text.lower()))
+        hashes = {crc32(word.encode()) for word in all_words if len(word) > 1 or word.isalnum()}  # no signs
         bits = 0
-        for each in sorted(found)[:MOST_WORDS]:
-            bits |= 1 << each % WORD_BITS
+        for word_hash in sorted(hashes)[:MOST_WORDS]:
+            bits |= 1 << word_hash % WORD_BITS
         return bits
 
 
-def _likeness(said: _Said, others: Sequence[_Said]) -> list[int]:
+def _likeness(message: _ComparedMessage, others: Sequence[_ComparedMessage]) -> list[int]:
     """The likeness of messages: the greatest for equal ones, otherwise by common words (Dice)."""
-    role, own = said.role, said.words
-    count = own.bit_count()
-    found: list[int] = []
+    role, own_words = message.role, message.words
+    count = own_words.bit_count()
+    likenesses: list[int] = []
     for other in others:
         if other.role != role:
-            like = OF_ANOTHER_ROLE if said.pieces and other.contents == said.contents else 0
-        elif other.key == said.key:
-            like = EQUAL
-        elif said.redacted or other.redacted:
-            like = REDACTED
+            likeness = OTHER_ROLE if message.contents and other.content_key == message.content_key else 0
+        elif other.key == message.key:
+            likeness = EQUAL
+        elif message.redacted or other.redacted:
+            likeness = REDACTED
         else:
-            like = 2_000 * (own & other.words).bit_count() // (count + other.words.bit_count() or 1)
-            if said.names and said.names == other.names:
-                like = max(NAMED_ALIKE, like)
-        found.append(like - LEAST if like > LEAST else 0)
-    return found
+            likeness = 2_000 * (own_words & other.words).bit_count() // (count + other.words.bit_count() or 1)
+            if message.names and message.names == other.names:
+                likeness = max(SAME_FUNCTIONS, likeness)
+        likenesses.append(likeness - LEAST if likeness > LEAST else 0)
+    return likenesses
 
 
-def _piece_likeness(piece: _Piece, others: Sequence[_Piece]) -> list[int]:
+def _content_likeness(content: _ComparedContent, others: Sequence[_ComparedContent]) -> list[int]:
     """The likeness of contents of two messages that belong together."""
-    return [_alike(piece, other) for other in others]
 
+    def likeness(other: _ComparedContent) -> int:
+        if content.key == other.key:
+            return EQUAL
+        if content.content.type != other.content.type:
+            return 0
+        if content.plain.get("name") == other.plain.get("name"):
+            return SAME_NAME
+        return SAME_NAME // 2 if content.plain.get("arguments") == other.plain.get("arguments") else 0
 
-def _alike(one: _Piece, other: _Piece) -> int:
-    if one.key == other.key:
-        return EQUAL
-    if one.content.type != other.content.type:
-        return 0
-    if one.plain.get("name") == other.plain.get("name"):
-        return OF_ONE_NAME
-    return OF_ONE_NAME // 2 if one.plain.get("arguments") == other.plain.get("arguments") else 0
+    return [likeness(other) for other in others]
 
 
 def _texts(value: Json) -> Iterator[str]:

@@ -6,7 +6,7 @@ import re
 from itertools import accumulate
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from clew.domain.differences.alignment import longest_common
+from clew.domain.differences.alignment import longest_common_subsequence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,7 +46,7 @@ class _Run(NamedTuple):
 
 def words(text: str) -> list[str]:
     """The words and signs of a text."""
-    return [found[1] for found in _TOKEN.finditer(text)]
+    return [match[1] for match in _TOKEN.finditer(text)]
 
 
 def word_diff(a: str, b: str) -> tuple[DiffPart, ...]:
@@ -58,26 +58,26 @@ def word_diff(a: str, b: str) -> tuple[DiffPart, ...]:
     if a == b:
         return (DiffPart("same", a),) if a else ()
     ours, theirs = _tokens(a), _tokens(b)
-    pairs = longest_common([token.word for token in ours], [token.word for token in theirs])
+    pairs = longest_common_subsequence([token.word for token in ours], [token.word for token in theirs])
     runs = _without_islands(_runs(pairs), _Run(len(ours), len(theirs), 0), ours, theirs)
     return tuple(_joined(_parts(runs, ours, theirs)))
 
 
 def _tokens(text: str) -> list[_Token]:
-    """The first has no word, and the space that the text begins with."""
+    """The words and signs; the first token has no word, only the space before the first word."""
     start = len(text) - len(text.lstrip())
-    return [_Token("", text[:start]), *(_Token(found[1], found[2]) for found in _TOKEN.finditer(text, start))]
+    return [_Token("", text[:start]), *(_Token(match[1], match[2]) for match in _TOKEN.finditer(text, start))]
 
 
 def _runs(pairs: Sequence[tuple[int, int]]) -> list[_Run]:
-    found: list[_Run] = []
+    runs: list[_Run] = []
     for a, b in pairs:
-        last = found[-1] if found else None
+        last = runs[-1] if runs else None
         if last is not None and (a, b) == (last.a + last.length, last.b + last.length):
-            found[-1] = last._replace(length=last.length + 1)
+            runs[-1] = last._replace(length=last.length + 1)
         else:
-            found.append(_Run(a, b, 1))
-    return found
+            runs.append(_Run(a, b, 1))
+    return runs
 
 
 def _without_islands(runs: list[_Run], end: _Run, ours: Sequence[_Token], theirs: Sequence[_Token]) -> list[_Run]:
@@ -92,16 +92,16 @@ def _without_islands(runs: list[_Run], end: _Run, ours: Sequence[_Token], theirs
         length = to_a[run.a + run.length] - to_a[run.a]
         return length <= differing(before, run) and length <= differing(run, after)
 
-    kept: list[_Run] = []
+    remaining: list[_Run] = []
     for run in (*runs, end):
-        kept.append(run)
-        while len(kept) > 2 and is_island(*kept[-3:]):  # noqa: PLR2004  # one, and its neighbours
-            del kept[-2]
-    return kept
+        remaining.append(run)
+        while len(remaining) >= 3 and is_island(*remaining[-3:]):  # noqa: PLR2004  # a run and its neighbours
+            del remaining[-2]
+    return remaining
 
 
 def _parts(runs: list[_Run], ours: Sequence[_Token], theirs: Sequence[_Token]) -> Iterator[DiffPart]:
-    """The runs, and between two words of them what is different; the space around it that both have is the same."""
+    """The words of the runs, and the differences between them. Common space around a difference is the same."""
     a = b = 0
     own = their = ""
     for run in runs:
@@ -109,13 +109,13 @@ def _parts(runs: list[_Run], ours: Sequence[_Token], theirs: Sequence[_Token]) -
         their += "".join(token.word + token.space for token in theirs[b : run.b])
         a, b = run.a + run.length, run.b + run.length
         for token, other in zip(ours[run.a : a], theirs[run.b : b], strict=True):
-            yield from _different(own, their)
+            yield from _difference(own, their)
             yield DiffPart("same", token.word)
             own, their = token.space, other.space
-    yield from _different(own, their)
+    yield from _difference(own, their)
 
 
-def _different(a: str, b: str) -> Iterator[DiffPart]:
+def _difference(a: str, b: str) -> Iterator[DiffPart]:
     shorter = min(len(a), len(b))
     start = 0
     while start < shorter and a[start] == b[start] and a[start].isspace():
@@ -130,7 +130,7 @@ def _different(a: str, b: str) -> Iterator[DiffPart]:
 
 
 def _joined(parts: Iterator[DiffPart]) -> Iterator[DiffPart]:
-    """Without empty parts, with neighbours of a kind as one."""
+    """The parts that are not empty; neighbours of one kind become one part."""
     waiting: dict[Side, str] = {}
     for kind, text in parts:
         if not text:

@@ -1,1 +1,0 @@
-"""The chat: a conversation with a model in the terminal."""

@@ -1,1 +1,0 @@
-"""The stepper: one thread, version by version, in the whole terminal."""
