@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from tests.cli.conftest import CalledClew
-from tests.infrastructure.recording import wait_until
+from tests.infrastructure.recorder_steps import wait_until
 from tests.servers.postgres_server import PostgresServer
 
 from clew.conversations import Conversations

@@ -42,7 +42,7 @@ def ask(clew: Clew, server: RawServer, text: str, service: Service = CHAT, *, st
                 return str((await agent.run(text, stream=True).get_final_response()).thread.id)
             return str((await agent.run(text)).thread.id)
 
-    server.add_replies(stream(*service.begins, *service.ends) if streams else whole(service.whole))
+    server.add_replies(stream(*service.start, *service.end) if streams else whole(service.whole))
     return asyncio.run(run())
 
 

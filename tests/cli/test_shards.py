@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.acceptance.clew_command import ENVIRONMENT, GLAZE, TEAPOT
 from tests.cli.test_completion import candidates
-from tests.infrastructure.recording import PATIENCE
+from tests.infrastructure.recorder_steps import PATIENCE
 from tests.servers.postgres_server import PostgresServer, ask
 
 from clew import Conversations

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.acceptance.clew_command import COMMAND, ENVIRONMENT
-from tests.infrastructure.recording import PATIENCE, wait_until
+from tests.infrastructure.recorder_steps import PATIENCE, wait_until
 
 from clew import Conversations, Message
 

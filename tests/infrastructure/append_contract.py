@@ -1,4 +1,4 @@
-"""What an append does and refuses, and what its idempotency key stands for, in every store."""
+"""The behaviour of appends and idempotency keys in every store."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 from eventsourcing.persistence import IntegrityError, Tracking
-from tests.infrastructure.recording import (
+from tests.infrastructure.recorder_steps import (
     PATIENCE,
     addresses,
     append,
     event,
     failure,
     fill,
-    held,
     last_version,
-    recomputed,
+    paused_writer,
+    recomputed_hashes,
     run_threads,
-    together,
+    submit_concurrently,
 )
 
 from clew.domain.errors import ConflictError, IdempotencyKeyReusedError, InvalidNameError
@@ -28,7 +28,7 @@ from clew.infrastructure.recorder import Append, Appended, Fork, Key, RecordedCo
 class AppendContract:
     """What an append does and refuses."""
 
-    def test_gives_positions_hashes_and_versions_in_the_order_of_the_events(self, recorder: Recorder) -> None:
+    def test_returns_positions_hashes_and_versions_in_the_order_of_the_events(self, recorder: Recorder) -> None:
         outcome = append(recorder, event("a", 1), event("b", 1), event("a", 2))
         assert outcome.versions == (1, 1, 2)
         assert not outcome.repeated
@@ -37,19 +37,19 @@ class AppendContract:
         assert outcome.hashes == tuple(row.hash for row in rows)
         assert addresses(rows) == [("a", 1), ("b", 1), ("a", 2)]
 
-    def test_links_each_event_to_the_one_before_and_the_first_to_the_root(self, recorder: Recorder) -> None:
+    def test_links_each_event_to_the_previous_one_and_the_first_to_the_root(self, recorder: Recorder) -> None:
         fill(recorder, "a", 3)
         append(recorder, event("a", 4, b"", "empty"), event("a", 5, bytes(range(256)), "größe"))
         rows = recorder.lineage("a")
-        assert [row.hash for row in rows] == recomputed(rows)
+        assert [row.hash for row in rows] == recomputed_hashes(rows)
 
     @pytest.mark.parametrize("first", [0, 1])
-    def test_lets_a_stream_begin_at_nought_or_one(self, recorder: Recorder, first: int) -> None:
+    def test_a_stream_can_start_at_version_zero_or_one(self, recorder: Recorder, first: int) -> None:
         append(recorder, event("a", first), event("a", first + 1))
         assert [row.version for row in recorder.lineage("a")] == [first, first + 1]
 
     @pytest.mark.parametrize("first", [-1, 2, 9])
-    def test_refuses_a_stream_that_begins_elsewhere(self, recorder: Recorder, first: int) -> None:
+    def test_refuses_a_stream_that_starts_at_another_version(self, recorder: Recorder, first: int) -> None:
         error = failure(recorder, event("a", first))
         assert isinstance(error, RecordedConflictError)
         assert (error.stream, error.expected, error.actual) == ("a", first - 1, 0)
@@ -57,24 +57,24 @@ class AppendContract:
         assert recorder.stream("a") is None
 
     @pytest.mark.parametrize("version", [0, 1, 3, 5, 6, 2**70])
-    def test_refuses_a_version_that_is_not_the_next(self, recorder: Recorder, version: int) -> None:
+    def test_refuses_any_version_but_the_next(self, recorder: Recorder, version: int) -> None:
         fill(recorder, "a", 3)
         error = failure(recorder, event("a", version))
         assert isinstance(error, RecordedConflictError)
         assert (error.stream, error.expected, error.actual) == ("a", version - 1, 3)
         assert [row.version for row in recorder.lineage("a")] == [1, 2, 3]
 
-    def test_refuses_an_append_that_was_decided_on_another_event(self, recorder: Recorder) -> None:
+    def test_refuses_an_append_with_a_wrong_previous_hash(self, recorder: Recorder) -> None:
         fill(recorder, "a", 2)
-        there = recorder.lineage("a")
-        decided_on = link(there[0].hash, "a", 2, "noted", digest(b"an event that was not written in the end"))
-        error = failure(recorder, event("a", 3), previous={"a": decided_on})
+        stored = recorder.lineage("a")
+        wrong = link(stored[0].hash, "a", 2, "noted", digest(b"an event that was not stored"))
+        error = failure(recorder, event("a", 3), previous={"a": wrong})
         assert isinstance(error, RecordedConflictError)
         assert (error.stream, error.expected, error.actual) == ("a", 2, 2)
-        assert recorder.lineage("a") == there
-        append(recorder, event("a", 3), event("a", 4), previous={"a": there[-1].hash})
+        assert recorder.lineage("a") == stored
+        append(recorder, event("a", 3), event("a", 4), previous={"a": stored[-1].hash})
 
-    def test_takes_links_from_who_says_what_they_are_linked_to(self, recorder: Recorder) -> None:
+    def test_accepts_links_with_the_previous_hash(self, recorder: Recorder) -> None:
         one, two = event("a", 1), event("a", 2)
         first = link(ROOT, "a", 1, one.topic, digest(one.state))
         second = link(first, "a", 2, two.topic, digest(two.state))
@@ -85,7 +85,7 @@ class AppendContract:
     @pytest.mark.parametrize(
         ("previous", "count"), [({}, 2), ({"a": ROOT}, 2), ({"a": ROOT, "b": ROOT}, 1), ({"a": ROOT, "b": ROOT}, 3)]
     )
-    def test_refuses_links_that_it_could_not_trust(
+    def test_refuses_links_without_all_previous_hashes(
         self, recorder: Recorder, previous: dict[str, bytes], count: int
     ) -> None:
         error = failure(recorder, event("a", 1), event("b", 1), previous=previous, links=[b"x" * 32] * count)
@@ -93,13 +93,13 @@ class AppendContract:
         assert "link" in str(error)
         assert recorder.last_position() == 0
 
-    def test_raises_a_conflict_that_is_both_of_clew_s_and_of_the_library_s(self, recorder: Recorder) -> None:
+    def test_a_conflict_is_an_error_of_clew_and_of_the_library(self, recorder: Recorder) -> None:
         fill(recorder, "a", 1)
         error = failure(recorder, event("a", 1))
         assert isinstance(error, ConflictError)
         assert isinstance(error, IntegrityError)
 
-    def test_refuses_the_same_version_twice_in_one_append(self, recorder: Recorder) -> None:
+    def test_refuses_a_repeated_version_in_one_append(self, recorder: Recorder) -> None:
         error = failure(recorder, event("a", 1), event("a", 1))
         assert isinstance(error, RecordedConflictError)
         assert recorder.last_position() == 0
@@ -108,7 +108,7 @@ class AppendContract:
         assert isinstance(failure(recorder, event("a", 1), event("a", 3)), RecordedConflictError)
         assert recorder.last_position() == 0
 
-    def test_writes_nothing_of_an_append_when_one_of_its_streams_is_elsewhere(self, recorder: Recorder) -> None:
+    def test_writes_nothing_of_an_append_if_one_of_its_streams_conflicts(self, recorder: Recorder) -> None:
         fill(recorder, "b", 2)
         before = recorder.rows(after=0, limit=10)
         assert isinstance(failure(recorder, event("a", 1), event("b", 2), event("c", 1)), RecordedConflictError)
@@ -117,36 +117,36 @@ class AppendContract:
         append(recorder, event("a", 1), event("b", 3), event("c", 1))
         assert recorder.last_position() >= 5
 
-    def test_leaves_the_appends_beside_a_refused_one_as_they_are(self, recorder: Recorder) -> None:
+    def test_a_refused_append_does_not_affect_other_appends(self, recorder: Recorder) -> None:
         fill(recorder, "a", 1)
-        with held(recorder, event("other", 1)):
+        with paused_writer(recorder, event("other", 1)):
             good = recorder.submit(Append([event("a", 2)]))
             bad = recorder.submit(Append([event("b", 1), event("a", 2)]))
             after_good = recorder.submit(Append([event("a", 3)]))
-            strange = recorder.submit(Append([event("a", 4, type_="\ud800")]))
+            invalid = recorder.submit(Append([event("a", 4, type_="\ud800")]))
             last = recorder.submit(Append([event("a", 4)]))
         assert good.result(PATIENCE).versions == (2,)
         assert isinstance(bad.exception(PATIENCE), RecordedConflictError)
         assert after_good.result(PATIENCE).versions == (3,)
-        assert isinstance(strange.exception(PATIENCE), InvalidNameError)
+        assert isinstance(invalid.exception(PATIENCE), InvalidNameError)
         assert last.result(PATIENCE).versions == (4,)
         rows = recorder.lineage("a")
-        assert [row.hash for row in rows] == recomputed(rows)
+        assert [row.hash for row in rows] == recomputed_hashes(rows)
         assert recorder.stream("b") is None
 
-    def test_lets_one_of_two_opposite_appends_across_streams_win(self, recorder: Recorder) -> None:
+    def test_one_of_two_conflicting_appends_to_two_streams_wins(self, recorder: Recorder) -> None:
         for version in range(1, 21):
             pair = [event("a", version), event("b", version)]
-            futures = together(recorder, [Append(pair), Append(pair[::-1])])
+            futures = submit_concurrently(recorder, [Append(pair), Append(pair[::-1])])
             errors = [future.exception(PATIENCE) for future in futures]
             assert sorted(error is None for error in errors) == [False, True]
             assert any(isinstance(error, RecordedConflictError) for error in errors)
         for stream in ("a", "b"):
             rows = recorder.lineage(stream)
             assert [row.version for row in rows] == list(range(1, 21))
-            assert [row.hash for row in rows] == recomputed(rows)
+            assert [row.hash for row in rows] == recomputed_hashes(rows)
 
-    def test_keeps_every_byte_and_any_valid_name(self, recorder: Recorder) -> None:
+    def test_stores_every_byte_and_any_valid_name(self, recorder: Recorder) -> None:
         names = ["default/thread/x", "", " ", "'\"%_*?[", "naïve", "\x00", "a\x00b", "\U0010ffff", "日本", "x" * 2000]
         state = bytes(range(256)) * 300
         for name in names:
@@ -155,16 +155,16 @@ class AppendContract:
             (row,) = recorder.lineage(name)
             assert (row.stream, row.type, row.state) == (name, name or "t", state)
 
-    def test_refuses_a_name_that_is_no_valid_unicode(self, recorder: Recorder) -> None:
+    def test_refuses_a_name_that_is_not_valid_unicode(self, recorder: Recorder) -> None:
         assert isinstance(failure(recorder, event("a\ud800", 1, b"")), InvalidNameError)
         assert isinstance(failure(recorder, event("a", 1), key=Key("a", "\ud800", b"")), InvalidNameError)
         assert recorder.last_position() == 0
 
-    def test_takes_an_append_without_events(self, recorder: Recorder) -> None:
+    def test_accepts_an_append_without_events(self, recorder: Recorder) -> None:
         assert append(recorder) == Appended((), (), ())
         assert recorder.last_position() == 0
 
-    def test_records_tracking_with_the_events_or_neither(self, recorder: Any) -> None:
+    def test_stores_tracking_and_events_atomically(self, recorder: Any) -> None:
         append(recorder, event("a", 1), tracking=Tracking("up", 5))
         error = failure(recorder, event("a", 2), event("b", 1), tracking=Tracking("up", 5))
         assert isinstance(error, IntegrityError)
@@ -176,7 +176,7 @@ class AppendContract:
         append(recorder, event("a", 2), tracking=Tracking("up", 6))
         assert recorder.max_tracking_id("up") == 6
 
-    def test_serves_sixteen_threads_without_loss(self, recorder: Recorder) -> None:
+    def test_loses_no_append_of_sixteen_threads(self, recorder: Recorder) -> None:
         outcomes: list[Appended] = []
 
         def work(number: int) -> None:
@@ -190,10 +190,10 @@ class AppendContract:
         assert [row.position for row in recorder.rows(after=0, limit=1000)] == positions
         for number in range(16):
             rows = recorder.lineage(f"s{number}")
-            assert [row.hash for row in rows] == recomputed(rows)
+            assert [row.hash for row in rows] == recomputed_hashes(rows)
             assert len(rows) == 25
 
-    def test_lets_exactly_one_of_many_threads_have_a_version(self, recorder: Recorder) -> None:
+    def test_exactly_one_of_many_threads_appends_a_version(self, recorder: Recorder) -> None:
         wins: list[int] = []
         losses: list[BaseException] = []
 
@@ -212,9 +212,9 @@ class AppendContract:
 
 
 class KeyContract:
-    """What idempotency keys stand for."""
+    """The behaviour of idempotency keys."""
 
-    def test_answers_a_repeated_key_with_the_first_outcome_and_writes_nothing(self, recorder: Recorder) -> None:
+    def test_a_repeated_key_returns_the_first_outcome_and_writes_nothing(self, recorder: Recorder) -> None:
         key = Key("a", "k", b"content")
         first = append(recorder, event("a", 1), event("a", 2), key=key)
         fill(recorder, "a", 4, start=3)
@@ -223,14 +223,14 @@ class KeyContract:
         assert recorder.last_position() == recorder.rows(after=0, limit=10)[3].position
         assert recorder.repeated(key) == again
 
-    def test_looks_at_the_key_before_the_versions(self, recorder: Recorder) -> None:
+    def test_checks_the_key_before_the_versions(self, recorder: Recorder) -> None:
         key = Key("a", "k", b"content")
         append(recorder, event("a", 1), key=key)
         fill(recorder, "a", 5, start=2)
         assert append(recorder, event("a", 77), key=key).repeated
         assert append(recorder, event("a", 6), key=key).versions == (1,)
 
-    def test_refuses_a_key_that_stands_for_other_content(self, recorder: Recorder) -> None:
+    def test_refuses_a_key_with_other_content(self, recorder: Recorder) -> None:
         append(recorder, event("a", 1), key=Key("a", "k", b"content"))
         error = failure(recorder, event("a", 2), key=Key("a", "k", b"other"))
         assert isinstance(error, IdempotencyKeyReusedError)
@@ -239,26 +239,26 @@ class KeyContract:
             recorder.repeated(Key("a", "k", b"other"))
         assert recorder.last_position() == recorder.rows(after=0, limit=10)[0].position
 
-    def test_keeps_keys_of_different_streams_apart(self, recorder: Recorder) -> None:
+    def test_separates_keys_of_different_streams(self, recorder: Recorder) -> None:
         append(recorder, event("a", 1), key=Key("a", "k", b"one"))
         assert not append(recorder, event("b", 1), key=Key("b", "k", b"two")).repeated
         assert recorder.repeated(Key("c", "k", b"two")) is None
         assert recorder.repeated(Key("a", "l", b"one")) is None
 
-    def test_forgets_the_key_of_an_append_that_was_refused(self, recorder: Recorder) -> None:
+    def test_does_not_store_the_key_of_a_refused_append(self, recorder: Recorder) -> None:
         key = Key("a", "k", b"content")
         assert isinstance(failure(recorder, event("a", 5), key=key), RecordedConflictError)
         assert recorder.repeated(key) is None
         assert not append(recorder, event("a", 1), key=key).repeated
 
-    def test_answers_for_all_streams_of_the_append(self, recorder: Recorder) -> None:
+    def test_a_repeated_key_returns_the_outcome_for_all_streams(self, recorder: Recorder) -> None:
         fill(recorder, "b", 3)
         key = Key("a", "k", b"content")
         first = append(recorder, event("b", 4), event("a", 1), event("b", 5), key=key)
         again = append(recorder, event("b", 4), event("a", 1), event("b", 5), key=key)
         assert (again.positions, again.hashes, again.versions) == (first.positions, first.hashes, (4, 1, 5))
 
-    def test_takes_a_key_of_a_stream_that_the_append_only_forks(self, recorder: Recorder) -> None:
+    def test_accepts_a_key_of_a_stream_that_the_append_only_forks(self, recorder: Recorder) -> None:
         fill(recorder, "a", 3)
         key = Key("a", "k", b"content")
         first = append(recorder, event("f", 3), forks={"f": Fork("a", 2)}, key=key)
@@ -267,8 +267,8 @@ class KeyContract:
         assert again.hashes == first.hashes
         assert recorder.stream("g") is None
 
-    def test_refuses_a_key_of_a_stream_that_is_not_there(self, recorder: Recorder) -> None:
-        error = failure(recorder, event("a", 1), key=Key("nowhere", "k", b"content"))
+    def test_refuses_a_key_of_a_missing_stream(self, recorder: Recorder) -> None:
+        error = failure(recorder, event("a", 1), key=Key("missing", "k", b"content"))
         assert isinstance(error, RecordedConflictError)
         assert recorder.last_position() == 0
 
@@ -277,14 +277,14 @@ class KeyContract:
         assert isinstance(failure(recorder, key=Key("a", "k", b"")), ValueError)
 
     @pytest.mark.parametrize("batched", [False, True])
-    def test_writes_once_when_the_same_key_comes_many_times_at_once(self, recorder: Recorder, batched: bool) -> None:  # noqa: FBT001 - a parameter of pytest's
+    def test_concurrent_appends_with_the_same_key_write_once(self, recorder: Recorder, batched: bool) -> None:  # noqa: FBT001 - pytest's
         key = Key("a", "k", b"content")
-        wanted = [Append([event("a", 1)], key=key) for _ in range(12)]
+        appends = [Append([event("a", 1)], key=key) for _ in range(12)]
         if batched:
-            with held(recorder, event("other", 1)):
-                futures = [recorder.submit(one) for one in wanted]
+            with paused_writer(recorder, event("other", 1)):
+                futures = [recorder.submit(one) for one in appends]
         else:
-            futures = together(recorder, wanted)
+            futures = submit_concurrently(recorder, appends)
         outcomes = [future.result(PATIENCE) for future in futures]
         assert sorted(outcome.repeated for outcome in outcomes) == [False] + [True] * 11
         assert len({outcome.positions for outcome in outcomes}) == 1

@@ -1,4 +1,4 @@
-"""Ctrl-C at every point of some code, one after the other."""
+"""Interrupts code with Ctrl-C at each of its points, one point at a time."""
 
 from __future__ import annotations
 
@@ -8,39 +8,40 @@ from types import FrameType
 from typing import Any, TypeAlias
 
 Points: TypeAlias = Callable[[FrameType, str], bool | None]
-"""Whether what a frame comes to is such a point, told of each event of a trace; None for a frame that has none."""
+"""Whether a trace event of a frame is a point to interrupt; None for a frame without such points."""
 
 
 class Interruptions:
-    """Interrupts what is done at the first point, then what is done next at the second, until there are no ``more``.
+    """Interrupts the first call at the first point, the second call at the second point, and so on.
 
-    ``points`` makes what tells the points of one time that something is done. ``made`` counts the interruptions.
+    There are ``more`` points until a call ends without interruption. ``points`` makes a point detector for each call.
+    ``count`` is the number of interruptions so far.
     """
 
     def __init__(self, points: Callable[[], Points]) -> None:
         self._points = points
         self.more = True
-        self.made = 0
+        self.count = 0
 
-    def next_in(self, do: Callable[[], object]) -> None:
-        """Do it, and interrupt it at the next point."""
-        left, is_point = self.made, self._points()
+    def interrupt_next(self, action: Callable[[], object]) -> None:
+        """Call the action, and interrupt it at the next point."""
+        left, is_point = self.count, self._points()
 
         def trace(frame: FrameType, kind: str, _: object) -> Any:
             nonlocal left
-            found = is_point(frame, kind)
-            if found:
+            interrupts = is_point(frame, kind)
+            if interrupts:
                 left -= 1
                 if left < 0:
                     raise KeyboardInterrupt
-            return None if found is None else trace
+            return None if interrupts is None else trace
 
-        outside = sys.gettrace()
+        previous = sys.gettrace()
         sys.settrace(trace)
         try:
-            do()
+            action()
             self.more = False
         except KeyboardInterrupt:
-            self.made += 1
+            self.count += 1
         finally:
-            sys.settrace(outside)
+            sys.settrace(previous)

@@ -1,4 +1,4 @@
-"""What the library asks of every store: its own cases, and applications of it that know nothing of Clew."""
+"""The library's requirements for every store: its own test cases, and applications that do not depend on Clew."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from eventsourcing.system import ProcessApplication
 from eventsourcing.utils import Environment
 
 
-class Made:
-    """The library's cases ask for a recorder, which the store's factory makes."""
+class WithFactory:
+    """The library's test cases need a recorder, which the store's factory creates."""
 
     factory: Any
 
 
-class Aggregates(Made, cases.AggregateRecorderTestCase):
+class Aggregates(WithFactory, cases.AggregateRecorderTestCase):
     def create_recorder(self) -> AggregateRecorder:
         recorder: AggregateRecorder = self.factory.aggregate_recorder()
         return recorder
 
 
-class Snapshots(Made, cases.AggregateRecorderTestCase):
+class Snapshots(WithFactory, cases.AggregateRecorderTestCase):
     def create_recorder(self) -> AggregateRecorder:
         recorder: AggregateRecorder = self.factory.aggregate_recorder("snapshots")
         return recorder
 
 
-class Applications(Made, cases.ApplicationRecorderTestCase[Any]):
+class Applications(WithFactory, cases.ApplicationRecorderTestCase[Any]):
     def create_recorder(self) -> Any:
         return self.factory.application_recorder()
 
@@ -47,55 +47,55 @@ class Applications(Made, cases.ApplicationRecorderTestCase[Any]):
         self.optional_test_insert_subscribe()
 
 
-class Processes(Made, cases.ProcessRecorderTestCase):
+class Processes(WithFactory, cases.ProcessRecorderTestCase):
     def create_recorder(self) -> ProcessRecorder:
         recorder: ProcessRecorder = self.factory.process_recorder()
         return recorder
 
 
-class Trackings(Made, cases.TrackingRecorderTestCase):
+class Trackings(WithFactory, cases.TrackingRecorderTestCase):
     def create_recorder(self) -> TrackingRecorder:
         recorder: TrackingRecorder = self.factory.tracking_recorder()
         return recorder
 
 
-class ProcessTrackings(Made, cases.TrackingRecorderTestCase):
+class ProcessTrackings(WithFactory, cases.TrackingRecorderTestCase):
     def create_recorder(self) -> TrackingRecorder:
         recorder: TrackingRecorder = self.factory.process_recorder()
         return recorder
 
 
-class Interleavings(Made, cases.NonInterleavingNotificationIDsBaseCase):
+class Interleavings(WithFactory, cases.NonInterleavingNotificationIDsBaseCase):
     def create_recorder(self) -> Any:
         return self.factory.application_recorder()
 
 
 class Factories(cases.InfrastructureFactoryTestCase[Any]):
-    """``makes`` is the factory and what it makes: of events, and the library's own of aggregates and of tracking.
+    """``classes`` are the factory, and its recorders of events, of aggregates and of tracking.
 
-    ``own`` is a class that an application may name instead of the last.
+    ``tracking_subclass`` is a class that an application can configure instead of the last one.
     """
 
-    makes: tuple[type[Any], type[Any], type[AggregateRecorder], type[TrackingRecorder]]
-    own: type[TrackingRecorder]
+    classes: tuple[type[Any], type[Any], type[AggregateRecorder], type[TrackingRecorder]]
+    tracking_subclass: type[TrackingRecorder]
 
     def expected_factory_class(self) -> type[Any]:
-        return self.makes[0]
+        return self.classes[0]
 
     def expected_application_recorder_class(self) -> type[Any]:
-        return self.makes[1]
+        return self.classes[1]
 
     def expected_process_recorder_class(self) -> type[Any]:
-        return self.makes[1]
+        return self.classes[1]
 
     def expected_aggregate_recorder_class(self) -> type[AggregateRecorder]:
-        return self.makes[2]
+        return self.classes[2]
 
     def expected_tracking_recorder_class(self) -> type[TrackingRecorder]:
-        return self.makes[3]
+        return self.classes[3]
 
     def tracking_recorder_subclass(self) -> type[TrackingRecorder]:
-        return self.own
+        return self.tracking_subclass
 
 
 class Kennel(Aggregate):
@@ -109,22 +109,22 @@ class Kennel(Aggregate):
 
 
 class Kennels(Application[UUID]):
-    snapshotting_intervals = {Kennel: 3}  # noqa: RUF012 - the library's way to say it
+    snapshotting_intervals = {Kennel: 3}  # noqa: RUF012 - as the library requires
 
 
 class Counting(ProcessApplication[UUID]):
     def policy(self, domain_event: Any, processing_event: Any) -> None:
-        """Only the tracking of it is recorded."""
+        """Do nothing: only the tracking is recorded."""
 
 
 class ApplicationContract:
-    """``env`` names an empty store, and ``module`` what it is in; ``outlives`` says whether it outlives a close."""
+    """``env`` configures an empty store of ``module``. ``is_persistent``: the store keeps its data after a close."""
 
     module: str
     factory_class: type[Any]
-    outlives = True
+    is_persistent = True
 
-    def test_serves_an_application_of_the_library_with_its_snapshots(self, env: dict[str, str]) -> None:
+    def test_an_application_of_the_library_works_with_snapshots(self, env: dict[str, str]) -> None:
         with Kennels(env) as kennels:
             kennel = Kennel("home")
             for dog in ("Rex", "Bello", "Laika", "Fido"):
@@ -142,23 +142,23 @@ class ApplicationContract:
             with pytest.raises(IntegrityError):
                 kennels.save(stale)
             with pytest.raises(AggregateNotFoundError):
-                kennels.repository.get(Kennel("nobody").id)
+                kennels.repository.get(Kennel("missing").id)
             with kennels.recorder.subscribe(gt=before.id) as subscription:
                 assert next(subscription).id == last.id
                 assert next(subscription).originator_version == kennel.version
 
-    def test_finds_what_an_application_stored_when_it_is_opened_again(self, env: dict[str, str]) -> None:
+    def test_a_reopened_application_finds_its_data(self, env: dict[str, str]) -> None:
         with Kennels(env) as kennels:
             kennel = Kennel("home")
             kennel.add("Rex")
             kennels.save(kennel)
         with Kennels(env) as kennels:
-            if self.outlives:
+            if self.is_persistent:
                 assert kennels.repository.get(kennel.id).dogs == ["Rex"]
             else:
                 assert kennels.recorder.max_notification_id() is None
 
-    def test_tracks_what_a_process_application_has_seen(self, env: dict[str, str]) -> None:
+    def test_tracks_the_position_of_a_process_application(self, env: dict[str, str]) -> None:
         with Counting(env) as counting:
             recorder = counting.recorder
             recorder.insert_events([], tracking=Tracking("kennels", 7))
@@ -166,7 +166,7 @@ class ApplicationContract:
             with pytest.raises(IntegrityError):
                 recorder.insert_events([], tracking=Tracking("kennels", 7))
 
-    def test_is_found_by_the_module_or_by_the_class(self, env: dict[str, str]) -> None:
+    def test_the_library_constructs_the_factory_from_a_module_or_a_class(self, env: dict[str, str]) -> None:
         for topic in (self.module, f"{self.module}:{self.factory_class.__name__}"):
             factory: Any = InfrastructureFactory.construct(Environment(env={**env, "PERSISTENCE_MODULE": topic}))
             assert isinstance(factory, self.factory_class)

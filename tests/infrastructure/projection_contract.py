@@ -1,4 +1,4 @@
-"""What every store of projections keeps: tables that are declared as data, indexes of words, and transactions."""
+"""The contract of every projection store: declared tables, text indexes and transactions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.infrastructure.recording import PATIENCE
+from tests.infrastructure.recorder_steps import PATIENCE
 
 from clew.domain.errors import ClosedError, InvalidProjectionError, UnknownProjectionError
 from clew.domain.projection import (
@@ -31,7 +31,7 @@ from clew.domain.projection_store import ProjectionSession, ProjectionStore
 
 
 class Declared:
-    """Names of columns and tables that are words of SQL's, or of each other's indexes."""
+    """A projection whose column and table names are SQL keywords, or names of each other's indexes."""
 
     version = 1
     tables = (
@@ -66,7 +66,7 @@ class Declared:
 
 
 class Opened:
-    """A session in which a generation is filled."""
+    """A session that updates a generation."""
 
     def __init__(self, session: ProjectionSession, built: Generation | None = None) -> None:
         self.session = session
@@ -89,7 +89,7 @@ def row(group: str, order: int, values: Any = None, total: int = 0, note: str | 
 
 
 class ProjectionContract:
-    """A subclass gives an empty ``store``."""
+    """A subclass provides an empty ``store``."""
 
     @pytest.fixture
     def opened(self, store: ProjectionStore) -> Iterator[Opened]:
@@ -98,21 +98,21 @@ class ProjectionContract:
 
     # Rows
 
-    @pytest.mark.parametrize("in_between", [False, True], ids=["in one batch", "in two"])
-    def test_an_upsert_keeps_what_it_does_not_name_and_adds_what_adds(
+    @pytest.mark.parametrize("reads_between", [False, True], ids=["one batch", "two batches"])
+    def test_an_upsert_keeps_unnamed_columns_and_adds_to_adding_ones(
         self,
         opened: Opened,
-        in_between: bool,  # noqa: FBT001 - pytest's
+        reads_between: bool,  # noqa: FBT001 - pytest's
     ) -> None:
         opened.apply(thing("a", 1, values={"ä": [1, None]}, sum=2))
-        if in_between:
+        if reads_between:
             assert opened.select() == [row("a", 1, {"ä": [1, None]}, 2)]
         opened.apply(thing("a", 1, sum=3), thing("a", 1, note="n"), thing("a", 1, note="m"), thing("a", 2))
         assert opened.rows.get("thing", "a", 1) == row("a", 1, {"ä": [1, None]}, 5, "m")
         assert opened.rows.get("thing", "a", 2) == row("a", 2)
         assert opened.rows.get("thing", "b", 1) is None
 
-    def test_a_delete_takes_all_rows_that_begin_with_the_key(self, opened: Opened) -> None:
+    def test_a_delete_removes_all_rows_with_the_key_prefix(self, opened: Opened) -> None:
         opened.apply(thing("a", 1), thing("a", 2), thing("b", 1), Delete("thing", ("a",)), thing("a", 3))
         assert [(each["group"], each["order"]) for each in opened.select(order=["group"])] == [("a", 3), ("b", 1)]
         opened.apply(Delete("thing", ("a", 3)))
@@ -121,7 +121,7 @@ class ProjectionContract:
             with pytest.raises(InvalidProjectionError, match="values for a key"):
                 opened.apply(Delete("thing", key))
 
-    def test_selects_by_conditions_in_an_order(self, opened: Opened) -> None:
+    def test_selects_rows_by_conditions_and_order(self, opened: Opened) -> None:
         opened.apply(*(thing("ab"[number % 2], number, values=[number], note=str(number)) for number in range(6)))
 
         def orders(*where: Where, **more: Any) -> list[int]:
@@ -138,21 +138,21 @@ class ProjectionContract:
         assert orders(Where("sum", "=", None)) == []
         assert orders(Where("order", "in", Query("thing", [Where("note", "=", "5")], columns=["order"]))) == [5]
         assert orders(order=["order"], limit=2) == [0, 1]
-        found = opened.select(columns=["note", "values"], order=["order"], limit=1)
-        assert found == [{"note": "0", "values": [0]}]
+        first = opened.select(columns=["note", "values"], order=["order"], limit=1)
+        assert first == [{"note": "0", "values": [0]}]
 
-    def test_names_of_tables_and_indexes_do_not_get_in_each_others_way(self, opened: Opened) -> None:
+    def test_names_of_tables_and_indexes_do_not_collide(self, opened: Opened) -> None:
         opened.apply(Upsert("thing_0", {"x_position": None, "position": 7}))
         assert opened.rows.get("thing_0", 7) == {"x_position": None, "position": 7}
 
-    def test_none_comes_before_everything_else(self, opened: Opened) -> None:
+    def test_none_sorts_first(self, opened: Opened) -> None:
         opened.apply(thing("a", 1, note="b"), thing("a", 2), thing("a", 3, note=""))
         assert [each["order"] for each in opened.select(order=["note"])] == [2, 3, 1]
         assert [each["order"] for each in opened.select(order=["-note"])] == [1, 3, 2]
         assert [each["order"] for each in opened.select([Where("note", "=", None)])] == [2]
         assert [each["order"] for each in opened.select([Where("note", "<", "b")])] == [3]
 
-    def test_text_is_in_the_order_of_code_points_and_may_hold_any_of_them(self, opened: Opened) -> None:
+    def test_text_sorts_by_code_point_and_can_contain_all_of_them(self, opened: Opened) -> None:
         notes = ["", "\0", "\0a", "'\"\\{},%", "A", "Z", "a", "z", "ä", "\ud7ff", "\uffff", "\U0001f600"]
         assert notes == sorted(notes)
         for number, note in enumerate(notes):
@@ -163,7 +163,7 @@ class ProjectionContract:
             assert opened.rows.get("thing", note, number) == row(note, number, {note: note}, note=note)
             assert [each["order"] for each in opened.select([Where("note", "=", note)])] == [number]
 
-    def test_an_integer_in_a_query_may_be_any_and_text_may_be_invalid(self, opened: Opened) -> None:
+    def test_a_query_can_contain_any_integer_and_invalid_text(self, opened: Opened) -> None:
         opened.apply(thing("a", 2**63 - 1), thing("a", 1 - 2**63))
         assert len(opened.select([Where("order", "<=", 2**70)])) == 2
         assert len(opened.select([Where("order", ">", -(2**70))])) == 1
@@ -182,13 +182,13 @@ class ProjectionContract:
             [Upsert("nothing", {})],
             [IndexText("nothing", "")],
             [Recount("thing", "t", "thread", "x")],
-            ["no change"],
+            ["not a change"],
         ],
         ids=["integer", "sum", "Unicode", "column", "JSON", "table", "index", "recount", "change"],
     )
-    def test_what_is_refused_is_undone_and_nothing_else(self, opened: Opened, changes: list[Any]) -> None:
+    def test_only_the_refused_changes_are_undone(self, opened: Opened, changes: list[Any]) -> None:
         opened.apply(thing("b", 1))
-        with pytest.raises(Exception) as caught, opened.session.attempt():  # noqa: PT011, PT012 - of many kinds
+        with pytest.raises(Exception) as caught, opened.session.attempt():  # noqa: PT011, PT012 - errors of many kinds
             opened.apply(thing("a", 9), thing("b", 1, note="changed"), IndexText("words", "gone"))
             opened.session.rows(opened.built, Declared()).apply(1, "default", changes)
         assert caught.value is not None
@@ -206,73 +206,73 @@ class ProjectionContract:
             Query("thing", [Where("note", "in", Query("nothing"))]),
         ],
     )
-    def test_refuses_a_query_of_what_is_not_there(self, opened: Opened, query: Query) -> None:
+    def test_refuses_a_query_of_missing_tables_and_columns(self, opened: Opened, query: Query) -> None:
         with pytest.raises(InvalidProjectionError):
             opened.rows.select(query)
 
-    # Words
+    # Text indexes
 
-    def test_finds_texts_by_their_words_newest_first(self, store: ProjectionStore) -> None:
-        said = ["the quick brown fox", "the lazy dog", "a Quick dog's QUICK tail", "brown quick", ""]
+    def test_finds_texts_by_their_words_in_descending_order(self, store: ProjectionStore) -> None:
+        texts = ["the quick brown fox", "the lazy dog", "a Quick dog's QUICK tail", "brown quick", ""]
         with store.session(0) as session:
             opened = Opened(session)
-            for number, text in enumerate(said, 1):
+            for number, text in enumerate(texts, 1):
                 scopes = ("odd" if number % 2 else "even", f"it's {number}")
                 opened.apply(IndexText("words", text, scopes), position=number << 20)
 
-        def found(words: Words, **more: Any) -> list[int]:
+        def find(words: Words, **more: Any) -> list[int]:
             more = {"before": None, "limit": 9, **more}
             return [position >> 20 for position in store.find("declared", "words", words, **more)]
 
-        assert found(Words(("quick",))) == [4, 3, 1]
-        assert found(Words(("quick",)), limit=2) == [4, 3]
-        assert found(Words(("quick",)), before=4 << 20) == [3, 1]
-        assert found(Words(("quick brown",))) == [1]
-        assert found(Words(("dog", "the"))) == [2]
-        assert found(Words((), ("qu",))) == [4, 3, 1]
-        assert found(Words((), ("dog s q",))) == [3]
-        assert found(Words(("quick",), without=("brown quick", "fox"))) == [3]
-        assert found(Words(("quick",), scopes=("odd",))) == [3, 1]
-        assert found(Words(("quick",), scopes=("odd", "it's 3"))) == [3]
-        assert found(Words(("quick",), scopes=("quick",))) == []
-        assert found(Words(("uick",))) == found(Words(("odd",))) == found(Words(without=("fox",))) == []
+        assert find(Words(("quick",))) == [4, 3, 1]
+        assert find(Words(("quick",)), limit=2) == [4, 3]
+        assert find(Words(("quick",)), before=4 << 20) == [3, 1]
+        assert find(Words(("quick brown",))) == [1]
+        assert find(Words(("dog", "the"))) == [2]
+        assert find(Words((), ("qu",))) == [4, 3, 1]
+        assert find(Words((), ("dog s q",))) == [3]
+        assert find(Words(("quick",), without=("brown quick", "fox"))) == [3]
+        assert find(Words(("quick",), scopes=("odd",))) == [3, 1]
+        assert find(Words(("quick",), scopes=("odd", "it's 3"))) == [3]
+        assert find(Words(("quick",), scopes=("quick",))) == []
+        assert find(Words(("uick",))) == find(Words(("odd",))) == find(Words(without=("fox",))) == []
         assert store.find("declared", "more_words", Words(("quick",)), before=None, limit=9) == []
 
-    def test_many_texts_are_found_page_by_page(self, store: ProjectionStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_finds_many_texts_in_pages(self, store: ProjectionStore, monkeypatch: pytest.MonkeyPatch) -> None:
         for stores in ("sqlite", "postgres"):
             monkeypatch.setattr(f"clew.infrastructure.{stores}.text_index.STRETCH", 16)
         for batch in range(8):
             with store.session(0) as session:
                 opened = Opened(session, next(iter(session.generations()), None))
                 for number in range(batch * 30, batch * 30 + 30):
-                    often = "often seldom" if number % 50 == 0 else "often"
-                    opened.apply(IndexText("words", often, (f"scope {number % 7}",)), position=number + 1)
+                    text = "often seldom" if number % 50 == 0 else "often"
+                    opened.apply(IndexText("words", text, (f"scope {number % 7}",)), position=number + 1)
         pages: list[int] = []
         while page := store.find("declared", "words", Words(("often",)), before=pages[-1] if pages else None, limit=7):
             pages += page
         assert pages == list(range(240, 0, -1))
         assert store.find("declared", "words", Words(("seldom",)), before=None, limit=9) == [201, 151, 101, 51, 1]
-        narrow = Words(("often",), scopes=("scope 3",))
-        assert store.find("declared", "words", narrow, before=100, limit=99) == list(range(95, 0, -7))
+        in_scope = Words(("often",), scopes=("scope 3",))
+        assert store.find("declared", "words", in_scope, before=100, limit=99) == list(range(95, 0, -7))
 
-    def test_text_that_is_forgotten_is_found_no_more(self, store: ProjectionStore) -> None:
+    def test_deleted_text_is_not_found(self, store: ProjectionStore) -> None:
         with store.session(0) as session:
             opened = Opened(session)
             for position in (1, 2, 3):
                 opened.apply(IndexText("words", "secret"), IndexText("more_words", "secret"), position=position)
-            left = opened.rows.apply(4, "t", [ForgetText("words", "t", "thread", "x", 1)])
-            assert [type(each) for each in left] == [ForgetText]
+            unapplied = opened.rows.apply(4, "t", [ForgetText("words", "t", "thread", "x", 1)])
+            assert [type(each) for each in unapplied] == [ForgetText]
         with store.session(9) as session:
             for index, position in (("words", 1), (None, 3)):
                 session.forget(opened.built, index, position, 5)
             session.empty(opened.built)
-        found = [store.find("declared", name, Words(("secret",)), before=None, limit=9) for name in Declared.texts]
-        assert not any(3 in each for each in found)
-        assert 1 not in found[0]
+        positions = [store.find("declared", name, Words(("secret",)), before=None, limit=9) for name in Declared.texts]
+        assert not any(3 in each for each in positions)
+        assert 1 not in positions[0]
 
     # Generations and transactions
 
-    def test_knows_nothing_of_what_was_never_built(self, store: ProjectionStore) -> None:
+    def test_an_unknown_projection_is_an_error(self, store: ProjectionStore) -> None:
         assert store.generations() == []
         with pytest.raises(UnknownProjectionError):
             store.select("directory", Query("thread"))
@@ -284,10 +284,10 @@ class ProjectionContract:
             pass
         assert store.generations() == []
 
-    def test_what_raises_is_not_there_afterwards(self, store: ProjectionStore) -> None:
+    def test_an_error_rolls_the_session_back(self, store: ProjectionStore) -> None:
         with store.session(0) as session:
             built = Opened(session).built
-        with pytest.raises(ZeroDivisionError), store.session(0) as session:  # noqa: PT012 - the whole of it
+        with pytest.raises(ZeroDivisionError), store.session(0) as session:  # noqa: PT012 - the whole session
             opened = Opened(session, built)
             opened.apply(thing("a", 1), IndexText("words", "word"))
             opened.select()
@@ -297,7 +297,7 @@ class ProjectionContract:
         assert store.select("declared", Query("thing")) == []
         assert store.find("declared", "words", Words(("word",)), before=None, limit=9) == []
 
-    def test_another_generation_takes_the_place_of_the_live_one(self, store: ProjectionStore) -> None:
+    def test_another_generation_replaces_the_live_one(self, store: ProjectionStore) -> None:
         with store.session(0) as session:
             old = Opened(session)
             old.apply(thing("old", 1), IndexText("words", "word"))
@@ -319,7 +319,7 @@ class ProjectionContract:
             session.drop(new.built)
         assert store.generations() == []
 
-    def test_those_who_fill_the_same_projection_take_turns(self, store: ProjectionStore) -> None:
+    def test_concurrent_updates_of_a_projection_take_turns(self, store: ProjectionStore) -> None:
         with store.session(0) as session:
             built = Opened(session).built
 
@@ -327,8 +327,8 @@ class ProjectionContract:
             for _ in range(20):
                 with store.session(0, ["declared"]) as session:
                     opened = Opened(session, built)
-                    there = opened.rows.get("thing", "a", 1) or {"sum": 0}
-                    opened.apply(Delete("thing", ("a",)), thing("a", 1, sum=there["sum"] + 1))
+                    current = opened.rows.get("thing", "a", 1) or {"sum": 0}
+                    opened.apply(Delete("thing", ("a",)), thing("a", 1, sum=current["sum"] + 1))
 
         threads = [threading.Thread(target=add) for _ in range(3)]
         for thread in threads:
@@ -337,7 +337,7 @@ class ProjectionContract:
             thread.join(PATIENCE)
         assert store.select("declared", Query("thing")) == [row("a", 1, total=60)]
 
-    def test_refuses_to_be_used_after_it_was_closed(self, store: ProjectionStore) -> None:
+    def test_raises_closed_error_after_close(self, store: ProjectionStore) -> None:
         with store.session(0):
             pass
         store.close()

@@ -1,4 +1,4 @@
-"""What every event store must do: one suite, subclassed once for each store with a fixture that opens one."""
+"""The contract of every event store. Each store subclasses the suite, with a fixture that opens the store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from eventsourcing.persistence import StoredEvent
 from tests.infrastructure.append_contract import AppendContract, KeyContract
 from tests.infrastructure.lineage_contract import ForkContract, RestoreContract, ShredContract
-from tests.infrastructure.recording import PATIENCE, Opener, append, event, fill, run_threads
+from tests.infrastructure.recorder_steps import PATIENCE, Opener, append, event, fill, run_threads
 from tests.infrastructure.side_tables_contract import BlobContract, DraftContract, LeaseContract
 from tests.infrastructure.waiting_contract import FutureContract, WakeContract
 
@@ -21,9 +21,9 @@ from clew.infrastructure.recorder import Fork, Recorder, Row, Snapshot
 
 
 class ReadContract:
-    """Reading rows, streams and positions."""
+    """The behaviour of reads: rows, streams and positions."""
 
-    def test_is_empty_at_first(self, recorder: Recorder) -> None:
+    def test_a_new_store_is_empty(self, recorder: Recorder) -> None:
         assert recorder.last_position() == 0
         assert recorder.rows(after=0, limit=10) == []
         assert recorder.streams(limit=10) == []
@@ -35,15 +35,15 @@ class ReadContract:
     def test_pages_through_all_rows_in_position_order(self, recorder: Recorder) -> None:
         for version in range(1, 11):
             append(recorder, event("a", version), event("b", version))
-        found: list[Row] = []
-        while page := recorder.rows(after=found[-1].position if found else 0, limit=3):
+        rows: list[Row] = []
+        while page := recorder.rows(after=rows[-1].position if rows else 0, limit=3):
             assert len(page) <= 3
-            found.extend(page)
-        assert len(found) == 20
-        assert all(one.position < two.position for one, two in pairwise(found))
-        assert recorder.last_position() == found[-1].position
+            rows.extend(page)
+        assert len(rows) == 20
+        assert all(one.position < two.position for one, two in pairwise(rows))
+        assert recorder.last_position() == rows[-1].position
 
-    def test_reads_the_rows_at_any_positions_in_their_order(self, recorder: Recorder) -> None:
+    def test_reads_the_rows_at_given_positions_in_order(self, recorder: Recorder) -> None:
         for version in range(1, 601):
             append(recorder, event("a", version), event("b", version))
         rows = recorder.rows(after=0, limit=2_000)
@@ -64,15 +64,15 @@ class ReadContract:
         assert recorder.count_after(-1, 100) == 10
         assert recorder.count_after(2**62, 100) == recorder.count_after(2**70, 100) == 0
 
-    def test_pages_through_a_stream_s_own_rows(self, recorder: Recorder) -> None:
+    def test_pages_through_the_own_rows_of_a_stream(self, recorder: Recorder) -> None:
         fill(recorder, "a", 10)
-        found: list[Row] = []
-        while page := recorder.own_rows("a", after=found[-1].version if found else -1, limit=4):
+        rows: list[Row] = []
+        while page := recorder.own_rows("a", after=rows[-1].version if rows else -1, limit=4):
             assert len(page) <= 4
-            found.extend(page)
-        assert found == recorder.lineage("a")
+            rows.extend(page)
+        assert rows == recorder.lineage("a")
 
-    def test_ends_a_page_where_its_rows_are_large(self, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_page_ends_early_if_its_rows_are_large(self, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
         for module in recorder_port, postgres_recorder:
             monkeypatch.setattr(module, "PAGE_BYTES", 5_000)
         sizes = [10, 4_000, 999, 1, 9_000, 20, 4_980, 30, 40]
@@ -96,7 +96,7 @@ class ReadContract:
         assert [size for page in pages["all"] for size in page] == sizes
 
     @pytest.mark.parametrize("far", [2**63, 2**70])
-    def test_takes_an_integer_of_any_size(self, recorder: Any, far: int) -> None:
+    def test_accepts_integers_of_any_size(self, recorder: Any, far: int) -> None:
         fill(recorder, "a", 3)
         append(recorder, event("b", 3), forks={"b": Fork("a", 2)}, snapshots=[Snapshot("a", 1, b"a1")])
         infos = recorder.streams(limit=10)
@@ -110,8 +110,8 @@ class ReadContract:
         for prefix in ("", "a"):
             assert recorder.rows(after=-far, limit=far, prefix=prefix) == recorder.rows(after=0, limit=9, prefix=prefix)
             assert recorder.rows(after=far, limit=far, prefix=prefix) == []
-            found = recorder.streams(after=-far, limit=far, prefix=prefix)
-            assert found == [info for info in infos if info.name.startswith(prefix)] != []
+            streams = recorder.streams(after=-far, limit=far, prefix=prefix)
+            assert streams == [info for info in infos if info.name.startswith(prefix)] != []
             assert recorder.streams(after=far, limit=far, prefix=prefix) == []
         assert len(recorder.select_events("a", gt=-far, lte=far, limit=far)) == 3
         assert recorder.select_events("a", gt=far) == []
@@ -127,7 +127,7 @@ class ReadContract:
         "prefix", ["", "default/thread/", "default/thread", "default", "default%", "default_", "d", "d\U0010ffff",
                    "d\ud7ff", "\U0010ffff", "日", "D", "e", "nothing", "default/thread/a"],
     )  # fmt: skip
-    def test_filters_by_the_exact_beginning_of_a_name(self, recorder: Recorder, prefix: str) -> None:
+    def test_filters_by_the_exact_prefix_of_a_name(self, recorder: Recorder, prefix: str) -> None:
         for name in self.NAMES:
             append(recorder, event(name, 1))
         for name in self.NAMES:
@@ -153,17 +153,17 @@ class ReadContract:
             after = rows[-1].position
         assert names == expected
 
-    def test_shows_positions_only_in_growing_order_to_a_reader_that_tails(self, recorder: Recorder) -> None:
+    def test_a_tailing_reader_sees_increasing_positions(self, recorder: Recorder) -> None:
         done = threading.Event()
         seen: list[int] = []
 
         def tail() -> None:
-            ending = False
+            is_ending = False
             while True:
-                ending = done.is_set()
+                is_ending = done.is_set()
                 page = recorder.rows(after=seen[-1] if seen else 0, limit=50)
                 seen.extend(row.position for row in page)
-                if ending and not page:
+                if is_ending and not page:
                     return
 
         def write(number: int) -> None:
@@ -194,7 +194,7 @@ class RecorderContract(
     FutureContract,
     WakeContract,
 ):
-    """The whole of it; a subclass gives the fixture ``opener``."""
+    """The complete contract. A subclass provides the fixture ``opener``."""
 
     @pytest.fixture
     def recorder(self, opener: Opener) -> Iterator[Recorder]:

@@ -1,4 +1,4 @@
-"""What lies beside the chain of every store: blobs, leases and drafts, written with an append or not at all."""
+"""The behaviour of the side tables in every store: blobs, leases and drafts are written atomically with an append."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.infrastructure.recording import PATIENCE, append, event, failure, fill, held
+from tests.infrastructure.recorder_steps import PATIENCE, append, event, failure, fill, paused_writer
 
 from clew.domain.errors import InvalidNameError
 from clew.domain.runs.errors import RunInProgressError, RunTakenOverError
@@ -39,41 +39,41 @@ def blob(data: bytes) -> Blob:
 
 
 def naive(claims: list[Claim], leases: Leases) -> Leases | str:
-    """The leases after an append's claims, or who stands in the way; GONE when the holder renews what is not theirs."""
+    """The leases after an append's claims, or the holder that blocks them; GONE if a renewal has another holder."""
     after = dict(leases)
     for claim in claims:
-        held = after.get(claim.stream)
-        taken = held is not None and held.holder != claim.holder and held.until > claim.now
-        if claim.renews and (held is None or held.holder != claim.holder):
+        lease = after.get(claim.stream)
+        is_blocked = lease is not None and lease.holder != claim.holder and lease.until > claim.now
+        if claim.renews and (lease is None or lease.holder != claim.holder):
             return GONE
         if claim.until == 0:
-            if held is not None and held.holder == claim.holder:
+            if lease is not None and lease.holder == claim.holder:
                 del after[claim.stream]
-        elif held is not None and taken:
-            return held.holder
+        elif lease is not None and is_blocked:
+            return lease.holder
         else:
             after[claim.stream] = Lease(claim.stream, claim.holder, claim.until)
     return after
 
 
 class BlobContract:
-    """Bytes that are named by their digest."""
+    """Bytes under their digest."""
 
-    def test_keeps_the_bytes_of_a_blob_under_their_digest(self, recorder: Recorder) -> None:
-        kept = [blob(b""), blob(bytes(range(256))), blob(b"x" * 70_000)]
-        assert append(recorder, blobs=kept[:1]) == Appended((), (), ())
-        append(recorder, event("a", 1), blobs=kept[1:])
-        assert [recorder.blob(each.digest) for each in kept] == kept
+    def test_stores_a_blob_under_its_digest(self, recorder: Recorder) -> None:
+        blobs = [blob(b""), blob(bytes(range(256))), blob(b"x" * 70_000)]
+        assert append(recorder, blobs=blobs[:1]) == Appended((), (), ())
+        append(recorder, event("a", 1), blobs=blobs[1:])
+        assert [recorder.blob(each.digest) for each in blobs] == blobs
         assert recorder.blob(sha256(b"nothing").digest()) is None
 
-    def test_leaves_a_blob_that_is_there_as_it_is(self, recorder: Recorder) -> None:
+    def test_does_not_change_an_existing_blob(self, recorder: Recorder) -> None:
         first = blob(b"one")
         append(recorder, event("a", 1), blobs=[first, first])
         append(recorder, event("a", 2), blobs=[first._replace(kind="content"), blob(b"two")])
         assert recorder.blob(first.digest) == first
         assert recorder.blob(blob(b"two").digest) == blob(b"two")
 
-    def test_refuses_a_blob_under_another_digest_than_its_own(self, recorder: Recorder) -> None:
+    def test_refuses_a_blob_with_a_wrong_digest(self, recorder: Recorder) -> None:
         wrong = blob(b"one")._replace(data=b"two")
         error = failure(recorder, event("a", 1), blobs=[blob(b"three"), wrong])
         assert isinstance(error, ValueError)
@@ -81,22 +81,22 @@ class BlobContract:
         assert recorder.last_position() == 0
         assert recorder.blobs(limit=9) == []
 
-    def test_pages_through_the_blobs_in_the_order_in_which_they_came(self, recorder: Recorder) -> None:
-        kept = [blob(b"%d" % number) for number in range(7)]
-        for each in kept:
-            append(recorder, blobs=[each, kept[0]])
-        found: list[tuple[int, bytes]] = []
-        while page := recorder.blobs(after=found[-1][0] if found else 0, limit=3):
+    def test_pages_through_the_blobs_in_insertion_order(self, recorder: Recorder) -> None:
+        blobs = [blob(b"%d" % number) for number in range(7)]
+        for each in blobs:
+            append(recorder, blobs=[each, blobs[0]])
+        listed: list[tuple[int, bytes]] = []
+        while page := recorder.blobs(after=listed[-1][0] if listed else 0, limit=3):
             assert len(page) <= 3
-            found.extend(page)
-        assert [digest for _, digest in found] == [each.digest for each in kept]
-        assert recorder.blobs(after=-(2**70), limit=2**70) == found
+            listed.extend(page)
+        assert [digest for _, digest in listed] == [each.digest for each in blobs]
+        assert recorder.blobs(after=-(2**70), limit=2**70) == listed
 
 
 class LeaseContract:
-    """Who runs on a stream."""
+    """The lease of a stream: its holder can run on the stream."""
 
-    def test_gives_a_lease_to_the_first_and_tells_the_second_who_has_it(self, recorder: Recorder) -> None:
+    def test_the_first_claim_gets_the_lease_and_the_second_learns_the_holder(self, recorder: Recorder) -> None:
         fill(recorder, "a", 1)
         assert recorder.lease("a") is None
         append(recorder, claims=[Claim("a", "me", now=10, until=20)])
@@ -107,14 +107,14 @@ class LeaseContract:
         assert recorder.lease("a") == Lease("a", "me", 20)
         assert len(recorder.lineage("a")) == 1
 
-    def test_gives_a_lease_that_has_run_out_to_another(self, recorder: Recorder) -> None:
+    def test_another_holder_can_claim_an_expired_lease(self, recorder: Recorder) -> None:
         fill(recorder, "a", 1)
         append(recorder, claims=[Claim("a", "me", now=10, until=20)])
         append(recorder, claims=[Claim("a", "you", now=20, until=30)])
         assert recorder.lease("a") == Lease("a", "you", 30)
         assert isinstance(failure(recorder, claims=[Claim("a", "me", now=25, until=40)]), RunInProgressError)
 
-    def test_lets_the_holder_keep_the_lease_and_let_go_of_it(self, recorder: Recorder) -> None:
+    def test_the_holder_can_extend_and_release_the_lease(self, recorder: Recorder) -> None:
         fill(recorder, "a", 1)
         append(recorder, claims=[Claim("a", "me", now=10, until=20)])
         append(recorder, claims=[Claim("a", "me", now=15, until=25)])
@@ -126,26 +126,26 @@ class LeaseContract:
         assert recorder.lease("a") == Lease("a", "you", 120)
 
     @pytest.mark.parametrize("now", [15, 99])
-    def test_does_nothing_when_somebody_lets_go_of_what_he_does_not_hold(self, recorder: Recorder, now: int) -> None:
+    def test_releasing_a_lease_of_another_holder_does_nothing(self, recorder: Recorder, now: int) -> None:
         append(recorder, event("a", 1), claims=[Claim("a", "me", now=10, until=20)])
         append(recorder, event("a", 2), claims=[Claim("a", "you", now=now, until=0), Claim("none", "you", 1, 0)])
         assert recorder.lease("a") == Lease("a", "me", 20)
         assert len(recorder.lineage("a")) == 2
 
-    def test_claims_a_stream_in_the_append_that_begins_it(self, recorder: Recorder) -> None:
+    def test_claims_a_stream_in_the_append_that_starts_it(self, recorder: Recorder) -> None:
         append(recorder, event("a", 1), event("a", 2), claims=[Claim("a", "me", now=10, until=20)])
         append(recorder, event("b", 2), forks={"b": Fork("a", 1)}, claims=[Claim("b", "you", now=10, until=20)])
         assert recorder.lease("a") == Lease("a", "me", 20)
         assert recorder.lease("b") == Lease("b", "you", 20)
 
-    def test_refuses_to_lease_a_stream_that_is_not_there(self, recorder: Recorder) -> None:
+    def test_refuses_a_lease_of_a_missing_stream(self, recorder: Recorder) -> None:
         error = failure(recorder, event("b", 1), claims=[Claim("a", "me", now=10, until=20)])
         assert isinstance(error, RecordedConflictError)
         assert (error.stream, error.actual) == ("a", 0)
         assert recorder.lease("a") is None
         assert recorder.stream("b") is None
 
-    def test_writes_nothing_of_an_append_that_claims_what_is_another_s(self, recorder: Recorder) -> None:
+    def test_writes_nothing_of_an_append_with_a_refused_claim(self, recorder: Recorder) -> None:
         append(recorder, event("a", 1), event("b", 1), claims=[Claim("a", "me", now=10, until=20)])
         before = recorder.rows(after=0, limit=9)
         error = failure(
@@ -164,29 +164,29 @@ class LeaseContract:
 
     def test_writes_no_claim_of_an_append_that_conflicts(self, recorder: Recorder) -> None:
         fill(recorder, "a", 1)
-        beside: dict[str, Any] = {
+        side_rows: dict[str, Any] = {
             "blobs": [blob(b"one")],
             "claims": [Claim("a", "me", now=10, until=20)],
             "drafts": [Draft("a", "run", b"He")],
         }
-        assert isinstance(failure(recorder, event("a", 7), **beside), RecordedConflictError)
+        assert isinstance(failure(recorder, event("a", 7), **side_rows), RecordedConflictError)
         assert (recorder.lease("a"), recorder.draft("a"), recorder.blobs(limit=9)) == (None, None, [])
 
-    def test_says_who_runs_rather_than_that_somebody_wrote(self, recorder: Recorder) -> None:
+    def test_a_run_in_progress_takes_precedence_over_a_version_conflict(self, recorder: Recorder) -> None:
         append(recorder, event("a", 1), event("a", 2), claims=[Claim("a", "me", now=10, until=20)])
         error = failure(recorder, event("a", 2), claims=[Claim("a", "you", now=10, until=20)])
         assert isinstance(error, RunInProgressError)
 
-    def test_does_not_claim_again_when_the_key_is_repeated(self, recorder: Recorder) -> None:
+    def test_a_repeated_key_does_not_claim_again(self, recorder: Recorder) -> None:
         key = Key("a", "k", b"content")
         append(recorder, event("a", 1), key=key, claims=[Claim("a", "me", now=10, until=20)])
         append(recorder, claims=[Claim("a", "me", now=11, until=0)])
         assert append(recorder, event("a", 1), key=key, claims=[Claim("a", "me", now=12, until=30)]).repeated
         assert recorder.lease("a") is None
 
-    def test_decides_the_claims_of_one_batch_one_after_the_other(self, recorder: Recorder) -> None:
+    def test_evaluates_the_claims_of_a_batch_in_order(self, recorder: Recorder) -> None:
         fill(recorder, "a", 1)
-        with held(recorder, event("other", 1)):
+        with paused_writer(recorder, event("other", 1)):
             futures = [
                 recorder.submit(Append([event("a", version)], claims=[Claim("a", holder, now, until)]))
                 for version, holder, now, until in (
@@ -206,7 +206,7 @@ class LeaseContract:
         assert recorder.lease("a") == Lease("a", "they", 40)
         assert len(recorder.lineage("a")) == 6
 
-    def test_decides_the_claims_of_one_append_one_after_the_other(self, recorder: Recorder) -> None:
+    def test_evaluates_the_claims_of_an_append_in_order(self, recorder: Recorder) -> None:
         fill(recorder, "a", 1)
         append(recorder, claims=[Claim("a", "me", 10, 20), Claim("a", "me", 10, 0), Claim("a", "you", 10, 30)])
         assert recorder.lease("a") == Lease("a", "you", 30)
@@ -216,7 +216,7 @@ class LeaseContract:
         assert isinstance(failure(recorder, claims=two), RunInProgressError)
         assert recorder.lease("a") is None
 
-    def test_renews_only_what_the_holder_has_also_when_it_has_run_out(self, recorder: Recorder) -> None:
+    def test_only_the_holder_renews_a_lease_even_an_expired_one(self, recorder: Recorder) -> None:
         fill(recorder, "a", 1)
         renewal = Claim("a", "me", now=10, until=20, renews=True)
         assert isinstance(failure(recorder, claims=[renewal]), RunTakenOverError)
@@ -230,11 +230,11 @@ class LeaseContract:
         assert recorder.draft("a") is None
 
     @pytest.mark.parametrize("until", [-1, 2**63])
-    def test_refuses_a_time_that_is_none(self, recorder: Recorder, until: int) -> None:
+    def test_refuses_an_invalid_time(self, recorder: Recorder, until: int) -> None:
         fill(recorder, "a", 1)
         assert isinstance(failure(recorder, claims=[Claim("a", "me", 0, until)]), ValueError)
 
-    def test_refuses_names_that_are_no_valid_unicode(self, recorder: Recorder) -> None:
+    def test_refuses_names_that_are_not_valid_unicode(self, recorder: Recorder) -> None:
         fill(recorder, "a", 1)
         for bad in ("\ud800", "a\ud800"):
             assert isinstance(failure(recorder, claims=[Claim("a", bad, 0, 1)]), InvalidNameError)
@@ -261,13 +261,13 @@ class LeaseContract:
             max_size=12,
         )
     )
-    # One recorder serves all examples, each with streams of its own; and every store runs this same test.
+    # All examples share one recorder, each with its own streams. Every store runs this test.
     @settings(
         max_examples=60,
         deadline=None,
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
     )
-    def test_claims_as_a_naive_model_does_also_many_in_one_commit(
+    def test_claims_agree_with_a_naive_model_also_within_one_commit(
         self, recorder: Recorder, appends: list[list[Claim]]
     ) -> None:
         number = next(_examples)
@@ -276,22 +276,24 @@ class LeaseContract:
         leases: Leases = {}
         expected: list[str | None] = []
         futures = []
-        for wanted in appends:
-            claims = [claim._replace(stream=names[claim.stream]) for claim in wanted]
+        for claims_of_append in appends:
+            claims = [claim._replace(stream=names[claim.stream]) for claim in claims_of_append]
             after = naive(claims, leases)
             expected.append(after if isinstance(after, str) else None)
             leases = leases if isinstance(after, str) else after
             futures.append(recorder.submit(Append([], claims=claims)))
         errors = [future.exception(PATIENCE) for future in futures]
-        found = [GONE if isinstance(error, RunTakenOverError) else getattr(error, "holder", error) for error in errors]
-        assert found == expected
+        holders = [
+            GONE if isinstance(error, RunTakenOverError) else getattr(error, "holder", error) for error in errors
+        ]
+        assert holders == expected
         assert [recorder.lease(name) for name in names.values()] == [leases.get(name) for name in names.values()]
 
 
 class DraftContract:
-    """The part of an answer that has arrived so far."""
+    """The received part of an unfinished answer."""
 
-    def test_keeps_the_last_draft_of_a_stream_until_it_is_taken_away(self, recorder: Recorder) -> None:
+    def test_keeps_the_last_draft_of_a_stream_until_it_is_removed(self, recorder: Recorder) -> None:
         append(recorder, event("a", 1), event("b", 1), drafts=[Draft("a", "run", b"He")])
         assert recorder.draft("a") == Draft("a", "run", b"He")
         append(recorder, drafts=[Draft("a", "run", b"Hello" * 2_000), Draft("b", "other", b"")])
@@ -303,17 +305,17 @@ class DraftContract:
         assert recorder.draft("a") is None
         assert recorder.draft("b") == Draft("b", "other", b"")
 
-    def test_takes_away_what_is_not_there(self, recorder: Recorder) -> None:
+    def test_removing_a_missing_draft_does_nothing(self, recorder: Recorder) -> None:
         fill(recorder, "a", 1)
         append(recorder, drafts=[Draft("a", "run", None), Draft("none", "run", None)])
         assert recorder.draft("a") is None
 
-    def test_refuses_a_draft_of_a_stream_that_is_not_there(self, recorder: Recorder) -> None:
+    def test_refuses_a_draft_of_a_missing_stream(self, recorder: Recorder) -> None:
         error = failure(recorder, event("b", 1), drafts=[Draft("a", "run", b"He")])
         assert isinstance(error, RecordedConflictError)
         assert recorder.stream("b") is None
 
-    def test_keeps_drafts_and_leases_out_of_the_events(self, recorder: Recorder) -> None:
+    def test_drafts_and_leases_are_not_events(self, recorder: Recorder) -> None:
         fill(recorder, "a", 2)
         before = recorder.rows(after=0, limit=9)
         append(recorder, claims=[Claim("a", "me", 1, 2)], drafts=[Draft("a", "run", b"He")], blobs=[blob(b"one")])

@@ -1,4 +1,4 @@
-"""A small closed store, and somebody who changes it behind Clew's back."""
+"""A small closed store whose database is changed without Clew."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from clew.domain.ports import IntegrityFault
 
 
 class Place(NamedTuple):
-    """A row of the store: where it lies, and what it should be called when something is wrong with it."""
+    """A row of the store: its position, and the thread and version that a fault in it must name."""
 
     position: int
     stream: int
@@ -21,7 +21,7 @@ class Place(NamedTuple):
 
 
 class Store:
-    """A closed store that is tampered with, one change at a time, and opened again to be verified."""
+    """A closed store. Tests change its rows, one change at a time, and verify the store."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -47,8 +47,8 @@ class Store:
         return self.streams[stream].split("/")[2]
 
     def fault(self, *changes: tuple[str, Any]) -> IntegrityFault | None:
-        """What verify finds after the changes, which are then taken back."""
-        kept = [
+        """The fault that verify finds after the changes. The changes are then undone."""
+        saved = [
             (table, self.raw.execute(f"SELECT rowid, * FROM {table}").fetchall())  # noqa: S608 - names of tables
             for table in ("stream", "event", "remains", "blob")
         ]
@@ -58,7 +58,7 @@ class Store:
             return self.verifier.verify().first_bad
         finally:
             self.raw.execute("BEGIN")
-            for table, rows in kept:
+            for table, rows in saved:
                 self.raw.execute(f"DELETE FROM {table}")  # noqa: S608 - names of tables
                 if not rows:
                     continue
@@ -76,17 +76,17 @@ class Store:
     def place(self, thread_id: str, version: int) -> Place:
         return next(each for each in self.places if (each.thread_id, each.version) == (thread_id, version))
 
-    def having(self, type_: str) -> list[Place]:
+    def places_of_type(self, type_: str) -> list[Place]:
         return [place for place in self.places if self.value(place, "type") == type_]
 
 
 def build(path: Path) -> None:
-    """Two tenants, forks of forks, a rewind, and two redactions: one stub fits into its row, one does not."""
+    """Create two tenants, nested forks, a rewind, and two redactions. Only one stub fits into its row."""
     url = f"sqlite:///{path}?synchronous=OFF"
     ticks = iter(range(1_000_000, 2_000_000))
     with Conversations.open(url, now=lambda: next(ticks)) as conversations:
-        said = [Message.user("Hi"), Message.user("x")]
-        root = conversations.start_thread("Refund", thread_id="root", messages=said, actor="ü" * 200)
+        messages = [Message.user("Hi"), Message.user("x")]
+        root = conversations.start_thread("Refund", thread_id="root", messages=messages, actor="ü" * 200)
         root.checkpoint("here")
         root.append(Message.assistant("A long answer. " * 20))
         root.append(Message.user("Thanks"))

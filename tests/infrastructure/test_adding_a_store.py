@@ -1,4 +1,4 @@
-"""The recipe of CONTRIBUTING.md, followed: a recorder, a factory and a Store make a new URL scheme."""
+"""The recipe "Add a store" of CONTRIBUTING.md: a recorder, a factory and a Store for a new URL scheme."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from clew.service.doctor import examine
 
 
 class JournalRecorder(InMemoryRecorder):
-    """Events in memory, and every append in a file that is replayed when the store is opened."""
+    """Stores events in memory, and every append in a file that is replayed when the store is opened."""
 
     def __init__(self, path: Path) -> None:
         self._path: Path | None = None
@@ -56,7 +56,7 @@ class JournalFactory(InMemoryFactory):
 
 
 class JournalStore(Store):
-    """What ``journal:`` brings. Its projections and vectors are rebuilt in memory."""
+    """The store of ``journal:`` URLs. It rebuilds its projections and vectors in memory."""
 
     def __init__(self, url: str) -> None:
         self.name = url.removeprefix("journal://")
@@ -102,7 +102,7 @@ def test_the_doctor_examines_a_store_without_schemas(tmp_path: Path, monkeypatch
     url = f"journal://{tmp_path}/journal"
     with Conversations.open(url) as conversations:
         conversations.start_thread("Refund")
-    found = {each.name: each for each in examine(url, tenant="default")}
-    assert {each.state for each in found.values()} == {"ok"}
-    assert "schema" not in found
-    assert found["verified"].found.startswith("1 threads, 1 events verified")
+    checks = {each.name: each for each in examine(url, tenant="default")}
+    assert {each.state for each in checks.values()} == {"ok"}
+    assert "schema" not in checks
+    assert checks["verified"].found.startswith("1 threads, 1 events verified")

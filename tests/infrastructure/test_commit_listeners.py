@@ -1,4 +1,4 @@
-"""Listeners of a store, and the poller behind them."""
+"""The listeners of a store, and the poller that notifies them."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def test_a_listener_can_leave_while_another_one_is_added() -> None:
     ends.append(listeners.listen(lambda: None))
     listeners.close()
     listeners.restart()
-    coming = threading.Thread(target=listeners.listen, args=(lambda: None,), daemon=True)
-    coming.start()
-    coming.join(timeout=30)
-    assert not coming.is_alive()
+    adding = threading.Thread(target=listeners.listen, args=(lambda: None,), daemon=True)
+    adding.start()
+    adding.join(timeout=30)
+    assert not adding.is_alive()
 
 
 def test_the_poller_ends_without_listeners_and_starts_again_with_the_next_one() -> None:
-    asked = threading.Semaphore(0)
+    polled = threading.Semaphore(0)
 
     def changed() -> bool:
-        asked.release()
+        polled.release()
         return False
 
     listeners = CommitListeners(changed)
@@ -43,7 +43,7 @@ def test_the_poller_ends_without_listeners_and_starts_again_with_the_next_one() 
         before = set(threading.enumerate())
         end = listeners.listen(lambda: None)
         (poller,) = set(threading.enumerate()) - before
-        assert asked.acquire(timeout=30)
+        assert polled.acquire(timeout=30)
         end()
         poller.join(timeout=30)
         assert not poller.is_alive()

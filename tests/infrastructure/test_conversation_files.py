@@ -31,8 +31,8 @@ def lines(*values: object) -> str:
 
 
 def read(*paths: Path) -> list[Any]:
-    """What the files hold: the value of each item, and each failure as it is."""
-    return [found.value if isinstance(found, Item) else found for found in read_conversations(paths)]
+    """The contents of the files: the value of each item, and each failure."""
+    return [each.value if isinstance(each, Item) else each for each in read_conversations(paths)]
 
 
 def refusal(*paths: Path) -> str:
@@ -45,19 +45,19 @@ def refusal(*paths: Path) -> str:
 @pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a.txt", "a"])
 @pytest.mark.parametrize("indent", [None, 2])
 @pytest.mark.parametrize(
-    ("document", "held"),
+    ("document", "values"),
     [(ONE, [ONE]), (TWO, [TWO]), ([TWO, THREE], [TWO, THREE]), ([ONE, ONE], [ONE, ONE]), ([TWO, ONE], [TWO, ONE])],
     ids=["a list of messages", "an object", "a list of objects", "a list of lists", "a list of both"],
 )
-def test_reads_one_document_whatever_its_name(
-    tmp_path: Path, name: str, indent: int | None, document: object, held: list[object]
+def test_reads_one_document_with_any_file_name(
+    tmp_path: Path, name: str, indent: int | None, document: object, values: list[object]
 ) -> None:
-    assert read(write(tmp_path / name, json.dumps(document, indent=indent))) == held
+    assert read(write(tmp_path / name, json.dumps(document, indent=indent))) == values
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a"])
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\n\n  \n"])
-def test_reads_json_lines_whatever_the_name_and_counts_every_line(tmp_path: Path, name: str, end: str) -> None:
+def test_reads_json_lines_with_any_file_name_and_counts_every_line(tmp_path: Path, name: str, end: str) -> None:
     path = write(tmp_path / name, end.join([lines(TWO).strip(), lines(ONE).strip(), lines(THREE).strip()]))
     step = end.count("\n")
     assert list(read_conversations([path])) == [
@@ -75,47 +75,47 @@ def test_a_single_line_has_a_number_only_in_a_file_of_json_lines(tmp_path: Path)
 
 def test_numbers_the_conversations_of_a_list(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", json.dumps([THREE, "no conversation", TWO]))
-    assert [found.number for found in read_conversations([path]) if isinstance(found, Item)] == [1, 2, 3]
+    assert [each.number for each in read_conversations([path]) if isinstance(each, Item)] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("bad", [0, 1, 2])
 @pytest.mark.parametrize("text", ["not json", '{"messages": [', '{"messages": []} x', "\x00"])
 def test_reports_a_bad_line_with_its_number_and_reads_the_others(tmp_path: Path, bad: int, text: str) -> None:
     if bad == 0 and text == "\x00":
-        text = "nul"  # a NUL in the first line makes it another encoding
+        text = "nul"  # a NUL in the first line would indicate another encoding
     all_lines = [lines(TWO), lines(THREE)]
     all_lines.insert(bad, text + "\n")
     path = write(tmp_path / "a.jsonl", "".join(all_lines))
-    found = read(path)
-    failed = found.pop(bad)
-    assert found == [TWO, THREE]
+    items = read(path)
+    failed = items.pop(bad)
+    assert items == [TWO, THREE]
     assert isinstance(failed, ImportFailure)
     assert (failed.file, failed.line) == (str(path), bad + 1)
     assert failed.error.startswith("It is not valid JSON: ")
 
 
-def test_reads_json_lines_after_two_bad_ones_when_the_name_says_so(tmp_path: Path) -> None:
+def test_reads_json_lines_after_two_bad_ones_in_a_jsonl_file(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", "bad\nworse\n" + lines(TWO))
-    found = read(path)
-    assert [failed.line for failed in found[:2]] == [1, 2]
-    assert found[2:] == [TWO]
+    items = read(path)
+    assert [failed.line for failed in items[:2]] == [1, 2]
+    assert items[2:] == [TWO]
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "words"),
     [
         (b'"\xff"', "It is not UTF-8, at byte 2."),
         (b"1" * 5000, "An integer of more than 4,200 digits"),
         (b"[" * 100_000 + b"]" * 100_000, "Nested deeper than 100 levels"),
     ],
-    ids=["bytes that are no text", "a huge integer", "very deep"],
+    ids=["bytes that are not text", "a huge integer", "very deep"],
 )
-def test_reports_a_line_that_python_cannot_read(tmp_path: Path, text: bytes, said: str) -> None:
+def test_reports_a_line_that_python_cannot_read(tmp_path: Path, text: bytes, words: str) -> None:
     for before, after in [(lines(TWO), ""), ("", lines(TWO)), (lines(TWO), lines(TWO))]:
         path = write(tmp_path / "a.jsonl", before.encode() + text + b"\n" + after.encode())
-        failed = [found for found in read(path) if isinstance(found, ImportFailure)]
+        failed = [each for each in read(path) if isinstance(each, ImportFailure)]
         assert len(failed) == 1
-        assert failed[0].error.startswith(said)
+        assert failed[0].error.startswith(words)
         assert TWO in read(path)
 
 
@@ -125,24 +125,24 @@ def test_reports_a_document_with_a_huge_integer_or_many_levels(tmp_path: Path) -
         assert isinstance(failed, ImportFailure)
 
 
-def test_reads_integers_of_any_size_and_tells_them_from_floats(tmp_path: Path) -> None:
+def test_distinguishes_integers_of_any_size_from_floats(tmp_path: Path) -> None:
     text = '{"messages": [], "big": %s, "float": 1.0, "one": 1}' % ("9" * 4200)
     (value,) = read(write(tmp_path / "a.json", text))
     assert value["big"] == 10**4200 - 1
     assert [type(value["float"]), type(value["one"])] == [float, int]
 
 
-def test_takes_the_last_of_two_equal_keys(tmp_path: Path) -> None:
+def test_the_last_of_two_equal_keys_wins(tmp_path: Path) -> None:
     assert read(write(tmp_path / "a.json", '{"id": 1, "messages": [], "id": 2}')) == [{"id": 2, "messages": []}]
 
 
 @pytest.mark.parametrize("text", [lines(TWO), lines(TWO, THREE), json.dumps(TWO, indent=1)])
-def test_passes_over_a_byte_order_mark(tmp_path: Path, text: str) -> None:
+def test_ignores_a_byte_order_mark(tmp_path: Path, text: str) -> None:
     assert read(write(tmp_path / "a.json", b"\xef\xbb\xbf" + text.encode()))[0] == TWO
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
-def test_refuses_another_encoding_and_says_what_to_do(tmp_path: Path, encoding: str) -> None:
+def test_refuses_another_encoding_and_explains_what_to_do(tmp_path: Path, encoding: str) -> None:
     path = write(tmp_path / "a.jsonl", lines(TWO, THREE).encode(encoding))
     assert refusal(path) == f"{path}: it is not UTF-8, perhaps UTF-16. Convert it to UTF-8 first."
 
@@ -155,7 +155,7 @@ def test_refuses_a_document_in_latin_1(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "words"),
     [
         ("a.json", "", "the file is empty"),
         ("a.jsonl", "", "the file is empty"),
@@ -170,21 +170,21 @@ def test_refuses_a_document_in_latin_1(tmp_path: Path) -> None:
         ("a.json", "[\n]", "an empty list contains no conversation"),
     ],
 )
-def test_refuses_a_file_without_conversations(tmp_path: Path, name: str, text: str | bytes, said: str) -> None:
+def test_refuses_a_file_without_conversations(tmp_path: Path, name: str, text: str | bytes, words: str) -> None:
     path = write(tmp_path / name, text)
-    found = refusal(path)
-    assert found.startswith(f"{path}: {said}")
-    assert found.endswith("Give a JSON or JSON lines file of conversations.")
+    message = refusal(path)
+    assert message.startswith(f"{path}: {words}")
+    assert message.endswith("Give a JSON or JSON lines file of conversations.")
 
 
-def test_says_which_of_several_files_is_bad_and_reads_the_others(tmp_path: Path) -> None:
+def test_reports_bad_files_and_reads_the_others(tmp_path: Path) -> None:
     good = write(tmp_path / "b.json", lines(TWO))
     bad = write(tmp_path / "a.json", "{")
     empty = write(tmp_path / "c.json", "")
-    found = read(bad, good, empty)
-    assert found[1] == TWO
-    assert [(failed.file, failed.line) for failed in (found[0], found[2])] == [(str(bad), None), (str(empty), None)]
-    assert found[2].error.startswith("the file is empty")
+    items = read(bad, good, empty)
+    assert items[1] == TWO
+    assert [(failed.file, failed.line) for failed in (items[0], items[2])] == [(str(bad), None), (str(empty), None)]
+    assert items[2].error.startswith("the file is empty")
 
 
 def test_reads_a_directory_sorted_by_path(tmp_path: Path) -> None:
@@ -200,37 +200,37 @@ def test_refuses_a_path_without_files_before_it_reads_any(tmp_path: Path) -> Non
     good = write(tmp_path / "a.json", lines(TWO))
     empty = tmp_path / "empty"
     empty.mkdir()
-    for path, said in [
+    for path, words in [
         (empty, "no *.json or *.jsonl file"),
         (tmp_path / "missing", "this file or directory does not exist"),
         (tmp_path / ("x" * 10_000), "it cannot be accessed"),
         (tmp_path / "nul\0", "this file or directory does not exist"),
     ]:
-        with pytest.raises(ImportFormatError, match=said.replace("*", r"\*")) as caught:
+        with pytest.raises(ImportFormatError, match=words.replace("*", r"\*")) as caught:
             find_files([good, path])
         assert len(str(caught.value)) < 300
         with pytest.raises(ImportFormatError):
             next(read_conversations([good, path]))
 
 
-def test_refuses_what_the_system_cannot_read(tmp_path: Path) -> None:
+def test_reports_a_file_that_the_system_cannot_read(tmp_path: Path) -> None:
     with pytest.raises(ImportFormatError, match="it cannot be read: Is a directory"):
         list(read_file(tmp_path))
 
 
-def test_says_the_name_of_a_file_in_valid_unicode(tmp_path: Path) -> None:
+def test_reports_file_names_in_valid_unicode(tmp_path: Path) -> None:
     path = tmp_path / os.fsdecode(b"\xff.json")
-    (found,) = read_conversations([write(path, lines(TWO))])
-    assert found.file == f"{tmp_path}/\ufffd.json"
+    (item,) = read_conversations([write(path, lines(TWO))])
+    assert item.file == f"{tmp_path}/\ufffd.json"
 
 
 def test_shows_a_name_with_a_line_feed_on_one_line(tmp_path: Path) -> None:
     assert refusal(tmp_path / "two\nlines").startswith(f"{tmp_path}/two?lines: this file or directory")
 
 
-def test_reads_lines_only_as_they_are_asked_for(tmp_path: Path) -> None:
+def test_reads_lines_lazily(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", lines(TWO, THREE, TWO, THREE) * 20_000)
     reader = read_conversations([path])
     assert len(list(islice(reader, 2))) == 2
-    path.write_bytes(b"")  # what was not read yet is gone, but for a buffer
+    path.write_bytes(b"")  # only the buffered lines remain
     assert len(list(reader)) < 70_000

@@ -33,7 +33,7 @@ from clew.infrastructure.envelope import SALT, decode, encode, stub
 from clew.infrastructure.event_log import EnvelopeMapper
 
 EVENTS = st.one_of(*(events_of(data) for data in DATA.values()))
-SAID = st.builds(Message, role=st.sampled_from(ROLES), contents=st.tuples(CONTENTS[Text]))
+TEXT_MESSAGES = st.builds(Message, role=st.sampled_from(ROLES), contents=st.tuples(CONTENTS[Text]))
 
 
 def read(written: Event, state: bytes) -> Event:
@@ -48,33 +48,33 @@ def header(**more: Any) -> dict[str, Any]:
     return {"i": "e", "t": 1, "n": 0, **more}
 
 
-# What goes in comes out equal
+# Round trips
 
 
 @pytest.mark.parametrize("kind", DATA, ids=lambda kind: TYPE_NAMES[kind])
-def test_every_event_comes_back_equal(kind: type[ThreadEvent]) -> None:
+def test_every_event_survives_a_round_trip(kind: type[ThreadEvent]) -> None:
     @given(events_of(DATA[kind]))
-    def comes_back(written: Event) -> None:
-        found = read(written, encode(written))
-        assert found == written
-        assert exact(found) == exact(written)
+    def check(written: Event) -> None:
+        decoded = read(written, encode(written))
+        assert decoded == written
+        assert exact(decoded) == exact(written)
 
-    comes_back()
+    check()
 
 
 @pytest.mark.parametrize("kind", CONTENTS, ids=lambda kind: kind.__name__)
-def test_every_content_comes_back_equal(kind: type[Any]) -> None:
+def test_every_content_survives_a_round_trip(kind: type[Any]) -> None:
     @given(CONTENTS[kind])
-    def comes_back(content: Any) -> None:
+    def check(content: Any) -> None:
         written = event(MessageAppended(message=Message(role="user", contents=(content, content))))
-        found = read(written, encode(written))
-        assert exact(found) == exact(written)
+        decoded = read(written, encode(written))
+        assert exact(decoded) == exact(written)
 
-    comes_back()
+    check()
 
 
 @given(EVENTS)
-def test_the_mapper_gives_back_what_it_was_given(written: Event) -> None:
+def test_the_mapper_returns_an_equal_event(written: Event) -> None:
     mapper = EnvelopeMapper()
     row = mapper.to_stored_event(written)
     assert (row.originator_id, row.originator_version, row.topic) == (written.stream, written.version, written.type)
@@ -83,10 +83,10 @@ def test_the_mapper_gives_back_what_it_was_given(written: Event) -> None:
 
 @pytest.mark.parametrize("key", TRICKY_KEYS)
 @pytest.mark.parametrize("value", [None, "uuid_hex", 0, [None], {"_type_": "nope", "_data_": None}], ids=range(5))
-def test_keys_that_look_like_tags_are_only_keys(key: str, value: Any) -> None:
+def test_keys_that_look_like_tags_are_plain_keys(key: str, value: Any) -> None:
     tricky = {key: value, "_data_": "0" * 32, "inner": [{key: value}]}
-    said = Message.tool("c", tricky, metadata=tricky)
-    written = event(MessageAppended(message=said), metadata=tricky)
+    message = Message.tool("c", tricky, metadata=tricky)
+    written = event(MessageAppended(message=message), metadata=tricky)
     assert exact(read(written, encode(written))) == exact(written)
     labelled = event(ThreadLabelled(labels=tricky))
     assert exact(read(labelled, encode(labelled))) == exact(labelled)
@@ -119,15 +119,15 @@ def test_keys_that_look_like_tags_are_only_keys(key: str, value: Any) -> None:
     ],
     ids=range(21),
 )
-def test_values_that_others_lose_come_back_equal(value: Any) -> None:
+def test_unusual_values_survive_a_round_trip(value: Any) -> None:
     contents = (Raw(value=value), Raw(value=[value] if value != nested(100) else None))
-    said = Message(role="tool", contents=contents, metadata={} if value == nested(100) else {"k": value})
-    decided = decide("a", Control(version=1), Append((said,)))
+    message = Message(role="tool", contents=contents, metadata={} if value == nested(100) else {"k": value})
+    decided = decide("a", Control(version=1), Append((message,)))
     written = event(decided[0].data, metadata={"k": value})
     assert exact(read(written, encode(written))) == exact(written)
 
 
-# What would not come out equal is refused
+# Refused values
 
 NOT_JSON: list[Any] = [
     float("nan"),
@@ -142,27 +142,27 @@ NOT_JSON: list[Any] = [
 
 @pytest.mark.parametrize("value", [*NOT_JSON, nested(101), (1, 2), {1: 2}, b"x"], ids=range(11))
 @pytest.mark.parametrize("place", ["result", "metadata", "source"])
-def test_a_decision_refuses_what_cannot_be_stored_and_names_the_place(place: str, value: Any) -> None:
-    said = {
+def test_a_decision_refuses_a_value_that_is_not_json_and_names_its_field(place: str, value: Any) -> None:
+    message = {
         "result": Message.tool("c", value),
         "metadata": Message.user("secret", metadata={"k": value}),
         "source": Message(role="user", contents=(), source={"k": value}),
     }[place]
     with pytest.raises(InvalidContentError) as caught:
-        decide("a", Control(version=1), Append((said,)))
+        decide("a", Control(version=1), Append((message,)))
     assert place in str(caught.value)
     assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("value", NOT_JSON, ids=range(len(NOT_JSON)))
-def test_encoding_refuses_what_no_decision_saw(value: Any) -> None:
-    told = [
+def test_encoding_refuses_values_that_are_not_json(value: Any) -> None:
+    events = [
         event(MessageAppended(message=Message.tool("c", value))),
         event(MessageAppended(message=Message.user("secret", metadata={"k": [value]}))),
         event(ThreadLabelled(labels={"k": value})),
         event(ThreadResumed(), metadata={"k": value}),
     ]
-    for written in told:
+    for written in events:
         with pytest.raises(InvalidContentError) as caught:
             encode(written)
         assert "secret" not in str(caught.value)
@@ -173,7 +173,7 @@ def test_an_envelope_with_a_lone_surrogate_is_refused() -> None:
         encode(event(ThreadResumed(), actor="user:\ud800"))
 
 
-def test_an_event_of_more_than_16_mib_is_refused_by_its_size_and_not_shown() -> None:
+def test_refuses_an_event_larger_than_16_mib_without_showing_it() -> None:
     written = event(MessageAppended(message=Message.user("secret " * (17 * 1024 * 1024 // 7))))
     with pytest.raises(
         InvalidContentError, match=r"message-appended: 17,8\d\d,\d\d\d bytes.*at most 16,777,216"
@@ -183,7 +183,7 @@ def test_an_event_of_more_than_16_mib_is_refused_by_its_size_and_not_shown() -> 
     assert len(str(caught.value)) < 200
 
 
-def test_an_event_of_16_mib_is_taken_and_one_byte_more_is_not() -> None:
+def test_accepts_an_event_of_exactly_16_mib() -> None:
     room = MAX_BYTES - len(encode(event(MessageAppended(message=Message.user("")))))
     assert len(encode(event(MessageAppended(message=Message.user("x" * room))))) == MAX_BYTES
     with pytest.raises(InvalidContentError):
@@ -198,7 +198,7 @@ def test_a_shredded_event_cannot_be_stored_again() -> None:
 # The bytes
 
 
-def test_a_stored_event_is_a_codec_byte_a_salt_and_short_json() -> None:
+def test_a_stored_event_has_a_codec_byte_a_salt_and_compact_json() -> None:
     written = event(MessageAppended(message=Message.user("hello")), actor="ann", run_id="r", cause="c", subject="s")
     state = encode(written._replace(metadata={"k": None}))
     assert state[0] == 0
@@ -209,8 +209,8 @@ def test_a_stored_event_is_a_codec_byte_a_salt_and_short_json() -> None:
     )
 
 
-@given(EVENTS | events_of(st.builds(MessageAppended, message=SAID)))
-def test_what_is_written_in_parts_is_one_object_as_pydantic_writes_it(written: Event) -> None:
+@given(EVENTS | events_of(st.builds(MessageAppended, message=TEXT_MESSAGES)))
+def test_the_encoding_equals_the_json_of_pydantic(written: Event) -> None:
     envelope = {
         "i": written.event_id,
         "t": written.recorded_at,
@@ -237,28 +237,28 @@ def test_equal_texts_have_different_bytes_and_digests() -> None:
 def test_a_stub_keeps_the_envelope_and_no_user_content(written: Event) -> None:
     data = written.data
     assert isinstance(data, MessageAppended)
-    left = stub(written)
-    fields = json.loads(left[1:])
+    state = stub(written)
+    fields = json.loads(state[1:])
     assert set(fields) <= {"i", "t", "n", "a", "r", "o"}
-    found = read(written, left)
-    assert found == written._replace(data=Shredded(data.message.role), cause=None, subject=None, metadata=None)
+    decoded = read(written, state)
+    assert decoded == written._replace(data=Shredded(data.message.role), cause=None, subject=None, metadata=None)
 
 
-def test_the_stub_of_an_event_without_a_role_says_none() -> None:
+def test_the_stub_of_an_event_without_a_role_has_no_role() -> None:
     written = event(ThreadLabelled(labels={"name": "secret"}), subject="secret", metadata={"k": "secret"})
     assert b"secret" not in stub(written)
     assert read(written, stub(written)).data == Shredded(None)
 
 
-# What cannot be read
+# Unreadable events
 
 
 @given(EVENTS, st.sampled_from(["song-sung", "", "Thread-started", "thread-started ", "\ud800", "x" * 1000]))
 def test_an_unknown_type_is_opaque_and_keeps_its_bytes(written: Event, type_: str) -> None:
     state = encode(written)
-    found = decode(written.stream, written.version, type_, state)
-    assert found == written._replace(type=type_, data=Opaque(state))
-    assert encode(found) == state
+    decoded = decode(written.stream, written.version, type_, state)
+    assert decoded == written._replace(type=type_, data=Opaque(state))
+    assert encode(decoded) == state
 
 
 @pytest.mark.parametrize(
@@ -277,17 +277,17 @@ def test_a_type_that_is_a_python_path_is_opaque_and_imports_nothing(type_: str) 
         assert module not in sys.modules
     before = set(sys.modules)
     state = stored(header(d={"title": "x", "__class__": type_, "_type_": type_}))
-    found = EnvelopeMapper().to_domain_event(StoredEvent("default/thread/a", 4, type_, state))
-    assert found.data == Opaque(state)
-    assert found.event_id == "e"
+    decoded = EnvelopeMapper().to_domain_event(StoredEvent("default/thread/a", 4, type_, state))
+    assert decoded.data == Opaque(state)
+    assert decoded.event_id == "e"
     assert set(sys.modules) == before
 
 
 @pytest.mark.parametrize("type_", [*EVENT_TYPES, "song-sung"])
 @pytest.mark.parametrize("state", [b"", b"\x01" + bytes(40), b"\x03{}", b"\xff" * 40, b"{}"], ids=range(5))
 def test_an_unknown_codec_is_opaque(type_: str, state: bytes) -> None:
-    found = decode("default/thread/a", 2, type_, state, 7, b"h")
-    assert found == Event("default/thread/a", 2, type_, "", 0, -1, Opaque(state), position=7, hash=b"h")
+    decoded = decode("default/thread/a", 2, type_, state, 7, b"h")
+    assert decoded == Event("default/thread/a", 2, type_, "", 0, -1, Opaque(state), position=7, hash=b"h")
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,7 @@ def test_an_unknown_codec_is_opaque(type_: str, state: bytes) -> None:
     ],
     ids=range(25),
 )
-def test_bytes_that_are_no_event_of_a_known_type_are_corrupt(rest: bytes) -> None:
+def test_invalid_bytes_of_a_known_type_are_corrupt(rest: bytes) -> None:
     with pytest.raises(CorruptEventError, match=r"^default/thread/a version 2 \(thread-labelled\)") as caught:
         decode("default/thread/a", 2, "thread-labelled", b"\x00" + rest)
     assert "\n" not in str(caught.value)
@@ -329,12 +329,12 @@ def test_bytes_that_are_no_event_of_a_known_type_are_corrupt(rest: bytes) -> Non
 
 
 @pytest.mark.parametrize("rest", [b"", b"{", b"{}", b"[]", b'{"i":"e","t":1}', b'{"i":"e","t":1,"n":0,"o":"wizard"}'])
-def test_a_stub_that_is_none_is_corrupt(rest: bytes) -> None:
+def test_an_invalid_stub_is_corrupt(rest: bytes) -> None:
     with pytest.raises(CorruptEventError):
         decode("default/thread/a", 2, "message-appended", b"\x02" + rest)
 
 
-def test_a_corrupt_event_is_not_shown() -> None:
+def test_the_error_of_a_corrupt_event_does_not_show_it() -> None:
     state = stored(header(d={"message": {"role": "secret", "contents": "secret"}}))
     with pytest.raises(CorruptEventError) as caught:
         decode("default/thread/a", 2, "message-appended", state)
@@ -344,25 +344,25 @@ def test_a_corrupt_event_is_not_shown() -> None:
 @pytest.mark.parametrize("type_", EVENT_TYPES)
 def test_a_newer_schema_version_is_opaque(type_: str) -> None:
     state = stored(header(v=2, a="ann", d={"of": "the future"}))
-    found = decode("default/thread/a", 2, type_, state)
-    assert found == Event("default/thread/a", 2, type_, "e", 1, 0, Opaque(state), "ann")
+    decoded = decode("default/thread/a", 2, type_, state)
+    assert decoded == Event("default/thread/a", 2, type_, "e", 1, 0, Opaque(state), "ann")
 
 
 @given(EVENTS, st.integers(min_value=0, max_value=2**32), st.binary(max_size=60))
-def test_damaged_bytes_raise_nothing_but_clews_own_error(written: Event, seed: int, noise: bytes) -> None:
+def test_damaged_bytes_raise_only_a_corrupt_event_error(written: Event, seed: int, noise: bytes) -> None:
     chance = random.Random(seed)
     state = bytearray(encode(written))
     for byte in noise:
         state[chance.randrange(len(state))] = byte
     try:
-        found = read(written, bytes(state))
+        decoded = read(written, bytes(state))
     except CorruptEventError:
         return
-    assert found.stream == written.stream
-    assert found.version == written.version
+    assert decoded.stream == written.stream
+    assert decoded.version == written.version
 
 
 def test_a_calls_arguments_are_text_and_not_json() -> None:
-    asked = FunctionCall(call_id="c", name="f", arguments='{"a": 1,  "b": NaN, broken')
-    written = event(MessageAppended(message=Message.assistant(calls=[asked])))
+    tool_call = FunctionCall(call_id="c", name="f", arguments='{"a": 1,  "b": NaN, broken')
+    written = event(MessageAppended(message=Message.assistant(calls=[tool_call])))
     assert read(written, encode(written)) == written

@@ -10,11 +10,11 @@ from clew.domain.errors import ImportFormatError
 from clew.domain.streams import digest
 from clew.infrastructure.event_files import EventFile, Redactions, is_event_file
 
-GONE = digest(STORED_MESSAGE)
+ORIGINAL_DIGEST = digest(STORED_MESSAGE)
 LINES = file_of(
     *forged(
         ("thread-started", STARTED),
-        ("message-appended", STUB, GONE),
+        ("message-appended", STUB, ORIGINAL_DIGEST),
         ("message-appended", STORED_MESSAGE),
         ("message-redacted", redaction(2)),
         ("message-redacted", b"\1unreadable"),
@@ -22,35 +22,35 @@ LINES = file_of(
 )
 
 
-def opened(lines: list[bytes]) -> EventFile:
+def open_file(lines: list[bytes]) -> EventFile:
     return EventFile.open(io.BytesIO(b"".join(lines)))
 
 
-def test_gives_the_lines_after_the_first_with_their_numbers() -> None:
-    file = opened([b"\xef\xbb\xbf" + LINES[0], b"\n", *LINES[1:3], b"torn"])
-    found = []
+def test_returns_the_lines_after_the_header_with_their_numbers() -> None:
+    file = open_file([b"\xef\xbb\xbf" + LINES[0], b"\n", *LINES[1:3], b"torn"])
+    lines = []
     while (line := file.next()) is not None:
-        found.append((file.number, line.text, line.whole))
-    assert found == [(3, LINES[1], True), (4, LINES[2], True), (5, b"torn", False)]
+        lines.append((file.number, line.text, line.whole))
+    assert lines == [(3, LINES[1], True), (4, LINES[2], True), (5, b"torn", False)]
 
 
-def test_looks_ahead_for_redactions_and_the_end_and_takes_nothing() -> None:
+def test_scans_for_redactions_and_the_end_without_moving() -> None:
     address = "default/thread/f", 2
-    file = opened(LINES)
+    file = open_file(LINES)
     assert file.next() is not None
     assert file.redactions() == Redactions({address}, ended=True)
     line = file.next()
     assert line is not None
     assert line.text == LINES[2]
-    assert opened(LINES[:-1]).redactions() == Redactions({address}, ended=False)
-    assert opened([*LINES, b" \n"]).redactions().ended
-    assert opened([*LINES, LINES[1]]).redactions().ended is False
-    assert opened([*LINES[:4], LINES[4][:-9], b"\n", *LINES[5:]]).redactions() == Redactions(set(), ended=True)
-    forgery = forged(("message-redacted", b"\0" * 17 + b"no JSON"))
-    assert opened(file_of(*forgery)).redactions() == Redactions(set(), ended=True)
+    assert open_file(LINES[:-1]).redactions() == Redactions({address}, ended=False)
+    assert open_file([*LINES, b" \n"]).redactions().ended
+    assert open_file([*LINES, LINES[1]]).redactions().ended is False
+    assert open_file([*LINES[:4], LINES[4][:-9], b"\n", *LINES[5:]]).redactions() == Redactions(set(), ended=True)
+    forgery = forged(("message-redacted", b"\0" * 17 + b"not JSON"))
+    assert open_file(file_of(*forgery)).redactions() == Redactions(set(), ended=True)
 
 
-def test_a_file_is_known_by_its_first_line(tmp_path: Path) -> None:
+def test_recognizes_an_event_file_by_its_first_line(tmp_path: Path) -> None:
     path = tmp_path / "file"
     for text, known in ((LINES[0], True), (b"\xef\xbb\xbf" + LINES[0], True), (LINES[1], False), (b"", False)):
         path.write_bytes(text)
@@ -71,7 +71,7 @@ def test_closes_only_what_it_opened(tmp_path: Path) -> None:
         file.next()
 
 
-def test_says_what_cannot_be_read_on() -> None:
+def test_reports_a_read_error() -> None:
     class Broken(io.BytesIO):
         def readline(self, size: int | None = -1, /) -> bytes:
             if self.tell():

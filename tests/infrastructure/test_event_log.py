@@ -46,7 +46,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("prefix", ["", "CLEW_", "clew_"])
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
-def test_the_environment_of_the_process_is_not_read(
+def test_ignores_environment_variables(
     store: str, prefix: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name, value in HOSTILE.items():
@@ -65,9 +65,9 @@ def test_the_environment_of_the_process_is_not_read(
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with a long thread that rests, rewinds and forks; its controls have snapshots."""
-    path = tmp_path_factory.mktemp("application") / "built.db"
+def store_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with a long thread that is suspended, rewound and forked, with snapshots of its control state."""
+    path = tmp_path_factory.mktemp("application") / "store.db"
     with Conversations.open(f"sqlite:///{path}?synchronous=OFF") as conversations:
         root = conversations.start_thread("Refund", thread_id="root", labels={"a": 1}, metadata={"n": None})
         for number in range(40):
@@ -88,12 +88,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def log(built: Path) -> Iterator[ConversationLog]:
-    with closing(store_at(f"sqlite:///{built}").open_log()) as opened:
+def log(store_path: Path) -> Iterator[ConversationLog]:
+    with closing(store_at(f"sqlite:///{store_path}").open_log()) as opened:
         yield opened
 
 
-def folded(events: list[Event]) -> Control:
+def fold(events: list[Event]) -> Control:
     control = Control()
     for event in events:
         control = advance(control, event)
@@ -101,10 +101,10 @@ def folded(events: list[Event]) -> Control:
 
 
 @pytest.mark.parametrize("stream", [ROOT, FORK])
-def test_a_control_from_a_snapshot_and_what_came_after_equals_the_whole_fold(log: ConversationLog, stream: str) -> None:
+def test_a_control_state_from_a_snapshot_equals_the_complete_fold(log: ConversationLog, stream: str) -> None:
     events = log.lineage(stream)
     assert len(events) > 2 * SNAPSHOT_EVERY
-    assert log.control(stream) == folded(events)
+    assert log.control(stream) == fold(events)
     for version in (
         *range(1, len(events) + 1, 7),
         SNAPSHOT_EVERY - 1,
@@ -114,30 +114,30 @@ def test_a_control_from_a_snapshot_and_what_came_after_equals_the_whole_fold(log
         200,
         201,
     ):
-        assert log.control(stream, version) == folded(events[:version])
+        assert log.control(stream, version) == fold(events[:version])
 
 
-def test_a_snapshot_bounds_what_is_folded(log: ConversationLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_limits_the_number_of_folded_events(log: ConversationLog, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     recorder = log._recorder
     lineage = recorder.lineage
 
-    def counted(stream: str, *, after: int = -1, upto: int | None = None) -> list[object]:
+    def count_rows(stream: str, *, after: int = -1, upto: int | None = None) -> list[object]:
         rows = lineage(stream, after=after, upto=upto)
         read.append(len(rows))
         return list(rows)
 
-    monkeypatch.setattr(recorder, "lineage", counted)
+    monkeypatch.setattr(recorder, "lineage", count_rows)
     for stream in (ROOT, FORK):
         log.control(stream)
         log.control(stream, 250)
     assert len(read) == 4
-    # A snapshot is taken with the append that crosses a multiple, so it may lie an append further on.
+    # The append that crosses a multiple writes the snapshot, so the snapshot can be one append later.
     assert max(read) < SNAPSHOT_EVERY + 10
 
 
-def test_a_thread_that_is_not_there_has_the_control_of_nothing(log: ConversationLog) -> None:
-    assert log.control("default/thread/nobody") == Control()
+def test_a_missing_thread_has_an_empty_control_state(log: ConversationLog) -> None:
+    assert log.control("default/thread/missing") == Control()
 
 
 @pytest.mark.parametrize(
@@ -160,24 +160,24 @@ def test_a_thread_that_is_not_there_has_the_control_of_nothing(log: Conversation
     ],
     ids=range(14),
 )
-def test_a_snapshot_that_is_not_understood_is_ignored(built: Path, tmp_path: Path, state: bytes) -> None:
+def test_ignores_an_unreadable_snapshot(store_path: Path, tmp_path: Path, state: bytes) -> None:
     copy = tmp_path / "copy.db"
-    copy.write_bytes(built.read_bytes())
+    copy.write_bytes(store_path.read_bytes())
     with closing(sqlite3.connect(copy)) as raw, raw:
         assert raw.execute("UPDATE snapshot SET state = ?", (state,)).rowcount > 2
     with closing(store_at(f"sqlite:///{copy}").open_log()) as log:
         for stream in (ROOT, FORK):
-            assert log.control(stream) == folded(log.lineage(stream))
-            assert log.control(stream, 210) == folded(log.lineage(stream, upto=210))
+            assert log.control(stream) == fold(log.lineage(stream))
+            assert log.control(stream, 210) == fold(log.lineage(stream, upto=210))
 
 
-def test_snapshots_can_all_be_dropped(built: Path, tmp_path: Path) -> None:
+def test_works_without_snapshots(store_path: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.db"
-    copy.write_bytes(built.read_bytes())
+    copy.write_bytes(store_path.read_bytes())
     with closing(sqlite3.connect(copy)) as raw, raw:
         raw.execute("DELETE FROM snapshot")
     with closing(store_at(f"sqlite:///{copy}").open_log()) as log:
-        assert log.control(FORK) == folded(log.lineage(FORK))
+        assert log.control(FORK) == fold(log.lineage(FORK))
 
 
 places = st.builds(CallLocation, message=st.integers(min_value=1), content=st.integers(min_value=0))
@@ -212,18 +212,18 @@ controls = st.builds(
 
 @given(controls)
 @settings(suppress_health_check=[HealthCheck.too_slow])
-def test_a_snapshot_gives_back_the_control(control: Control) -> None:
+def test_a_snapshot_restores_the_control_state(control: Control) -> None:
     assert repr(read_control(write_control(control))) == repr(control)
 
 
-def test_a_snapshot_of_other_fields_is_not_used() -> None:
+def test_ignores_a_snapshot_with_other_fields() -> None:
     state = write_control(Control(version=7))
     assert read_control(state) == Control(version=7)
     assert read_control(state[:-1] + b',"more"]') is None
     assert read_control(b"1" + state[1:]) is None
 
 
-def test_the_control_of_a_run_of_messages_with_unreadable_ones_is_the_fold(tmp_path: Path) -> None:
+def test_unreadable_messages_do_not_change_the_control_state(tmp_path: Path) -> None:
     with Conversations.open(f"sqlite:///{tmp_path}/a.db") as conversations:
         for name, unreadable in (("end", {4, 5}), ("middle", {3}), ("all", {2, 3, 4, 5})):
             conversations.start_thread(thread_id=name, messages=[Message.user("Hello")] * 4)
@@ -235,11 +235,11 @@ def test_the_control_of_a_run_of_messages_with_unreadable_ones_is_the_fold(tmp_p
                         (version, f"default/thread/{name}"),
                     )
             log = conversations._core.log
-            assert log.control(f"default/thread/{name}") == folded(log.lineage(f"default/thread/{name}"))
+            assert log.control(f"default/thread/{name}") == fold(log.lineage(f"default/thread/{name}"))
 
 
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
-def test_what_lies_beside_the_events_goes_through_the_log(store: str, tmp_path: Path) -> None:
+def test_the_log_writes_and_reads_the_side_tables(store: str, tmp_path: Path) -> None:
     url = "memory:" if store == "memory" else f"sqlite:///{tmp_path}/a.db"
     blob = Blob(digest(b"Be kind."), "definition", b"Be kind.")
     with Conversations.open(url) as conversations:

@@ -1,7 +1,7 @@
-"""Stored events of every released version, which are read for ever.
+"""Stored events of every released version. All later versions can read them.
 
-``python -m tests.infrastructure.test_golden_events`` adds a line for each sample below that has none yet. Lines that
-are there are never changed.
+``python -m tests.infrastructure.test_golden_events`` adds a line for each sample below that does not have one.
+Existing lines never change.
 """
 
 from __future__ import annotations
@@ -96,11 +96,11 @@ GOLDEN = Path(__file__).parent.parent / "golden" / "events-0.1.jsonl"
 _CALL = FunctionCall(call_id="call_1", name="find_order", arguments='{"id": "W-1"}')
 _ODD: Any = {"_type_": None, "": [{}, [], -0.0, 1e308, 5e-324, 123456789012345678901234567890], "ü🧶": True}
 _AGENT = AgentIdentity(id="joker", name="Jöker", type="ReviewAgent")
-_MADE_OF = Fingerprint(
+_FINGERPRINT = Fingerprint(
     client="openai-chat", instructions="ab" * 32, tools=("cd" * 32, "ef" * 32), response_format="01" * 32
 )
-_LEARNED = FactReference(scope="user/ü", fact="f1", version=2)
-_STATED = Statement(
+_SOURCE_FACT = FactReference(scope="user/ü", fact="f1", version=2)
+_STATEMENT = Statement(
     text="Caoimhe prefers kilometres 🧶",
     key="units",
     kind="preference",
@@ -108,12 +108,12 @@ _STATED = Statement(
     valid_from=1_760_000_000_000_000,
     valid_to=1_770_000_000_000_000,
     learned=Provenance(thread="ü/x", version=4),
-    promoted=_LEARNED,
+    promoted=_SOURCE_FACT,
 )
-_FAILED = Failure(kind="ModelOverloadedError", message="Too many requests", status=429, code="rate_limit")
+_FAILURE = Failure(kind="ModelOverloadedError", message="Too many requests", status=429, code="rate_limit")
 
 
-def _said(*contents: Content, **fields: Any) -> MessageAppended:
+def _message(*contents: Content, **fields: Any) -> MessageAppended:
     return MessageAppended(message=Message(**{"role": "assistant", **fields, "contents": contents}))
 
 
@@ -125,24 +125,26 @@ SAMPLES: dict[str, AnyEvent | Shredded] = {
     "forked-empty": ThreadForked(parent_id="a", parent_version=3, parent_hash="ab" * 32),
     "forked": ThreadForked(parent_id="ü/x", parent_version=3, parent_hash="ab" * 32, title="What if"),
     "labelled": ThreadLabelled(labels={"set": _ODD, "removed": None}),
-    "message-empty": _said(),
-    "message": _said(Text(text="Hello\n\x00 🧶"), role="user", author="ann", metadata=_ODD, source={"openai": _ODD}),
-    "text": _said(Text(text=""), role="system"),
-    "reasoning": _said(Reasoning(text="hm"), Reasoning(text="", data=_ODD)),
-    "media": _said(Media(uri="data:,x"), Media(uri="https://example.org/a.png", media_type="image/png"), role="user"),
-    "function-call": _said(_CALL, _CALL),
-    "function-result": _said(
+    "message-empty": _message(),
+    "message": _message(Text(text="Hello\n\x00 🧶"), role="user", author="ann", metadata=_ODD, source={"openai": _ODD}),
+    "text": _message(Text(text=""), role="system"),
+    "reasoning": _message(Reasoning(text="hm"), Reasoning(text="", data=_ODD)),
+    "media": _message(
+        Media(uri="data:,x"), Media(uri="https://example.org/a.png", media_type="image/png"), role="user"
+    ),
+    "function-call": _message(_CALL, _CALL),
+    "function-result": _message(
         FunctionResult(call_id="call_1"), FunctionResult(call_id="", name="find_order", result=_ODD), role="tool"
     ),
-    "approval-request": _said(
+    "approval-request": _message(
         ApprovalRequest(approval_id="1", call=_CALL), ApprovalRequest(approval_id="2", call=_CALL, reason="amount")
     ),
-    "approval-response": _said(
+    "approval-response": _message(
         ApprovalResponse(approval_id="1", approved=True),
         ApprovalResponse(approval_id="2", approved=False, reason="too much"),
         role="developer",
     ),
-    "raw": _said(Raw(), Raw(value=_ODD)),
+    "raw": _message(Raw(), Raw(value=_ODD)),
     "redacted": MessageRedacted(version=2, digest="cd" * 32, stub="\x02{}", reason="asked"),
     "rewound": HistoryRewound(to=2),
     "rewound-remote": HistoryRewound(to=2, service_thread_id="resp_1"),
@@ -158,8 +160,8 @@ SAMPLES: dict[str, AnyEvent | Shredded] = {
         service=(ServiceDeletion(id="resp_1"), ServiceDeletion(id="resp_2", failed="404"))
     ),
     "run-started-empty": RunStarted(agent=AgentIdentity(id="ü"), fingerprint=Fingerprint(client="scripted")),
-    "run-started": RunStarted(agent=_AGENT, fingerprint=_MADE_OF),
-    "run-resumed": RunResumed(attempt=2, agent=_AGENT, fingerprint=_MADE_OF),
+    "run-started": RunStarted(agent=_AGENT, fingerprint=_FINGERPRINT),
+    "run-resumed": RunResumed(attempt=2, agent=_AGENT, fingerprint=_FINGERPRINT),
     "model-called-empty": ModelCalled(
         definitions=2, client="openai-chat", wire="openai-chat", model="m", digest="ab" * 32
     ),
@@ -189,9 +191,9 @@ SAMPLES: dict[str, AnyEvent | Shredded] = {
         ms=830,
     ),
     "model-failed-empty": ModelFailed(call=3, error=Failure(kind="ModelError"), ms=1),
-    "model-failed": ModelFailed(call=3, error=_FAILED, retry_in=0.5, ms=1),
+    "model-failed": ModelFailed(call=3, error=_FAILURE, retry_in=0.5, ms=1),
     "answer-interrupted-empty": AnswerInterrupted(call=3, reason="crashed"),
-    "answer-interrupted": AnswerInterrupted(call=3, message=2, reason="fault", error=_FAILED),
+    "answer-interrupted": AnswerInterrupted(call=3, message=2, reason="fault", error=_FAILURE),
     "tool-started": ToolStarted(message=2, index=1),
     "tool-finished": ToolFinished(message=2, index=1, result=3, ms=12),
     "tool-failed-empty": ToolFailed(message=2, index=0, result=3, reason="rejected"),
@@ -202,7 +204,7 @@ SAMPLES: dict[str, AnyEvent | Shredded] = {
     "approval-given": ApprovalGiven(request=3, approved=False, reason="too much"),
     "run-completed-empty": RunCompleted(),
     "run-completed": RunCompleted(finish_reason="stop"),
-    "run-failed": RunFailed(error=_FAILED),
+    "run-failed": RunFailed(error=_FAILURE),
     "run-abandoned": RunAbandoned(reason="cancelled"),
     "bound-to-a-response": ServiceThreadBound(id="resp_1", kind="response"),
     "bound-to-a-conversation": ServiceThreadBound(id="conv_1", kind="conversation"),
@@ -222,11 +224,11 @@ SAMPLES: dict[str, AnyEvent | Shredded] = {
         before=5,
         tools=("ab" * 32,),
         reads=(ScopeRead(scope="user/ü", version=7),),
-        facts=(_LEARNED,),
+        facts=(_SOURCE_FACT,),
         citations=({"source_name": "Report", "deep": _ODD},),
     ),
     "context-failed-empty": ContextFailed(provider="mem0", hook="invoking", error=Failure(kind="TimeoutError")),
-    "context-failed": ContextFailed(provider="mem0", hook="on_thread_ended", error=_FAILED),
+    "context-failed": ContextFailed(provider="mem0", hook="on_thread_ended", error=_FAILURE),
     "context-state-recorded-empty": ContextStateRecorded(provider="preferences"),
     "context-state-recorded": ContextStateRecorded(provider="preferences", state=_ODD, seen=5),
     "history-reduced-empty": HistoryReduced(agent="joker", reducer="keep-last(2)", upto=0),
@@ -242,9 +244,9 @@ SAMPLES: dict[str, AnyEvent | Shredded] = {
     "scope-opened-empty": ScopeOpened(holds="facts"),
     "scope-opened": ScopeOpened(holds="documents", embedder="text-embedding-3-small", dimensions=1536),
     "fact-remembered-empty": FactRemembered(fact="f1", statement=Statement(text="")),
-    "fact-remembered": FactRemembered(fact="f1", statement=_STATED),
+    "fact-remembered": FactRemembered(fact="f1", statement=_STATEMENT),
     "fact-superseded-empty": FactSuperseded(fact="f1", by="f2", statement=Statement(text="miles")),
-    "fact-superseded": FactSuperseded(fact="f1", by="f2", statement=_STATED),
+    "fact-superseded": FactSuperseded(fact="f1", by="f2", statement=_STATEMENT),
     "fact-retracted-empty": FactRetracted(fact="f2"),
     "fact-retracted": FactRetracted(fact="f2", reason="moved", valid_to=1_765_000_000_000_000),
     "fact-retracted-in-a-thread": FactRetracted(fact="f2", learned=Provenance(thread="ü/x", version=4)),
@@ -269,7 +271,7 @@ def _lines() -> list[dict[str, Any]]:
 
 
 def _reads_as(event: Event) -> dict[str, Any]:
-    """An event as plain JSON, in which golden lines say what they hold."""
+    """An event as plain JSON, as golden lines describe it."""
     if isinstance(event.data, Shredded):
         data: Any = {"shredded": event.data.role}
     elif isinstance(event.data, Opaque):
@@ -280,25 +282,25 @@ def _reads_as(event: Event) -> dict[str, Any]:
     return {**{name: getattr(event, name) for name in fields}, "data": data}
 
 
-def _written(name: str, data: AnyEvent | Shredded) -> tuple[str, bytes]:
+def _encode(name: str, data: AnyEvent | Shredded) -> tuple[str, bytes]:
     full = not name.endswith("-empty")
-    said = data if not isinstance(data, Shredded) else _said(Text(text="gone"), role=data.role)
+    stored = data if not isinstance(data, Shredded) else _message(Text(text="gone"), role=data.role)
     event = Event(
         "default/thread/golden",
         4,
-        TYPE_NAMES[type(said)],
+        TYPE_NAMES[type(stored)],
         "0199f0a0c0de7000800000000000beef",
         1_760_000_000_000_000,
         3,
-        said,
+        stored,
         *(("user:ü", "run-1", "cause-1", "subject-1", _ODD) if full else ()),
     )
     return event.type, stub(event) if isinstance(data, Shredded) else encode(event)
 
 
-# A type that is not sampled above is sampled by its declaration.
+# Other types take the sample of their declaration.
 SAMPLES |= {
-    name: declared.model(**declared.sample)  # type: ignore[misc]  # the fields of that very model
+    name: declared.model(**declared.sample)  # type: ignore[misc]  # the fields of this model
     for name, declared in EVENT_TYPES.items()
     if declared.model not in {type(data) for data in SAMPLES.values()}
 }
@@ -310,18 +312,18 @@ def _schema(line: dict[str, Any]) -> int:
 
 
 def _missing(lines: list[dict[str, Any]]) -> dict[str, tuple[str, bytes]]:
-    """The samples that have no line at their present schema version."""
-    there = {(line["sample"], _schema(line)) for line in lines}
-    found = {}
+    """The samples without a line for their current schema version."""
+    existing = {(line["sample"], _schema(line)) for line in lines}
+    missing = {}
     for name, data in SAMPLES.items():
-        type_, state = _written(name, data)
-        if (name, EVENT_TYPES[type_].schema_version if state[0] == 0 else 0) not in there:
-            found[name] = (type_, state)
-    return found
+        type_, state = _encode(name, data)
+        if (name, EVENT_TYPES[type_].schema_version if state[0] == 0 else 0) not in existing:
+            missing[name] = (type_, state)
+    return missing
 
 
 def add_missing() -> int:
-    """Add a line for each sample that has none; returns how many."""
+    """Add a line for each sample without one. Returns the number of added lines."""
     missing = _missing(_lines() if GOLDEN.exists() else [])
     with GOLDEN.open("a", encoding="utf-8") as file:
         for name, (type_, state) in missing.items():
@@ -331,7 +333,7 @@ def add_missing() -> int:
     return len(missing)
 
 
-def test_every_golden_event_reads_as_it_always_did() -> None:
+def test_every_golden_event_reads_the_same_as_before() -> None:
     lines = _lines()
     assert len(lines) >= len(SAMPLES)
     for line in lines:
@@ -345,15 +347,15 @@ def test_every_event_type_and_every_content_type_has_a_golden_line() -> None:
     assert {(line["type"], _schema(line)) for line in lines if _schema(line)} >= {
         (type_, declared.schema_version) for type_, declared in EVENT_TYPES.items()
     }
-    said = [line["reads_as"]["data"] for line in lines if line["type"] == MESSAGE_APPENDED]
-    contents = {content["type"] for each in said if "message" in each for content in each["message"]["contents"]}
+    messages = [line["reads_as"]["data"] for line in lines if line["type"] == MESSAGE_APPENDED]
+    contents = {content["type"] for each in messages if "message" in each for content in each["message"]["contents"]}
     assert contents == {kind.model_fields["type"].default for kind in CONTENT_TYPES}
     assert not _missing(lines), "run python -m tests.infrastructure.test_golden_events"
 
 
 @pytest.mark.parametrize("name", [name for name, data in SAMPLES.items() if not isinstance(data, Shredded)])
-def test_what_is_written_today_is_what_the_golden_line_holds_but_for_its_salt(name: str) -> None:
-    type_, state = _written(name, SAMPLES[name])
+def test_a_sample_encodes_to_its_golden_line_except_for_the_salt(name: str) -> None:
+    type_, state = _encode(name, SAMPLES[name])
     line = next(each for each in reversed(_lines()) if each["sample"] == name)
     assert line["type"] == type_
     assert b64decode(line["state"])[1 + SALT :] == state[1 + SALT :]

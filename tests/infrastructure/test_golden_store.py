@@ -1,4 +1,4 @@
-"""A store that Clew 0.1 made opens, verifies, and exports the same bytes as Clew 0.1 exported.
+"""A store of Clew 0.1 opens, verifies, and exports the same bytes as with Clew 0.1.
 
 It has forks, rewinds, redactions, a deleted thread, runs with a tool, a memory scope and projections.
 """
@@ -19,13 +19,13 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    """A copy of the store: opening it writes to it."""
+    """A copy of the store, because opening a store writes to it."""
     for name in ("store-0.1.db", "store-0.1.db.projections"):
         shutil.copy(GOLDEN / name, tmp_path)
     return f"sqlite:///{tmp_path}/store-0.1.db"
 
 
-def test_a_store_of_clew_0_1_verifies_and_is_listed_and_searched(url: str) -> None:
+def test_a_store_of_clew_0_1_can_be_verified_listed_and_searched(url: str) -> None:
     with Conversations.open(url) as conversations:
         verdict = conversations.verify()
         assert (verdict.threads, verdict.events, verdict.first_bad) == (5, 191, None)

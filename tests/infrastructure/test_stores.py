@@ -10,7 +10,7 @@ from clew.domain.errors import StoreError, StoreUnavailableError, StoreUrlError
 from clew.infrastructure.stores import store_at
 
 
-def test_memory_opens_an_empty_log_of_its_own() -> None:
+def test_every_memory_store_has_a_separate_log() -> None:
     first, second = store_at("memory:").open_log(), store_at("memory:").open_log()
     try:
         assert first.last_position() == second.last_position() == 0
@@ -39,13 +39,13 @@ def test_a_plain_path_is_a_sqlite_file(tmp_path: Path, monkeypatch: pytest.Monke
     assert names == {"near.db", "a b%20c.db", "far.db", "here.db", "no ending?"}
 
 
-def test_more_slashes_before_an_absolute_path_are_no_more_than_one(tmp_path: Path) -> None:
+def test_additional_slashes_before_an_absolute_path_are_ignored(tmp_path: Path) -> None:
     store_at(f"sqlite://///{tmp_path}/a.db").open_log().close()
     assert (tmp_path / "a.db").is_file()
 
 
 @pytest.mark.parametrize(("written", "name"), [("a%20b.db", "a b.db"), ("%C3%BC.db", "ü.db"), ("a%3Fb.db", "a?b.db")])
-def test_percent_escapes_are_read(tmp_path: Path, written: str, name: str) -> None:
+def test_decodes_percent_escapes(tmp_path: Path, written: str, name: str) -> None:
     store_at(f"sqlite:///{tmp_path}/{written}").open_log().close()
     assert (tmp_path / name).is_file()
 
@@ -54,7 +54,7 @@ def test_percent_escapes_are_read(tmp_path: Path, written: str, name: str) -> No
     ("query", "level"),
     [("", 2), ("?synchronous=FULL", 2), ("?synchronous=normal", 1), ("?synchronous=OFF", 0)],
 )
-def test_durability_can_be_traded_for_speed(tmp_path: Path, query: str, level: int) -> None:
+def test_the_url_selects_the_durability(tmp_path: Path, query: str, level: int) -> None:
     log = store_at(f"sqlite:///{tmp_path}/a.db{query}").open_log()
     try:
         datastore: Any = log.recorder.datastore  # type: ignore[attr-defined]  # of a SQLite store
@@ -97,9 +97,7 @@ def test_durability_can_be_traded_for_speed(tmp_path: Path, query: str, level: i
     ],
     ids=range(28),
 )
-def test_refuses_what_names_no_store_and_says_what_does(
-    url: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refuses_an_invalid_url_in_one_line(url: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(StoreUrlError) as caught:
         store_at(url).open_log()
@@ -126,47 +124,45 @@ def test_an_error_shows_no_password(url: str) -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_a_folder_that_is_not_there_is_unavailable_and_nothing_is_made(tmp_path: Path) -> None:
+def test_a_missing_folder_is_unavailable_and_not_created(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailableError):
         store_at(f"sqlite:///{tmp_path}/missing/clew.db").open_log()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_is_no_database(tmp_path: Path) -> None:
+def test_a_folder_is_not_a_database(tmp_path: Path) -> None:
     with pytest.raises(StoreError):
         store_at(f"sqlite:///{tmp_path}").open_log()
 
 
 @pytest.mark.parametrize("name", ["new.db", "missing/new.db", "file.txt/new.db"])
-def test_without_leave_to_create_a_database_that_is_not_there_is_unavailable_and_nothing_is_made(
-    tmp_path: Path, name: str
-) -> None:
+def test_without_create_a_missing_database_is_unavailable_and_not_created(tmp_path: Path, name: str) -> None:
     (tmp_path / "file.txt").touch()
     with pytest.raises(StoreUnavailableError, match="the database does not exist"):
         store_at(f"sqlite:///{tmp_path}/{name}").open_log(create=False)
     assert [each.name for each in tmp_path.iterdir()] == ["file.txt"]
 
 
-def test_without_leave_to_create_an_empty_file_is_unavailable_and_stays_empty(tmp_path: Path) -> None:
+def test_without_create_an_empty_file_is_unavailable_and_stays_empty(tmp_path: Path) -> None:
     (tmp_path / "empty.db").touch()
     with pytest.raises(StoreUnavailableError, match="the file is empty"):
         store_at(f"sqlite:///{tmp_path}/empty.db").open_log(create=False)
     assert [(each.name, each.stat().st_size) for each in tmp_path.iterdir()] == [("empty.db", 0)]
 
 
-def test_without_leave_to_create_a_name_that_is_too_long_is_unavailable(tmp_path: Path) -> None:
+def test_without_create_a_too_long_name_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailableError, match="too long"):
         store_at(f"sqlite:///{tmp_path}/{'x' * 10_000}.db").open_log(create=False)
 
 
-def test_without_leave_to_create_a_url_that_names_no_store_is_still_that(tmp_path: Path) -> None:
+def test_without_create_an_invalid_url_is_still_an_invalid_url(tmp_path: Path) -> None:
     for url in ("sqlite://", "mysql://host/db", f"sqlite:///{tmp_path}/new.db?mode=ro"):
         with pytest.raises(StoreUrlError):
             store_at(url).open_log(create=False)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_leave_to_create_what_is_there_opens_and_can_be_written_and_memory_always_does(tmp_path: Path) -> None:
+def test_without_create_an_existing_store_and_memory_can_be_opened(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/a.db"
     Conversations.open(url).close()
     for each in (url, "memory:"):
@@ -175,7 +171,7 @@ def test_without_leave_to_create_what_is_there_opens_and_can_be_written_and_memo
             assert conversations.start_thread(thread_id="a").version == 1
 
 
-def test_shows_a_server_that_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_name_of_a_store_includes_a_server_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert store_at("postgresql:///d").name == "postgresql://localhost:5432/d"
     monkeypatch.setenv("PGHOST", "db")
     monkeypatch.setenv("PGPORT", "6432")

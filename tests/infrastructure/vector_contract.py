@@ -1,4 +1,4 @@
-"""What every index of vectors must do, as one suite: a class that inherits it says how an index is made."""
+"""The contract of every vector index. A subclass of the suite creates the index."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ def digest(vector: Vector) -> bytes:
     return sha256(repr(tuple(map(float, vector))).encode()).digest()
 
 
-def put(index: VectorIndex, *given: Vector, space: str = SPACE) -> None:
-    index.put(space, {digest(vector): vector for vector in given})
+def put(index: VectorIndex, *stored: Vector, space: str = SPACE) -> None:
+    index.put(space, {digest(vector): vector for vector in stored})
 
 
-def entries(held: Mapping[int, Vector]) -> dict[int, bytes]:
-    return {number: digest(vector) for number, vector in held.items()}
+def entries(vectors: Mapping[int, Vector]) -> dict[int, bytes]:
+    return {number: digest(vector) for number, vector in vectors.items()}
 
 
 def cosine(one: Vector, other: Vector) -> float:
     return (one[0] * other[0] + one[1] * other[1]) / math.hypot(*one) / math.hypot(*other)
 
 
-def naive(held: Mapping[int, Vector], asked: Vector) -> list[float]:
-    return sorted((cosine(vector, asked) for vector in held.values()), reverse=True)
+def naive(vectors: Mapping[int, Vector], query: Vector) -> list[float]:
+    return sorted((cosine(vector, query) for vector in vectors.values()), reverse=True)
 
 
 class VectorIndexContract(ABC):
@@ -51,9 +51,9 @@ class VectorIndexContract(ABC):
 
     @abstractmethod
     def make(self) -> VectorIndex:
-        """An empty index, to be closed by the test."""
+        """Create an empty index. The test closes it."""
 
-    def test_says_which_vectors_are_missing_and_keeps_those_of_two_models_apart(self) -> None:
+    def test_lists_missing_vectors_for_each_model(self) -> None:
         with closing(self.make()) as index:
             assert index.missing(SPACE, [digest((1, 0))]) == {digest((1, 0))}
             put(index, (1, 0), (0, 1))
@@ -63,53 +63,55 @@ class VectorIndexContract(ABC):
             assert index.missing("third/2", [digest((1, 0))]) == {digest((1, 0))}
             assert index.missing(SPACE, []) == set()
 
-    def test_keeps_more_vectors_than_one_query_can_name(self) -> None:
+    def test_stores_more_vectors_than_fit_into_one_query(self) -> None:
         with closing(self.make()) as index:
             many = [(float(x), float(y)) for x in range(1, 40) for y in range(1, 40)]
             put(index, *many)
             assert index.missing(SPACE, [digest(vector) for vector in many]) == set()
-            held = dict(enumerate(many))
-            along = [number for number, vector in held.items() if vector[1] * 3 == vector[0] * 4]
-            found = index.nearest(SPACE, "c", entries(held), 1, (3, 4), len(along))
-            assert dict(found) == pytest.approx(dict.fromkeys(along, 1.0))
+            members = dict(enumerate(many))
+            parallel = [number for number, vector in members.items() if vector[1] * 3 == vector[0] * 4]
+            nearest = index.nearest(SPACE, "c", entries(members), 1, (3, 4), len(parallel))
+            assert dict(nearest) == pytest.approx(dict.fromkeys(parallel, 1.0))
 
     @settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors])
     @given(collections, vectors, st.integers(1, 9))
     def test_finds_the_nearest_of_a_collection_that_changes(
-        self, changing: list[dict[int, Vector]], asked: Vector, top: int
+        self, versions: list[dict[int, Vector]], query: Vector, top: int
     ) -> None:
         with closing(self.make()) as index:
             name = f"c{next(_names)}"
-            for stamp, held in enumerate(changing):
-                put(index, *held.values())
+            for stamp, members in enumerate(versions):
+                put(index, *members.values())
                 for _ in range(2):
-                    found = index.nearest(SPACE, name, entries(held), stamp, asked, top)
-                    assert [score for _, score in found] == pytest.approx(naive(held, asked)[:top], abs=1e-6)
-                    assert all(score == pytest.approx(cosine(held[number], asked), abs=1e-6) for number, score in found)
-                    assert len({number for number, _ in found}) == len(found)
+                    nearest = index.nearest(SPACE, name, entries(members), stamp, query, top)
+                    assert [score for _, score in nearest] == pytest.approx(naive(members, query)[:top], abs=1e-6)
+                    assert all(
+                        score == pytest.approx(cosine(members[number], query), abs=1e-6) for number, score in nearest
+                    )
+                    assert len({number for number, _ in nearest}) == len(nearest)
 
-    def test_of_those_that_are_equally_near_the_lower_numbers_come_first(self) -> None:
+    def test_equally_near_vectors_are_in_the_order_of_their_numbers(self) -> None:
         with closing(self.make()) as index:
             put(index, (1, 0), (0, 1))
-            held = entries(dict.fromkeys((5, 3, 9, 1), (1, 0)) | {2: (0, 1)})
-            assert [number for number, _ in index.nearest(SPACE, "c", held, 1, (1, 0), 3)] == [1, 3, 5]
+            members = entries(dict.fromkeys((5, 3, 9, 1), (1, 0)) | {2: (0, 1)})
+            assert [number for number, _ in index.nearest(SPACE, "c", members, 1, (1, 0), 3)] == [1, 3, 5]
 
-    def test_leaves_out_what_has_no_vector_until_it_has_one(self) -> None:
+    def test_ignores_members_without_a_vector(self) -> None:
         with closing(self.make()) as index:
-            held = entries({1: (1, 0), 2: (0, 1)})
-            assert index.nearest(SPACE, "c", held, 7, (1, 0), 5) == []
+            members = entries({1: (1, 0), 2: (0, 1)})
+            assert index.nearest(SPACE, "c", members, 7, (1, 0), 5) == []
             put(index, (0, 1))
-            assert [number for number, _ in index.nearest(SPACE, "c", held, 7, (1, 0), 5)] == [2]
+            assert [number for number, _ in index.nearest(SPACE, "c", members, 7, (1, 0), 5)] == [2]
             put(index, (1, 0))
-            assert [number for number, _ in index.nearest(SPACE, "c", held, 7, (1, 0), 5)] == [1, 2]
+            assert [number for number, _ in index.nearest(SPACE, "c", members, 7, (1, 0), 5)] == [1, 2]
 
-    def test_a_vector_that_is_there_stays_as_it_is(self) -> None:
+    def test_does_not_change_an_existing_vector(self) -> None:
         with closing(self.make()) as index:
             index.put(SPACE, {b"x": (1, 0)})
             index.put(SPACE, {b"x": (0, 1)})
             assert dict(index.nearest(SPACE, "c", {1: b"x"}, 1, (1, 0), 1)) == pytest.approx({1: 1})
 
-    def test_a_vector_of_nothing_is_near_to_nothing(self) -> None:
+    def test_a_zero_vector_has_the_score_zero(self) -> None:
         with closing(self.make()) as index:
             index.put(SPACE, {b"zero": (0, 0), b"one": (1, 0)})
             assert dict(index.nearest(SPACE, "c", {1: b"zero", 2: b"one"}, 1, (2, 0), 5)) == pytest.approx({2: 1, 1: 0})
@@ -121,31 +123,31 @@ class VectorIndexContract(ABC):
             with pytest.raises(EmbeddingError, match="3 numbers"):
                 index.nearest(SPACE, "c", entries({1: (1, 0)}), 1, (1, 0, 0), 1)
 
-    def test_what_was_dropped_is_missing_and_not_found_and_can_be_put_again(self) -> None:
+    def test_a_dropped_vector_is_missing_until_it_is_stored_again(self) -> None:
         with closing(self.make()) as index:
-            held = entries({1: (1, 0)})
+            members = entries({1: (1, 0)})
             put(index, (1, 0))
-            assert index.nearest(SPACE, "c", held, 1, (1, 0), 1)
+            assert index.nearest(SPACE, "c", members, 1, (1, 0), 1)
             index.drop()
             assert index.missing(SPACE, [digest((1, 0))]) == {digest((1, 0))}
-            assert index.nearest(SPACE, "c", held, 1, (1, 0), 1) == []
+            assert index.nearest(SPACE, "c", members, 1, (1, 0), 1) == []
             put(index, (1, 0))
-            assert dict(index.nearest(SPACE, "c", held, 1, (1, 0), 1)) == pytest.approx({1: 1})
+            assert dict(index.nearest(SPACE, "c", members, 1, (1, 0), 1)) == pytest.approx({1: 1})
 
-    def test_serves_many_threads(self) -> None:
+    def test_works_with_many_threads(self) -> None:
         with closing(self.make()) as index, ThreadPoolExecutor(8) as pool:
-            held: dict[int, Vector] = {number: (1.0, float(number)) for number in range(200)}
+            members: dict[int, Vector] = {number: (1.0, float(number)) for number in range(200)}
 
             def work(part: int) -> list[int]:
-                put(index, *(held[number] for number in range(part, 200, 8)))
-                own = entries({number: held[number] for number in range(part, 200, 8)})
+                put(index, *(members[number] for number in range(part, 200, 8)))
+                own = entries({number: members[number] for number in range(part, 200, 8)})
                 return [number for number, _ in index.nearest(SPACE, f"part {part % 3}", own, part, (1, 0), 25)]
 
             assert list(pool.map(work, range(8))) == [list(range(part, 200, 8)) for part in range(8)]
-            found = index.nearest(SPACE, "all", entries(held), 1, (1, 0), 200)
-            assert [number for number, _ in found] == list(range(200))
+            nearest = index.nearest(SPACE, "all", entries(members), 1, (1, 0), 200)
+            assert [number for number, _ in nearest] == list(range(200))
 
-    def test_refuses_everything_after_it_was_closed(self) -> None:
+    def test_raises_closed_error_after_close(self) -> None:
         index = self.make()
         put(index, (1, 0))
         index.close()

@@ -1,4 +1,4 @@
-"""Futures, closing, forked processes, listeners and subscriptions, and lost replies, in every store."""
+"""The behaviour of every store: futures, closing, forked processes, listeners, subscriptions and lost replies."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 from eventsourcing.persistence import Tracking
-from tests.infrastructure.recording import (
+from tests.infrastructure.recorder_steps import (
     PATIENCE,
     append,
     event,
     failure,
     fill,
-    held,
-    in_child,
-    recomputed,
+    in_forked_child,
+    paused_writer,
+    recomputed_hashes,
 )
 
 from clew.domain.errors import ClosedError, StoreUnavailableError
@@ -33,10 +33,10 @@ def release(semaphore: threading.Semaphore) -> Callable[[], None]:
 
 
 class FutureContract:
-    """Cancelling, closing, forking the process."""
+    """Cancelling, closing and forking the process."""
 
-    def test_never_stores_what_was_cancelled_before_the_writer_took_it(self, recorder: Recorder) -> None:
-        with held(recorder, event("other", 1)):
+    def test_never_stores_an_append_that_was_cancelled_in_time(self, recorder: Recorder) -> None:
+        with paused_writer(recorder, event("other", 1)):
             first = recorder.submit(Append([event("a", 1)]))
             second = recorder.submit(Append([event("a", 2)]))
             assert second.cancel()
@@ -47,19 +47,19 @@ class FutureContract:
             second.result(PATIENCE)
         assert len(recorder.lineage("a")) == 1
 
-    def test_cannot_be_cancelled_once_it_is_stored(self, recorder: Recorder) -> None:
-        with held(recorder, event("a", 1)) as writer:
+    def test_a_stored_append_cannot_be_cancelled(self, recorder: Recorder) -> None:
+        with paused_writer(recorder, event("a", 1)) as writer:
             assert not writer.future.cancel()
         assert writer.future.result(PATIENCE).versions == (1,)
         assert len(recorder.lineage("a")) == 1
 
-    def test_writes_what_was_submitted_before_it_was_closed(self, recorder: Recorder) -> None:
+    def test_close_writes_all_submitted_appends(self, recorder: Recorder) -> None:
         futures = [recorder.submit(Append([event("a", version)])) for version in range(1, 101)]
         recorder.close()
         assert all(future.done() for future in futures)
         assert [future.result().versions for future in futures] == [(version,) for version in range(1, 101)]
 
-    def test_raises_closed_after_it_was_closed(self, recorder: Any) -> None:
+    def test_raises_closed_error_after_close(self, recorder: Any) -> None:
         fill(recorder, "a", 1)
         recorder.close()
         recorder.close()
@@ -85,7 +85,7 @@ class FutureContract:
             with pytest.raises(ClosedError):
                 use()
 
-    def test_goes_on_in_both_processes_after_a_fork(self, recorder: Recorder) -> None:
+    def test_works_in_both_processes_after_a_fork(self, recorder: Recorder) -> None:
         fill(recorder, "a", 1)
 
         def work() -> None:
@@ -95,7 +95,7 @@ class FutureContract:
             assert [row.version for row in recorder.lineage("a")] == [1]
             recorder.close()
 
-        assert in_child(work) == 0
+        assert in_forked_child(work) == 0
         fill(recorder, "a", 3, start=2)
         assert [row.version for row in recorder.lineage("a")] == [1, 2, 3]
 
@@ -119,7 +119,7 @@ class FutureContract:
             thread.start()
         try:
             for number in range(8):
-                assert in_child(lambda name=f"child{number}": fill(recorder, name, 3)) == 0  # type: ignore[misc] # a bound loop
+                assert in_forked_child(lambda name=f"child{number}": fill(recorder, name, 3)) == 0  # type: ignore[misc] # a bound loop
         finally:
             stop.set()
             for thread in threads:
@@ -127,13 +127,13 @@ class FutureContract:
         assert errors == []
         for number in range(3):
             rows = recorder.lineage(f"s{number}")
-            assert [row.hash for row in rows] == recomputed(rows)
+            assert [row.hash for row in rows] == recomputed_hashes(rows)
 
 
 class WakeContract:
     """Listeners and subscriptions."""
 
-    def test_wakes_a_listener_after_a_commit_until_it_has_enough(self, recorder: Recorder) -> None:
+    def test_wakes_a_listener_after_a_commit_until_it_is_removed(self, recorder: Recorder) -> None:
         woken = threading.Semaphore(0)
         unlisten = recorder.listen(release(woken))
         fill(recorder, "a", 1)
@@ -146,7 +146,7 @@ class WakeContract:
         assert other.wait(PATIENCE)
         end()
 
-    def test_lets_a_listener_read_what_was_committed(self, recorder: Recorder) -> None:
+    def test_a_listener_can_read_the_committed_events(self, recorder: Recorder) -> None:
         seen: list[int] = []
         enough = threading.Event()
 
@@ -164,7 +164,7 @@ class WakeContract:
 
     def test_survives_a_listener_that_raises(self, recorder: Recorder, caplog: pytest.LogCaptureFixture) -> None:
         def bad() -> None:
-            msg = "a listener of the test's"
+            msg = "the test's listener failed"
             raise RuntimeError(msg)
 
         good = threading.Semaphore(0)
@@ -174,17 +174,17 @@ class WakeContract:
             assert good.acquire(timeout=PATIENCE)
         for end in ends:
             end()
-        assert "a listener of the test's" in caplog.text
+        assert "the test's listener failed" in caplog.text
 
     def test_gives_a_subscription_every_event_once_and_in_order(self, recorder: Any) -> None:
         fill(recorder, "a", 700)
-        got: list[int] = []
+        received: list[int] = []
         with recorder.subscribe(gt=0) as subscription:
 
             def read() -> None:
                 for notification in subscription:
-                    got.append(notification.id)
-                    if len(got) == 1000:
+                    received.append(notification.id)
+                    if len(received) == 1000:
                         return
 
             reader = threading.Thread(target=read)
@@ -192,9 +192,9 @@ class WakeContract:
             for version in range(701, 1001):
                 recorder.submit(Append([event("a", version)]))
             reader.join(PATIENCE)
-        assert got == [row.position for row in recorder.rows(after=0, limit=2000)]
+        assert received == [row.position for row in recorder.rows(after=0, limit=2000)]
 
-    def test_ends_a_subscription_that_waits_when_it_is_stopped(self, recorder: Any) -> None:
+    def test_stop_ends_a_waiting_subscription(self, recorder: Any) -> None:
         subscription = recorder.subscribe(gt=0)
         ended: list[bool] = []
         reader = threading.Thread(target=lambda: ended.append(list(subscription) == []))
@@ -203,7 +203,7 @@ class WakeContract:
         reader.join(PATIENCE)
         assert ended == [True]
 
-    def test_fails_a_subscription_that_waits_when_the_store_is_closed(self, recorder: Any) -> None:
+    def test_a_waiting_subscription_raises_closed_error_when_the_store_is_closed(self, recorder: Any) -> None:
         subscription = recorder.subscribe(gt=0)
         errors: list[BaseException] = []
 
@@ -219,7 +219,7 @@ class WakeContract:
         reader.join(PATIENCE)
         assert len(errors) == 1
 
-    def test_begins_without_listeners_in_a_forked_child(self, recorder: Recorder) -> None:
+    def test_a_forked_child_starts_without_listeners(self, recorder: Recorder) -> None:
         parent = threading.Event()
         end = recorder.listen(parent.set)
 
@@ -230,53 +230,53 @@ class WakeContract:
             assert mine.wait(PATIENCE)
             assert not parent.is_set()
 
-        assert in_child(work) == 0
+        assert in_forked_child(work) == 0
         end()
 
 
 class LostReplyContract:
-    """What a store that can lose the reply to a commit makes of it; needs the fixture ``break_commit``.
+    """The behaviour of a store that can lose the reply to a commit. It needs the fixture ``break_commit``.
 
-    ``break_commit(happens)`` lets the next commit raise, after it happened or instead of happening. A store that
-    ``goes_on`` writes again what was not committed; any other says so.
+    ``break_commit(happens)`` makes the next commit raise, after it happened or without happening. A store that
+    ``retries`` writes again if nothing was committed. Other stores report an error.
     """
 
-    goes_on = False
+    retries = False
 
-    def test_finds_what_was_committed_though_the_reply_was_lost(
+    def test_finds_committed_events_if_the_reply_was_lost(
         self, recorder: Recorder, break_commit: Callable[[bool], None]
     ) -> None:
         fill(recorder, "a", 1)
         key = Key("a", "k", b"content")
-        break_commit(True)  # noqa: FBT003 - the parameter is the whole of it
+        break_commit(True)  # noqa: FBT003 - its only parameter
         outcome = append(recorder, event("a", 2), event("b", 1), key=key, shreds=[Shred("a", 1, digest(b"a 1"), b"")])
         assert outcome.hashes == tuple(row.hash for row in recorder.rows(after=outcome.positions[0] - 1, limit=2))
         assert append(recorder, event("a", 9), key=key).positions == outcome.positions
         assert append(recorder, event("a", 3)).versions == (3,)
         rows = recorder.lineage("a")
-        assert [row.hash for row in rows] == recomputed(rows)
+        assert [row.hash for row in rows] == recomputed_hashes(rows)
         assert recorder.shredded() == 1
 
-    def test_says_that_it_failed_when_nothing_was_committed(
+    def test_reports_an_error_if_nothing_was_committed(
         self, recorder: Recorder, break_commit: Callable[[bool], None]
     ) -> None:
         fill(recorder, "a", 1)
         break_commit(False)  # noqa: FBT003 - as above
         error = failure(recorder, event("a", 2))
-        assert len(recorder.lineage("a")) == 1 + self.goes_on
-        if not self.goes_on:
+        assert len(recorder.lineage("a")) == 1 + self.retries
+        if not self.retries:
             assert isinstance(error, StoreUnavailableError)
             assert append(recorder, event("a", 2)).versions == (2,)
         assert append(recorder, event("a", 3)).versions == (3,)
 
     @pytest.mark.parametrize("happens", [True, False])
-    def test_answers_a_batch_alike(
+    def test_all_appends_of_a_batch_have_the_same_outcome(
         self,
         recorder: Recorder,
         break_commit: Callable[[bool], None],
         happens: bool,  # noqa: FBT001 - pytest's
     ) -> None:
-        with held(recorder, event("other", 1)):
+        with paused_writer(recorder, event("other", 1)):
             futures = [recorder.submit(Append([event(f"s{number}", 1)])) for number in range(10)]
             break_commit(happens)
         for number, future in enumerate(futures):
@@ -291,31 +291,31 @@ class LostReplyContract:
         happens: bool,  # noqa: FBT001 - pytest's
     ) -> None:
         fill(recorder, "a", 2)
-        stored = happens or self.goes_on
+        stored = happens or self.retries
         break_commit(happens)
         assert (failure(recorder, tracking=Tracking("up", 3)) is None) == stored
         assert (recorder.max_tracking_id("up") == 3) == stored
         break_commit(happens)
         assert (failure(recorder, shreds=[Shred("a", 1, digest(b"a 1"), b"")]) is None) == stored
         assert recorder.shredded() == stored
-        beside: list[dict[str, Any]] = [
+        side_tables: list[dict[str, Any]] = [
             {"claims": [Claim("a", "me", 1, 2)]},
             {"drafts": [Draft("a", "run", b"He")]},
             {"blobs": [Blob(digest(b"one"), "definition", b"one")]},
         ]
-        for each in beside:
+        for each in side_tables:
             break_commit(happens)
             assert (failure(recorder, **each) is None) == stored
         assert recorder.lease("a") == (Lease("a", "me", 2) if stored else None)
         assert recorder.draft("a") == (Draft("a", "run", b"He") if stored else None)
         assert len(recorder.blobs(limit=9)) == stored
 
-    def test_finds_what_a_batch_has_left_of_leases_and_drafts_though_the_reply_was_lost(
+    def test_finds_the_leases_and_drafts_of_a_batch_if_the_reply_was_lost(
         self, recorder: Recorder, break_commit: Callable[[bool], None]
     ) -> None:
         fill(recorder, "a", 1)
         steps = (Claim("a", "me", 1, 2), b"He"), (Claim("a", "me", 1, 0), None), (Claim("a", "you", 1, 9), b"Hm")
-        with held(recorder, event("other", 1)):
+        with paused_writer(recorder, event("other", 1)):
             futures = [
                 recorder.submit(Append([], claims=[claim], drafts=[Draft("a", "run", data)])) for claim, data in steps
             ]

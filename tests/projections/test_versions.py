@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.infrastructure.recording import wait_until
+from tests.infrastructure.recorder_steps import wait_until
 
 from clew import Conversations, Message
 from clew.domain.projection import Change, IndexText, Projection, Recorded, Rows

@@ -9,7 +9,7 @@ from io import BytesIO
 from typing import Any, NamedTuple
 
 import pytest
-from tests.infrastructure.recording import PATIENCE
+from tests.infrastructure.recorder_steps import PATIENCE
 from tests.service.grants import Grants
 
 from clew import Conversations, Message

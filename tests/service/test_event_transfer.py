@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.infrastructure.recording import wait_until
+from tests.infrastructure.recorder_steps import wait_until
 from tests.service.moving_stores import CANARY, fill, heads, import_lines
 
 from clew.conversations import Conversations

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.infrastructure.recording import in_child
+from tests.infrastructure.recorder_steps import in_forked_child
 from tests.service.projected import CANARY, History, batches_of, canary_remains, contents, made, projector, rebuild
 
 from clew.conversations import Conversations
@@ -93,7 +93,7 @@ def test_two_processes_on_one_database_count_each_event_once(path: str) -> None:
     for number in range(2):
         child = os.fork()
         if child == 0:
-            os._exit(in_child(lambda: work(number)) & 0xFF)  # noqa: B023 - called at once
+            os._exit(in_forked_child(lambda: work(number)) & 0xFF)  # noqa: B023 - called at once
         children.append(child)
     assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0]
     with Conversations.open(url(path)) as conversations:
@@ -111,7 +111,7 @@ def test_the_next_process_completes_an_interrupted_redaction(path: str, tmp_path
         conversations._core.models.projector.forget = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign] # dies there
         thread.redact(2)
 
-    assert in_child(redact_and_die) == -signal.SIGKILL
+    assert in_forked_child(redact_and_die) == -signal.SIGKILL
     assert canary_remains(tmp_path)
     log, store = store_at(url(path)).open_log(), SQLiteProjections(path + ".projections")
     projector(log, store).catch_up("search")
@@ -132,7 +132,7 @@ def test_the_next_process_removes_text_that_a_killed_one_left_in_the_write_ahead
         conversations._core.models._store._keep = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[attr-defined]
         thread.redact(2)
 
-    assert in_child(redact_and_die) == -signal.SIGKILL
+    assert in_forked_child(redact_and_die) == -signal.SIGKILL
     assert canary_remains(tmp_path)
     log, store = store_at(url(path)).open_log(), SQLiteProjections(path + ".projections")
     projector(log, store).advance()
@@ -151,7 +151,7 @@ def test_a_forked_process_fills_projections(path: str) -> None:
             assert len(conversations.search("word")) == 2
             conversations.close()
 
-        assert in_child(work) == 0
+        assert in_forked_child(work) == 0
         conversations.thread("before").append(Message.user("every word"))
         assert len(conversations.search("word")) == 3
     assert_equal_to_a_clean_build(path)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.infrastructure.recording import wait_until
+from tests.infrastructure.recorder_steps import wait_until
 from tests.service.projected import CANARY, batches_of, canary_remains, contents, projector
 
 from clew.conversations import Conversations

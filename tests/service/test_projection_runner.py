@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from tests.infrastructure.metrics import metrics_of
+from tests.infrastructure.projection_metrics import metrics_of
 from tests.service.projected import batches_of
 
 from clew.conversations import Conversations

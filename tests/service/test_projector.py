@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.infrastructure.recording import wait_until
+from tests.infrastructure.recorder_steps import wait_until
 from tests.service.lengths import Lengths, Ten, live, positions, projector_of
 from tests.service.projected import History, batches_of, contents, made, projector, rebuild
 

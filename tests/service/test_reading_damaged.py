@@ -10,7 +10,7 @@ import pytest
 from eventsourcing.persistence import StoredEvent
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.infrastructure.recording import wait_until
+from tests.infrastructure.recorder_steps import wait_until
 from tests.service.grants import Grants
 from tests.service.moving_stores import STORED_MESSAGE
 

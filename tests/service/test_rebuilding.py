@@ -8,7 +8,7 @@ import threading
 from contextlib import closing
 
 import pytest
-from tests.infrastructure.recording import in_child
+from tests.infrastructure.recorder_steps import in_forked_child
 from tests.service.counting import Counting, NewerCounting, assert_every_event_counts_once, opened
 from tests.service.projected import batches_of, rebuild
 
@@ -66,7 +66,7 @@ def test_a_killed_rebuild_is_continued_or_dropped(shared_url: str, *, again: boo
                 if batches == 2:
                     os.kill(os.getpid(), signal.SIGKILL)
 
-    assert in_child(start_and_die) == -signal.SIGKILL
+    assert in_forked_child(start_and_die) == -signal.SIGKILL
     with closing(opened(shared_url, NewerCounting())) as core:
         store = core.models.projector.store
         live, building = store.generations()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.infrastructure.recording import in_child, wait_until
+from tests.infrastructure.recorder_steps import in_forked_child, wait_until
 from tests.service.counting import (
     Counting,
     Failing,
@@ -240,7 +240,7 @@ def test_each_event_counts_once_when_killed_around_each_commit(shared_url: str) 
         conversations.start_thread(messages=[Message.user("every word")] * 20).label(topic="a")
     with closing(opened(shared_url)) as core:
         for point in itertools.cycle([1, 2, 3, 4]):
-            code = in_child(lambda: fill_and_die_at(shared_url, point))  # noqa: B023 - called at once
+            code = in_forked_child(lambda: fill_and_die_at(shared_url, point))  # noqa: B023 - called at once
             assert_every_event_counts_once(core)
             if code == 0:
                 break

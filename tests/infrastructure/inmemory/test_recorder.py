@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.infrastructure.recorder_contract import RecorderContract
-from tests.infrastructure.recording import Opener, append, event, in_child, last_version
+from tests.infrastructure.recorder_steps import Opener, append, event, in_forked_child, last_version
 
 from clew.infrastructure.inmemory.recorder import InMemoryRecorder
 
@@ -18,6 +18,6 @@ class TestMemoryRecorder(RecorderContract):
 def test_gives_a_forked_child_a_copy_of_the_events() -> None:
     recorder = InMemoryRecorder()
     append(recorder, event("a", 1))
-    assert in_child(lambda: append(recorder, event("a", 2))) == 0
+    assert in_forked_child(lambda: append(recorder, event("a", 2))) == 0
     assert last_version(recorder, "a") == 1
     recorder.close()

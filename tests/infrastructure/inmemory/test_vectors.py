@@ -3,7 +3,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from tests.infrastructure.recording import in_child
+from tests.infrastructure.recorder_steps import in_forked_child
 from tests.infrastructure.vector_contract import SPACE, VectorIndexContract, entries, put
 
 from clew.domain.memory.ports import VectorIndex
@@ -27,7 +27,7 @@ def test_a_child_of_a_fork_searches_on_its_own() -> None:
     search()
     index._matrices._lock.acquire()  # as a thread of the parent's would hold it, that the child does not have
     try:
-        assert in_child(search) == 0
+        assert in_forked_child(search) == 0
     finally:
         index._matrices._lock.release()
     search()

@@ -1,4 +1,4 @@
-"""What the services that OpenAI's clients speak to reply, and how a test asks."""
+"""Sample replies of both OpenAI APIs, and functions that read a client's updates."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ CONTENT = "the secret recipe of grandmother's plum cake"
 
 @dataclass(frozen=True)
 class Service:
-    """One of the two forms: how an answer of "Hello" begins, goes on and ends."""
+    """One of the two APIs, with the answer "Hello": the whole reply, and the events at its start and at its end."""
 
     kind: str
     whole: Any
-    begins: tuple[Any, ...]
-    ends: tuple[Any, ...]
+    start: tuple[Any, ...]
+    end: tuple[Any, ...]
     path: str
 
     def client(self, server: RawServer | str, **more: Any) -> Any:
         url = server if isinstance(server, str) else server.url
-        made = OpenAIChatClient if self.kind == "chat" else OpenAIResponsesClient
-        return made("m-1", **{"api_key": CANARY, "base_url": url, "timeout": 60, **more})
+        client_class = OpenAIChatClient if self.kind == "chat" else OpenAIResponsesClient
+        return client_class("m-1", **{"api_key": CANARY, "base_url": url, "timeout": 60, **more})
 
     def body(self, client: ModelClient, text: str = CONTENT) -> JsonObject:
         return request_body(client.wire, Question("m-1", (Message.user(text),), options=client.options))
@@ -87,11 +87,11 @@ RESPONSES = Service(
 SERVICES = (CHAT, RESPONSES)
 
 
-async def taken(updates: AsyncIterator[Update]) -> list[Update]:
+async def updates_of(updates: AsyncIterator[Update]) -> list[Update]:
     return [update async for update in updates]
 
 
-async def answered(updates: AsyncIterator[Update]) -> Answer:
-    *_, last = await taken(updates)
+async def answer_of(updates: AsyncIterator[Update]) -> Answer:
+    *_, last = await updates_of(updates)
     assert isinstance(last, Answer)
     return last

@@ -1,4 +1,4 @@
-"""What holds of both clients: requests, answers, faults, and that a reply is let go of."""
+"""The behaviour of both clients: requests, answers, faults, and the release of connections."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
-from tests.infrastructure.openai.replies import CANARY, CHAT, CONTENT, SERVICES, Service, answered, taken
+from tests.infrastructure.openai.replies import CANARY, CHAT, CONTENT, SERVICES, Service, answer_of, updates_of
 from tests.servers.raw_server import CUT, STALL, RawServer, Reply, stream, whole
 
 from clew.domain.models.client import Answer, ModelClient, TextDelta, TokenUsage
@@ -31,36 +31,36 @@ both = pytest.mark.parametrize("service", SERVICES, ids=lambda each: each.kind)
 streaming = pytest.mark.parametrize("streams", [False, True], ids=["whole", "stream"])
 
 
-def asked(service: Service, reply: Reply, *, streams: bool) -> list[Any]:
-    """What comes back, the error that it ends with included."""
-    found: list[Any] = []
+def ask_service(service: Service, reply: Reply, *, streams: bool) -> list[Any]:
+    """The updates of an answer, and the error at its end if there is one."""
+    updates: list[Any] = []
     timeout = 0.5 if STALL in reply.steps else 60
 
     async def ask(server: RawServer) -> None:
         client = service.client(server, timeout=timeout)
         try:
             async for update in client.ask(service.body(client), stream=streams):
-                found.append(update)  # noqa: PERF401  # what came before an error is to be kept
+                updates.append(update)  # noqa: PERF401  # keeps the updates before an error
         except ModelError as error:
-            found.append(error)
+            updates.append(error)
 
     with RawServer() as server:
         server.add_replies(reply)
         asyncio.run(ask(server))
-        assert len(server.requests) == 1, "one request: it is the run that tries again"
-    return found
+        assert len(server.requests) == 1, "the client does not retry, the run does"
+    return updates
 
 
 def error_of(service: Service, reply: Reply, *, streams: bool) -> ModelError:
-    *_, last = asked(service, reply, streams=streams)
+    *_, last = ask_service(service, reply, streams=streams)
     assert isinstance(last, ModelError)
     return last
 
 
 @both
-def test_an_answer_is_the_same_streamed_and_whole(service: Service) -> None:
-    *deltas, one = asked(service, stream(*service.begins, *service.ends), streams=True)
-    *_, other = asked(service, whole(service.whole), streams=False)
+def test_a_streamed_answer_equals_a_whole_answer(service: Service) -> None:
+    *deltas, one = ask_service(service, stream(*service.start, *service.end), streams=True)
+    *_, other = ask_service(service, whole(service.whole), streams=False)
     assert one == other
     assert deltas == [TextDelta("Hel"), TextDelta("lo")]
     assert one.message.text == "Hello"
@@ -71,18 +71,18 @@ def test_an_answer_is_the_same_streamed_and_whole(service: Service) -> None:
 
 @both
 @streaming
-def test_sends_exactly_the_bytes_that_the_body_says(service: Service, streams: bool) -> None:  # noqa: FBT001  # pytest passes it
+def test_sends_exactly_the_bytes_of_the_body(service: Service, streams: bool) -> None:  # noqa: FBT001  # pytest passes it
     async def ask(server: RawServer) -> None:
         client = service.client(server, options={"metadata": {"ü": 0.1, "n": 10**30}})
         body = service.body(client, "Grüße 🧶 \u2028 \x00 </script>")
-        await taken(client.ask(body, stream=streams))
+        await updates_of(client.ask(body, stream=streams))
         sent = server.requests[0]
         assert sent.body == request_bytes(streamed(client.wire, body) if streams else body)
         assert sent.path == service.path
         assert sent.headers["authorization"] == f"Bearer {CANARY}"
 
     with RawServer() as server:
-        server.add_replies(stream(*service.begins, *service.ends) if streams else whole(service.whole))
+        server.add_replies(stream(*service.start, *service.end) if streams else whole(service.whole))
         asyncio.run(ask(server))
 
 
@@ -99,7 +99,7 @@ OVERFLOW = {
 @both
 @streaming
 @pytest.mark.parametrize(
-    ("reply", "kind", "told"),
+    ("reply", "kind", "details"),
     [
         (
             whole({"error": {"message": "Slow."}}, status=429, headers={"retry-after": "7"}),
@@ -113,17 +113,17 @@ OVERFLOW = {
     ],
     ids=["429", "500", "502", "cut", "stall"],
 )
-def test_what_fails_before_the_answer_may_be_tried_again(
+def test_a_fault_before_the_answer_is_retryable(
     service: Service,
     streams: bool,  # noqa: FBT001  # pytest passes it
     reply: Reply,
     kind: type[ModelError],
-    told: tuple[int | None, float | None],
+    details: tuple[int | None, float | None],
 ) -> None:
     error = error_of(service, reply, streams=streams)
     assert type(error) is kind
     assert error.retryable
-    assert (error.status, error.retry_after) == told
+    assert (error.status, error.retry_after) == details
 
 
 @both
@@ -143,7 +143,7 @@ def test_what_fails_before_the_answer_may_be_tried_again(
     ],
     ids=["401", "403", "404", "quota", "422", "overflow", "page", "list", "other"],
 )
-def test_what_is_refused_or_no_answer_is_not_tried_again(
+def test_a_refusal_and_an_invalid_answer_are_not_retryable(
     service: Service,
     streams: bool,  # noqa: FBT001  # pytest passes it
     reply: Reply,
@@ -159,7 +159,7 @@ def test_what_is_refused_or_no_answer_is_not_tried_again(
 
 @both
 @streaming
-def test_a_page_for_people_is_told_apart_from_a_stream_that_ended_early(service: Service, streams: bool) -> None:  # noqa: FBT001  # pytest passes it
+def test_an_html_page_is_not_reported_as_a_stream_that_ended_early(service: Service, streams: bool) -> None:  # noqa: FBT001  # pytest passes it
     page = whole(b"<html>Hello</html>", headers={"content-type": "text/html; charset=utf-8"})
     assert "base_url" in str(error_of(service, page, streams=streams))
 
@@ -168,10 +168,10 @@ def test_a_page_for_people_is_told_apart_from_a_stream_that_ended_early(service:
 @pytest.mark.parametrize(
     ("rest", "end"),
     [((), CUT), ((), STALL), ((b"data: {broken\n\n",), None), ((), None), ((b"data: \xff\n\n",), None)],
-    ids=["cut", "stall", "malformed", "early end", "no UTF-8"],
+    ids=["cut", "stall", "malformed", "early end", "not UTF-8"],
 )
-def test_an_answer_that_breaks_off_is_not_tried_again(service: Service, rest: tuple[Any, ...], end: Any) -> None:
-    *deltas, error = asked(service, stream(*service.begins, *rest, end=end), streams=True)
+def test_an_interrupted_answer_is_not_retryable(service: Service, rest: tuple[Any, ...], end: Any) -> None:
+    *deltas, error = ask_service(service, stream(*service.start, *rest, end=end), streams=True)
     assert deltas == [TextDelta("Hel")]
     assert type(error) is ModelStreamError
     assert not error.retryable
@@ -179,32 +179,32 @@ def test_an_answer_that_breaks_off_is_not_tried_again(service: Service, rest: tu
 
 @both
 @pytest.mark.parametrize("end", [CUT, STALL])
-def test_an_answer_that_is_complete_needs_no_clean_end(service: Service, end: Any) -> None:
-    last = asked(service, stream(*service.begins, *service.ends, end=end), streams=True)[-1]
+def test_a_complete_answer_needs_no_clean_end(service: Service, end: Any) -> None:
+    last = ask_service(service, stream(*service.start, *service.end, end=end), streams=True)[-1]
     assert isinstance(last, Answer)
 
 
 @both
-def test_a_reply_that_comes_whole_though_a_stream_was_asked_for_is_taken(service: Service) -> None:
-    assert isinstance(asked(service, whole(service.whole), streams=True)[-1], Answer)
+def test_accepts_a_whole_reply_to_a_streaming_request(service: Service) -> None:
+    assert isinstance(ask_service(service, whole(service.whole), streams=True)[-1], Answer)
 
 
 @both
-def test_a_whole_answer_that_is_cut_off_may_be_tried_again(service: Service) -> None:
-    more_to_come = whole(service.whole, headers={"content-length": "9999"})
-    error = error_of(service, Reply((*more_to_come.steps, CUT)), streams=False)
+def test_an_interrupted_whole_answer_is_retryable(service: Service) -> None:
+    incomplete = whole(service.whole, headers={"content-length": "9999"})
+    error = error_of(service, Reply((*incomplete.steps, CUT)), streams=False)
     assert type(error) is ModelUnavailableError
     assert error.retryable
 
 
 @both
-def test_an_error_in_place_of_an_answer_is_told_by_its_code(service: Service) -> None:
+def test_the_code_of_an_error_determines_its_type(service: Service) -> None:
     failure = {"code": "rate_limit_exceeded", "message": "Slow."}
-    said = {"error": failure} if service is CHAT else {"type": "response.failed", "response": {"error": failure}}
-    error = error_of(service, stream(said), streams=True)
+    event = {"error": failure} if service is CHAT else {"type": "response.failed", "response": {"error": failure}}
+    error = error_of(service, stream(event), streams=True)
     assert type(error) is ModelOverloadedError
     assert error.retryable
-    later = error_of(service, stream(*service.begins, said), streams=True)
+    later = error_of(service, stream(*service.start, event), streams=True)
     assert type(later) is ModelStreamError
     assert not later.retryable
     assert later.code == "rate_limit_exceeded"
@@ -212,52 +212,52 @@ def test_an_error_in_place_of_an_answer_is_told_by_its_code(service: Service) ->
 
 @both
 @streaming
-def test_a_service_that_is_not_there_may_be_tried_again(service: Service, streams: bool) -> None:  # noqa: FBT001  # pytest passes it
-    with socket.socket() as taken_port:
-        taken_port.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
-        client = service.client(f"http://127.0.0.1:{taken_port.getsockname()[1]}/v1")
+def test_a_refused_connection_is_retryable(service: Service, streams: bool) -> None:  # noqa: FBT001  # pytest passes it
+    with socket.socket() as reserved_port:
+        reserved_port.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
+        client = service.client(f"http://127.0.0.1:{reserved_port.getsockname()[1]}/v1")
         with pytest.raises(ModelUnavailableError, match="ConnectError") as refused:
-            asyncio.run(taken(client.ask(service.body(client), stream=streams)))
+            asyncio.run(updates_of(client.ask(service.body(client), stream=streams)))
     assert refused.value.retryable
 
 
 @both
-def test_an_address_that_is_none_is_not_tried_again(service: Service) -> None:
+def test_an_invalid_address_is_not_retryable(service: Service) -> None:
     import openai
 
     for url in ("localhost:1", "ftp://localhost/v1", "http://", "http://localhost:port"):
         with pytest.raises(AgentConfigurationError, match="https://"):
             service.client(url)
-    given = openai.AsyncOpenAI(api_key=CANARY, base_url="ftp://localhost/v1")
-    client = service.client("", client=given, api_key=None, base_url=None)
+    given_client = openai.AsyncOpenAI(api_key=CANARY, base_url="ftp://localhost/v1")
+    client = service.client("", client=given_client, api_key=None, base_url=None)
     with pytest.raises(ModelUnavailableError, match="https://") as refused:
-        asyncio.run(taken(client.ask(service.body(client), stream=True)))
+        asyncio.run(updates_of(client.ask(service.body(client), stream=True)))
     assert not refused.value.retryable
 
 
 @both
-def test_what_breaks_off_before_its_first_word_may_be_tried_again(service: Service) -> None:
-    error = error_of(service, stream(service.begins[0], end=CUT), streams=True)
+def test_an_answer_that_is_interrupted_before_its_first_word_is_retryable(service: Service) -> None:
+    error = error_of(service, stream(service.start[0], end=CUT), streams=True)
     assert type(error) is ModelUnavailableError
     assert error.retryable
 
 
 @both
 @streaming
-def test_a_connection_serves_one_request_after_the_other(service: Service, streams: bool) -> None:  # noqa: FBT001  # pytest passes it
+def test_successive_requests_share_a_connection(service: Service, streams: bool) -> None:  # noqa: FBT001  # pytest passes it
     async def ask(server: RawServer) -> None:
         client = service.client(server)
         for _ in range(3):
-            await answered(client.ask(service.body(client), stream=streams))
+            await answer_of(client.ask(service.body(client), stream=streams))
 
     with RawServer() as server:
-        server.add_replies(*[stream(*service.begins, *service.ends) if streams else whole(service.whole)] * 3)
+        server.add_replies(*[stream(*service.start, *service.end) if streams else whole(service.whole)] * 3)
         asyncio.run(ask(server))
         assert (len(server.requests), server.connections) == (3, 1)
 
 
 @both
-def test_closing_the_iterator_lets_go_of_the_connection(service: Service) -> None:
+def test_closing_the_iterator_closes_the_connection(service: Service) -> None:
     async def leave(server: RawServer) -> None:
         client = service.client(server)
         async with aclosing(client.ask(service.body(client), stream=True)) as updates:
@@ -267,7 +267,7 @@ def test_closing_the_iterator_lets_go_of_the_connection(service: Service) -> Non
         await asyncio.to_thread(server.gone.wait)
 
     with RawServer() as server:
-        server.add_replies(stream(*service.begins, end=STALL))
+        server.add_replies(stream(*service.start, end=STALL))
         asyncio.run(leave(server))
         assert server.gone.is_set()
         gc.collect()
@@ -275,10 +275,10 @@ def test_closing_the_iterator_lets_go_of_the_connection(service: Service) -> Non
 
 @both
 @streaming
-def test_cancelling_lets_go_of_the_connection(service: Service, streams: bool) -> None:  # noqa: FBT001  # pytest passes it
+def test_cancelling_closes_the_connection(service: Service, streams: bool) -> None:  # noqa: FBT001  # pytest passes it
     async def cancel(server: RawServer) -> None:
         client = service.client(server)
-        task = asyncio.create_task(taken(client.ask(service.body(client), stream=streams)))
+        task = asyncio.create_task(updates_of(client.ask(service.body(client), stream=streams)))
         await asyncio.to_thread(server.stalled.wait)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -286,29 +286,29 @@ def test_cancelling_lets_go_of_the_connection(service: Service, streams: bool) -
         await asyncio.to_thread(server.gone.wait)
 
     with RawServer() as server:
-        server.add_replies(stream(*service.begins, end=STALL) if streams else Reply((STALL,)))
+        server.add_replies(stream(*service.start, end=STALL) if streams else Reply((STALL,)))
         asyncio.run(cancel(server))
         assert server.gone.is_set()
         gc.collect()
 
 
 @both
-def test_a_client_serves_one_event_loop_after_the_other(service: Service) -> None:
+def test_a_client_works_in_successive_event_loops(service: Service) -> None:
     with RawServer() as server:
         client = service.client(server)
         for _ in range(3):
             server.add_replies(whole(service.whole))
-            asyncio.run(answered(client.ask(service.body(client), stream=False)))
+            asyncio.run(answer_of(client.ask(service.body(client), stream=False)))
         gc.collect()
     assert len(server.requests) == 3
 
 
 @both
-def test_a_closed_client_opens_again_when_it_is_asked(service: Service) -> None:
+def test_a_closed_client_reopens_for_the_next_request(service: Service) -> None:
     async def ask_twice(server: RawServer) -> None:
         client = service.client(server)
         for _ in range(2):
-            await answered(client.ask(service.body(client), stream=False))
+            await answer_of(client.ask(service.body(client), stream=False))
             await client.aclose()
         await client.aclose()
 
@@ -318,29 +318,29 @@ def test_a_closed_client_opens_again_when_it_is_asked(service: Service) -> None:
 
 
 @both
-def test_many_ask_at_once(service: Service) -> None:
+def test_a_client_accepts_concurrent_requests(service: Service) -> None:
     async def ask(server: RawServer) -> list[Answer]:
         client = service.client(server)
-        found = await asyncio.gather(*(answered(client.ask(service.body(client), stream=True)) for _ in range(8)))
+        answers = await asyncio.gather(*(answer_of(client.ask(service.body(client), stream=True)) for _ in range(8)))
         await client.aclose()
-        return found
+        return answers
 
     with RawServer() as server:
-        server.add_replies(*(stream(*service.begins, *service.ends) for _ in range(8)))
+        server.add_replies(*(stream(*service.start, *service.end) for _ in range(8)))
         assert len({json.dumps(each.message.text) for each in asyncio.run(ask(server))}) == 1
 
 
 @both
-def test_a_client_of_ones_own_is_asked_once_and_stays_open(service: Service) -> None:
+def test_a_given_openai_client_does_not_retry_and_stays_open(service: Service) -> None:
     import openai
 
     async def ask(server: RawServer) -> None:
-        async with openai.AsyncOpenAI(api_key=CANARY, base_url=server.url, max_retries=5) as given:
-            client = service.client(server, client=given, api_key=None, base_url=None)
+        async with openai.AsyncOpenAI(api_key=CANARY, base_url=server.url, max_retries=5) as given_client:
+            client = service.client(server, client=given_client, api_key=None, base_url=None)
             with pytest.raises(ModelUnavailableError):
-                await answered(client.ask(service.body(client), stream=False))
+                await answer_of(client.ask(service.body(client), stream=False))
             await client.aclose()
-            await answered(client.ask(service.body(client), stream=False))
+            await answer_of(client.ask(service.body(client), stream=False))
 
     with RawServer() as server:
         server.add_replies(whole({}, status=500), whole(service.whole))
@@ -350,15 +350,17 @@ def test_a_client_of_ones_own_is_asked_once_and_stays_open(service: Service) -> 
 
 @both
 @streaming
-def test_azure_is_asked_at_its_own_paths(service: Service, streams: bool) -> None:  # noqa: FBT001  # pytest passes it
+def test_azure_requests_use_azures_paths(service: Service, streams: bool) -> None:  # noqa: FBT001  # pytest passes it
     import openai
 
     async def ask(server: RawServer) -> None:
         endpoint = server.url.removesuffix("/v1")
-        async with openai.AsyncAzureOpenAI(api_key=CANARY, azure_endpoint=endpoint, api_version="2025-04-01") as given:
-            client = service.client(server, client=given, api_key=None, base_url=None)
+        async with openai.AsyncAzureOpenAI(
+            api_key=CANARY, azure_endpoint=endpoint, api_version="2025-04-01"
+        ) as given_client:
+            client = service.client(server, client=given_client, api_key=None, base_url=None)
             body = service.body(client)
-            await answered(client.ask(body, stream=streams))
+            await answer_of(client.ask(body, stream=streams))
         sent = server.requests[0]
         path = "/openai/deployments/m-1/chat/completions" if service is CHAT else "/openai/responses"
         assert sent.path == f"{path}?api-version=2025-04-01"
@@ -366,20 +368,20 @@ def test_azure_is_asked_at_its_own_paths(service: Service, streams: bool) -> Non
         assert sent.body == request_bytes(streamed(client.wire, body) if streams else body)
 
     with RawServer() as server:
-        server.add_replies(stream(*service.begins, *service.ends) if streams else whole(service.whole))
+        server.add_replies(stream(*service.start, *service.end) if streams else whole(service.whole))
         asyncio.run(ask(server))
 
 
 @both
-def test_says_what_is_wrong_with_how_a_client_is_made(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explains_an_invalid_configuration(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    for wrong, said in (
+    for wrong, words in (
         ({"api_key": None}, "OPENAI_API_KEY"),
         ({"client": object(), "api_key": None, "base_url": None}, "AsyncOpenAI"),
         ({"client": object()}, "api_key="),
         ({"options": {"stream": True, "model": "x"}}, "model, stream"),
     ):
-        with pytest.raises(AgentConfigurationError, match=said):
+        with pytest.raises(AgentConfigurationError, match=words):
             service.client("http://127.0.0.1/v1", **wrong)
     for address in ("ftp://127.0.0.1/v1", "127.0.0.1/v1", "http://127.0.0.1/v1?key=secret", "http://127.0.0.1/v1#key"):
         with pytest.raises(AgentConfigurationError, match="base_url") as raised:
@@ -394,17 +396,17 @@ def test_says_what_is_wrong_with_how_a_client_is_made(service: Service, monkeypa
 
 
 @both
-def test_takes_the_key_and_the_address_of_the_environment(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_the_key_and_the_address_from_the_environment(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     with RawServer() as server:
         monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-environment")
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         server.add_replies(whole(service.whole))
         client = service.client("", api_key=None, base_url=None)
-        asyncio.run(answered(client.ask(service.body(client), stream=False)))
+        asyncio.run(answer_of(client.ask(service.body(client), stream=False)))
         assert server.requests[0].headers["authorization"] == "Bearer sk-of-the-environment"
 
 
-def test_clients_say_what_they_are() -> None:
+def test_clients_report_their_kind_and_options() -> None:
     local: ModelClient = OpenAIChatClient("m-1", api_key=CANARY, options={"seed": 1})
     stateless: ModelClient = OpenAIResponsesClient("m-1", api_key=CANARY, options={"seed": 1})
     remote: ModelClient = OpenAIResponsesClient("m-1", api_key=CANARY, store=True)

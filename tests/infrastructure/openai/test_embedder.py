@@ -15,11 +15,11 @@ from clew.infrastructure.openai.embedder import OpenAIEmbedder
 CANARY = "sk-canary-12345678"
 
 
-def vectors(*given: list[Any], **more: Any) -> Reply:
-    return whole({"data": [{"index": place, "embedding": vector} for place, vector in enumerate(given)], **more})
+def vectors(*embeddings: list[Any], **more: Any) -> Reply:
+    return whole({"data": [{"index": place, "embedding": vector} for place, vector in enumerate(embeddings)], **more})
 
 
-def embedded(
+def embed_texts(
     server: RawServer, texts: list[str], *, model: str = "local", dimensions: int | None = 2, timeout: float = 60
 ) -> list[list[float]]:
     async def embed() -> list[list[float]]:
@@ -35,21 +35,21 @@ def embedded(
 
 
 @pytest.fixture(autouse=True)
-def in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openai_embedder, "_PAUSE", 0.0)
 
 
-def test_has_its_vectors_from_a_service_over_http(aimock: Aimock) -> None:
+def test_gets_vectors_from_a_service_over_http(aimock: Aimock) -> None:
     async def embed() -> list[list[float]]:
         embedder = OpenAIEmbedder("text-embedding-3-small", api_key=CANARY, base_url=aimock.base_url)
-        found = await embedder.embed(["a parcel", "a letter", "a parcel"])
+        vectors = await embedder.embed(["a parcel", "a letter", "a parcel"])
         await embedder.aclose()
-        return found
+        return vectors
 
     one, two, three = asyncio.run(embed())
     assert len(one) == len(two) == 1_536
     assert one == three != two
-    assert [asked.path for asked in aimock.journal()] == ["/v1/embeddings"]
+    assert [request.path for request in aimock.journal()] == ["/v1/embeddings"]
 
 
 @pytest.mark.parametrize(
@@ -61,51 +61,51 @@ def test_has_its_vectors_from_a_service_over_http(aimock: Aimock) -> None:
         ("text-embedding-3-small", 1_536, {}),
     ],
 )
-def test_names_the_size_only_where_the_model_is_known_to_make_others(
+def test_sends_the_size_only_to_models_with_variable_sizes(
     model: str, dimensions: int | None, more: dict[str, Any]
 ) -> None:
     with RawServer() as server:
         server.add_replies(vectors([1, 0]))
-        embedded(server, ["a"], model=model, dimensions=dimensions)
-        [asked] = server.requests
-        assert asked.json() == {"model": model, "input": ["a"], "encoding_format": "float", **more}
+        embed_texts(server, ["a"], model=model, dimensions=dimensions)
+        [request] = server.requests
+        assert request.json() == {"model": model, "input": ["a"], "encoding_format": "float", **more}
 
 
-def test_many_texts_go_in_several_requests_and_come_back_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sends_many_texts_in_several_requests_and_keeps_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openai_embedder, "_TEXTS", 2)
     with RawServer() as server:
         shuffled = [{"index": 1, "embedding": [2, 0]}, {"index": 0, "embedding": [1, 0]}]
         server.add_replies(whole({"data": shuffled}), vectors([3, 0.5]))
-        assert embedded(server, ["a", "b", "c"]) == [[1, 0], [2, 0], [3, 0.5]]
+        assert embed_texts(server, ["a", "b", "c"]) == [[1, 0], [2, 0], [3, 0.5]]
         assert [request.json()["input"] for request in server.requests] == [["a", "b"], ["c"]]
 
 
-def test_long_texts_go_in_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sends_long_texts_in_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openai_embedder, "_CHARACTERS", 5)
     with RawServer() as server:
         server.add_replies(vectors([1, 0]), vectors([2, 0], [3, 0]))
-        assert len(embedded(server, ["abcdefgh", "ab", "cd"])) == 3
+        assert len(embed_texts(server, ["abcdefgh", "ab", "cd"])) == 3
         assert [request.json()["input"] for request in server.requests] == [["abcdefgh"], ["ab", "cd"]]
 
 
-def test_nothing_is_asked_for_no_texts() -> None:
+def test_sends_no_request_without_texts() -> None:
     with RawServer() as server:
-        assert embedded(server, []) == []
+        assert embed_texts(server, []) == []
         assert server.requests == []
 
 
 @pytest.mark.parametrize(
     "first", [whole({"error": {"message": "busy"}}, status=503), Reply((CUT,))], ids=["503", "cut"]
 )
-def test_tries_again_what_may_pass(first: Reply) -> None:
+def test_retries_a_temporary_failure(first: Reply) -> None:
     with RawServer() as server:
         server.add_replies(first, vectors([1, 0]))
-        assert embedded(server, ["a"]) == [[1, 0]]
+        assert embed_texts(server, ["a"]) == [[1, 0]]
         assert len(server.requests) == 2
 
 
 @pytest.mark.parametrize(
-    ("replies", "said"),
+    ("replies", "words"),
     [
         ([whole({"error": {"message": f"bad key {CANARY}"}}, status=401)], "401"),
         ([whole({"error": {"message": "busy"}}, status=500)] * 3, "500"),
@@ -121,29 +121,29 @@ def test_tries_again_what_may_pass(first: Reply) -> None:
         ([whole({"data": [7, None]})], "in its reply is 0"),
     ],
 )
-def test_says_what_is_wrong_without_the_key(replies: list[Reply], said: str) -> None:
+def test_explains_errors_without_the_key(replies: list[Reply], words: str) -> None:
     with RawServer() as server:
         server.add_replies(*replies)
-        with pytest.raises(EmbeddingError, match=said) as caught:
-            embedded(server, ["a", "b"], timeout=0.1 if STALL in replies[0].steps else 60)
+        with pytest.raises(EmbeddingError, match=words) as caught:
+            embed_texts(server, ["a", "b"], timeout=0.1 if STALL in replies[0].steps else 60)
         assert len(server.requests) == len(replies)
     assert CANARY not in str(caught.value)
 
 
-def test_says_so_when_nobody_is_there() -> None:
+def test_reports_a_service_that_cannot_be_reached() -> None:
     with RawServer() as server:
         pass
     with pytest.raises(EmbeddingError, match="could not be reached"):
-        embedded(server, ["a"])
+        embed_texts(server, ["a"])
 
 
 @pytest.mark.parametrize(("model", "dimensions"), [("local", None), ("local", 0), ("local", True), ("local", 1.5)])
-def test_refuses_a_size_that_is_none(model: str, dimensions: Any) -> None:
+def test_refuses_an_invalid_size(model: str, dimensions: Any) -> None:
     with pytest.raises(EmbeddingError, match="dimensions"):
         OpenAIEmbedder(model, dimensions, api_key=CANARY)
 
 
-def test_refuses_to_be_without_a_key_and_shows_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_needs_a_key_and_does_not_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(AgentConfigurationError, match="OPENAI_API_KEY"):
         OpenAIEmbedder()

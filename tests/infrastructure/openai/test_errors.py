@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.infrastructure.openai.replies import CANARY, CONTENT, SERVICES, Service, taken
+from tests.infrastructure.openai.replies import CANARY, CONTENT, SERVICES, Service, updates_of
 from tests.servers.raw_server import CUT, STALL, RawServer, Reply, stream, whole
 
 from clew.domain.models.client import Question
@@ -26,7 +26,7 @@ from clew.domain.runs.errors import (
 from clew.domain.runs.requests import request_body
 from clew.infrastructure.openai.errors import RequestContext, model_error, retry_after, service_error
 
-ASKED = RequestContext("m-1", "localhost:1")
+CONTEXT = RequestContext("m-1", "localhost:1")
 
 
 @pytest.mark.parametrize(
@@ -59,15 +59,15 @@ ASKED = RequestContext("m-1", "localhost:1")
         ),
     ],
 )
-def test_knows_an_overflow_by_the_words_of_many_services(message: str, tokens: int | None, limit: int | None) -> None:
-    error = service_error({"error": {"message": message, "type": "invalid_request_error"}}, ASKED, begun=False)
+def test_recognizes_the_context_overflows_of_many_services(message: str, tokens: int | None, limit: int | None) -> None:
+    error = service_error({"error": {"message": message, "type": "invalid_request_error"}}, CONTEXT, begun=False)
     assert isinstance(error, ContextWindowError)
     assert (error.tokens, error.limit) == (tokens, limit)
 
 
-def test_takes_the_numbers_of_an_overflow_where_they_are_fields() -> None:
+def test_reads_the_numbers_of_an_overflow_from_fields() -> None:
     failure: Any = {"code": 400, "type": "exceed_context_size_error", "n_prompt_tokens": 5000, "n_ctx": 4096}
-    error = service_error(failure, ASKED, begun=True)
+    error = service_error(failure, CONTEXT, begun=True)
     assert isinstance(error, ContextWindowError)
     assert (error.tokens, error.limit, error.status) == (5000, 4096, 400)
     assert "5000 tokens" in str(error)
@@ -87,9 +87,9 @@ def test_takes_the_numbers_of_an_overflow_where_they_are_fields() -> None:
         (7, ModelRequestError),
     ],
 )
-def test_tells_errors_apart_by_their_codes(failure: Any, kind: type[ModelError]) -> None:
-    assert type(service_error(failure, ASKED, begun=False)) is kind
-    assert type(service_error(failure, ASKED, begun=True)) is ModelStreamError
+def test_the_code_of_an_error_determines_its_type(failure: Any, kind: type[ModelError]) -> None:
+    assert type(service_error(failure, CONTEXT, begun=False)) is kind
+    assert type(service_error(failure, CONTEXT, begun=True)) is ModelStreamError
 
 
 @pytest.mark.parametrize(
@@ -106,43 +106,43 @@ def test_tells_errors_apart_by_their_codes(failure: Any, kind: type[ModelError])
         ({"retry-after-ms": "?", "retry-after": "9"}, 9),
     ],
 )
-def test_reads_how_long_to_wait(headers: dict[str, str], seconds: float | None) -> None:
+def test_reads_the_retry_time_from_headers(headers: dict[str, str], seconds: float | None) -> None:
     assert retry_after(headers) == seconds
 
 
-def test_reads_a_date_until_which_to_wait() -> None:
+def test_reads_the_retry_time_from_a_date() -> None:
     seconds = retry_after({"retry-after": formatdate(time.time() + 1000, usegmt=True)})
     assert seconds is not None
     assert 0 < seconds <= 1001
 
 
-def test_an_error_of_the_client_itself_says_its_kind_and_no_more() -> None:
-    error = model_error(RuntimeError(CANARY), ASKED, begun=False)
+def test_an_internal_error_of_the_client_shows_only_its_type() -> None:
+    error = model_error(RuntimeError(CANARY), CONTEXT, begun=False)
     assert "RuntimeError" in str(error)
     assert CANARY not in str(error)
     assert not error.retryable
 
 
 @given(before=st.text("ab .", max_size=9), after=st.text("ab .", max_size=9))
-def test_what_the_service_quotes_of_the_request_is_not_told(before: str, after: str) -> None:
-    asked = RequestContext("m-1", "localhost", (CANARY,), {"messages": [{"role": "user", "content": CONTENT}]})
+def test_hides_quotes_of_the_request_in_error_messages(before: str, after: str) -> None:
+    context = RequestContext("m-1", "localhost", (CANARY,), {"messages": [{"role": "user", "content": CONTENT}]})
     quoted = f"{before}{CONTENT[3:40]}{after}{CANARY}"
-    said = str(service_error({"message": quoted, "code": CANARY}, asked, begun=False))
-    assert "[…]" in said
-    assert CONTENT[10:34] not in said
-    assert CANARY not in said
+    message = str(service_error({"message": quoted, "code": CANARY}, context, begun=False))
+    assert "[…]" in message
+    assert CONTENT[10:34] not in message
+    assert CANARY not in message
 
 
-def test_a_short_text_that_is_quoted_is_not_told_either() -> None:
-    asked = RequestContext("m-1", "localhost", (), {"messages": [{"role": "assistant", "content": "4111 2222"}]})
-    said = str(service_error({"message": "The assistant message '4111 2222' is bad."}, asked, begun=False))
-    assert "The assistant message '[…]' is bad" in said
+def test_hides_a_short_quote_of_the_request() -> None:
+    context = RequestContext("m-1", "localhost", (), {"messages": [{"role": "assistant", "content": "4111 2222"}]})
+    message = str(service_error({"message": "The assistant message '4111 2222' is bad."}, context, begun=False))
+    assert "The assistant message '[…]' is bad" in message
 
 
-def test_keys_of_others_are_not_told() -> None:
+def test_hides_other_keys_in_error_messages() -> None:
     failure: Any = {"message": "Incorrect API key provided: sk-proj-****************abcd and gsk_abcdefghij."}
-    said = str(service_error({"error": failure}, ASKED, begun=False))
-    assert "Incorrect API key provided: [hidden] and [hidden]" in said
+    message = str(service_error({"error": failure}, CONTEXT, begun=False))
+    assert "Incorrect API key provided: [hidden] and [hidden]" in message
 
 
 REPLIES = [
@@ -151,7 +151,7 @@ REPLIES = [
     whole({"error": f"{CANARY} {CONTENT}"}, status=500),
     whole(f"{CANARY} {CONTENT}".encode(), status=503),
     whole({"error": {"message": f"{CANARY} {CONTENT}"}}),
-    whole(f"no JSON: {CANARY} {CONTENT}".encode()),
+    whole(f"not JSON: {CANARY} {CONTENT}".encode()),
     stream(f"data: {{{CANARY} {CONTENT}\n\n".encode()),
     stream({"error": {"message": f"{CANARY} {CONTENT}"}}),
     stream({"type": "error", "message": f"{CANARY} {CONTENT}"}),
@@ -163,7 +163,7 @@ REPLIES = [
 
 @pytest.mark.parametrize("service", SERVICES, ids=lambda each: each.kind)
 @pytest.mark.parametrize("reply", REPLIES)
-def test_no_error_and_no_log_line_tells_the_key_or_the_request(
+def test_no_error_and_no_log_line_contains_the_key_or_the_request(
     service: Service, reply: Reply, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_ORG_ID", "org-canary")
@@ -173,21 +173,21 @@ def test_no_error_and_no_log_line_tells_the_key_or_the_request(
         server.add_replies(reply)
         address = server.url.replace("http://", "http://user:pass-canary@")
         client = service.client(address, timeout=0.3 if STALL in reply.steps else 60)
-        told = [repr(client), repr(vars(client))]
+        outputs = [repr(client), repr(vars(client))]
         with pytest.raises(ModelError) as raised:
-            asyncio.run(taken(client.ask(service.body(client), stream=True)))
+            asyncio.run(updates_of(client.ask(service.body(client), stream=True)))
         assert server.requests[0].headers["openai-organization"] == "org-canary"
         assert server.requests[0].headers["authorization"] == "Basic dXNlcjpwYXNzLWNhbmFyeQ=="
     assert raised.value.__cause__ is None
-    assert raised.value.__context__ is None, "it would hold the request, and so the key"
-    told += [repr(raised.value), repr(vars(raised.value)), *traceback.format_exception(raised.value)]
-    told += [record.getMessage() for record in caplog.records]
+    assert raised.value.__context__ is None, "the context would contain the request with the key"
+    outputs += [repr(raised.value), repr(vars(raised.value)), *traceback.format_exception(raised.value)]
+    outputs += [record.getMessage() for record in caplog.records]
     for secret in (CANARY, "org-canary", "pass-canary", CONTENT):
-        assert secret not in "\n".join(told)
+        assert secret not in "\n".join(outputs)
 
 
-def test_the_openai_package_logs_no_key_and_no_content_either() -> None:
-    """What its own debug log says of a request: the method and the status, nothing of what is in it."""
+def test_the_openai_package_logs_no_key_and_no_content() -> None:
+    """Its debug log contains the method and the status of a request, but none of its content."""
     records: list[logging.LogRecord] = []
 
     class Handler(logging.Handler):
@@ -203,11 +203,11 @@ def test_the_openai_package_logs_no_key_and_no_content_either() -> None:
             server.add_replies(whole(SERVICES[0].whole))
             client = SERVICES[0].client(server)
             body = request_body(client.wire, Question("m-1", (), CONTENT))
-            asyncio.run(taken(client.ask(body, stream=False)))
+            asyncio.run(updates_of(client.ask(body, stream=False)))
     finally:
         logger.removeHandler(handler)
         logger.level = level
-    said = "\n".join(record.getMessage() for record in records)
-    assert "HTTP Response" in said
-    assert CANARY not in said
-    assert CONTENT not in said
+    message = "\n".join(record.getMessage() for record in records)
+    assert "HTTP Response" in message
+    assert CANARY not in message
+    assert CONTENT not in message

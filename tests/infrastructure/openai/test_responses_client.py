@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import pytest
-from tests.infrastructure.openai.replies import CANARY, RESPONSES, taken
+from tests.infrastructure.openai.replies import CANARY, RESPONSES, updates_of
 from tests.servers.raw_server import CUT, RawServer, Reply, stream, whole
 
 from clew.domain.messages import FunctionCall, Message, Raw, Reasoning
@@ -21,46 +21,46 @@ CONVERSATION = ServiceReference(kind="conversation", id="conv_1")
 def with_server(
     use: Callable[[OpenAIResponsesClient], Awaitable[T]], *replies: Reply, **more: Any
 ) -> tuple[T, list[str]]:
-    """What ``use`` gives, and the requests that it made."""
+    """The result of ``use``, and the requests that it sent."""
 
     async def run(server: RawServer) -> T:
         return await use(RESPONSES.client(server, **{"store": True, **more}))
 
     with RawServer() as server:
         server.add_replies(*replies)
-        found = asyncio.run(run(server))
-        return found, [f"{each.method} {each.path}" for each in server.requests]
+        result = asyncio.run(run(server))
+        return result, [f"{each.method} {each.path}" for each in server.requests]
 
 
 @pytest.mark.parametrize("streams", [False, True])
 def test_names_the_response_before_the_answer(streams: bool) -> None:  # noqa: FBT001  # pytest passes it
-    reply = stream(*RESPONSES.begins, *RESPONSES.ends) if streams else whole(RESPONSES.whole)
-    updates, _ = with_server(lambda client: taken(client.ask(RESPONSES.body(client), stream=streams)), reply)
+    reply = stream(*RESPONSES.start, *RESPONSES.end) if streams else whole(RESPONSES.whole)
+    updates, _ = with_server(lambda client: updates_of(client.ask(RESPONSES.body(client), stream=streams)), reply)
     assert updates[0] == ServiceBound(RESPONSE)
     assert isinstance(updates[-1], Answer)
 
 
-def test_names_the_response_also_of_an_answer_that_breaks_off() -> None:
-    found: list[Any] = []
+def test_names_the_response_of_an_interrupted_answer() -> None:
+    updates: list[Any] = []
 
     async def ask(client: OpenAIResponsesClient) -> None:
         async for update in client.ask(RESPONSES.body(client), stream=True):
-            found.append(update)  # noqa: PERF401  # what came before the error is looked at
+            updates.append(update)  # noqa: PERF401  # keeps the updates before the error
 
     with pytest.raises(ModelStreamError):
-        with_server(ask, stream(*RESPONSES.begins, end=CUT))
-    assert found == [ServiceBound(RESPONSE), TextDelta("Hel")]
+        with_server(ask, stream(*RESPONSES.start, end=CUT))
+    assert updates == [ServiceBound(RESPONSE), TextDelta("Hel")]
 
 
 def test_opens_a_conversation_before_the_first_request() -> None:
-    found, requests = with_server(
+    conversation, requests = with_server(
         lambda client: client.open_service_thread(), whole({"id": "conv_1"}), service="conversation"
     )
-    assert found == CONVERSATION
+    assert conversation == CONVERSATION
     assert requests == ["POST /v1/conversations"]
 
 
-def test_opens_nothing_where_the_answer_names_itself() -> None:
+def test_opens_no_conversation_if_responses_have_ids() -> None:
     assert with_server(lambda client: client.open_service_thread()) == (None, [])
 
 
@@ -102,27 +102,27 @@ HISTORY = [
             RESULT,
         ],
     ],
-    ids=["its own", "all that came before"],
+    ids=["only its own input", "all previous items"],
 )
-def test_lists_the_history_along_the_responses(second_input: list[Any]) -> None:
-    found, requests = with_server(
+def test_lists_the_history_along_the_chain_of_responses(second_input: list[Any]) -> None:
+    history, requests = with_server(
         lambda client: client.service_history(RESPONSE),
         whole(SECOND),
         whole(FIRST),
         whole({"data": [words("user", "yes")], "has_more": False}),
         whole({"data": second_input, "has_more": False}),
     )
-    assert found == HISTORY
+    assert history == HISTORY
     assert requests[:2] == ["GET /v1/responses/resp_1", "GET /v1/responses/resp_0"]
 
 
-def test_lists_a_conversation_page_by_page() -> None:
-    found, requests = with_server(
+def test_lists_a_conversation_in_pages() -> None:
+    history, requests = with_server(
         lambda client: client.service_history(CONVERSATION),
         whole({"data": [words("user", "yes"), THOUGHT, SEARCH, CALL], "has_more": True, "last_id": "fc_1"}),
         whole({"data": [RESULT, words("assistant", "yes")], "has_more": False, "last_id": "msg_yes"}),
     )
-    assert found == HISTORY
+    assert history == HISTORY
     assert requests == [
         "GET /v1/conversations/conv_1/items?order=asc&limit=100",
         "GET /v1/conversations/conv_1/items?order=asc&limit=100&after=fc_1",
@@ -132,19 +132,19 @@ def test_lists_a_conversation_page_by_page() -> None:
 @pytest.mark.parametrize(
     ("service", "path"), [(RESPONSE, "/v1/responses/resp_1"), (CONVERSATION, "/v1/conversations/conv_1")]
 )
-@pytest.mark.parametrize("said", [{"id": "x", "deleted": True}, b""])
-def test_deletes_at_the_service(service: ServiceReference, path: str, said: object) -> None:
-    _, requests = with_server(lambda client: client.delete_service_thread(service), whole(said))
+@pytest.mark.parametrize("reply", [{"id": "x", "deleted": True}, b""])
+def test_deletes_the_thread_at_the_service(service: ServiceReference, path: str, reply: object) -> None:
+    _, requests = with_server(lambda client: client.delete_service_thread(service), whole(reply))
     assert requests == [f"DELETE {path}"]
 
 
-def test_an_id_is_never_a_path() -> None:
+def test_escapes_an_id_in_a_path() -> None:
     odd = ServiceReference(kind="conversation", id="../responses/x?y#z")
     _, requests = with_server(lambda client: client.delete_service_thread(odd), whole({}))
     assert requests == ["DELETE /v1/conversations/..%2Fresponses%2Fx%3Fy%23z"]
 
 
-def test_says_that_the_service_does_not_know_an_id() -> None:
+def test_reports_an_id_that_the_service_does_not_know() -> None:
     async def ask(client: OpenAIResponsesClient) -> None:
         threads: ServiceThreads = client
         with pytest.raises(ModelRequestError, match="404") as refused:
@@ -156,13 +156,13 @@ def test_says_that_the_service_does_not_know_an_id() -> None:
     with_server(ask, whole({"error": {"message": "No response found."}}, status=404), whole([]))
 
 
-def test_includes_what_else_is_asked_for() -> None:
+def test_adds_the_callers_includes() -> None:
     client = RESPONSES.client("http://x/v1", options={"include": ["x", "reasoning.encrypted_content"], "store": False})
     assert client.options["include"] == ["reasoning.encrypted_content", "x"]
 
 
-def test_refuses_what_contradicts_itself() -> None:
+def test_refuses_contradictory_options() -> None:
     with pytest.raises(AgentConfigurationError, match="store"):
         RESPONSES.client("http://x/v1", store=True, options={"store": False})
     with pytest.raises(AgentConfigurationError, match="conversation"):
-        OpenAIResponsesClient("m", api_key=CANARY, service="thread")  # type: ignore[arg-type]  # that is the point
+        OpenAIResponsesClient("m", api_key=CANARY, service="thread")  # type: ignore[arg-type]  # an invalid value

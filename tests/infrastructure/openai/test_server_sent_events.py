@@ -7,21 +7,21 @@ from hypothesis import strategies as st
 from clew.infrastructure.openai.connection import EventDecoder
 
 
-def decoded(*pieces: bytes) -> list[str]:
+def decode(*pieces: bytes) -> list[str]:
     decoder = EventDecoder()
     return [data for piece in pieces for data in decoder.feed(piece)] + list(decoder.finish())
 
 
 @given(
-    said=st.lists(st.text("ab{}: é🧶", max_size=5), max_size=4),
+    texts=st.lists(st.text("ab{}: é🧶", max_size=5), max_size=4),
     end=st.sampled_from(["\n", "\r\n", "\r"]),
     data=st.data(),
 )
-def test_however_the_bytes_are_cut_the_events_are_the_same(said: list[str], end: str, data: st.DataObject) -> None:
-    text = "".join(f": beat{end}event: x{end}data: {each}{end}id: 1{end}{end}" for each in said).encode()
+def test_decodes_the_same_events_from_any_pieces(texts: list[str], end: str, data: st.DataObject) -> None:
+    text = "".join(f": beat{end}event: x{end}data: {each}{end}id: 1{end}{end}" for each in texts).encode()
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
     pieces = [text[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    assert decoded(*pieces) == said
+    assert decode(*pieces) == texts
 
 
 @pytest.mark.parametrize(
@@ -32,14 +32,14 @@ def test_however_the_bytes_are_cut_the_events_are_the_same(said: list[str], end:
         (b"data: a\n\ndata: b", ["a", "b"]),
         (b"data\n\n", [""]),
         (b"", []),
-        (b"\xef\xbb\xbfdata: a\n\n\xef\xbb\xbfdata: b\n\n", ["a"]),  # one at the very beginning is left out
+        (b"\xef\xbb\xbfdata: a\n\n\xef\xbb\xbfdata: b\n\n", ["a"]),  # only a byte order mark at the start is removed
     ],
 )
-def test_reads_what_the_standard_says_and_a_last_event_without_its_end(text: bytes, events: list[str]) -> None:
-    assert decoded(text) == events
+def test_decodes_like_the_standard_and_accepts_an_unterminated_last_event(text: bytes, events: list[str]) -> None:
+    assert decode(text) == events
 
 
-def test_gives_an_event_as_soon_as_its_last_byte_is_there() -> None:
+def test_returns_an_event_as_soon_as_it_is_complete() -> None:
     decoder = EventDecoder()
     assert list(decoder.feed(b"data: a\n")) == []
     assert list(decoder.feed(b"\n")) == ["a"]
@@ -47,4 +47,4 @@ def test_gives_an_event_as_soon_as_its_last_byte_is_there() -> None:
 
 def test_a_long_line_in_many_pieces_is_one_event() -> None:
     piece = b"x" * 1024
-    assert decoded(b"data: ", *[piece] * 1024, b"\n\n") == ["x" * 1024 * 1024]
+    assert decode(b"data: ", *[piece] * 1024, b"\n\n") == ["x" * 1024 * 1024]

@@ -1,4 +1,4 @@
-"""Pools of writers as the tests of them need them."""
+"""Append pools with a substitute for the database, for tests of the pool."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 
 from tests.infrastructure.interruptions import Points
-from tests.infrastructure.recording import PATIENCE, event
+from tests.infrastructure.recorder_steps import PATIENCE, event
 
 from clew.infrastructure.postgres import append_pool
 from clew.infrastructure.postgres.append_pool import AppendPool
@@ -19,39 +19,39 @@ DONE = Appended((), (), ())
 Write = Callable[[Append], Appended | Exception]
 
 
-def nothing() -> None:
-    """What a pool calls after each batch, and these tests do not."""
+def ignore_commit() -> None:
+    """A callback after each batch that does nothing."""
 
 
 def pool_of(write: Write, *, workers: int, batch_size: int = 4) -> AppendPool:
-    """A pool that has each append of a batch written by this."""
+    """A pool that writes each append of a batch with this function."""
 
-    def each(appends: Sequence[Append], *, patient: bool) -> list[Appended | Exception]:  # noqa: ARG001 - the port's
+    def write_batch(appends: Sequence[Append], *, patient: bool) -> list[Appended | Exception]:  # noqa: ARG001 - the port's
         return [write(append) for append in appends]
 
-    return AppendPool(each, nothing, workers=workers, batch_size=batch_size)
+    return AppendPool(write_batch, ignore_commit, workers=workers, batch_size=batch_size)
 
 
-def by_itself(stream: str, version: int = 1) -> Append:
-    """An append that cannot be written together with others."""
+def unbatchable(stream: str, version: int = 1) -> Append:
+    """An append that cannot be part of a batch."""
     return Append([event(stream, version)], drafts=[Draft(stream, "run", b"")])
 
 
 def lines_of_the_pool() -> Points:
-    """Each line of the pool that a thread comes to."""
+    """Each line of the pool's code that a thread executes."""
 
     def is_point(frame: FrameType, kind: str) -> bool | None:
         if frame.f_code.co_filename != append_pool.__file__:
             return None
-        said = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-        # A signal is not looked at between a lock and its block.
-        return kind == "line" and not said.startswith(("with ", "try:", "finally:"))
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+        # The interpreter handles no signal between taking a lock and entering its block.
+        return kind == "line" and not line.startswith(("with ", "try:", "finally:"))
 
     return is_point
 
 
-def end(threads: list[threading.Thread]) -> None:
-    """Wait until they have ended."""
+def join(threads: list[threading.Thread]) -> None:
+    """Wait until the threads have ended."""
     for thread in threads:
         thread.join(PATIENCE)
         assert not thread.is_alive()

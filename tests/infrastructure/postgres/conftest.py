@@ -1,4 +1,4 @@
-"""Databases that keep tenants apart, and stores of projections, as the tests of them need them."""
+"""Fixtures: databases with row-level security, and projection stores."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from clew.infrastructure.sqlite.projection_store import SQLiteProjections
 
 @pytest.fixture
 def logins(postgres: str) -> Logins:
-    """Of one with nothing in it."""
+    """The logins of an empty database with row-level security."""
     return isolate_tenants(postgres)
 
 
 @pytest.fixture
 def filled(logins: Logins) -> Logins:
-    """Of one in which two tenants, ``a`` and ``b``, have a thread each."""
+    """The logins of a database with row-level security, where the tenants ``a`` and ``b`` have one thread each."""
     return fill(logins)
 
 
 @pytest.fixture(scope="module")
-def kept(databases: Databases) -> Iterator[Logins]:
-    """The same for tests that change nothing."""
+def shared_logins(databases: Databases) -> Iterator[Logins]:
+    """Like ``filled``, for all tests of a module that only read."""
     with databases.one() as url:
         yield fill(isolate_tenants(url))
 
@@ -37,11 +37,11 @@ def kept(databases: Databases) -> Iterator[Logins]:
 @pytest.fixture
 def store(postgres: str) -> Iterator[PostgresProjections]:
     schema.prepare(Address(postgres), create=True)
-    with closing(PostgresProjections(postgres)) as opened:
-        yield opened
+    with closing(PostgresProjections(postgres)) as projections:
+        yield projections
 
 
 @pytest.fixture
-def lite() -> Iterator[SQLiteProjections]:
-    with closing(SQLiteProjections(None)) as opened:
-        yield opened
+def sqlite_store() -> Iterator[SQLiteProjections]:
+    with closing(SQLiteProjections(None)) as projections:
+        yield projections

@@ -1,4 +1,4 @@
-"""Writers and readers of a PostgreSQL store, as threads of a test or as a program: ``python -m`` this, with a job."""
+"""Writers and readers of a PostgreSQL store. They run as threads of a test, or as a program with ``python -m``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import TypeAlias
 
 import psycopg
-from tests.infrastructure.recording import append, event, failure, run_threads
+from tests.infrastructure.recorder_steps import append, event, failure, run_threads
 
 from clew.domain.errors import StoreUnavailableError
 from clew.domain.streams import ROOT, digest, link
@@ -18,28 +18,28 @@ from clew.infrastructure.postgres.stream_ids import stream_id, tenant_id
 from clew.infrastructure.recorder import Fork, Key, RecordedConflictError, Recorder
 
 Seen: TypeAlias = tuple[int, str, int]
-"""Position, stream and version of an event that was read."""
+"""The position, the stream and the version of an event that was read."""
 
 PAGE = 50
 
 
-def write(recorder: Recorder, name: str, count: int, told: Callable[[], object] = lambda: None) -> None:
-    """So many appends of one or two events each, in a manner that hangs on the name: they end with a digit."""
-    manner = int(name[-1]) % 4
+def write(recorder: Recorder, name: str, count: int, notify: Callable[[], object] = lambda: None) -> None:
+    """Make ``count`` appends of one or two events each. The last digit of the name selects the kind of append."""
+    kind = int(name[-1]) % 4
     for number in range(1, count + 1):
-        if manner == 0:
+        if kind == 0:
             append(recorder, event(name, number))
-        elif manner == 1:
+        elif kind == 1:
             append(recorder, event(name, number), event(f"{name}-too", number))
-        elif manner == 2:  # a transaction: it has a key
+        elif kind == 2:  # needs a transaction, because it has a key
             append(recorder, event(name, number), key=Key(name, str(number), b""))
-        else:  # a stream that others write to as well
+        else:  # a stream that several writers share
             _contend(recorder, "shared")
-        told()
+        notify()
 
 
 def events_of(names: Sequence[str], count: int) -> int:
-    """How many events these writers write."""
+    """The number of events that these writers write."""
     return sum(2 if int(name[-1]) % 4 == 1 else 1 for name in names) * count
 
 
@@ -52,46 +52,46 @@ def _contend(recorder: Recorder, stream: str) -> None:
 
 
 def page(recorder: Recorder, after: int) -> list[Seen]:
-    """What a reader finds above a position."""
+    """The next events that a reader sees after a position."""
     return [(row.position, row.stream, row.version) for row in recorder.rows(after=after, limit=PAGE)]
 
 
 def follow(recorder: PostgresRecorder, total: int) -> list[Seen]:
-    """The first so many events, by subscriptions."""
+    """Read this number of events through subscriptions."""
     return follow_until(recorder, lambda seen: len(seen) >= total)
 
 
-def follow_until(recorder: PostgresRecorder, is_over: Callable[[Sequence[Seen]], bool]) -> list[Seen]:
-    """Events by subscriptions, until it is over with one of them: the next subscription goes on where one was cut."""
+def follow_until(recorder: PostgresRecorder, is_done: Callable[[Sequence[Seen]], bool]) -> list[Seen]:
+    """Read events through subscriptions until the condition is true. If one is cut, the next continues at its end."""
     seen: list[Seen] = []
-    while not is_over(seen):
+    while not is_done(seen):
         with suppress(StoreUnavailableError), recorder.subscribe(gt=seen[-1][0] if seen else 0) as subscription:
             for each in subscription:
                 seen.append((each.id, str(each.originator_id), each.originator_version))
-                if is_over(seen):
+                if is_done(seen):
                     break
     return seen
 
 
 @contextmanager
 def transaction(url: str) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
-    """A transaction of somebody else's that has an id from the beginning; it is rolled back unless it was committed."""
+    """A transaction of another client that has its id from the start. It is rolled back unless the test commits it."""
     connection = psycopg.connect(url)
     try:
         connection.execute("SELECT pg_current_xact_id()")
         yield connection
     finally:
-        with suppress(psycopg.Error):  # it may have been cut
+        with suppress(psycopg.Error):  # its connection may be closed
             connection.rollback()
         connection.close()
 
 
 def insert(connection: psycopg.Connection[tuple[object, ...]], stream: str) -> None:
-    """Begin a stream with one event, under the id that the transaction has had for long."""
+    """Start a stream with one event, at a position from the existing transaction id."""
     here = "(SELECT (base + pg_current_xact_id()::text::int8) << 20 FROM clew_meta)"
     ids = {"stream": stream_id(stream), "tenant": tenant_id(stream), "name": stream.encode()}
     connection.execute(
-        "INSERT INTO clew_stream (id, tenant, name, began) "  # noqa: S608 - made of constants
+        "INSERT INTO clew_stream (id, tenant, name, began) "  # noqa: S608 - built from constants
         f"VALUES (%(stream)s, %(tenant)s, %(name)s, {here})",
         ids,
     )
@@ -105,12 +105,12 @@ def insert(connection: psycopg.Connection[tuple[object, ...]], stream: str) -> N
 
 
 def fork(recorder: Recorder, parent: str, cut: int, name: str) -> None:
-    """Fork a stream, with an event of the fork's own."""
+    """Fork a stream, and append one event to the fork."""
     append(recorder, event(name, cut + 1), forks={name: Fork(parent, cut)})
 
 
 def main(job: str, url: str, count: str, *names: str) -> None:
-    """Write under these names, or say that the store is open, follow so many events, and print them."""
+    """Write with these names; or print ``open``, follow this number of events, and print them."""
     recorder = PostgresRecorder.open(url)
     if job == "write":
         run_threads([lambda name=name: write(recorder, name, int(count)) for name in names])  # type: ignore[misc] # a bound loop variable

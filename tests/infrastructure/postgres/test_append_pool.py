@@ -1,4 +1,4 @@
-"""Appends that several threads write: beside each other, and in order where they share a stream."""
+"""Several threads write appends: concurrently, but in order if they share a stream."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from concurrent.futures import wait as wait_for
 from typing import Any
 
 import pytest
-from tests.infrastructure.postgres.append_pools import DONE, by_itself, end, nothing, pool_of
-from tests.infrastructure.recording import PATIENCE, event, wait_until
+from tests.infrastructure.postgres.append_pools import DONE, ignore_commit, join, pool_of, unbatchable
+from tests.infrastructure.recorder_steps import PATIENCE, event, wait_until
 
 from clew.domain.errors import ClosedError
 from clew.infrastructure.postgres.append_pool import AppendPool
@@ -27,33 +27,34 @@ def test_writes_appends_of_different_streams_concurrently() -> None:
         return DONE
 
     pool = pool_of(write, workers=3)
-    futures = [pool.submit(by_itself(name)) for name in "abc"]
+    futures = [pool.submit(unbatchable(name)) for name in "abc"]
     for future in futures:
         future.add_done_callback(lambda _: None)
     assert [future.result(PATIENCE) for future in futures] == [DONE] * 3
     pool.close()
 
 
-@pytest.mark.parametrize("together", [True, False])
-def test_examines_only_the_first_append_of_a_stream_however_many_wait(
+@pytest.mark.parametrize("batchable", [True, False])
+def test_examines_only_the_first_waiting_append_of_a_stream(
     monkeypatch: pytest.MonkeyPatch,
-    together: bool,  # noqa: FBT001 - pytest's
+    batchable: bool,  # noqa: FBT001 - pytest's
 ) -> None:
     pool = pool_of(lambda _: DONE, workers=4)
-    looked = 0
-    offer = pool._set_ready
+    examined = 0
+    set_ready = pool._set_ready
 
     def count(job: Any) -> None:
-        nonlocal looked
-        looked += 1
-        offer(job)
+        nonlocal examined
+        examined += 1
+        set_ready(job)
 
     monkeypatch.setattr(pool, "_set_ready", count)
     futures = [
-        pool.submit(Append([event("a", version)]) if together else by_itself("a", version)) for version in range(1, 501)
+        pool.submit(Append([event("a", version)]) if batchable else unbatchable("a", version))
+        for version in range(1, 501)
     ]
     assert wait_for(futures, PATIENCE).not_done == set()
-    assert looked < 1_001  # when it comes, and when it is the first
+    assert examined < 1_001  # when it arrives, and when it becomes the first one
     pool.close()
 
 
@@ -71,24 +72,24 @@ def test_examines_only_the_first_append_of_a_stream_however_many_wait(
 )
 def test_keeps_an_append_waiting_for_one_before_it_that_shares_a_stream(second: Append) -> None:
     go = threading.Event()
-    begun: list[Append] = []
+    started: list[Append] = []
 
     def write(append: Append) -> Appended:
-        begun.append(append)
+        started.append(append)
         assert go.wait(PATIENCE)
         return DONE
 
     pool = pool_of(write, workers=4)
     first = Append([event("a", 1)])
-    other = by_itself("other")
+    other = unbatchable("other")
     futures = [pool.submit(first), pool.submit(second), pool.submit(other)]
     for future in futures:
         future.add_done_callback(lambda _: None)
-    wait_until(lambda: other in begun)
-    assert second not in begun
+    wait_until(lambda: other in started)
+    assert second not in started
     go.set()
     assert [future.result(PATIENCE) for future in futures] == [DONE] * 3
-    assert begun.index(first) < begun.index(second)
+    assert started.index(first) < started.index(second)
     pool.close()
 
 
@@ -139,7 +140,7 @@ def test_continues_after_an_append_was_cancelled_or_failed() -> None:
         pool.submit(Append([event("a", 6)]))
 
 
-def test_every_append_gets_an_outcome_whoever_waits_and_closes(scale: float) -> None:
+def test_every_append_gets_an_outcome_with_waiting_and_closing_threads(scale: float) -> None:
     for seed in range(max(int(100 * scale), 10)):
         _campaign(random.Random(seed))
 
@@ -149,22 +150,22 @@ def _campaign(chance: random.Random) -> None:
     pause = threading.Event()
 
     def write(appends: Sequence[Append], *, patient: bool) -> list[Appended | None]:
-        left: set[str] = set()
+        deferred: set[str] = set()
         outcomes: list[Appended | None] = []
         for append in appends:
             version = append.events[0].originator_version
             if version % 5 == 0:
                 pause.wait(0.001)
             for name in {str(each.originator_id) for each in append.events}:
-                if not patient and (version % 3 == 0 or name in left):
-                    left.add(name)
+                if not patient and (version % 3 == 0 or name in deferred):
+                    deferred.add(name)
                 else:
                     written[name].append(version)
-            outcomes.append(None if left.issuperset(str(each.originator_id) for each in append.events) else DONE)
+            outcomes.append(None if deferred.issuperset(str(each.originator_id) for each in append.events) else DONE)
         return outcomes
 
-    pool = AppendPool(write, nothing, workers=chance.choice([1, 2, 4]), batch_size=4)
-    kept: list[Future[Appended]] = []
+    pool = AppendPool(write, ignore_commit, workers=chance.choice([1, 2, 4]), batch_size=4)
+    futures: list[Future[Appended]] = []
     numbers, order = iter(range(10_000)), threading.Lock()
 
     def work(chance: random.Random) -> None:
@@ -172,20 +173,20 @@ def _campaign(chance: random.Random) -> None:
             with order:
                 number, names = next(numbers), chance.sample("abcd", chance.randint(1, 2))
                 try:
-                    kept.append(pool.submit(Append([event(name, number) for name in names])))
+                    futures.append(pool.submit(Append([event(name, number) for name in names])))
                 except ClosedError:
                     return
-                future = kept[-1]
+                future = futures[-1]
             _wait(future, chance.randrange(5))
 
     threads = [threading.Thread(target=work, args=(random.Random(chance.random()),)) for _ in range(8)]
     closing = threading.Thread(target=pool.close)
     for thread in threads:
         thread.start()
-    end(threads[: chance.choice([0, 8])])
+    join(threads[: chance.choice([0, 8])])
     closing.start()
-    end([closing, *threads])
-    assert all(future.done() for future in kept)
+    join([closing, *threads])
+    assert all(future.done() for future in futures)
     assert all(versions == sorted(versions) for versions in written.values())
 
 
@@ -194,9 +195,9 @@ def _wait(future: Future[Appended], how: int) -> None:
         case 0:
             future.result()
         case 1:
-            told = threading.Event()
-            future.add_done_callback(lambda _: told.set())
-            assert told.wait(PATIENCE)
+            notified = threading.Event()
+            future.add_done_callback(lambda _: notified.set())
+            assert notified.wait(PATIENCE)
         case 2:
             future.cancel()
         case 3:

@@ -1,4 +1,4 @@
-"""Which thread writes an append, and how it ends: whoever waits, closes or is interrupted."""
+"""Which thread writes an append, and what happens when threads wait, close or are interrupted."""
 
 from __future__ import annotations
 
@@ -9,8 +9,15 @@ from concurrent.futures import wait as wait_for
 
 import pytest
 from tests.infrastructure.interruptions import Interruptions
-from tests.infrastructure.postgres.append_pools import DONE, by_itself, end, lines_of_the_pool, nothing, pool_of
-from tests.infrastructure.recording import PATIENCE, event, in_child, wait_until
+from tests.infrastructure.postgres.append_pools import (
+    DONE,
+    ignore_commit,
+    join,
+    lines_of_the_pool,
+    pool_of,
+    unbatchable,
+)
+from tests.infrastructure.recorder_steps import PATIENCE, event, in_forked_child, wait_until
 
 from clew.domain.errors import ClosedError, StoreUnavailableError
 from clew.infrastructure.postgres import append_pool
@@ -19,20 +26,20 @@ from clew.infrastructure.recorder import Append, Appended
 
 
 class Writers:
-    """Notes which thread writes which version; holds version 9 until it may go on, and breaks off at version 13."""
+    """Records which thread writes each version. Pauses at version 9, and is interrupted at version 13."""
 
     def __init__(self) -> None:
         self.by: dict[int, threading.Thread] = {}
-        self.inside = threading.Event()
-        self.go = threading.Event()
+        self.paused = threading.Event()
+        self.resumed = threading.Event()
         self.pool = pool_of(self.write, workers=2)
 
     def write(self, append: Append) -> Appended:
         version = append.events[0].originator_version
         self.by[version] = threading.current_thread()
         if version == 9:
-            self.inside.set()
-            assert self.go.wait(PATIENCE)
+            self.paused.set()
+            assert self.resumed.wait(PATIENCE)
         if version == 13:
             raise KeyboardInterrupt
         return DONE
@@ -45,7 +52,7 @@ class Writers:
 def writers() -> Iterator[Writers]:
     writers = Writers()
     yield writers
-    writers.go.set()
+    writers.resumed.set()
     writers.pool.close()
 
 
@@ -58,36 +65,36 @@ def test_result_writes_the_append_in_the_waiting_thread(writers: Writers) -> Non
 def test_a_pool_thread_writes_an_append_with_a_timeout_or_a_callback(
     writers: Writers,
 ) -> None:
-    told = threading.Event()
-    writers.submit(1).add_done_callback(lambda _: told.set())
-    assert told.wait(PATIENCE)
+    notified = threading.Event()
+    writers.submit(1).add_done_callback(lambda _: notified.set())
+    assert notified.wait(PATIENCE)
     assert writers.submit(2).result(PATIENCE) == DONE
     assert wait_for([writers.submit(3)], PATIENCE).not_done == set()
     assert threading.current_thread() not in writers.by.values()
     assert sorted(writers.by) == [1, 2, 3]
 
 
-def test_writes_appends_that_nobody_waits_for_even_after_a_long_silence(
+def test_writes_appends_without_a_waiting_thread_even_after_a_long_pause(
     writers: Writers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(append_pool, "IDLE_POLLS", 1)
     for _ in range(3):
-        writers.inside.clear()
+        writers.paused.clear()
         writers.submit(9)
-        assert writers.inside.wait(PATIENCE)
-        writers.go.set()
+        assert writers.paused.wait(PATIENCE)
+        writers.resumed.set()
         wait_until(lambda: writers.pool._flusher_sleeps)
 
 
 def test_a_waiting_thread_waits_for_an_earlier_append_of_the_same_stream(writers: Writers) -> None:
     first = writers.submit(9)
     first.add_done_callback(lambda _: None)
-    assert writers.inside.wait(PATIENCE)
+    assert writers.paused.wait(PATIENCE)
     second, third = writers.submit(10), writers.submit(11)
     waiting = threading.Thread(target=third.result)
     waiting.start()
     assert 10 not in writers.by
-    writers.go.set()
+    writers.resumed.set()
     waiting.join(PATIENCE)
     assert second.result() == third.result() == DONE
     assert list(writers.by) == [9, 10, 11]
@@ -96,23 +103,23 @@ def test_a_waiting_thread_waits_for_an_earlier_append_of_the_same_stream(writers
 def test_close_waits_for_threads_that_write_themselves(writers: Writers) -> None:
     waiting = threading.Thread(target=writers.submit(9).result)
     waiting.start()
-    assert writers.inside.wait(PATIENCE)
-    behind = writers.submit(10)
+    assert writers.paused.wait(PATIENCE)
+    queued = writers.submit(10)
     closing = threading.Thread(target=writers.pool.close)
     closing.start()
     wait_until(lambda: writers.pool._closed)
     assert closing.is_alive()
-    writers.go.set()
+    writers.resumed.set()
     closing.join(PATIENCE)
     waiting.join(PATIENCE)
-    assert behind.done()
+    assert queued.done()
     assert list(writers.by) == [9, 10]
 
 
-def test_a_second_close_finishes_what_an_interrupted_close_has_left(writers: Writers) -> None:
+def test_a_second_close_finishes_an_interrupted_close(writers: Writers) -> None:
     futures = [writers.submit(9), writers.submit(10)]
     futures[0].add_done_callback(lambda _: None)
-    assert writers.inside.wait(PATIENCE)
+    assert writers.paused.wait(PATIENCE)
 
     def close() -> None:
         with pytest.raises(KeyboardInterrupt):
@@ -125,9 +132,9 @@ def test_a_second_close_finishes_what_an_interrupted_close_has_left(writers: Wri
         writers.submit(11)
     second = threading.Thread(target=writers.pool.close)
     second.start()
-    wait_until(lambda: bool(writers.pool._finished._waiters))  # type: ignore[attr-defined]  # as below
-    writers.go.set()
-    end([second])
+    wait_until(lambda: bool(writers.pool._finished._waiters))  # type: ignore[attr-defined]  # there is no other way to see that it waits
+    writers.resumed.set()
+    join([second])
     assert [future.done() for future in futures] == [True, True]
     assert list(writers.by) == [9, 10]
     assert not writers.pool._threads
@@ -146,27 +153,27 @@ def test_continues_after_a_writing_thread_was_interrupted(writers: Writers) -> N
 
 
 def test_raises_an_interruption_only_in_the_interrupted_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(append_pool, "FLUSH_DELAY", PATIENCE)  # who waits is to write it
+    monkeypatch.setattr(append_pool, "FLUSH_DELAY", PATIENCE)  # only the waiting thread writes the append
 
     def write(appends: Sequence[Append], *, patient: bool) -> list[Appended]:
         assert not patient
         assert len(appends) == 2
         raise KeyboardInterrupt
 
-    pool = AppendPool(write, nothing, workers=2, batch_size=4)
+    pool = AppendPool(write, ignore_commit, workers=2, batch_size=4)
     mine, other = (pool.submit(Append([event(name, 1)])) for name in "ab")
-    found: list[BaseException | None] = []
+    errors: list[BaseException | None] = []
 
     def work() -> None:
         try:
             mine.result()
         except KeyboardInterrupt as error:
-            found.append(error)
+            errors.append(error)
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join(PATIENCE)
-    assert len(found) == 1
+    assert len(errors) == 1
     error = other.exception(PATIENCE)
     assert isinstance(error, StoreUnavailableError)
     assert "whether it was stored is not known" in str(error)
@@ -175,7 +182,7 @@ def test_raises_an_interruption_only_in_the_interrupted_thread(monkeypatch: pyte
 
 def test_a_forked_child_writes_no_append_of_its_parent(writers: Writers) -> None:
     writers.submit(9).add_done_callback(lambda _: None)
-    assert writers.inside.wait(PATIENCE)
+    assert writers.paused.wait(PATIENCE)
     future = writers.submit(10)
 
     def work() -> None:
@@ -185,14 +192,14 @@ def test_a_forked_child_writes_no_append_of_its_parent(writers: Writers) -> None
         assert writers.submit(11).result() == DONE
         assert list(writers.by) == [9, 11]
 
-    assert in_child(work) == 0
-    writers.go.set()
+    assert in_forked_child(work) == 0
+    writers.resumed.set()
     assert future.result() == DONE
 
 
 def test_wakes_a_writer_and_not_the_closing_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who closes waits as well, for what its threads still write, and was there first."""
-    monkeypatch.setattr(append_pool, "FLUSH_DELAY", PATIENCE)  # who waits is to write it
+    """The closing thread also waits, until the pool's threads have written everything, and it waits first."""
+    monkeypatch.setattr(append_pool, "FLUSH_DELAY", PATIENCE)  # only the waiting thread writes the append
     gates = {name: threading.Event() for name in "ab"}
 
     def write(append: Append) -> Appended:
@@ -201,41 +208,41 @@ def test_wakes_a_writer_and_not_the_closing_thread(monkeypatch: pytest.MonkeyPat
         return DONE
 
     pool = pool_of(write, workers=2)
-    waiting = [threading.Thread(target=pool.submit(by_itself(name)).result) for name in gates]
+    waiting = [threading.Thread(target=pool.submit(unbatchable(name)).result) for name in gates]
     for thread in waiting:
         thread.start()
     wait_until(lambda: len(pool._running) == 2)
-    behind = {name: pool.submit(by_itself(name, 2)) for name in gates}
+    queued = {name: pool.submit(unbatchable(name, 2)) for name in gates}
     closing = threading.Thread(target=pool.close)
     closing.start()
-    wait_until(lambda: bool(pool._finished._waiters))  # type: ignore[attr-defined]  # whether it waits is what matters
+    wait_until(lambda: bool(pool._finished._waiters))  # type: ignore[attr-defined]  # there is no other way to see that it waits
     gates["a"].set()
-    assert wait_for([behind["a"]], PATIENCE).not_done == set()
+    assert wait_for([queued["a"]], PATIENCE).not_done == set()
     wait_until(lambda: pool._idle == 1 or not pool._threads)
     gates["b"].set()
     closing.join(PATIENCE)
     assert not closing.is_alive()
-    assert behind["b"].done()
+    assert queued["b"].done()
 
 
-def test_writes_at_most_one_batch_per_writer_however_many_threads_wait() -> None:
-    go, at_a_time, most = threading.Event(), threading.Semaphore(2), []
+def test_writes_at_most_one_batch_per_writer_with_many_waiting_threads() -> None:
+    resumed, slots, within_limit = threading.Event(), threading.Semaphore(2), []
 
     def write(_: Append) -> Appended:
-        most.append(at_a_time.acquire(blocking=False))
-        assert go.wait(PATIENCE)
-        at_a_time.release()
+        within_limit.append(slots.acquire(blocking=False))
+        assert resumed.wait(PATIENCE)
+        slots.release()
         return DONE
 
     pool = pool_of(write, workers=2)
-    waiting = [threading.Thread(target=pool.submit(by_itself(f"s{n}")).result) for n in range(12)]
+    waiting = [threading.Thread(target=pool.submit(unbatchable(f"s{n}")).result) for n in range(12)]
     for thread in waiting:
         thread.start()
-    wait_until(lambda: len(most) == 2)
-    go.set()
+    wait_until(lambda: len(within_limit) == 2)
+    resumed.set()
     for thread in waiting:
         thread.join(PATIENCE)
-    assert most == [True] * 12
+    assert within_limit == [True] * 12
     pool.close()
 
 
@@ -244,20 +251,20 @@ def test_continues_wherever_a_waiting_thread_is_interrupted(writers: Writers) ->
     version = 100
     while lines.more:
         version += 10
-        lines.next_in(lambda: writers.submit(version).result())  # noqa: B023 - called at once
+        lines.interrupt_next(lambda: writers.submit(version).result())  # noqa: B023 - called at once
         assert writers.submit(version + 1).result(PATIENCE) == DONE
         assert writers.submit(version + 2, "another").result() == DONE
         wait_until(lambda: not writers.pool._queues and not writers.pool._running)
-    assert lines.made > 30
+    assert lines.count > 30
 
 
 def test_continues_after_a_pool_thread_has_ended(writers: Writers, monkeypatch: pytest.MonkeyPatch) -> None:
-    def end(_: Sequence[Append], **__: object) -> list[Appended]:
+    def end_thread(_: Sequence[Append], **__: object) -> list[Appended]:
         raise SystemExit
 
     ended: list[object] = []
     with monkeypatch.context() as patch:
-        patch.setattr(writers.pool, "_write", end)
+        patch.setattr(writers.pool, "_write", end_thread)
         patch.setattr(threading, "excepthook", ended.append)
         for version in range(1, 7):
             assert isinstance(writers.submit(version).exception(PATIENCE), StoreUnavailableError)
@@ -275,24 +282,24 @@ def test_writes_appends_in_calling_threads_if_no_thread_can_be_started(
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
         assert writers.submit(1).done()
-        told: list[Future[Appended]] = []
+        notified: list[Future[Appended]] = []
         second = writers.submit(2)
-        second.add_done_callback(told.append)
-        assert told == [second]
+        second.add_done_callback(notified.append)
+        assert notified == [second]
         assert writers.submit(3).result(PATIENCE) == DONE
     assert writers.submit(4).result(PATIENCE) == DONE
     assert list(writers.by) == [1, 2, 3, 4]
 
 
 def test_lets_a_callback_append_to_the_same_stream_and_close(writers: Writers) -> None:
-    came: list[object] = []
+    outcomes: list[object] = []
 
-    def go_on(_: Future[Appended]) -> None:
-        came.append(writers.submit(2).result())
-        came.append(writers.submit(3).result(PATIENCE))
+    def append_more(_: Future[Appended]) -> None:
+        outcomes.append(writers.submit(2).result())
+        outcomes.append(writers.submit(3).result(PATIENCE))
         writers.pool.close()
-        came.append("closed")
+        outcomes.append("closed")
 
-    writers.submit(1).add_done_callback(go_on)
-    wait_until(lambda: len(came) == 3)
-    assert came == [DONE, DONE, "closed"]
+    writers.submit(1).add_done_callback(append_more)
+    wait_until(lambda: len(outcomes) == 3)
+    assert outcomes == [DONE, DONE, "closed"]

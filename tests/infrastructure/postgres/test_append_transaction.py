@@ -1,4 +1,4 @@
-"""Appends that are planned in a transaction: how often they wait for the server, and what comes of one that fails."""
+"""Appends that are planned in a transaction: their round trips to the server, and their failures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
-from tests.infrastructure.recording import PATIENCE, append, event, failure, interrupted, wait_until
+from tests.infrastructure.recorder_steps import PATIENCE, append, event, failure, interrupt_when, wait_until
 from tests.servers.cutting_proxy import CuttingProxy
 from tests.servers.postgres_server import ask
 from tests.servers.tenant_databases import isolate_tenants
@@ -36,23 +36,23 @@ from clew.infrastructure.recorder import (
 from clew.infrastructure.verification import verify_store
 
 ANSWERED = b"QSc"
-"""A query, the end of what is sent together, and that of a copy: a client waits for what is answered to these."""
+"""The messages after which a client waits for an answer: Query, Sync and CopyDone."""
 
 
 class CountingProxy(CuttingProxy):
-    """Counts how often a client waits for an answer, on one connection that is there already."""
+    """Counts how often a client waits for an answer, on one existing connection."""
 
     def __init__(self, port: int) -> None:
         super().__init__(port)
         self._sent = b""
 
-    def waits(self, do: Callable[[], object]) -> int:
+    def round_trips(self, do: Callable[[], object]) -> int:
         self._sent = b""
         do()
-        kinds, left = b"", self._sent
-        while left:
-            kinds += left[:1]
-            left = left[1 + int.from_bytes(left[1:5]) :]
+        kinds, rest = b"", self._sent
+        while rest:
+            kinds += rest[:1]
+            rest = rest[1 + int.from_bytes(rest[1:5]) :]
         return sum(kind in ANSWERED for kind in kinds)
 
     def _is_next(self, sent: bytes, *, begins: bool) -> bool:
@@ -75,12 +75,12 @@ def blob(data: bytes) -> Blob:
     return Blob(digest(data), "content", data)
 
 
-DONE: dict[str, tuple[int, Callable[[Recorder, str], object]]] = {
+OPERATIONS: dict[str, tuple[int, Callable[[Recorder, str], object]]] = {
     "one event": (1, lambda log, name: append(log, event("old", int(name)))),
     "a new stream": (2, lambda log, name: append(log, event(name, 1), event(name, 2))),
     "a fork": (2, lambda log, name: append(log, event(name, 2), forks={name: Fork("old", 1)})),
     "an append with a key": (2, lambda log, name: append(log, event("old", int(name)), key=Key("old", name, b""))),
-    "an append with all that is beside it": (
+    "an append with rows in all side tables": (
         2,
         lambda log, name: append(
             log,
@@ -101,12 +101,14 @@ def redact(log: Recorder, version: int) -> None:
     append(log, event("old", version), shreds=[shred])
 
 
-@pytest.mark.parametrize("what", DONE)
-def test_takes_only_the_necessary_round_trips(proxy: CountingProxy, postgres: str, what: str) -> None:
-    most, do = DONE[what]
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_takes_only_the_necessary_round_trips(proxy: CountingProxy, postgres: str, operation: str) -> None:
+    expected, do = OPERATIONS[operation]
     with closing(PostgresRecorder.open(through(proxy, postgres), workers=1)) as recorder:
         append(recorder, event("old", 1), event("old", 2))
-        assert [proxy.waits(lambda: do(recorder, "3")), proxy.waits(lambda: do(recorder, "4"))] == [most] * 2
+        assert [proxy.round_trips(lambda: do(recorder, "3")), proxy.round_trips(lambda: do(recorder, "4"))] == [
+            expected
+        ] * 2
         assert len(recorder.own_rows("old", limit=9)) + len(recorder.own_rows("4", limit=99)) > 2
 
 
@@ -115,8 +117,8 @@ def test_takes_no_more_round_trips_with_row_level_security(proxy: CountingProxy,
     store = PostgresDatastore(app, originator_id_type="text", tenant="a", workers=1)
     with closing(PostgresRecorder(store)) as recorder:
         append(recorder, event("a/thread/t", 1))
-        assert proxy.waits(lambda: append(recorder, event("a/thread/u", 1))) == 2
-        assert proxy.waits(lambda: append(recorder, event("a/thread/u", 2), key=Key("a/thread/u", "k", b""))) == 2
+        assert proxy.round_trips(lambda: append(recorder, event("a/thread/u", 1))) == 2
+        assert proxy.round_trips(lambda: append(recorder, event("a/thread/u", 2), key=Key("a/thread/u", "k", b""))) == 2
         assert failure(recorder, event("b/thread/t", 1)) is not None
         assert append(recorder, event("a/thread/u", 3)).versions == (3,)
 
@@ -129,35 +131,35 @@ def recorder(postgres: str) -> Iterator[PostgresRecorder]:
 
 
 @pytest.fixture
-def stranger(
+def other_client(
     postgres: str,
-    recorder: PostgresRecorder,  # noqa: ARG001 - it has made the tables
+    recorder: PostgresRecorder,  # noqa: ARG001 - creates the tables
 ) -> Iterator[psycopg.Connection[object]]:
     with psycopg.connect(postgres) as connection:
         yield connection
         connection.rollback()
 
 
-def waits(url: str) -> bool:
-    """Whether somebody waits for a lock."""
-    there = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    return ask(url, there) != [(0,)]
+def has_lock_wait(url: str) -> bool:
+    """Whether a session waits for a lock."""
+    count = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    return ask(url, count) != [(0,)]
 
 
-def commit_meanwhile(stranger: psycopg.Connection[object], url: str, future: Future[Appended]) -> None:
-    """Let the stranger commit when the append, which this thread does not write, has come to what it waits for."""
+def commit_meanwhile(other_client: psycopg.Connection[object], url: str, future: Future[Appended]) -> None:
+    """Execute the append in another thread, and commit the other client's transaction when the append waits for it."""
     thread = threading.Thread(target=future.exception)
     thread.start()
-    wait_until(lambda: waits(url))
-    stranger.commit()
+    wait_until(lambda: has_lock_wait(url))
+    other_client.commit()
     thread.join(PATIENCE)
 
 
 def test_raises_the_first_error_and_stores_nothing(
-    recorder: PostgresRecorder, stranger: psycopg.Connection[object], postgres: str
+    recorder: PostgresRecorder, other_client: psycopg.Connection[object], postgres: str
 ) -> None:
-    """The commit was on its way behind it."""
-    stranger.execute(
+    """The client had already sent the commit."""
+    other_client.execute(
         "INSERT INTO clew_event (position, tenant, stream, version, type, state, hash) "
         "SELECT position + 1, tenant, stream, 3, type, state, hash FROM clew_event WHERE stream = %s AND version = 2",
         (stream_id("a"),),
@@ -170,7 +172,7 @@ def test_raises_the_first_error_and_stores_nothing(
             snapshots=[Snapshot("a", 1, b"")],
         )
     )
-    commit_meanwhile(stranger, postgres, future)
+    commit_meanwhile(other_client, postgres, future)
     assert isinstance(future.exception(PATIENCE), RecordedConflictError)
     assert [len(recorder.own_rows(name, limit=9)) for name in "ab"] == [3, 0]
     assert recorder.stream("b") is None
@@ -180,26 +182,26 @@ def test_raises_the_first_error_and_stores_nothing(
 
 
 def test_stores_nothing_of_a_redaction_if_another_one_was_faster(
-    recorder: PostgresRecorder, stranger: psycopg.Connection[object], postgres: str
+    recorder: PostgresRecorder, other_client: psycopg.Connection[object], postgres: str
 ) -> None:
     gone = digest(b"a 1")
-    stranger.execute("SELECT clew_shred(%s, 1, %s, 'x')", (stream_id("a"), gone))
+    other_client.execute("SELECT clew_shred(%s, 1, %s, 'x')", (stream_id("a"), gone))
     future = recorder.submit(Append([event("b", 1), event("a", 3)], shreds=[Shred("a", 1, gone, b"stub")]))
-    commit_meanwhile(stranger, postgres, future)
+    commit_meanwhile(other_client, postgres, future)
     assert isinstance(future.exception(PATIENCE), RecordedConflictError)
     assert [len(recorder.own_rows(name, limit=9)) for name in "ab"] == [2, 0]
     assert recorder.shredded() == 0
 
 
 def test_ctrl_c_also_cancels_the_statement_in_the_server(
-    recorder: PostgresRecorder, stranger: psycopg.Connection[object], postgres: str
+    recorder: PostgresRecorder, other_client: psycopg.Connection[object], postgres: str
 ) -> None:
-    stranger.execute("INSERT INTO clew_draft VALUES (0, %s, '', '')", (stream_id("a"),))
-    with interrupted(lambda: waits(postgres)):
+    other_client.execute("INSERT INTO clew_draft VALUES (0, %s, '', '')", (stream_id("a"),))
+    with interrupt_when(lambda: has_lock_wait(postgres)):
         with_a_draft = Append([event("a", 3)], key=Key("a", "k", b""), drafts=[Draft("a", "run", b"part")])
-        recorder.submit(with_a_draft).result()  # who waits so writes it himself
-    wait_until(lambda: not waits(postgres))
-    stranger.rollback()
+        recorder.submit(with_a_draft).result()  # this thread writes the append
+    wait_until(lambda: not has_lock_wait(postgres))
+    other_client.rollback()
     assert append(recorder, event("a", 3), key=Key("a", "k", b"")).versions == (3,)
     assert recorder.draft("a") is None
     assert verify_store(recorder).first_bad is None

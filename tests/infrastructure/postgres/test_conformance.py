@@ -1,4 +1,4 @@
-"""The PostgreSQL store passes the library's own cases, and serves applications that know nothing of it."""
+"""The PostgreSQL store passes the library's own test cases, and works with its applications."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Postgres:
         self.factory.close()
 
 
-class Ranked(PostgresRecorder):
-    """Positions as the library's cases count them: one, two, three."""
+class RankedPositions(PostgresRecorder):
+    """Reports positions as ranks, because the library's test cases expect one, two, three."""
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
@@ -50,10 +50,10 @@ class Ranked(PostgresRecorder):
         known = [0, *self._positions()]
         first = None if start is None else known[start] if start < len(known) else known[-1] + 1
         last = None if stop is None else known[min(stop, len(known) - 1)]
-        found = super().select_notifications(first, limit, last, topics, inclusive_of_start=inclusive_of_start)
+        notifications = super().select_notifications(first, limit, last, topics, inclusive_of_start=inclusive_of_start)
         return [
             Notification(each.originator_id, each.originator_version, each.topic, each.state, id=self._rank(each.id))
-            for each in found
+            for each in notifications
         ]
 
     def max_notification_id(self) -> int | None:
@@ -81,7 +81,7 @@ class TestPostgresSnapshots(Postgres, library.Snapshots): ...
 
 class TestPostgresApplication(Postgres, library.Applications):
     def create_recorder(self) -> Any:
-        return Ranked(cast("PostgresRecorder", self.factory.application_recorder()).datastore)
+        return RankedPositions(cast("PostgresRecorder", self.factory.application_recorder()).datastore)
 
 
 class TestPostgresProcess(Postgres, library.Processes): ...
@@ -100,8 +100,8 @@ class OwnTracking(PostgresTrackingRecorder): ...
 
 
 class TestPostgresFactory(library.Factories):
-    makes = PostgresFactory, PostgresRecorder, PostgresAggregateRecorder, PostgresTrackingRecorder
-    own = OwnTracking
+    classes = PostgresFactory, PostgresRecorder, PostgresAggregateRecorder, PostgresTrackingRecorder
+    tracking_subclass = OwnTracking
 
     @pytest.fixture(autouse=True)
     def _database(self, postgres: str) -> None:
@@ -109,7 +109,7 @@ class TestPostgresFactory(library.Factories):
         library.Factories.setUp(self)
 
     def setUp(self) -> None:
-        """The fixture has done it."""
+        """Do nothing: the fixture calls the library's set-up."""
 
 
 class TestPostgresApplications(library.ApplicationContract):

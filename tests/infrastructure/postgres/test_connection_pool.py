@@ -1,4 +1,4 @@
-"""The connections of a process: given back whatever happens, shared fairly, and enough where the server makes few."""
+"""The connection pool: it loses no connection, shares them fairly, and works with a low connection limit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import pytest
 from tests.infrastructure.interruptions import Interruptions, Points
-from tests.infrastructure.recording import PATIENCE, append, event, in_child, run_threads, wait_until
+from tests.infrastructure.recorder_steps import PATIENCE, append, event, in_forked_child, run_threads, wait_until
 from tests.servers.postgres_server import PostgresServer, ask
 
 from clew import Conversations, Message
@@ -26,21 +26,21 @@ from clew.infrastructure.recorder import Append
 
 LIMITED = "clew_limited"
 THREADS = 16
-FOR_EVER = 3_600.0
+FOREVER = 3_600.0
 
 
 @pytest.fixture
 def limited(postgres_server: PostgresServer) -> Iterator[str]:
-    """The URL of a database as a user who may have two connections; the tables are there."""
+    """The URL of a database with Clew's tables, for a user with a limit of two connections."""
     with postgres_server.database() as url:
         ask(url, f"CREATE ROLE {LIMITED} LOGIN; GRANT CREATE, USAGE ON SCHEMA public TO {LIMITED}")
-        given = _as_limited(url)
+        limited_url = _as_limited(url)
         try:
-            PostgresRecorder.open(given).close()
+            PostgresRecorder.open(limited_url).close()
             limit(url, 2)
-            yield given
+            yield limited_url
         finally:
-            others = f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = '{LIMITED}'"  # noqa: S608 - of constants
+            others = f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = '{LIMITED}'"  # noqa: S608 - built from constants
             ask(url, f"{others}; DROP OWNED BY {LIMITED}; DROP ROLE {LIMITED}")
 
 
@@ -63,44 +63,44 @@ def limit(url: str, most: int) -> None:
 
 
 @contextmanager
-def used_up(url: str) -> Iterator[None]:
-    """Somebody else has the connections of the user."""
+def use_all_connections(url: str) -> Iterator[None]:
+    """Another client uses all connections of the user."""
     with ExitStack() as stack:
         for _ in range(2):
             stack.enter_context(psycopg.connect(url))
         yield
 
 
-def one(pool: ConnectionPool) -> int:
-    """The process of the server that a connection of the pool is to."""
+def server_process(pool: ConnectionPool) -> int:
+    """The server process of one of the pool's connections."""
     with pool.use() as session:
         return int(session.query("SELECT pg_backend_pid()")[0][0])
 
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits in vain, or is not called, waits for ever, and the test ends it."""
-    monkeypatch.setattr(connection_pool, "WAIT_TIMEOUT", FOR_EVER)
-    monkeypatch.setattr(connection_pool, "CHECK_AFTER", FOR_EVER)
+    """A thread that nothing wakes waits forever, until the test times out."""
+    monkeypatch.setattr(connection_pool, "WAIT_TIMEOUT", FOREVER)
+    monkeypatch.setattr(connection_pool, "CHECK_AFTER", FOREVER)
 
 
-# Where the server makes no more
+# A server that accepts no more connections
 
 
 @pytest.mark.usefixtures("patient")
 def test_many_threads_append_over_two_connections(limited: str, scale: float) -> None:
-    each = max(5, round(50 * scale))
+    count = max(5, round(50 * scale))
     recorder = PostgresRecorder.open(limited)
     try:
 
         def work(name: str) -> None:
-            for version in range(1, each + 1):
+            for version in range(1, count + 1):
                 assert recorder.submit(Append([event(name, version)])).result().positions
                 assert len(recorder.select_events(name)) == version
 
         run_threads([lambda name=f"s{n}": work(name) for n in range(THREADS)])  # type: ignore[misc] # a bound loop variable
         for number in range(THREADS):
-            assert [found.originator_version for found in recorder.select_events(f"s{number}")] == [*range(1, each + 1)]
+            assert [row.originator_version for row in recorder.select_events(f"s{number}")] == [*range(1, count + 1)]
     finally:
         recorder.close()
 
@@ -128,8 +128,8 @@ def test_reports_soon_that_other_clients_have_all_connections_and_recovers(
     monkeypatch.setattr(connection_pool, "RELEASE_TIMEOUT", 0.1)
     recorder = PostgresRecorder.open(limited)
     try:
-        for _ in range(2):  # before it has had any, and after
-            with used_up(limited):
+        for _ in range(2):  # before it has its first connection, and after
+            with use_all_connections(limited):
                 futures = [recorder.submit(Append([event(f"s{number}", 1)])) for number in range(THREADS)]
                 for future in futures:
                     error = future.exception(PATIENCE)
@@ -147,9 +147,9 @@ def test_reports_soon_that_other_clients_have_all_connections_and_recovers(
 
 
 def _free(url: str) -> bool:
-    """Whether the user has no connection any more."""
+    """Whether the user has no connections."""
     owner = url.replace(LIMITED, "clew_tests")
-    return ask(owner, f"SELECT count(*) FROM pg_stat_activity WHERE usename = '{LIMITED}'") == [(0,)]  # noqa: S608 - of constants
+    return ask(owner, f"SELECT count(*) FROM pg_stat_activity WHERE usename = '{LIMITED}'") == [(0,)]  # noqa: S608 - built from constants
 
 
 @pytest.mark.usefixtures("patient")
@@ -158,10 +158,10 @@ def test_a_pool_without_connections_replaces_an_idle_one_of_another_pool(limited
     reading, writing = ConnectionPool(address, 8), ConnectionPool(Address(limited), 8)
     with reading.use(), reading.use():
         pass
-    first = one(writing)
-    assert one(writing) == first, "it is kept"
-    assert one(reading) != first
-    assert one(writing) == first, "each has one now"
+    first = server_process(writing)
+    assert server_process(writing) == first, "the pool keeps it"
+    assert server_process(reading) != first
+    assert server_process(writing) == first, "each pool has one now"
     for pool in (reading, writing):
         pool.close()
 
@@ -171,10 +171,10 @@ def test_a_closed_connection_is_replaced(limited: str) -> None:
     limit(limited.replace(LIMITED, "clew_tests"), 1)
     pool = ConnectionPool(Address(limited), 8)
     for _ in range(5):
-        before = one(pool)
+        before = server_process(pool)
         with pool.use() as session:
-            session.begin()  # and left open, so that nobody is given this connection
-        assert one(pool) != before
+            session.begin()  # stays open, so the pool does not reuse this connection
+        assert server_process(pool) != before
     pool.close()
 
 
@@ -182,12 +182,12 @@ def test_a_closed_connection_is_replaced(limited: str) -> None:
 def test_opens_more_connections_when_the_server_accepts_more(limited: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_pool, "CHECK_AFTER", 0.01)
     pool = ConnectionPool(Address(limited), 4)
-    ready, go = threading.Semaphore(0), threading.Event()
+    ready, resumed = threading.Semaphore(0), threading.Event()
 
     def hold() -> None:
         with pool.use():
             ready.release()
-            assert go.wait(PATIENCE)
+            assert resumed.wait(PATIENCE)
 
     threads = [threading.Thread(target=hold) for _ in range(4)]
     for thread in threads:
@@ -196,13 +196,13 @@ def test_opens_more_connections_when_the_server_accepts_more(limited: str, monke
     wait_until(lambda: len(pool._queue) == 2)
     limit(limited.replace(LIMITED, "clew_tests"), 4)
     assert all(ready.acquire(timeout=PATIENCE) for _ in range(2))
-    go.set()
+    resumed.set()
     for thread in threads:
         thread.join(PATIENCE)
     pool.close()
 
 
-# Who waits
+# Waiting threads
 
 
 @pytest.mark.usefixtures("patient")
@@ -231,7 +231,7 @@ def test_threads_that_wait_get_an_error_when_the_store_is_closed(pool: Connectio
 
     def work() -> None:
         try:
-            one(pool)
+            server_process(pool)
         except ClosedError as error:
             errors.append(error)
 
@@ -245,31 +245,31 @@ def test_threads_that_wait_get_an_error_when_the_store_is_closed(pool: Connectio
             thread.join(PATIENCE)
     assert len(errors) == len(threads)
     with pytest.raises(ClosedError):
-        one(pool)
+        server_process(pool)
 
 
 def test_a_thread_that_waits_too_long_gets_an_error(pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_pool, "WAIT_TIMEOUT", 0.01)
     with pool.use(), pytest.raises(StoreUnavailableError, match="all 1 connections of this process are busy"):
-        one(pool)
+        server_process(pool)
     assert not pool._queue
-    assert one(pool)
+    assert server_process(pool)
 
 
 def test_a_forked_child_starts_with_an_empty_pool_and_does_not_wait(pool: ConnectionPool) -> None:
-    before = one(pool)
-    waiting = threading.Thread(target=lambda: one(pool))
+    before = server_process(pool)
+    waiting = threading.Thread(target=lambda: server_process(pool))
 
     def work() -> None:
         pool.restart()
-        assert one(pool) != before
+        assert server_process(pool) != before
 
     with pool.use():
         waiting.start()
         wait_until(lambda: len(pool._queue) == 1)
-        assert in_child(work) == 0
+        assert in_forked_child(work) == 0
     waiting.join(PATIENCE)
-    assert one(pool) == before
+    assert server_process(pool) == before
 
 
 # Interruptions
@@ -280,22 +280,22 @@ def test_no_connection_is_lost_wherever_a_thread_is_interrupted(
 ) -> None:
     monkeypatch.setattr(connection_pool, "WAIT_TIMEOUT", PATIENCE)
 
-    def begun() -> None:
+    def connect() -> None:
         pool.drop()
-        one(pool)
+        server_process(pool)
 
-    def unfit() -> None:
+    def leave_open_transaction() -> None:
         with pool.use() as session:
             session.begin()
 
-    monkeypatch.setattr(connection_pool, "CHECK_AFTER", -1.0)  # so that each is asked whether it is there
-    for do in (begun, lambda: one(pool), unfit):
-        points = Interruptions(_looks)
+    monkeypatch.setattr(connection_pool, "CHECK_AFTER", -1.0)  # so that the pool checks each connection
+    for do in (connect, lambda: server_process(pool), leave_open_transaction):
+        points = Interruptions(_signal_points)
         while points.more:
-            points.next_in(do)
+            points.interrupt_next(do)
             assert (pool._used, pool._queue) == (0, [])
-            assert one(pool)
-        assert points.made > 5
+            assert server_process(pool)
+        assert points.count > 5
     wait_until(lambda: ask(pool.address.conninfo, _OTHERS) == [(1,)])
 
 
@@ -305,17 +305,17 @@ _OTHERS = (
 )
 
 
-def _looks() -> Points:
-    """Each point of the pool's where the interpreter looks for a signal.
+def _signal_points() -> Points:
+    """Each point in the pool's code where the interpreter handles signals.
 
-    It looks when a function begins, or a loop begins again, and after a call of what is not written in Python. Where
-    the end of a block begins nothing can be done about it.
+    It handles them at the start of a function, at the start of each round of a loop, and after a call of a function
+    that is not written in Python. At the start of ``__exit__``, code cannot protect itself.
     """
     before: dict[FrameType, str] = {}
 
     def is_point(frame: FrameType, kind: str) -> bool | None:
         if frame.f_back in before:
-            before[frame.f_back] = ""  # what it calls is written in Python
+            before[frame.f_back] = ""  # it calls a Python function
         if frame.f_code.co_filename != connection_pool.__file__:
             return None
         frame.f_trace_opcodes = True

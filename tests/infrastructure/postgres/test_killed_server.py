@@ -1,4 +1,4 @@
-"""A PostgreSQL server that is killed under services, agents, subscriptions and projections: all of them go on."""
+"""Services, agents, subscriptions and projections continue after their PostgreSQL server is killed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tests.infrastructure.recording import PATIENCE, wait_until
+from tests.infrastructure.recorder_steps import PATIENCE, wait_until
 from tests.servers.postgres_server import VERSIONS, PostgresServer
 
 from clew import Agent, Conversations, Engine, Message, ScriptedChatClient, tool
@@ -15,12 +15,12 @@ from clew.domain.errors import StoreUnavailableError
 from clew.infrastructure.scripted_client import call
 
 WRITERS = ("one", "two", "three")
-BETWEEN = 15
-"""Appends and runs that are answered between one death of the server and the next."""
+PER_KILL = 15
+"""The number of appends and runs that must succeed before the server is killed again."""
 
 
 class Answers:
-    """What was answered, while the server dies again and again."""
+    """The appends and runs that succeeded."""
 
     def __init__(self) -> None:
         self.appended = dict.fromkeys(WRITERS, 0)
@@ -28,16 +28,16 @@ class Answers:
         self.stop = threading.Event()
         self._more = threading.Semaphore(0)
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         self._more.release()
 
     def wait_for_more(self) -> None:
-        for _ in range(BETWEEN):
+        for _ in range(PER_KILL):
             assert self._more.acquire(timeout=PATIENCE)
 
 
 def write(conversations: Conversations, name: str, answers: Answers) -> None:
-    """What is not answered is asked for again, by its key."""
+    """Append messages. Repeat each one with its key until it succeeds."""
     thread = conversations.thread(name)
     while not answers.stop.is_set():
         number = answers.appended[name]
@@ -46,7 +46,7 @@ def write(conversations: Conversations, name: str, answers: Answers) -> None:
         except StoreUnavailableError:
             continue
         answers.appended[name] += 1
-        answers.tell()
+        answers.notify()
 
 
 @tool
@@ -56,7 +56,7 @@ def look_up(word: str) -> str:
 
 
 def run_agents(url: str, answers: Answers) -> None:
-    """Each on a thread of its own: one that breaks off leaves its thread as it is."""
+    """Run agents, each on a new thread. A failed run leaves its thread as it is."""
 
     async def work() -> None:
         async with Engine.open(url, projections=()) as engine:
@@ -67,13 +67,13 @@ def run_agents(url: str, answers: Answers) -> None:
                 except StoreUnavailableError:
                     continue
                 answers.runs.append(response.thread.id)
-                answers.tell()
+                answers.notify()
 
     asyncio.run(work())
 
 
 def follow(conversations: Conversations, seen: list[int]) -> None:
-    """Every event, from where the last subscription ended, until the thread begins that is the last."""
+    """Read every event until the last thread starts. Each subscription continues where the previous one ended."""
     while True:
         try:
             with conversations.subscribe(after=seen[-1] if seen else 0) as events:
@@ -86,7 +86,7 @@ def follow(conversations: Conversations, seen: list[int]) -> None:
 
 
 @contextmanager
-def running(*works: Callable[[], object]) -> Iterator[None]:
+def run_in_threads(*works: Callable[[], object]) -> Iterator[None]:
     threads = [threading.Thread(target=work) for work in works]
     for thread in threads:
         thread.start()
@@ -104,8 +104,8 @@ def test_services_agents_subscriptions_and_projections_continue_after_the_server
     with PostgresServer(VERSIONS[-1]) as server, server.database() as url, Conversations.open(url) as conversations:
         for name in WRITERS:
             conversations.start_thread(thread_id=name)
-        with running(lambda: follow(conversations, seen)):
-            with running(
+        with run_in_threads(lambda: follow(conversations, seen)):
+            with run_in_threads(
                 *(lambda name=name: write(conversations, name, answers) for name in WRITERS),
                 lambda: run_agents(url, answers),
             ):
@@ -121,13 +121,13 @@ def test_services_agents_subscriptions_and_projections_continue_after_the_server
             conversations.start_thread(thread_id="last")
         assert conversations.verify().first_bad is None
         for name in WRITERS:
-            said = [each.text for each in conversations.thread(name).history()]
-            # The last may have been stored without its answer, when there was time for no more.
-            assert said[: answers.appended[name]] == [str(number) for number in range(answers.appended[name])]
-            assert len(said) - answers.appended[name] in {0, 1}
+            texts = [each.text for each in conversations.thread(name).history()]
+            # The last message may be stored although its answer was lost.
+            assert texts[: answers.appended[name]] == [str(number) for number in range(answers.appended[name])]
+            assert len(texts) - answers.appended[name] in {0, 1}
         for id_ in answers.runs:
             assert [event.type for event in conversations.thread(id_).events()][-1] == "run-completed"
-        # The list is a projection's, which was filled meanwhile.
+        # A projection contains this list. It was updated meanwhile.
         listed = {each.id: each.version for each in conversations.threads()}
         assert set(listed) >= {*WRITERS, *answers.runs, "last"}
         events = [event for id_ in listed for event in conversations.thread(id_).events()]

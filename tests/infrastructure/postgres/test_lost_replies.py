@@ -1,4 +1,4 @@
-"""Whichever reply of a PostgreSQL server is lost, what was done is there once, by either face, and is no conflict."""
+"""If any reply of a PostgreSQL server is lost, the operation still happens exactly once, without a conflict."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
-from tests.infrastructure.recording import PATIENCE, wait_until
+from tests.infrastructure.recorder_steps import PATIENCE, wait_until
 from tests.servers.cutting_proxy import CuttingProxy
 from tests.servers.postgres_server import PostgresServer, ask
 
@@ -22,9 +22,9 @@ from clew.infrastructure.scripted_client import call
 user = Message.user
 
 MEASURED = 4
-"""Times that something is done before replies are lost: the first makes connections, and so may any under load."""
+"""The number of repetitions that count requests. The first one opens connections, and under load later ones may too."""
 
-DONE: dict[str, Callable[[Conversations, Any, int], object]] = {
+OPERATIONS: dict[str, Callable[[Conversations, Any, int], object]] = {
     "one message": lambda _, thread, n: thread.append(user(f"{n}")),
     "many messages": lambda _, thread, n: thread.append([user(f"{n}-{each}") for each in range(30)]),
     "a message with a key": lambda _, thread, n: thread.append(user(f"{n}"), idempotency_key=f"key-{n}"),
@@ -39,7 +39,7 @@ DONE: dict[str, Callable[[Conversations, Any, int], object]] = {
 
 
 def exported(number: int) -> list[bytes]:
-    """A thread with a checkpoint, a redacted message and a fork, as it was exported from another store."""
+    """The export of a thread with a checkpoint, a redacted message and a fork, from another store."""
     with Conversations.open("memory:", projections=()) as other:
         thread = other.start_thread(thread_id=f"came-{number}", messages=[user("one"), user("two")])
         thread.checkpoint("here")
@@ -49,7 +49,7 @@ def exported(number: int) -> list[bytes]:
 
 
 def redact(thread: Any, version: int) -> None:
-    """It is done, whatever becomes of the indexes of words: they are filled again when they are read."""
+    """Redact a message. Ignores an error of the text index, which is updated when it is read."""
     try:
         thread.redact(version)
     except StoreUnavailableError as error:
@@ -57,8 +57,8 @@ def redact(thread: Any, version: int) -> None:
             raise
 
 
-def told(conversations: Conversations) -> list[tuple[str, int, str]]:
-    """Thread, version and type of every event."""
+def events_of(conversations: Conversations) -> list[tuple[str, int, str]]:
+    """The thread, the version and the type of every event."""
     return sorted(
         (thread.id, event.version, event.type)
         for thread in conversations.threads()
@@ -67,51 +67,51 @@ def told(conversations: Conversations) -> list[tuple[str, int, str]]:
 
 
 @contextmanager
-def cut_off(server: PostgresServer) -> Iterator[tuple[CuttingProxy, str, str]]:
-    """A proxy before a database, its URL and the database's own."""
+def proxied_database(server: PostgresServer) -> Iterator[tuple[CuttingProxy, str, str]]:
+    """A proxy in front of a database, the URL through the proxy, and the direct URL."""
     with server.database() as url, CuttingProxy(server.port) as proxy:
         parts = urlsplit(url)
         netloc = f"{parts.username}@{parts.hostname}:{proxy.port}"
         yield proxy, urlunsplit(parts._replace(netloc=netloc)) + "?workers=2&readers=2", url
 
 
-def asked_for(proxy: CuttingProxy, do: Callable[..., object], *given: object) -> int:
-    """How many requests it takes."""
+def count_requests(proxy: CuttingProxy, do: Callable[..., object], *arguments: object) -> int:
+    """The number of requests that an operation sends."""
     before = proxy.requests
-    do(*given)
+    do(*arguments)
     return proxy.requests - before
 
 
-def cuts(requests: int, scale: float) -> list[int]:
-    """Which of so many requests lose their replies: all of them at the full scale, else some from first to last."""
+def requests_to_cut(requests: int, scale: float) -> list[int]:
+    """The numbers of the requests whose replies are lost: all at full scale, otherwise a sample with first and last."""
     step = max(1, round(requests / max(4, 60 * scale)))
     return [*range(1, requests + 1, step), requests]
 
 
-def test_a_goodbye_does_not_count_as_a_request(postgres_server: PostgresServer) -> None:
-    """Or the reply that is to be lost would be one that never comes."""
-    with cut_off(postgres_server) as (proxy, url, own):
-        through = url.partition("?")[0]
-        with psycopg.connect(through, autocommit=True) as stays:
-            with psycopg.connect(through) as leaves:
-                there = f"SELECT FROM pg_stat_activity WHERE pid = {leaves.info.backend_pid}"
+def test_a_termination_message_does_not_count_as_a_request(postgres_server: PostgresServer) -> None:
+    """The server does not answer it, so its reply cannot be lost."""
+    with proxied_database(postgres_server) as (proxy, url, direct_url):
+        proxied_url = url.partition("?")[0]
+        with psycopg.connect(proxied_url, autocommit=True) as open_connection:
+            with psycopg.connect(proxied_url) as closed_connection:
+                session = f"SELECT FROM pg_stat_activity WHERE pid = {closed_connection.info.backend_pid}"
                 proxy.lose_reply_number(1)
-            wait_until(lambda: not ask(own, there))
+            wait_until(lambda: not ask(direct_url, session))
             with pytest.raises(psycopg.OperationalError):
-                stays.execute("SELECT 1")
+                open_connection.execute("SELECT 1")
         assert proxy.lost.is_set()
 
 
-@pytest.mark.parametrize("what", DONE)
-def test_every_operation_happens_once_whichever_reply_is_lost(
-    postgres_server: PostgresServer, scale: float, what: str
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_every_operation_happens_once_if_any_reply_is_lost(
+    postgres_server: PostgresServer, scale: float, operation: str
 ) -> None:
-    do = DONE[what]
-    with cut_off(postgres_server) as (proxy, url, own):
+    do = OPERATIONS[operation]
+    with proxied_database(postgres_server) as (proxy, url, direct_url):
         with Conversations.open(url, projections=()) as conversations:
             thread = conversations.start_thread(thread_id="t", messages=[user("first")])
-            counts = [asked_for(proxy, do, conversations, thread, number) for number in range(MEASURED)]
-            numbers = cuts(min(counts), scale)
+            counts = [count_requests(proxy, do, conversations, thread, number) for number in range(MEASURED)]
+            numbers = requests_to_cut(min(counts), scale)
             lost = 0
             for number, cut in enumerate(numbers, MEASURED):
                 proxy.lose_reply_number(cut)
@@ -123,11 +123,11 @@ def test_every_operation_happens_once_whichever_reply_is_lost(
             same = expected.start_thread(thread_id="t", messages=[user("first")])
             for number in range(len(numbers) + MEASURED):
                 do(expected, same, number)
-            with Conversations.open(own) as found:
-                assert found.verify().first_bad is None
-                assert told(found) == told(expected)
-                assert [each.text for each in found.thread("t").history()] == [each.text for each in same.history()]
-                facts = [[each.text for each in store.memory("user/1").facts()] for store in (found, expected)]
+            with Conversations.open(direct_url) as actual:
+                assert actual.verify().first_bad is None
+                assert events_of(actual) == events_of(expected)
+                assert [each.text for each in actual.thread("t").history()] == [each.text for each in same.history()]
+                facts = [[each.text for each in store.memory("user/1").facts()] for store in (actual, expected)]
                 assert facts[0] == facts[1]
 
 
@@ -137,7 +137,7 @@ def look_up(word: str) -> str:
     return f"{word} is a word"
 
 
-def on(url: str, work: Callable[[Engine], Awaitable[None]]) -> None:
+def with_engine(url: str, work: Callable[[Engine], Awaitable[None]]) -> None:
     async def open_and_work() -> None:
         async with Engine.open(url, projections=()) as engine:
             await asyncio.wait_for(work(engine), PATIENCE * 6)
@@ -145,8 +145,8 @@ def on(url: str, work: Callable[[Engine], Awaitable[None]]) -> None:
     asyncio.run(open_and_work())
 
 
-def test_a_run_of_an_agent_finishes_whichever_reply_is_lost(postgres_server: PostgresServer, scale: float) -> None:
-    """Its claims, drafts and blobs are of other appends than messages are."""
+def test_a_run_of_an_agent_finishes_if_any_reply_is_lost(postgres_server: PostgresServer, scale: float) -> None:
+    """A run appends claims, drafts and blobs separately from messages."""
     ends: list[tuple[str, int]] = []
 
     async def run(engine: Engine, number: int) -> None:
@@ -156,19 +156,19 @@ def test_a_run_of_an_agent_finishes_whichever_reply_is_lost(postgres_server: Pos
         assert response.text == "It is a word of many letters."
         ends.append((response.thread.id, await response.thread.version))
 
-    with cut_off(postgres_server) as (proxy, url, own):
+    with proxied_database(postgres_server) as (proxy, url, direct_url):
 
         async def work(engine: Engine) -> None:
             await run(engine, 0)
             before = proxy.requests
             await run(engine, 1)
-            for number, cut in enumerate(cuts(proxy.requests - before, scale), 2):
+            for number, cut in enumerate(requests_to_cut(proxy.requests - before, scale), 2):
                 proxy.lose_reply_number(cut)
                 await run(engine, number)
             proxy.lose_reply_number(0)
 
-        on(url, work)
-        with Conversations.open(own) as conversations:
+        with_engine(url, work)
+        with Conversations.open(direct_url) as conversations:
             assert conversations.verify().first_bad is None
             assert len({version for _, version in ends}) == 1
             types = {tuple(event.type for event in conversations.thread(id_).events()) for id_, _ in ends}

@@ -1,4 +1,4 @@
-"""A PostgreSQL store whose tables are divided into partitions keeps the contract, and is made and filled as such."""
+"""A PostgreSQL store with partitioned tables: the contract, its creation, and copies of its data."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import tests.infrastructure.postgres.test_conformance as conformance
-import tests.infrastructure.postgres.test_recorder as whole
-from tests.infrastructure.recording import Opener, append, event, fill, recomputed
+import tests.infrastructure.postgres.test_recorder as unpartitioned
+from tests.infrastructure.recorder_steps import Opener, append, event, fill, recomputed_hashes
 from tests.servers.installation import postgres as programs
 from tests.servers.postgres_server import PostgresServer, ask, reachable
 
@@ -24,12 +24,12 @@ from clew.infrastructure.recorder import Blob, Fork, Key, Snapshot
 from clew.infrastructure.stores import store_at
 
 PARTITIONS = 3
-DIVIDED = ("clew_event", "clew_key", "clew_snapshot")
-LOG = (*DIVIDED, "clew_stream", "clew_blob", "clew_tracking", "clew_meta")
+PARTITIONED = ("clew_event", "clew_key", "clew_snapshot")
+LOG = (*PARTITIONED, "clew_stream", "clew_blob", "clew_tracking", "clew_meta")
 
 
-class TestPartitionedRecorder(whole.TestPostgresRecorder):
-    @pytest.fixture(params=["postgres"], ids=["divided"])
+class TestPartitionedRecorder(unpartitioned.TestPostgresRecorder):
+    @pytest.fixture(params=["postgres"], ids=["partitioned"])
     def opener(self, postgres: str) -> Opener:
         store_at(postgres).migrate(partitions=PARTITIONS)
         return lambda: PostgresRecorder.open(postgres)
@@ -45,13 +45,13 @@ class TestPartitionedApplication(conformance.TestPostgresApplication):
 
 
 def partitions(url: str) -> dict[str, int]:
-    """How many there are of each table that is divided."""
-    found = ask(url, "SELECT inhparent::regclass::text, count(*) FROM pg_inherits GROUP BY 1")
-    return {table: count for table, count in found if not table.endswith(("_pkey", "_idx")) and table in DIVIDED}
+    """The number of partitions of each partitioned table."""
+    counts = ask(url, "SELECT inhparent::regclass::text, count(*) FROM pg_inherits GROUP BY 1")
+    return {table: count for table, count in counts if not table.endswith(("_pkey", "_idx")) and table in PARTITIONED}
 
 
-def made(url: str) -> None:
-    """A log with something in each of its tables."""
+def fill_tables(url: str) -> None:
+    """Create a log with rows in each of its tables."""
     with closing(PostgresRecorder.open(url)) as recorder:
         for number in range(9):
             name = f"default/thread/{number}"
@@ -63,23 +63,23 @@ def made(url: str) -> None:
 
 def test_partitions_the_growing_tables_and_spreads_their_rows(postgres: str) -> None:
     assert store_at(postgres).migrate(partitions=4) == (0, 1)
-    made(postgres)
-    assert partitions(postgres) == dict.fromkeys(DIVIDED, 4)
-    for table in DIVIDED:
-        rows = dict(ask(postgres, f"SELECT tableoid::regclass::text, count(*) FROM {table} GROUP BY 1"))  # noqa: S608 - names of ours
+    fill_tables(postgres)
+    assert partitions(postgres) == dict.fromkeys(PARTITIONED, 4)
+    for table in PARTITIONED:
+        rows = dict(ask(postgres, f"SELECT tableoid::regclass::text, count(*) FROM {table} GROUP BY 1"))  # noqa: S608 - our own table names
         assert len(rows) > 1
         assert set(rows) <= {f"{table}_{part}" for part in range(4)}
 
 
 def test_every_unique_index_contains_the_partition_key(postgres: str) -> None:
     store_at(postgres).migrate(partitions=2)
-    found = ask(
+    indexes = ask(
         postgres,
         "SELECT indrelid::regclass::text, pg_get_indexdef(indexrelid) FROM pg_index WHERE indisunique "
         "AND indrelid::regclass::text LIKE 'clew_%'",
     )
-    unique = [definition for table, definition in found if table in DIVIDED]
-    assert len(unique) == len(DIVIDED)
+    unique = [definition for table, definition in indexes if table in PARTITIONED]
+    assert len(unique) == len(PARTITIONED)
     assert all("(stream" in definition for definition in unique)
 
 
@@ -110,8 +110,8 @@ def test_can_be_opened_and_migrated_with_any_partitions(postgres: str) -> None:
     )
     with pytest.raises(StoreSchemaError, match="with 4 partitions, and that cannot change"):
         store_at(postgres).migrate(partitions=8)
-    made(postgres)
-    assert partitions(postgres) == dict.fromkeys(DIVIDED, 4)
+    fill_tables(postgres)
+    assert partitions(postgres) == dict.fromkeys(PARTITIONED, 4)
 
 
 def test_the_command_partitions_an_empty_database_and_explains_what_to_do_with_another(
@@ -119,7 +119,7 @@ def test_the_command_partitions_an_empty_database_and_explains_what_to_do_with_a
 ) -> None:
     assert main(["--db", postgres, "migrate", "--partitions", "4", "--yes", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["from"] == 0
-    assert partitions(postgres) == dict.fromkeys(DIVIDED, 4)
+    assert partitions(postgres) == dict.fromkeys(PARTITIONED, 4)
     assert main(["--db", postgres, "migrate", "--partitions", "4"]) == 0
     assert "nothing to migrate" in capsys.readouterr().out
     assert main(["--db", postgres, "migrate", "--partitions", "5"]) == 1
@@ -134,7 +134,7 @@ def test_a_log_can_be_copied_to_a_database_with_other_partitions(
 ) -> None:
     with postgres_server.database() as old, postgres_server.database() as new:
         store_at(old).migrate(partitions=before)
-        made(old)
+        fill_tables(old)
         store_at(new).migrate(partitions=after)
         ask(new, "TRUNCATE clew_meta")
         folder = reachable(programs(postgres_server.version))
@@ -153,6 +153,6 @@ def test_a_log_can_be_copied_to_a_database_with_other_partitions(
             assert other.streams(limit=99) == one.streams(limit=99)
             assert other.lineage("default/thread/3-fork") == one.lineage("default/thread/3-fork")
             assert fill(other, "default/thread/3", 7, start=6).positions[0] > rows[-1].position
-            assert [row.hash for row in other.lineage("default/thread/3")] == recomputed(
+            assert [row.hash for row in other.lineage("default/thread/3")] == recomputed_hashes(
                 other.lineage("default/thread/3")
             )

@@ -1,4 +1,4 @@
-"""Statements that go past the driver's cursor, and end as if they had not."""
+"""Statements that bypass the driver's cursor have the same results and errors as with a cursor."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from tests.infrastructure.recording import PATIENCE, event, interrupted
+from tests.infrastructure.recorder_steps import PATIENCE, event, interrupt_when
 from tests.servers.postgres_server import ask
 
 from clew.infrastructure.postgres.connection import Address, Session
@@ -31,12 +31,12 @@ DOUBLED = Statement(
 )
 
 
-def said(number: int, text: bytes = b"x") -> tuple[bytes, bytes]:
+def arguments(number: int, text: bytes = b"x") -> tuple[bytes, bytes]:
     return int8(number), text
 
 
-def said_last(session: Session, *asked: BoundStatement) -> list[int]:
-    return read_numbers(execute(session.connection, session.prepared, *asked, is_transaction=True)[-1])
+def execute_last(session: Session, *statements: BoundStatement) -> list[int]:
+    return read_numbers(execute(session.connection, session.prepared, *statements, is_transaction=True)[-1])
 
 
 @pytest.fixture
@@ -49,100 +49,104 @@ def session(postgres: str) -> Iterator[Session]:
 
 
 def test_returns_the_numbers_of_a_result(session: Session) -> None:
-    assert session.query_numbers(DOUBLED, said(-4)) == [-8, -7, -6]
-    assert session.query_numbers(DOUBLED, said(1, b"")) == []
+    assert session.query_numbers(DOUBLED, arguments(-4)) == [-8, -7, -6]
+    assert session.query_numbers(DOUBLED, arguments(1, b"")) == []
     nothing = Statement(b"SELECT nullif(n, 2) FROM generate_series(1, $1) AS n", [INT8_TYPE])
     assert session.query_numbers(nothing, [int8(3)]) == [1, 3]
     assert session.query_numbers(nothing, [None]) == []
 
 
 def test_executes_several_statements_in_one_transaction(session: Session) -> None:
-    put = Statement(b"SELECT 0::int8 FROM set_config('clew.tenant', convert_from($1, 'UTF8'), true)", [BYTEA_TYPE])
+    setting = Statement(b"SELECT 0::int8 FROM set_config('clew.tenant', convert_from($1, 'UTF8'), true)", [BYTEA_TYPE])
     length = Statement(b"SELECT length(current_setting('clew.tenant'))::int8 + $1", [INT8_TYPE])
     for _ in range(2):
-        assert said_last(session, (put, [b"abc"]), (length, [int8(10)])) == [13]
+        assert execute_last(session, (setting, [b"abc"]), (length, [int8(10)])) == [13]
     assert session.query_numbers(length, [int8(0)]) == [0]
-    divided = Statement(b"SELECT 1 / $1", [INT8_TYPE])
+    division = Statement(b"SELECT 1 / $1", [INT8_TYPE])
     with pytest.raises(psycopg.errors.DivisionByZero):
-        said_last(session, (put, [b"abc"]), (divided, [int8(0)]), (length, [int8(0)]))
+        execute_last(session, (setting, [b"abc"]), (division, [int8(0)]), (length, [int8(0)]))
     assert session.query_numbers(length, [int8(0)]) == [0]
 
 
 def test_returns_rows_of_numbers_and_bytes_and_accepts_arrays_of_them(session: Session) -> None:
-    whole = Statement(b"SELECT n, b FROM unnest($1::int8[], $2::bytea[]) AS given (n, b)")
-    given = [(7, b"x"), (None, b""), (-(2**63), None), (2**63 - 1, bytes(range(256)))]
-    asked = whole, [int8s(n for n, _ in given), byteas(b for _, b in given)]
-    nothing = whole, [int8s([]), byteas([])]
-    assert session.execute_together(asked, nothing, asked) == [given, [], given]
+    unnest = Statement(b"SELECT n, b FROM unnest($1::int8[], $2::bytea[]) AS rows (n, b)")
+    rows = [(7, b"x"), (None, b""), (-(2**63), None), (2**63 - 1, bytes(range(256)))]
+    statement = unnest, [int8s(n for n, _ in rows), byteas(b for _, b in rows)]
+    nothing = unnest, [int8s([]), byteas([])]
+    assert session.execute_together(statement, nothing, statement) == [rows, [], rows]
     assert session.execute_together((Statement(b"SELECT"), ())) == [[()]]
     assert session.execute_together() == []
 
 
 def test_executes_nothing_after_a_failed_statement_and_raises_its_error(session: Session) -> None:
-    session.connection.execute("CREATE TABLE kept (n bigint)")
-    put = Statement(b"INSERT INTO kept VALUES ($1)"), [int8(1)]
-    divided = Statement(b"SELECT 1 / $1", [INT8_TYPE]), [int8(0)]
-    for first in ((), (put,)):
+    session.connection.execute("CREATE TABLE numbers (n bigint)")
+    insertion = Statement(b"INSERT INTO numbers VALUES ($1)"), [int8(1)]
+    division = Statement(b"SELECT 1 / $1", [INT8_TYPE]), [int8(0)]
+    for first in ((), (insertion,)):
         with pytest.raises(psycopg.errors.DivisionByZero):
-            session.execute_together(*first, divided, put, divided)
-        assert session.execute_together((Statement(b"SELECT count(*) FROM kept"), ())) == [[(0,)]]
-    session.begin(put)
+            session.execute_together(*first, division, insertion, division)
+        assert session.execute_together((Statement(b"SELECT count(*) FROM numbers"), ())) == [[(0,)]]
+    session.begin(insertion)
     with pytest.raises(psycopg.errors.DivisionByZero):
-        session.commit(put, divided)
+        session.commit(insertion, division)
     session.roll_back()
-    assert session.execute_together((Statement(b"SELECT count(*) FROM kept"), ())) == [[(0,)]]
+    assert session.execute_together((Statement(b"SELECT count(*) FROM numbers"), ())) == [[(0,)]]
 
 
-@pytest.mark.parametrize("beside", [(), ((DOUBLED, said(1)),)])
-def test_prepares_statements_again_that_the_server_has_forgotten(
-    session: Session, beside: tuple[tuple[Statement, tuple[bytes, bytes]], ...]
+@pytest.mark.parametrize("earlier", [(), ((DOUBLED, arguments(1)),)])
+def test_prepares_deallocated_statements_again(
+    session: Session, earlier: tuple[tuple[Statement, tuple[bytes, bytes]], ...]
 ) -> None:
-    asked = (*beside, (DOUBLED, said(1)))
-    assert [said_last(session, *asked) for _ in range(2)] == [[2, 3, 4]] * 2
+    statements = (*earlier, (DOUBLED, arguments(1)))
+    assert [execute_last(session, *statements) for _ in range(2)] == [[2, 3, 4]] * 2
     first = dict(session.prepared)
     session.connection.execute("DEALLOCATE ALL")
-    assert said_last(session, *asked) == [2, 3, 4]
+    assert execute_last(session, *statements) == [2, 3, 4]
     assert list(session.prepared) == list(first)
     assert session.prepared != first
 
 
 def test_raises_the_cursor_s_errors_and_stays_usable(session: Session) -> None:
-    divided = Statement(b"SELECT 1 / $1", [INT8_TYPE])
+    division = Statement(b"SELECT 1 / $1", [INT8_TYPE])
     with pytest.raises(psycopg.errors.DivisionByZero):
-        session.query_numbers(divided, [int8(0)])
+        session.query_numbers(division, [int8(0)])
     with pytest.raises(psycopg.errors.SyntaxError):
         session.query_numbers(Statement(b"SELEC $1", [INT8_TYPE]), [int8(0)])
-    assert session.query_numbers(divided, [int8(1)]) == [1]
+    assert session.query_numbers(division, [int8(1)]) == [1]
 
 
 @pytest.mark.parametrize("several", [False, True])
 def test_raises_the_cursor_s_error_when_the_server_closes_the_connection(session: Session, several: bool) -> None:  # noqa: FBT001 - pytest's
-    ended = Statement(b"SELECT pg_terminate_backend(pg_backend_pid())::int::int8 + $1", [INT8_TYPE])
-    asked = (ended, [int8(0)])
-    with pytest.raises(psycopg.OperationalError) as found:
-        said_last(session, *[asked] * (1 + several))
-    assert is_cut(found.value)
+    termination = Statement(b"SELECT pg_terminate_backend(pg_backend_pid())::int::int8 + $1", [INT8_TYPE])
+    statement = (termination, [int8(0)])
+    with pytest.raises(psycopg.OperationalError) as caught:
+        execute_last(session, *[statement] * (1 + several))
+    assert is_cut(caught.value)
 
 
 def test_prepares_nothing_if_the_url_disables_it(postgres: str) -> None:
     with Address(f"{postgres}?prepare=no").connect() as connection:
-        known: dict[Statement, bytes] = {}
-        assert read_numbers(execute(connection, known, (DOUBLED, said(1)))[-1]) == [2, 3, 4]
-        assert read_numbers(execute(connection, known, (DOUBLED, said(1)), (DOUBLED, said(2)))[-1]) == [4, 5, 6]
+        prepared: dict[Statement, bytes] = {}
+        assert read_numbers(execute(connection, prepared, (DOUBLED, arguments(1)))[-1]) == [2, 3, 4]
+        assert read_numbers(execute(connection, prepared, (DOUBLED, arguments(1)), (DOUBLED, arguments(2)))[-1]) == [
+            4,
+            5,
+            6,
+        ]
         assert connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchall() == [(0,)]
-        assert not known
+        assert not prepared
 
 
 def test_sends_more_than_the_network_accepts_at_once(session: Session) -> None:
     text = bytes(range(256)) * 100_000
     length = Statement(b"SELECT length($1)::int8", [BYTEA_TYPE])
     assert session.query_numbers(length, [text]) == [len(text)]
-    assert said_last(session, (length, [text]), (length, [text])) == [len(text)]
+    assert execute_last(session, (length, [text]), (length, [text])) == [len(text)]
 
 
 def test_ctrl_c_interrupts_the_wait_for_a_silent_server(session: Session, postgres: str) -> None:
     sleeps = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'"
-    with interrupted(lambda: ask(postgres, sleeps) == [(1,)]):
+    with interrupt_when(lambda: ask(postgres, sleeps) == [(1,)]):
         session.query_numbers(Statement(b"SELECT length(pg_sleep($1)::text)::int8", [INT8_TYPE]), [int8(60)])
 
 

@@ -1,4 +1,4 @@
-"""The PostgreSQL store behind a pooler that gives each transaction another session, as PgBouncer does."""
+"""The PostgreSQL store behind a pooler that gives each transaction another session, like PgBouncer."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 from tests.infrastructure.append_contract import KeyContract
-from tests.infrastructure.postgres.test_server import at
-from tests.infrastructure.recording import Opener, append, event, fill, recomputed, run_threads
+from tests.infrastructure.postgres.test_server_failures import replaced
+from tests.infrastructure.recorder_steps import Opener, append, event, fill, recomputed_hashes, run_threads
 from tests.servers.cutting_proxy import CuttingProxy
 from tests.servers.pooling_proxy import PoolingProxy
 from tests.servers.postgres_server import OWNER, PostgresServer, ask
@@ -36,7 +36,7 @@ def pooled(pooler: PoolingProxy) -> str:
 
 
 def plain(url: str) -> str:
-    """The URL without what is Clew's in it."""
+    """The URL without Clew's own setting."""
     return url.removesuffix("?prepare=no")
 
 
@@ -78,31 +78,33 @@ def test_serves_many_threads_with_two_sessions(pooled: str) -> None:
         assert conversations.verify().first_bad is None
 
 
-@pytest.mark.parametrize("what", [b"a statement by itself", b"COMMIT\0"])
-def test_ends_no_other_session_when_a_reply_is_lost(pooler: PoolingProxy, pooled: str, what: bytes) -> None:
+@pytest.mark.parametrize("message", [b"a statement by itself", b"COMMIT\0"])
+def test_closes_no_other_session_when_a_reply_is_lost(pooler: PoolingProxy, pooled: str, message: bytes) -> None:
     with CuttingProxy(pooler.port) as proxy:
-        recorder = PostgresRecorder.open(at(pooled, port=proxy.port), workers=1)
+        recorder = PostgresRecorder.open(replaced(pooled, port=proxy.port), workers=1)
         fill(recorder, "a", 2)
         pids = "SELECT array_agg(pid ORDER BY pid) FROM pg_stat_activity WHERE datname = current_database()"
         before = ask(plain(pooled), pids)
-        proxy.lose_reply(what)
-        outcome = append(recorder, event("a", 3, what.lower()), key=Key("a", "k", b"") if what.isupper() else None)
+        proxy.lose_reply(message)
+        outcome = append(
+            recorder, event("a", 3, message.lower()), key=Key("a", "k", b"") if message.isupper() else None
+        )
         assert proxy.lost.is_set()
         rows = recorder.lineage("a")
         assert [row.version for row in rows] == [1, 2, 3]
         assert outcome.positions == (rows[2].position,)
-        assert [row.hash for row in rows] == recomputed(rows)
+        assert [row.hash for row in rows] == recomputed_hashes(rows)
         assert ask(plain(pooled), pids) == before
         recorder.close()
 
 
 def test_the_url_decides_whether_statements_are_prepared(postgres: str) -> None:
-    for said, there in (("", True), ("?prepare=yes", True), ("?prepare=no&application_name=x", False)):
-        recorder = PostgresRecorder.open(postgres + said)
-        fill(recorder, said or "plain", 1)
+    for setting, is_prepared in (("", True), ("?prepare=yes", True), ("?prepare=no&application_name=x", False)):
+        recorder = PostgresRecorder.open(postgres + setting)
+        fill(recorder, setting or "plain", 1)
         with recorder.datastore.reading.use() as session:
-            found = session.query("SELECT count(*) FROM pg_prepared_statements")
-        assert (found[0][0] > 0) == there
+            rows = session.query("SELECT count(*) FROM pg_prepared_statements")
+        assert (rows[0][0] > 0) == is_prepared
         recorder.close()
     with pytest.raises(StoreUrlError, match="yes or no"):
         PostgresRecorder.open(f"{postgres}?prepare=maybe")

@@ -1,4 +1,4 @@
-"""The tables of projections in PostgreSQL: they keep the contract, and find what the index of SQLite finds."""
+"""The PostgreSQL projection store keeps the contract and agrees with the SQLite store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from eventsourcing.persistence import StoredEvent
 from psycopg._preparing import PrepareManager
 from psycopg.conninfo import make_conninfo
 from tests.infrastructure.projection_contract import Declared, Opened, ProjectionContract, row, thing
-from tests.infrastructure.recording import PATIENCE, in_child, wait_until
+from tests.infrastructure.recorder_steps import PATIENCE, in_forked_child, wait_until
 from tests.servers.postgres_server import GUARDED, PASSWORD, ask
 from tests.service.projected import History, contents, made, projector, rebuild
 
@@ -41,25 +41,25 @@ class TestPostgresProjections(ProjectionContract):
 # Against SQLite
 
 
-def test_holds_what_sqlite_holds_of_every_kind_of_event(
-    postgres: str, lite: SQLiteProjections, scale: float, monkeypatch: pytest.MonkeyPatch
+def test_has_the_same_contents_as_sqlite_for_every_kind_of_event(
+    postgres: str, sqlite_store: SQLiteProjections, scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tests.service.projected.instances", lambda *_: [])  # it looks into SQLite's own tables
+    monkeypatch.setattr("tests.service.projected.instances", lambda *_: [])  # it reads SQLite's own tables
     with Conversations.open(postgres, embedded=False) as conversations:
         history = made(History(conversations), 6, round(100 + 400 * scale))
         with closing(PostgresProjections(postgres)) as store:
-            for each in (store, lite):
+            for each in (store, sqlite_store):
                 projector(history.log, each).drain()
-            assert contents(history.log, store) == contents(history.log, lite)
+            assert contents(history.log, store) == contents(history.log, sqlite_store)
             for name in ("directory", "search"):
                 rebuild(projector(history.log, store), name)
-            assert contents(history.log, store) == contents(history.log, lite)
+            assert contents(history.log, store) == contents(history.log, sqlite_store)
 
 
-# Several who fill
+# Concurrent updates
 
 
-def test_different_projections_are_filled_at_the_same_time(postgres: str, store: PostgresProjections) -> None:
+def test_different_projections_are_updated_concurrently(postgres: str, store: PostgresProjections) -> None:
     with store.session(0) as session:
         built = {name: session.begin(Declared(name), "code", live=True) for name in ("one", "other")}
     done = threading.Event()
@@ -73,11 +73,11 @@ def test_different_projections_are_filled_at_the_same_time(postgres: str, store:
         Opened(session, built["one"]).apply(thing("one", 1))
         other = threading.Thread(target=fill, args=("other",))
         other.start()
-        assert done.wait(PATIENCE), "it waits for who fills another"
+        assert done.wait(PATIENCE), "it waits for the update of another projection"
         done.clear()
         same = threading.Thread(target=fill, args=("one",))
         same.start()
-        assert waits_for_a_lock(postgres), "two fill the same"
+        assert waits_for_a_lock(postgres), "two threads update the same projection"
         assert not done.is_set()
     same.join(PATIENCE)
     other.join(PATIENCE)
@@ -85,16 +85,14 @@ def test_different_projections_are_filled_at_the_same_time(postgres: str, store:
 
 
 @pytest.mark.parametrize("moves", [False, True], ids=["at the end", "before the position"])
-def test_nothing_is_there_of_a_batch_of_which_the_server_refuses_a_row(
-    store: PostgresProjections, *, moves: bool
-) -> None:
+def test_a_batch_with_a_row_that_the_server_refuses_leaves_nothing(store: PostgresProjections, *, moves: bool) -> None:
     with store.session(0) as session:
         built = Opened(session).built
 
     def fill() -> None:
         with store.session(0) as session:
             refused = thing(os.urandom(9_000).hex(), 2)
-            Opened(session, built).apply(thing("a", 1), refused, IndexText("words", "said"))
+            Opened(session, built).apply(thing("a", 1), refused, IndexText("words", "word"))
             if moves:
                 session.move(built, 7, b"hash")
 
@@ -102,7 +100,7 @@ def test_nothing_is_there_of_a_batch_of_which_the_server_refuses_a_row(
         fill()
     assert store.generations() == [built]
     assert store.select("declared", Query("thing")) == []
-    assert store.find("declared", "words", Words(("said",)), before=None, limit=9) == []
+    assert store.find("declared", "words", Words(("word",)), before=None, limit=9) == []
     with store.session(0) as session:
         Opened(session, built).apply(thing("a", 1))
         session.move(built, 7, b"hash")
@@ -111,7 +109,7 @@ def test_nothing_is_there_of_a_batch_of_which_the_server_refuses_a_row(
 
 
 class Mixed:
-    """Counts by a key that is text to PostgreSQL, and a number and a text to the projection."""
+    """Counts by a key that is the same text in PostgreSQL, but a number and a text in the projection."""
 
     name = "mixed"
     version = 1
@@ -124,16 +122,14 @@ class Mixed:
         return (Upsert("row", {"key": "1" if event.version % 2 else 1, "count": 1}),)
 
 
-def test_takes_events_one_by_one_where_the_server_refuses_what_they_come_to_together(postgres: str) -> None:
+def test_applies_events_one_by_one_if_the_server_refuses_the_batch(postgres: str) -> None:
     with Conversations.open(postgres, projections=[Mixed()]) as conversations:
         conversations.start_thread(messages=[Message.user(str(number)) for number in range(4)])
         assert conversations.rows("mixed", Query("row")) == [{"key": "1", "count": 4}]
         assert [(each.parked, each.lag) for each in conversations.projections()] == [(0, 0)]
 
 
-def test_a_recount_of_a_long_thread_is_no_transaction_that_stands_still(
-    postgres: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recount_of_a_long_thread_flushes_its_rows_regularly(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(projection_batch, "PAGE", 10)
     with Conversations.open(postgres, embedded=False) as conversations:
         thread = conversations.start_thread(messages=[Message.user(str(number)) for number in range(50)])
@@ -141,17 +137,17 @@ def test_a_recount_of_a_long_thread_is_no_transaction_that_stands_still(
         log = conversations._core.log
         flush, flushed = PostgresSession.flush, threading.Semaphore(0)
 
-        def counted(session: PostgresSession) -> None:
+        def count_flushes(session: PostgresSession) -> None:
             flush(session)
             flushed.release()
 
-        monkeypatch.setattr(PostgresSession, "flush", counted)
+        monkeypatch.setattr(PostgresSession, "flush", count_flushes)
         with closing(PostgresProjections(postgres)) as store:
             projector(log, store, [Usage()]).drain()
         assert all(flushed.acquire(blocking=False) for _ in range(52 // 10))
 
 
-def test_what_a_process_had_not_committed_when_it_was_killed_is_done_by_the_next(postgres: str) -> None:
+def test_another_process_repeats_the_uncommitted_update_of_a_killed_process(postgres: str) -> None:
     with Conversations.open(postgres, embedded=False) as conversations:
         conversations.start_thread(messages=[Message.user(f"word{number}") for number in range(50)])
         log = conversations._core.log
@@ -169,20 +165,20 @@ def test_what_a_process_had_not_committed_when_it_was_killed_is_done_by_the_next
                             os.kill(os.getpid(), signal.SIGKILL)
                         return commit(self, query, *rest, **more)
 
-                    psycopg.Connection.execute = execute  # type: ignore[method-assign] # of this process alone
+                    psycopg.Connection.execute = execute  # type: ignore[method-assign] # only in this process
                     with Conversations.open(postgres, embedded=False) as child:
                         projector(child._core.log, own).advance()
 
-            assert in_child(die_before_the_commit) == -signal.SIGKILL
+            assert in_forked_child(die_before_the_commit) == -signal.SIGKILL
             assert contents_of_usage(store) == before
             projector(log, store).drain()
             assert contents_of_usage(store) == before + 21
 
 
-# Forgetting
+# Deletion of text
 
 
-def test_cleans_away_the_rows_of_words_that_were_forgotten(postgres: str, store: PostgresProjections) -> None:
+def test_purges_the_index_rows_of_deleted_text(postgres: str, store: PostgresProjections) -> None:
     with store.session(0) as session:
         opened = Opened(session)
         for number in range(1, 4):
@@ -193,16 +189,16 @@ def test_cleans_away_the_rows_of_words_that_were_forgotten(postgres: str, store:
         reader.execute("SELECT 1 FROM clew_generation")
         with store.session(0) as session:
             session.forget(opened.built, None, 2, 9)
-        assert store.purge(), "somebody reads who could see it"
+        assert store.purge(), "a reader could still see it"
         table = f"clew_g{opened.built.id}_words"
-        assert dead(postgres, table) == 1
+        assert dead_rows(postgres, table) == 1
     wait_until(lambda: not store.purge())
-    assert dead(postgres, table) == 0
+    assert dead_rows(postgres, table) == 0
     assert store.find("declared", "words", Words(("secret",)), before=None, limit=9) == [3, 1]
 
 
-@pytest.mark.parametrize("crashed", [False, True], ids=["ended", "and the server with it"])
-def test_cleans_away_what_a_process_left_that_ended_before(
+@pytest.mark.parametrize("crashed", [False, True], ids=["process ended", "server crashed"])
+def test_purges_rows_that_an_ended_process_has_left(
     postgres: str, store: PostgresProjections, *, crashed: bool
 ) -> None:
     with store.session(0) as session:
@@ -210,32 +206,32 @@ def test_cleans_away_what_a_process_left_that_ended_before(
         opened.apply(IndexText("more_words", "secret"))
     with store.session(0) as session:
         session.forget(opened.built, "more_words", 1, 9)
-    store.close()  # then the server counts what it did
+    store.close()  # the server counts dead rows when the session ends
     table = f"clew_g{opened.built.id}_more_words"
-    wait_until(lambda: dead(postgres, table) == 1)
+    wait_until(lambda: dead_rows(postgres, table) == 1)
     if crashed:
-        ask(postgres, "SELECT pg_stat_reset()")  # a server that crashes forgets what it has counted
-        assert dead(postgres, table) == 0
+        ask(postgres, "SELECT pg_stat_reset()")  # a crashed server loses its counts
+        assert dead_rows(postgres, table) == 0
     for vacuums in (1, 1):
         with closing(PostgresProjections(postgres)) as other:
             assert not other.purge()
         assert ask(postgres, f"SELECT pg_stat_get_vacuum_count('{table}'::regclass)") == [(vacuums,)]
-    assert dead(postgres, table) == 0
+    assert dead_rows(postgres, table) == 0
 
 
-def test_the_server_keeps_no_text_in_its_statistics(postgres: str) -> None:
+def test_the_servers_statistics_contain_no_text(postgres: str) -> None:
     with Conversations.open(postgres) as conversations:
-        said = [Message.user(f"canary{number} said") for number in range(60)]
-        conversations.start_thread(messages=said)
+        messages = [Message.user(f"canary{number} word") for number in range(60)]
+        conversations.start_thread(messages=messages)
         conversations.wait()
     ask(postgres, "ANALYZE")
-    shown = "SELECT attname FROM pg_stats WHERE schemaname = 'public' AND {} ~ 'canary|63616e617279'"
+    statistics = "SELECT attname FROM pg_stats WHERE schemaname = 'public' AND {} ~ 'canary|63616e617279'"
     for what in ("most_common_vals::text", "histogram_bounds::text", "most_common_elems::text"):
-        assert ask(postgres, shown.format(what)) == []
-    assert ask(postgres, shown.format("'canary'")) != []
+        assert ask(postgres, statistics.format(what)) == []
+    assert ask(postgres, statistics.format("'canary'")) != []
 
 
-def test_a_user_who_may_not_clean_a_table_is_no_error(postgres: str, store: PostgresProjections) -> None:
+def test_ignores_a_table_that_the_user_may_not_vacuum(postgres: str, store: PostgresProjections) -> None:
     with store.session(0) as session:
         opened = Opened(session)
         opened.apply(IndexText("words", "secret"))
@@ -244,20 +240,20 @@ def test_a_user_who_may_not_clean_a_table_is_no_error(postgres: str, store: Post
     ask(postgres, f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {GUARDED}")
     store.close()
     table = f"clew_g{opened.built.id}_words"
-    wait_until(lambda: dead(postgres, table) == 1)
+    wait_until(lambda: dead_rows(postgres, table) == 1)
     with closing(PostgresProjections(make_conninfo(postgres, user=GUARDED, password=PASSWORD))) as other:
-        assert not other.purge(), "to try again is of no use"
-    assert dead(postgres, table) == 1
+        assert not other.purge(), "another attempt would not help"
+    assert dead_rows(postgres, table) == 1
 
 
-def dead(url: str, table: str) -> int:
+def dead_rows(url: str, table: str) -> int:
     return int(ask(url, f"SELECT pg_stat_get_dead_tuples('{table}'::regclass)")[0][0])
 
 
 # Plans
 
 
-def test_pages_of_threads_and_searches_are_read_by_indexes(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_of_threads_and_searches_use_indexes(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with Conversations.open(postgres, embedded=False) as conversations:
         conversations.start_thread(thread_id="t0", messages=[Message.user(f"the word of {each}") for each in range(12)])
         recorder: Any = conversations._core.log.recorder  # type: ignore[attr-defined] # the log of a store
@@ -270,22 +266,22 @@ def test_pages_of_threads_and_searches_are_read_by_indexes(postgres: str, monkey
     with Conversations.open(postgres) as conversations:
         conversations.wait()
         ask(postgres, "ANALYZE")
-        asked: list[tuple[bytes, Any]] = []
+        queries: list[tuple[bytes, Any]] = []
         execute = psycopg.Cursor.execute
 
-        def note(self: Any, query: Any, parameters: Any = None, **more: Any) -> Any:
+        def record(self: Any, query: Any, parameters: Any = None, **more: Any) -> Any:
             if isinstance(query, bytes) and b"SELECT" in query and b"FROM " in query:
-                asked.append((query, parameters))
+                queries.append((query, parameters))
             return execute(self, query, parameters, **more)
 
-        say = Session.query
+        query_session = Session.query
 
-        def note_said(self: Session, sql: str, parameters: Any = None, **more: Any) -> Any:
-            asked.append((sql.encode(), parameters))
-            return say(self, sql, parameters, **more)
+        def record_session(self: Session, sql: str, parameters: Any = None, **more: Any) -> Any:
+            queries.append((sql.encode(), parameters))
+            return query_session(self, sql, parameters, **more)
 
-        monkeypatch.setattr(psycopg.Cursor, "execute", note)
-        monkeypatch.setattr(Session, "query", note_said)
+        monkeypatch.setattr(psycopg.Cursor, "execute", record)
+        monkeypatch.setattr(Session, "query", record_session)
         for order in ("begun", "updated"):
             first = list(conversations.threads(order=order, newest_first=True, limit=20))
             assert len(list(conversations.threads(order=order, newest_first=True, limit=20, after=first[-1]))) == 20
@@ -295,18 +291,18 @@ def test_pages_of_threads_and_searches_are_read_by_indexes(postgres: str, monkey
         assert len(conversations.search("wor*", thread="t3", limit=20)) == 12
         monkeypatch.undo()
     with psycopg.connect(postgres) as connection:
-        for query, parameters in asked:
-            # Of so few threads twenty are sooner found by going through all: it is asked whether an index has them.
+        for query, parameters in queries:
+            # With so few threads, a full scan is faster. Without it, the plan shows whether an index fits.
             off = b"width_bucket" in query or b"ANY" in query
             connection.execute("SELECT set_config('enable_seqscan', %s, false)", ("off" if off else "on",))
             plan = "\n".join(line for (line,) in connection.execute(b"EXPLAIN " + query, parameters))
             scanned = set(re.findall(r"Seq Scan on (clew_event|clew_g\d+_(?:thread|_?words))", plan))
             assert not scanned, plan
-    assert sum(b"width_bucket" in query for query, _ in asked) >= 3
+    assert sum(b"width_bucket" in query for query, _ in queries) >= 3
 
 
 def waits_for_a_lock(url: str) -> bool:
-    """Whether somebody waits for an advisory lock, before the test gives up."""
+    """Wait until a session waits for an advisory lock."""
     waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
     wait_until(lambda: ask(url, waits)[0][0] == 1)
     return True
@@ -316,18 +312,18 @@ def contents_of_usage(store: ProjectionStore) -> int:
     return sum(each["events"] for each in store.select("usage", Query("usage")))
 
 
-def test_one_interruption_keeps_nothing_from_being_filled_later(
+def test_later_updates_succeed_after_one_interruption(
     store: PostgresProjections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, interrupted = PrepareManager.validate, list[bytes]()
+    real, interruptions = PrepareManager.validate, list[bytes]()
 
-    def once(self: PrepareManager, key: Any, *told: Any) -> None:
-        if not interrupted and key[0].startswith(b"SET LOCAL synchronous_commit"):
-            interrupted.append(key[0])
+    def interrupt_once(self: PrepareManager, key: Any, *arguments: Any) -> None:
+        if not interruptions and key[0].startswith(b"SET LOCAL synchronous_commit"):
+            interruptions.append(key[0])
             raise KeyboardInterrupt
-        real(self, key, *told)
+        real(self, key, *arguments)
 
-    monkeypatch.setattr(PrepareManager, "validate", once)
+    monkeypatch.setattr(PrepareManager, "validate", interrupt_once)
     with suppress(KeyboardInterrupt), store.session(0):
         pass
     for _ in range(10):

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import psycopg
 import pytest
 from tests.infrastructure.recorder_contract import RecorderContract
-from tests.infrastructure.recording import PATIENCE, Opener, event, held
+from tests.infrastructure.recorder_steps import PATIENCE, Opener, event, paused_writer
 from tests.infrastructure.waiting_contract import LostReplyContract
 from tests.servers.postgres_server import ask
 
@@ -24,7 +24,7 @@ from clew.infrastructure.verification import verify_store
 
 
 class TestPostgresRecorder(RecorderContract, LostReplyContract):
-    goes_on = True
+    retries = True
 
     @pytest.fixture
     def opener(self, postgres: str) -> Opener:
@@ -32,12 +32,12 @@ class TestPostgresRecorder(RecorderContract, LostReplyContract):
 
     @pytest.fixture
     def break_commit(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
-        def break_next(happens: bool) -> None:  # noqa: FBT001 - the parameter is the whole of it
+        def break_next(happens: bool) -> None:  # noqa: FBT001 - its only parameter
             def lost(write: Callable[..., object], *parts: Any) -> None:
                 monkeypatch.undo()
                 if happens:
                     write(*parts)
-                message = "the connection is lost, says the test"
+                message = "the test lost the connection"
                 raise psycopg.OperationalError(message)
 
             commit, query_numbers = Session.commit, Session.query_numbers
@@ -47,14 +47,14 @@ class TestPostgresRecorder(RecorderContract, LostReplyContract):
         return break_next
 
     @pytest.mark.parametrize("happens", [True, False])
-    def test_answers_a_batch_alike(
+    def test_all_appends_of_a_batch_have_the_same_outcome(
         self,
         recorder: Recorder,
         break_commit: Callable[[bool], None],
         happens: bool,  # noqa: FBT001 - pytest's
     ) -> None:
-        """None of it fails: that whose reply is lost is found there or written again."""
-        with held(recorder, event("other", 1)) as writer:
+        """No append fails: the recorder finds the stored appends, or writes them again."""
+        with paused_writer(recorder, event("other", 1)) as writer:
             writer.future.result(PATIENCE)  # its commit is not the one to break
             break_commit(happens)
             futures = [recorder.submit(Append([event(f"s{number}", 1)])) for number in range(10)]
@@ -63,33 +63,33 @@ class TestPostgresRecorder(RecorderContract, LostReplyContract):
 
 
 def test_a_blob_belongs_to_the_tenant_that_stored_it(postgres: str) -> None:
-    data = b"what b alone has said"
-    kept = Blob(sha256(data).digest(), "content", data)
+    data = b"data of tenant b"
+    blob = Blob(sha256(data).digest(), "content", data)
     with ExitStack() as stack:
         both = [
             stack.enter_context(closing(PostgresDatastore(postgres, tenant=tenant, originator_id_type="text")))
             for tenant in "ab"
         ]
         a, b = map(PostgresRecorder, both)
-        b.submit(Append([event("b/thread/t", 1)], blobs=[kept])).result(PATIENCE)
-        assert (a.blob(kept.digest), b.blob(kept.digest)) == (None, kept)
-        a.submit(Append([event("a/thread/t", 1)], blobs=[kept])).result(PATIENCE)
-        assert a.blob(kept.digest) == kept
+        b.submit(Append([event("b/thread/t", 1)], blobs=[blob])).result(PATIENCE)
+        assert (a.blob(blob.digest), b.blob(blob.digest)) == (None, blob)
+        a.submit(Append([event("a/thread/t", 1)], blobs=[blob])).result(PATIENCE)
+        assert a.blob(blob.digest) == blob
         for tenant in "ab":
-            damaged = f"UPDATE clew_blob SET data = data || 'x' WHERE tenant = {stream_id(tenant)}"  # noqa: S608 - a number
-            ask(postgres, damaged)
+            damage = f"UPDATE clew_blob SET data = data || 'x' WHERE tenant = {stream_id(tenant)}"  # noqa: S608 - a number
+            ask(postgres, damage)
             for recorder in (a, b):
                 fault = verify_store(recorder).first_bad
-                assert fault is not None, "each tenant's is looked at"
-                assert kept.digest.hex() in fault.thread_id
+                assert fault is not None, "the blobs of each tenant are verified"
+                assert blob.digest.hex() in fault.thread_id
             ask(postgres, "UPDATE clew_blob SET data = rtrim(data, 'x')")
         assert verify_store(a).first_bad is None
 
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
 def test_a_transaction_sees_what_it_has_waited_for_with_any_default_isolation(postgres: str, level: str) -> None:
-    said = quote(f"-cdefault_transaction_isolation={level.replace(' ', chr(92) + ' ')}")
-    url = f"{postgres}{'&' if '?' in postgres else '?'}options={said}"
+    options = quote(f"-cdefault_transaction_isolation={level.replace(' ', chr(92) + ' ')}")
+    url = f"{postgres}{'&' if '?' in postgres else '?'}options={options}"
     with closing(PostgresDatastore(url, originator_id_type="text")) as store, store.writing.use() as session:
         assert session.connection.execute("SHOW transaction_isolation").fetchall() == [(level,)]
         session.begin()

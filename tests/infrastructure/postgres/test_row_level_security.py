@@ -1,4 +1,4 @@
-"""Row-level security: what each of the two roles sees and may do, said by the database itself to users who log in."""
+"""Row-level security: what each of the two roles can see and do. The tests log in and query the database directly."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hashlib import sha256
 
 import psycopg
 import pytest
-from tests.infrastructure.recording import append, event
+from tests.infrastructure.recorder_steps import append, event
 from tests.servers.postgres_server import ask
 from tests.servers.tenant_databases import Logins, ask_as_tenant
 
@@ -23,12 +23,14 @@ A, B = stream_id("a"), stream_id("b")
 EVENT = "INSERT INTO clew_event (position, tenant, stream, version, type, state, hash)"
 
 
-@pytest.mark.parametrize("tenant", [None, "", "nobody", "a/b"])
-def test_without_a_tenant_no_row_is_visible(kept: Logins, tenant: str | None) -> None:
+@pytest.mark.parametrize("tenant", [None, "", "missing", "a/b"])
+def test_without_a_tenant_no_row_is_visible(shared_logins: Logins, tenant: str | None) -> None:
     for table in ("clew_event", "clew_stream", "clew_key", "clew_snapshot"):
-        assert ask_as_tenant(kept.app, f"SELECT count(*) FROM {table}", tenant) == [(0,)]  # noqa: S608 - of constants
-    assert ask_as_tenant(kept.app, "SELECT count(*), min(tenant), max(tenant) FROM clew_stream", "a") == [(1, A, A)]
-    assert ask(kept.operator, "SELECT count(*) FROM clew_stream") == [(2,)]
+        assert ask_as_tenant(shared_logins.app, f"SELECT count(*) FROM {table}", tenant) == [(0,)]  # noqa: S608 - built from constants
+    assert ask_as_tenant(shared_logins.app, "SELECT count(*), min(tenant), max(tenant) FROM clew_stream", "a") == [
+        (1, A, A)
+    ]
+    assert ask(shared_logins.operator, "SELECT count(*) FROM clew_stream") == [(2,)]
 
 
 @pytest.mark.parametrize("role", ["app", "operator"])
@@ -49,11 +51,11 @@ def test_without_a_tenant_no_row_is_visible(kept: Logins, tenant: str | None) ->
         "INSERT INTO clew_event SELECT * FROM clew_event ON CONFLICT (stream, version) DO UPDATE SET state = ''",
     ],
 )
-def test_neither_role_can_change_or_delete_events(kept: Logins, role: str, statement: str) -> None:
-    before = ask(kept.owner, "SELECT * FROM clew_event ORDER BY position")
+def test_neither_role_can_change_or_delete_events(shared_logins: Logins, role: str, statement: str) -> None:
+    before = ask(shared_logins.owner, "SELECT * FROM clew_event ORDER BY position")
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        ask_as_tenant(getattr(kept, role), statement, "a")
-    assert ask(kept.owner, "SELECT * FROM clew_event ORDER BY position") == before
+        ask_as_tenant(getattr(shared_logins, role), statement, "a")
+    assert ask(shared_logins.owner, "SELECT * FROM clew_event ORDER BY position") == before
 
 
 @pytest.mark.parametrize(
@@ -76,11 +78,11 @@ def test_neither_role_can_change_or_delete_events(kept: Logins, role: str, state
         "DELETE FROM clew_key",
     ],
 )
-def test_no_row_can_be_inserted_for_another_tenant(kept: Logins, statement: str) -> None:
+def test_no_row_can_be_inserted_for_another_tenant(shared_logins: Logins, statement: str) -> None:
     numbers = {"a": A, "b": B, "theirs": stream_id("b/thread/t"), "new": stream_id("b/thread/new")}
     numbers |= {"mine": stream_id("a/thread/t"), "own": stream_id("a/thread/new")}
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        ask_as_tenant(kept.app, statement.format(event=EVENT, **numbers), "a")
+        ask_as_tenant(shared_logins.app, statement.format(event=EVENT, **numbers), "a")
 
 
 def test_no_row_can_be_inserted_below_the_position_of_readers(filled: Logins) -> None:
@@ -91,7 +93,7 @@ def test_no_row_can_be_inserted_below_the_position_of_readers(filled: Logins) ->
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             ask_as_tenant(filled.app, f"{EVENT} VALUES ({row})", "a")
     with Conversations.open(filled.app, tenant="a") as conversations:
-        conversations.thread("t").append(Message.user("goes on"))
+        conversations.thread("t").append(Message.user("next"))
 
 
 STUB = b"\x02stub"
@@ -100,8 +102,8 @@ STUB = b"\x02stub"
 def shred(url: str, tenant: str | None, stream: str, version: int, state: bytes, stub: bytes = STUB) -> int | None:
     digest = sha256(state).hexdigest()
     call = f"SELECT clew_shred({stream_id(stream)}, {version}, '\\x{digest}', '\\x{stub.hex()}')"
-    (found,) = ask_as_tenant(url, call, tenant)[0]
-    return None if found is None else int(found)
+    (position,) = ask_as_tenant(url, call, tenant)[0]
+    return None if position is None else int(position)
 
 
 def test_only_messages_of_the_tenant_can_be_shredded(filled: Logins) -> None:
@@ -119,7 +121,7 @@ def test_only_messages_of_the_tenant_can_be_shredded(filled: Logins) -> None:
         assert shred(url, "a", stream, 9, states[2]) is None
     assert ask(filled.owner, own) == rows
     assert shred(filled.app, "a", stream, 3, states[3]) == rows[2][2]
-    assert shred(filled.app, "a", stream, 3, states[3]) is None, "it is shredded already"
+    assert shred(filled.app, "a", stream, 3, states[3]) is None, "it is already shredded"
     gone = "SELECT version, state, digest FROM clew_event WHERE digest IS NOT NULL"
     assert ask(filled.owner, gone) == [(3, STUB, sha256(states[3]).digest())]
     assert ask(filled.owner, "SELECT tenant FROM clew_key WHERE digest IS NULL") == [(A,)]
@@ -145,17 +147,17 @@ def test_no_tenant_can_overflow_the_shared_counter(filled: Logins) -> None:
         assert thread.history().messages[0].redacted
 
 
-def test_a_part_of_a_name_is_not_a_tenant(kept: Logins) -> None:
-    assert ask_as_tenant(kept.app, "SELECT clew_tenant(), clew_tenant_name()", "a/thread") == [(None, None)]
+def test_a_part_of_a_name_is_not_a_tenant(shared_logins: Logins) -> None:
+    assert ask_as_tenant(shared_logins.app, "SELECT clew_tenant(), clew_tenant_name()", "a/thread") == [(None, None)]
     names = "clew_number('a/thread/new'), clew_number('a/thread'), 'a/thread/new'"
-    statement = f"INSERT INTO clew_stream (id, tenant, name, began) VALUES ({names}, {PLACE})"  # noqa: S608 - of constants
+    statement = f"INSERT INTO clew_stream (id, tenant, name, began) VALUES ({names}, {PLACE})"  # noqa: S608 - built from constants
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        ask_as_tenant(kept.app, statement, "a/thread")
+        ask_as_tenant(shared_logins.app, statement, "a/thread")
 
 
-def test_the_number_of_a_tenant_is_the_same_in_sql(kept: Logins) -> None:
+def test_the_number_of_a_tenant_is_the_same_in_sql(shared_logins: Logins) -> None:
     for name in ("a", "default", "a%2Fb", "%C3%A4 -._:@"):
-        number, plain = ask_as_tenant(kept.app, "SELECT clew_tenant(), clew_tenant_name()", name)[0]
+        number, plain = ask_as_tenant(shared_logins.app, "SELECT clew_tenant(), clew_tenant_name()", name)[0]
         assert number == stream_id(name)
         assert plain.decode() == re.sub("%2F", "/", name).replace("%C3%A4", "ä")
 
@@ -167,19 +169,19 @@ FORK = (
 )
 
 
-def test_a_parent_is_a_stream_of_the_same_tenant(kept: Logins) -> None:
-    told = set()
+def test_a_parent_is_a_stream_of_the_same_tenant(shared_logins: Logins) -> None:
+    messages = set()
     for parent in ("b/thread/t", "b/thread/none", "a/thread/none"):
-        for login in (kept.app, kept.operator):
+        for login in (shared_logins.app, shared_logins.operator):
             with pytest.raises(psycopg.errors.InsufficientPrivilege) as error:
                 ask_as_tenant(login, FORK.format("a/thread/forged", parent), "a")
-            told.add(str(error.value))
-    assert len(told) == 1, "whether another's is there is not told"
-    assert ask(kept.operator, "SELECT count(*) FROM clew_stream WHERE parent IS NOT NULL") == [(0,)]
+            messages.add(str(error.value))
+    assert len(messages) == 1, "the error does not reveal whether another tenant's stream exists"
+    assert ask(shared_logins.operator, "SELECT count(*) FROM clew_stream WHERE parent IS NOT NULL") == [(0,)]
 
 
 def test_an_append_can_begin_a_fork_together_with_its_parent(filled: Logins) -> None:
-    """Whichever of the two comes first in the statement, which puts them in the order of their numbers."""
+    """The statement sorts the streams by number, so either of them can come first."""
     store = PostgresDatastore(filled.app, tenant="a", originator_id_type="text")
     try:
         recorder = PostgresRecorder(store)
@@ -192,7 +194,7 @@ def test_an_append_can_begin_a_fork_together_with_its_parent(filled: Logins) -> 
 
 def test_a_forged_parent_of_another_tenant_shows_nothing_even_to_operators(filled: Logins) -> None:
     forged = FORK.format("a/thread/forged", "b/thread/t")
-    ask(filled.owner, f"SET session_replication_role = replica; {forged}")  # past what refuses it
+    ask(filled.owner, f"SET session_replication_role = replica; {forged}")  # bypasses the check
     store = PostgresDatastore(filled.operator, tenant="a", originator_id_type="text")
     try:
         recorder = PostgresRecorder(store)

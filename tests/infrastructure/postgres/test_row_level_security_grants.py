@@ -1,4 +1,4 @@
-"""Rights on Clew's tables that others were given: in a database that keeps tenants apart nobody has them any more."""
+"""Row-level security revokes all other rights on Clew's tables."""
 
 from __future__ import annotations
 
@@ -80,12 +80,12 @@ def test_a_role_without_default_privileges_can_call_the_functions_that_it_needs(
 
 def test_only_operators_can_call_the_functions_that_change_owners(filled: Logins) -> None:
     functions = ("clew_publish(regclass)", "clew_protect(regclass)", "clew_take_back(regclass)")
-    may = "SELECT has_function_privilege('{}', '{}', 'EXECUTE')"
+    privilege = "SELECT has_function_privilege('{}', '{}', 'EXECUTE')"
     for _ in range(2):
         for function in functions:
             for user, expected in (("clew_app", False), ("clew_shredder", False), ("clew_operator", True)):
-                assert ask(filled.owner, may.format(user, function)) == [(expected,)]
-            ask(filled.owner, f"GRANT EXECUTE ON FUNCTION {function} TO PUBLIC, clew_app")  # as an older Clew did
+                assert ask(filled.owner, privilege.format(user, function)) == [(expected,)]
+            ask(filled.owner, f"GRANT EXECUTE ON FUNCTION {function} TO PUBLIC, clew_app")  # as in older versions
         store_at(filled.owner).migrate(row_level_security=True)
     with pytest.raises(psycopg.errors.InsufficientPrivilege, match="clew_take_back"):
         ask_as_tenant(filled.app, "SELECT clew_take_back('clew_event')", "a")
@@ -97,10 +97,10 @@ def test_only_operators_can_call_the_functions_that_change_owners(filled: Logins
 def test_tables_without_a_policy_reveal_no_tenant(filled: Logins) -> None:
     with Conversations.open(filled.operator) as operator:
         operator.wait()
-    shown = ask(
+    visible = ask(
         filled.owner,
         "SELECT relname FROM pg_class WHERE relname LIKE 'clew%' AND relkind IN ('r', 'p', 'v', 'm', 'S') "
         "AND NOT relrowsecurity AND (has_table_privilege('clew_app', oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE') "
         "OR has_any_column_privilege('clew_app', oid, 'SELECT, INSERT, UPDATE')) ORDER BY 1",
     )
-    assert [name for (name,) in shown] == ["clew_generation", "clew_meta", "clew_stretch", "clew_worker"]
+    assert [name for (name,) in visible] == ["clew_generation", "clew_meta", "clew_stretch", "clew_worker"]

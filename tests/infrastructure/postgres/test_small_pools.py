@@ -1,4 +1,4 @@
-"""The PostgreSQL store behind a pooler with few connections: nobody keeps one that others need to go on."""
+"""The PostgreSQL store behind a pooler with few connections: a waiting process keeps no connection."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from tests.infrastructure.postgres.test_server import at
-from tests.infrastructure.recording import PATIENCE, append, event, failure, fill, run_threads, wait_until
+from tests.infrastructure.postgres.test_server_failures import replaced
+from tests.infrastructure.recorder_steps import PATIENCE, append, event, failure, fill, run_threads, wait_until
 from tests.servers.pooling_proxy import PoolingProxy
 from tests.servers.postgres_server import OWNER, PostgresServer, ask
 
@@ -38,7 +38,7 @@ def pooler(url: str, sessions: int) -> PoolingProxy:
 
 
 def through(proxy: PoolingProxy, url: str) -> str:
-    return at(url, port=proxy.port) + "?prepare=no"
+    return replaced(url, port=proxy.port) + "?prepare=no"
 
 
 def test_a_process_that_waits_for_its_turn_releases_the_connection(database: str) -> None:
@@ -55,14 +55,14 @@ def test_a_process_that_waits_for_its_turn_releases_the_connection(database: str
             with projections.session(0, ["directory"]):
                 other.start()
                 wait_until(lambda: ask(database, WAITING) == [(1,)])
-                assert recorder.last_position() > 0, "one of the two is free"
+                assert recorder.last_position() > 0, "one of the two connections is free"
                 turns.append("first")
             other.join(PATIENCE)
             assert turns == ["first", "second"]
 
 
 def test_processes_update_and_read_projections_with_few_connections(database: str) -> None:
-    """As many as are filled at once, one for what is read meanwhile, and one that waits."""
+    """One connection for each concurrent update, one for reads, and one that waits."""
     with pooler(database, len(SHIPPED) + 2) as proxy:
         url = through(proxy, database)
         with Conversations.open(url) as one, Conversations.open(url) as two:
@@ -79,20 +79,20 @@ def test_processes_update_and_read_projections_with_few_connections(database: st
 
 
 def test_a_session_knows_its_prepared_statements_after_a_rollback(database: str) -> None:
-    """A pooler closes the connection of a client that names a statement which it has had forgotten."""
+    """A pooler closes the connection of a client that uses a deallocated statement."""
     with closing(PostgresRecorder.open(database, workers=1)) as recorder:
         fill(recorder, "a", 2)
         append(recorder, event("a", 3))
         with recorder.datastore.writing.use() as session:
-            assert session.prepared, "the third followed what was seen"
+            assert session.prepared, "the third append uses prepared statements"
         assert isinstance(failure(recorder, event("a", 2)), RecordedConflictError)
         with recorder.datastore.writing.use() as session:
-            there = session.connection.execute("SELECT name FROM pg_prepared_statements").fetchall()
-            assert {name.decode() for name in session.prepared.values()} <= {name for (name,) in there}
+            rows = session.connection.execute("SELECT name FROM pg_prepared_statements").fetchall()
+            assert {name.decode() for name in session.prepared.values()} <= {name for (name,) in rows}
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "advice"),
+    ("message", "kind", "advice"),
     [
         ("FATAL: unsupported startup parameter in options: search_path", StoreUrlError, "a setting in its URL"),
         ('FATAL: pg_hba.conf rejects connection for host "127.0.0.1", no encryption', None, "refused this user"),
@@ -100,8 +100,8 @@ def test_a_session_knows_its_prepared_statements_after_a_rollback(database: str)
     ],
 )
 def test_explains_what_to_do_when_a_pooler_or_the_server_refuses(
-    said: str, kind: type[Exception] | None, advice: str
+    message: str, kind: type[Exception] | None, advice: str
 ) -> None:
-    error = unavailable("postgresql://db:5432/chats", psycopg.OperationalError(f"connection failed: {said}"))
+    error = unavailable("postgresql://db:5432/chats", psycopg.OperationalError(f"connection failed: {message}"))
     assert advice in str(error)
     assert kind is None or isinstance(error, kind)

@@ -1,4 +1,4 @@
-"""Stores on servers that follow others: what is read there and when, what is refused, and what they have as leaders."""
+"""Stores on standby servers: reads, refused writes, and their promotion."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from examples import several_servers
 from tests.infrastructure.postgres.tailing import transaction
-from tests.infrastructure.recording import PATIENCE, append, event, recomputed, run_threads, wait_until
+from tests.infrastructure.recorder_steps import PATIENCE, append, event, recomputed_hashes, run_threads, wait_until
 from tests.servers.cutting_proxy import CuttingProxy
 from tests.servers.postgres_server import OWNER, VERSIONS, PostgresServer, Standby, ask
 
@@ -27,25 +27,25 @@ from clew.infrastructure.stores import store_at
 
 
 class Pair(NamedTuple):
-    """A database on a server, and on one that follows it."""
+    """The URLs of a database on a primary and on its standby."""
 
     primary: str
     standby: str
 
 
 def on(server: PostgresServer, url: str) -> str:
-    """The same database on another server."""
+    """The URL of the same database on another server."""
     return server.url(urlsplit(url).path.lstrip("/"))
 
 
-def arrives(url: str) -> Callable[[], bool]:
-    """Whether Clew's tables have come to a database."""
+def has_tables(url: str) -> Callable[[], bool]:
+    """Whether a database has Clew's tables."""
     return lambda: bool(ask(url, "SELECT 1 FROM pg_class WHERE relname = 'clew_meta'"))
 
 
 @contextmanager
 def recorder_at(url: str) -> Iterator[PostgresRecorder]:
-    """The store in a database, for the block."""
+    """The recorder of a database, until the block ends."""
     recorder = PostgresRecorder.open(url)
     try:
         yield recorder
@@ -55,7 +55,7 @@ def recorder_at(url: str) -> Iterator[PostgresRecorder]:
 
 @pytest.fixture(scope="module")
 def primary() -> Iterator[PostgresServer]:
-    """A server of its own: what other tests have left on theirs takes long to copy."""
+    """A separate server: the standby copies it, and the shared server has many databases of other tests."""
     with PostgresServer(VERSIONS[-1]) as server:
         yield server
 
@@ -68,13 +68,13 @@ def standby(primary: PostgresServer) -> Iterator[Standby]:
 
 @pytest.fixture
 def pair(primary: PostgresServer, standby: Standby) -> Iterator[Pair]:
-    """With Clew's tables, on both."""
+    """A database with Clew's tables on both servers."""
     with primary.database() as url:
         store_at(url).migrate()
         name = urlsplit(url).path.lstrip("/")
-        wait_until(lambda: bool(standby.ask(f"SELECT 1 FROM pg_database WHERE datname = '{name}'")))  # noqa: S608 - ours
+        wait_until(lambda: bool(standby.ask(f"SELECT 1 FROM pg_database WHERE datname = '{name}'")))  # noqa: S608 - our own name
         follower = on(standby, url)
-        wait_until(arrives(follower))
+        wait_until(has_tables(follower))
         yield Pair(url, follower)
 
 
@@ -90,7 +90,7 @@ def test_writes_are_readable_on_a_standby_after_waiting_for_their_position(pair:
             branch = first.fork(at_message=1, thread_id="b")
             branch.append(Message.assistant("instead"))
             written = here.position()
-            assert [said.text for said in there.thread("a").history().messages] == ["one"]
+            assert [message.text for message in there.thread("a").history().messages] == ["one"]
             assert there.position() == there_first < written
             with pytest.raises(ProjectionBehindError, match="the log"):
                 there.wait(written, timeout=0)
@@ -117,15 +117,15 @@ def test_a_subscription_on_a_standby_receives_new_events(pair: Pair) -> None:
     async def read(written: int) -> list[str]:
         async with Engine.open(pair.standby) as there:
             await there.wait(written, timeout=PATIENCE)
-            return [said.text for said in (await (await there.thread("a")).history()).messages]
+            return [message.text for message in (await (await there.thread("a")).history()).messages]
 
     with Conversations.open(pair.primary) as here, Conversations.open(pair.standby) as there:
         with there.subscribe(after=there.position()) as events:
             thread = here.start_thread(thread_id="a", messages=[Message.user("one")])
-            told = [events.wait(PATIENCE) for _ in range(2)]
+            received = [events.wait(PATIENCE) for _ in range(2)]
             thread.append(Message.assistant("two"))
-            told.append(events.wait(PATIENCE))
-        assert told == list(here.thread("a").events())
+            received.append(events.wait(PATIENCE))
+        assert received == list(here.thread("a").events())
         assert asyncio.run(read(here.position())) == ["one", "two"]
 
 
@@ -177,15 +177,15 @@ def test_a_standby_explains_where_to_update_a_missing_projection(
     pair: Pair, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--db", pair.standby, "threads"]) == 1
-    assert "was not built yet" in (said := capsys.readouterr().err)
-    assert "on its primary" in said
+    assert "was not built yet" in (message := capsys.readouterr().err)
+    assert "on its primary" in message
 
 
 def test_no_tables_are_created_in_an_empty_database_on_a_standby(primary: PostgresServer, standby: Standby) -> None:
     with primary.database() as url:
         name = urlsplit(url).path.lstrip("/")
-        wait_until(lambda: bool(standby.ask(f"SELECT 1 FROM pg_database WHERE datname = '{name}'")))  # noqa: S608 - ours
-        wait_until(lambda: not arrives(on(standby, url))())
+        wait_until(lambda: bool(standby.ask(f"SELECT 1 FROM pg_database WHERE datname = '{name}'")))  # noqa: S608 - our own name
+        wait_until(lambda: not has_tables(on(standby, url))())
         for use in (Conversations.open, lambda url: store_at(url).migrate()):
             with pytest.raises(StoreError, match="Name the primary"):
                 use(on(standby, url))
@@ -207,20 +207,20 @@ def test_no_event_appears_on_a_standby_below_a_position_that_was_read(pair: Pair
                 append(primary, event(f"s{number}", version), event(f"t{number}", version))
 
         def hold() -> None:
-            with psycopg.connect(pair.primary) as beside:
+            with psycopg.connect(pair.primary) as other:
                 while not done.is_set():
-                    beside.execute("SELECT pg_current_xact_id()")
+                    other.execute("SELECT pg_current_xact_id()")
                     done.wait(0.003)
-                    beside.rollback()
+                    other.rollback()
 
-        beside = [threading.Thread(target=work) for work in (tail, hold)]
-        for thread in beside:
+        background = [threading.Thread(target=work) for work in (tail, hold)]
+        for thread in background:
             thread.start()
         try:
             run_threads([lambda number=number: write(number) for number in range(4)])  # type: ignore[misc] # a bound loop
         finally:
             done.set()
-            for thread in beside:
+            for thread in background:
                 thread.join(PATIENCE)
         everything = [row.position for row in primary.rows(after=0, limit=100_000)]
         assert len(everything) == 8 * count
@@ -228,7 +228,7 @@ def test_no_event_appears_on_a_standby_below_a_position_that_was_read(pair: Pair
 
 
 def test_a_query_that_a_standby_cancels_is_repeated(pair: Pair, standby: Standby) -> None:
-    """It ends those that still see what the primary has removed, when it may wait for them no longer."""
+    """A standby cancels queries that can still see removed rows, after max_standby_streaming_delay."""
     standby.ask("ALTER SYSTEM SET max_standby_streaming_delay = 0")
     standby.ask("SELECT pg_reload_conf()")
     with recorder_at(pair.primary) as primary:
@@ -236,21 +236,21 @@ def test_a_query_that_a_standby_cancels_is_repeated(pair: Pair, standby: Standby
     with psycopg.connect(pair.standby, autocommit=True) as gate, recorder_at(pair.standby) as follower:
         wait_until(lambda: follower.last_position() >= position)
         gate.execute("SELECT pg_advisory_lock(7)")
-        found: list[object] = []
+        rows: list[object] = []
         slow = "SELECT count(*) FROM clew_event WHERE pg_advisory_lock_shared(7) IS NOT NULL"
-        asking = threading.Thread(target=lambda: found.extend(follower.datastore.query(slow)))
-        asking.start()
+        querying = threading.Thread(target=lambda: rows.extend(follower.datastore.query(slow)))
+        querying.start()
         wait_until(lambda: standby.ask("SELECT count(*) FROM pg_locks WHERE NOT granted") == [(1,)])
         ask(pair.primary, "UPDATE clew_event SET type = type")
         ask(pair.primary, "VACUUM clew_event")
         conflicts = "SELECT confl_snapshot FROM pg_stat_database_conflicts WHERE datname = current_database()"
         wait_until(lambda: ask(pair.standby, conflicts)[0][0] == 1)
-        # What is asked again is not to be ended again: there may be more that the primary has removed.
+        # The repeated query must not be cancelled again: the primary may have removed more rows.
         standby.ask("ALTER SYSTEM SET max_standby_streaming_delay = -1")
         standby.ask("SELECT pg_reload_conf()")
         gate.execute("SELECT pg_advisory_unlock(7)")
-        asking.join(PATIENCE)
-        assert found == [(1,)]
+        querying.join(PATIENCE)
+        assert rows == [(1,)]
 
 
 def test_a_writer_finds_the_promoted_standby_and_acknowledges_only_stored_events(
@@ -268,9 +268,9 @@ def test_a_writer_finds_the_promoted_standby_and_acknowledges_only_stored_events
             return f"postgresql://{OWNER}@{hosts}{urlsplit(url).path}?target_session_attrs=read-write"
 
         with recorder_at(both(proxy.port)) as recorder, Conversations.open(both(primary.port)) as conversations:
-            conversations.start_thread(thread_id="before", messages=[Message.user("Is anybody there?")])
+            conversations.start_thread(thread_id="before", messages=[Message.user("Are you there?")])
             assert [each.id for each in conversations.threads()] == ["before"]
-            kept = append(recorder, *[event("a", version) for version in range(1, 9)])
+            replicated = append(recorder, *[event("a", version) for version in range(1, 9)])
             wait_until(lambda: _replayed(primary, second))
             there = later.enter_context(Conversations.open(on(second, url)))
             second.ask("ALTER SYSTEM SET primary_conninfo = ''")
@@ -280,7 +280,7 @@ def test_a_writer_finds_the_promoted_standby_and_acknowledges_only_stored_events
             writing = recorder.datastore.writing
 
             def fail_over() -> None:
-                """Before anybody can ask the first server what became of the append, and with its number given away."""
+                """Fail over before a client can ask the first server for the outcome, and use up the transaction id."""
                 monkeypatch.undo()
                 primary.kill()
                 second.promote()
@@ -290,22 +290,22 @@ def test_a_writer_finds_the_promoted_standby_and_acknowledges_only_stored_events
             monkeypatch.setattr(writing, "drop", fail_over)
             try:
                 proxy.lose_reply(b"COMMIT")
-                # Nothing of it has come to the second server, so it is written there.
-                told = append(recorder, event("a", 9), key=Key("a", "k", b""))
+                # The append did not reach the second server, so the recorder writes it there.
+                outcome = append(recorder, event("a", 9), key=Key("a", "k", b""))
                 assert proxy.lost.is_set()
                 append(recorder, event("a", 10))
                 rows = recorder.lineage("a")
                 assert [row.version for row in rows] == list(range(1, 11))
-                assert (rows[8].position,) == told.positions > (read,)
-                assert [row.hash for row in rows] == recomputed(rows)
-                assert tuple(row.hash for row in rows[:8]) == kept.hashes
+                assert (rows[8].position,) == outcome.positions > (read,)
+                assert [row.hash for row in rows] == recomputed_hashes(rows)
+                assert tuple(row.hash for row in rows[:8]) == replicated.hashes
                 conversations.start_thread(thread_id="after", messages=[Message.user("Still?")])
                 assert [each.id for each in conversations.threads()] == ["before", "after"]
                 assert [hit.thread_id for hit in conversations.search("still")] == ["after"]
                 assert conversations.verify().first_bad is None
             finally:
                 primary.start()
-        # Who was opened on the standby fills read models from the first append on.
+        # A service that was opened on the standby updates read models from the first append.
         there.start_thread(thread_id="last")
         assert [each.id for each in there.threads()] == ["before", "after", "last"]
 

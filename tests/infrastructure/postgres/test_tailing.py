@@ -1,4 +1,4 @@
-"""Readers that tail a PostgreSQL store see every event once, in one order, whatever waits and ends beside them."""
+"""Readers that tail a PostgreSQL store see every event once and in order, with concurrent transactions and cuts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.infrastructure.postgres import tailing
 from tests.infrastructure.postgres.tailing import Seen, follow, follow_until, insert, transaction, write
-from tests.infrastructure.recording import PATIENCE, append, event, fill, recomputed, run_threads
+from tests.infrastructure.recorder_steps import PATIENCE, append, event, fill, recomputed_hashes, run_threads
 from tests.servers.postgres_server import Databases, ask
 
 from clew import Conversations, Message
@@ -24,11 +24,11 @@ from clew.infrastructure.recorder import Key
 
 ROOT = Path(__file__).parent.parent.parent.parent
 
-HERE = [f"thread-{number}" for number in range(8)]
-THERE = [[f"program-{program}-{number}" for number in range(4)] for program in range(2)]
+THREAD_WRITERS = [f"thread-{number}" for number in range(8)]
+PROGRAM_WRITERS = [[f"program-{program}-{number}" for number in range(4)] for program in range(2)]
 
 END = "the-end"
-"""The stream of the event that is the last."""
+"""The stream of the last event."""
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def recorder(postgres: str) -> Iterator[PostgresRecorder]:
     recorder.close()
 
 
-# A transaction with a low id that commits late
+# Transactions with a low id that commit late
 
 
 @pytest.mark.parametrize("ends", ["committed", "rolled back", "cut"])
@@ -56,7 +56,7 @@ def test_readers_stop_below_an_open_transaction(
         assert [info.name for info in recorder.streams(limit=9)] == ["first"]
         assert recorder.last_position() == first
         assert recorder.rows_at(append(recorder, event("above", 3)).positions) == []
-        # What is asked by its name is there.
+        # A read by the stream's name sees its events.
         assert [row.version for row in recorder.lineage("above")] == [1, 2, 3]
         if ends == "committed":
             late.commit()
@@ -64,10 +64,10 @@ def test_readers_stop_below_an_open_transaction(
             late.rollback()
         else:
             ask(postgres, f"SELECT pg_terminate_backend({late.info.backend_pid}, 5000)")
-        came = [("late", 1)] if ends == "committed" else []
+        late_events = [("late", 1)] if ends == "committed" else []
         seen = tailing.page(recorder, 0)
         assert [each[1:] for each in seen] == [
-            ("first", 1), *came, ("above", 1), ("above", 2), ("fork", 2), ("above", 3)
+            ("first", 1), *late_events, ("above", 1), ("above", 2), ("fork", 2), ("above", 3)
         ]  # fmt: skip
         assert [each[0] for each in seen] == sorted({each[0] for each in seen})
 
@@ -77,8 +77,8 @@ def test_a_subscription_waits_for_the_lowest_of_several_open_transactions(
 ) -> None:
     seen: list[Seen] = []
     reader = threading.Thread(target=lambda: seen.extend(follow(recorder, 5)))
-    with ExitStack() as opened:
-        late = [opened.enter_context(transaction(postgres)) for _ in range(3)]
+    with ExitStack() as transactions:
+        late = [transactions.enter_context(transaction(postgres)) for _ in range(3)]
         reader.start()
         fill(recorder, "above", 2)
         for number in (1, 2, 0):  # the lowest commits last
@@ -93,11 +93,11 @@ def test_a_transaction_in_another_database_holds_readers_back_without_loss(
 ) -> None:
     monkeypatch.setattr(datastore, "OWN_WAIT", 0.05)
     with databases.one() as other:
-        with transaction(other) as beside:
-            beside.execute("CREATE TABLE t AS SELECT 1")
+        with transaction(other) as open_transaction:
+            open_transaction.execute("CREATE TABLE t AS SELECT 1")
             fill(recorder, "a", 3)
             assert tailing.page(recorder, 0) == []
-            beside.commit()
+            open_transaction.commit()
         assert [each[1:] for each in tailing.page(recorder, 0)] == [("a", 1), ("a", 2), ("a", 3)]
 
 
@@ -119,39 +119,39 @@ def test_a_service_waits_for_its_own_appends_while_another_append_stays_open(
 
 
 class Progress:
-    """How many appends were answered, for those who wait for more of them, and how many events there will be."""
+    """The number of successful appends, which other threads wait for, and the final number of events."""
 
     def __init__(self, total: int) -> None:
         self.total = total
         self.written = threading.Event()
-        self._over = False
+        self._ended = False
         self._count = 0
         self._changed = threading.Condition()
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         with self._changed:
             self._count += 1
             self._changed.notify_all()
 
     def end(self) -> None:
         with self._changed:
-            self._over = True
+            self._ended = True
             self._changed.notify_all()
 
     def wait_for_more(self, count: int) -> bool:
-        """Whether writers still write."""
+        """Wait for more appends. False if the writers have ended."""
         with self._changed:
-            upto = self._count + count
-            assert self._changed.wait_for(lambda: self._over or self._count >= upto, PATIENCE)
-            return not self._over
+            target = self._count + count
+            assert self._changed.wait_for(lambda: self._ended or self._count >= target, PATIENCE)
+            return not self._ended
 
-    def ends_with(self, found: list[Seen]) -> bool:
-        """Whether a reader has found as much as there is."""
-        return self.written.is_set() and len(found) >= self.total
+    def is_complete(self, seen: list[Seen]) -> bool:
+        """Whether a reader has seen all events."""
+        return self.written.is_set() and len(seen) >= self.total
 
 
 def commit_late(url: str, progress: Progress) -> None:
-    """Every second time: the others are rolled back."""
+    """Run transactions with a low id. Every second one commits late; the others are rolled back."""
     number = 0
     while progress.wait_for_more(1):
         with transaction(url) as late:
@@ -165,41 +165,41 @@ def commit_late(url: str, progress: Progress) -> None:
 
 def hold(url: str, progress: Progress, *statements: str) -> None:
     while progress.wait_for_more(1):
-        with transaction(url) as beside:
+        with transaction(url) as held:
             progress.wait_for_more(10)
             for statement in statements:
-                beside.execute(statement.encode())
+                held.execute(statement.encode())
 
 
-def cut(url: str, progress: Progress, who: str) -> None:
-    """Whoever has this name meets a connection that was cut, now and then."""
+def cut(url: str, progress: Progress, application: str) -> None:
+    """Close the connections of the application from time to time."""
     while progress.wait_for_more(40):
-        of = f"datname = current_database() AND application_name = '{who}'"
-        ask(url, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {of}")  # noqa: S608 - of constants
+        condition = f"datname = current_database() AND application_name = '{application}'"
+        ask(url, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {condition}")  # noqa: S608 - built from constants
 
 
-def tail(recorder: PostgresRecorder, progress: Progress, found: list[Seen]) -> None:
-    while not progress.ends_with(found):
-        found.extend(tailing.page(recorder, found[-1][0] if found else 0))
+def tail(recorder: PostgresRecorder, progress: Progress, seen: list[Seen]) -> None:
+    while not progress.is_complete(seen):
+        seen.extend(tailing.page(recorder, seen[-1][0] if seen else 0))
 
 
-def tail_reconnecting(url: str, progress: Progress, found: list[Seen]) -> None:
-    while not progress.ends_with(found):
+def tail_reconnecting(url: str, progress: Progress, seen: list[Seen]) -> None:
+    while not progress.is_complete(seen):
         own = PostgresRecorder.open(url, readers=1)
         for _ in range(20):
-            found.extend(tailing.page(own, found[-1][0] if found else 0))
+            seen.extend(tailing.page(own, seen[-1][0] if seen else 0))
         own.close()
 
 
-def tail_subscribed(recorder: PostgresRecorder, found: list[Seen]) -> None:
-    found.extend(follow_until(recorder, lambda seen: bool(seen) and seen[-1][1] == END))
+def tail_subscribed(recorder: PostgresRecorder, seen: list[Seen]) -> None:
+    seen.extend(follow_until(recorder, lambda seen: bool(seen) and seen[-1][1] == END))
 
 
 def test_sixteen_writers_and_four_readers_lose_duplicate_and_reorder_nothing(
     postgres: str, databases: Databases, recorder: PostgresRecorder, scale: float
 ) -> None:
     count = max(20, round(2_500 * scale))
-    writers = [*HERE, *(name for names in THERE for name in names)]
+    writers = [*THREAD_WRITERS, *(name for names in PROGRAM_WRITERS for name in names)]
     assert len(writers) == 16
     written = tailing.events_of(writers, count)
     progress = Progress(written)
@@ -208,11 +208,11 @@ def test_sixteen_writers_and_four_readers_lose_duplicate_and_reorder_nothing(
     subscribed: list[Seen] = []
     with ExitStack() as running, databases.one() as other:
         ask(other, "CREATE TABLE t (n integer)")
-        programs = [_program(running, "write", postgres, count, *names) for names in THERE]
+        programs = [_program(running, "write", postgres, count, *names) for names in PROGRAM_WRITERS]
         follower = _program(running, "follow", f"{postgres}?application_name=follower", written)
         assert follower.stdout is not None
-        assert follower.stdout.readline() == "open\n", "who is cut off while it opens is told so"
-        beside: list[Callable[[], None]] = [
+        assert follower.stdout.readline() == "open\n", "an error while it opens would be reported"
+        disturbances: list[Callable[[], None]] = [
             lambda: commit_late(postgres, progress),
             lambda: hold(postgres, progress),
             lambda: hold(other, progress, "INSERT INTO t VALUES (1)", "COMMIT"),
@@ -223,11 +223,11 @@ def test_sixteen_writers_and_four_readers_lose_duplicate_and_reorder_nothing(
             lambda: tail_reconnecting(postgres, progress, reconnecting),
             lambda: tail_subscribed(recorder, subscribed),
         ]
-        others, reading = ([threading.Thread(target=work) for work in works] for works in (beside, readers))
+        others, reading = ([threading.Thread(target=work) for work in works] for works in (disturbances, readers))
         for thread in (*others, *reading):
             thread.start()
         try:
-            run_threads([lambda name=name: write(recorder, name, count, progress.tell) for name in HERE])  # type: ignore[misc] # a bound loop variable
+            run_threads([lambda name=name: write(recorder, name, count, progress.notify) for name in THREAD_WRITERS])  # type: ignore[misc] # a bound loop variable
             assert [program.wait(PATIENCE * 9) for program in programs] == [0, 0]
         finally:
             progress.end()
@@ -248,7 +248,7 @@ def test_sixteen_writers_and_four_readers_lose_duplicate_and_reorder_nothing(
     for stream in (*writers, "shared", "late-0"):
         rows = recorder.lineage(stream)
         assert [row.version for row in rows] == list(range(1, len(rows) + 1))
-        assert [row.hash for row in rows] == recomputed(rows)
+        assert [row.hash for row in rows] == recomputed_hashes(rows)
 
 
 def _program(running: ExitStack, job: str, url: str, count: int, *names: str) -> subprocess.Popen[str]:

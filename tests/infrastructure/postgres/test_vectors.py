@@ -1,4 +1,4 @@
-"""Vectors in a PostgreSQL database, with the extension pgvector and without it, compared here and by the server."""
+"""Vectors in a PostgreSQL database, with and without the extension pgvector, compared by Clew or by the server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from secrets import token_hex
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.infrastructure.recording import in_child, run_threads
+from tests.infrastructure.recorder_steps import in_forked_child, run_threads
 from tests.infrastructure.vector_contract import SPACE, Vector, VectorIndexContract, digest, entries, put, vectors
 from tests.servers.postgres_server import GUARDED, PASSWORD, PostgresServer, ask, end_sessions
 from tests.servers.tenant_databases import isolate_tenants
@@ -25,7 +25,7 @@ from clew.infrastructure.postgres.vectors import PostgresVectors
 from clew.infrastructure.stores import store_at
 
 _tenants = count()
-HELD = {1: (1.0, 0.0)}
+STORED = {1: (1.0, 0.0)}
 TYPE = "SELECT format_type(atttypid, NULL) FROM pg_attribute WHERE attrelid = 'clew_vector'::regclass AND attnum = 4"
 
 
@@ -42,7 +42,7 @@ def without_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vector_matrices, "_numpy", missing)
 
 
-WAYS: dict[str, Callable[[pytest.MonkeyPatch], None] | None] = {
+SETUPS: dict[str, Callable[[pytest.MonkeyPatch], None] | None] = {
     "vector": None,
     "bytea": without_the_extension,
     "server": without_numpy,
@@ -50,11 +50,11 @@ WAYS: dict[str, Callable[[pytest.MonkeyPatch], None] | None] = {
 
 
 class TestPostgresVectors(VectorIndexContract):
-    @pytest.fixture(autouse=True, params=WAYS)
-    def way(self, request: pytest.FixtureRequest, postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.fixture(autouse=True, params=SETUPS)
+    def setup(self, request: pytest.FixtureRequest, postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
         store_at(postgres).migrate()
         self.url = postgres
-        change = WAYS[request.param]
+        change = SETUPS[request.param]
         if change is not None:
             change(monkeypatch)
 
@@ -68,34 +68,34 @@ def database(postgres: str) -> str:
     return postgres
 
 
-def test_makes_no_table_before_there_is_a_vector(database: str) -> None:
+def test_creates_no_table_before_the_first_vector(database: str) -> None:
     with closing(store_at(database).open_vectors()) as index:
         assert index.missing(SPACE, [b"x"]) == {b"x"}
-        assert index.nearest(SPACE, "c", entries(HELD), 1, (1, 0), 1) == []
+        assert index.nearest(SPACE, "c", entries(STORED), 1, (1, 0), 1) == []
         index.drop()
         assert ask(database, "SELECT to_regclass('clew_vector')") == [(None,)]
         put(index, (1, 0))
         assert ask(database, TYPE) == [("vector",)]
 
 
-def test_uses_the_extension_in_whichever_schema_it_is(database: str) -> None:
+def test_uses_the_extension_in_any_schema(database: str) -> None:
     ask(database, "CREATE SCHEMA extensions; CREATE EXTENSION vector SCHEMA extensions")
     try:
         with closing(PostgresVectors(database)) as index:
             put(index, (1, 0))
             assert ask(database, TYPE) == [("extensions.vector",)]
-            assert dict(index.nearest(SPACE, "c", entries(HELD), 1, (1, 0), 1)) == pytest.approx({1: 1})
-            assert dict(index._nearest_there(SPACE, entries(HELD), (1, 0), 1)) == pytest.approx({1: 1})
+            assert dict(index.nearest(SPACE, "c", entries(STORED), 1, (1, 0), 1)) == pytest.approx({1: 1})
+            assert dict(index._nearest_there(SPACE, entries(STORED), (1, 0), 1)) == pytest.approx({1: 1})
     finally:
         ask(database, "DROP SCHEMA extensions CASCADE")
 
 
-def test_says_that_a_name_is_too_long(database: str) -> None:
+def test_reports_a_name_that_is_too_long(database: str) -> None:
     with closing(PostgresVectors(database)) as index, pytest.raises(StoreUnavailableError, match="use shorter names"):
         index.put(token_hex(9_000), {digest((1, 0)): (1, 0)})
 
 
-def test_keeps_bytes_where_the_user_may_not_have_the_extension_made(postgres_server: PostgresServer) -> None:
+def test_stores_bytes_if_the_user_may_not_create_the_extension(postgres_server: PostgresServer) -> None:
     with postgres_server.database() as url:
         store_at(url).migrate()
         ask(url, f"GRANT CREATE, USAGE ON SCHEMA public TO {GUARDED}")
@@ -104,28 +104,30 @@ def test_keeps_bytes_where_the_user_may_not_have_the_extension_made(postgres_ser
         with closing(store_at(postgres_server.url(name, GUARDED, PASSWORD)).open_vectors()) as index:
             put(index, (1, 0))
             assert ask(url, TYPE) == [("bytea",)]
-            assert dict(index.nearest(SPACE, "c", entries(HELD), 1, (1, 0), 1)) == pytest.approx({1: 1})
+            assert dict(index.nearest(SPACE, "c", entries(STORED), 1, (1, 0), 1)) == pytest.approx({1: 1})
             assert PASSWORD not in repr(vars(index)["_address"].shown)
 
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.dictionaries(st.integers(0, 9), vectors, max_size=8), vectors, st.integers(1, 9))
-def test_finds_what_an_index_in_memory_finds(database: str, held: dict[int, Vector], asked: Vector, top: int) -> None:
+def test_finds_the_same_vectors_as_an_in_memory_index(
+    database: str, stored: dict[int, Vector], query: Vector, top: int
+) -> None:
     with closing(PostgresVectors(database, tenant=f"t{next(_tenants)}")) as index, closing(InMemoryVectors()) as other:
         for each in (index, other):
-            put(each, *held.values())
-        there = index._nearest_there(SPACE, entries(held), asked, top)
-        here = other.nearest(SPACE, "c", entries(held), 1, asked, top)
-        assert [near for _, near in there] == pytest.approx([near for _, near in here], abs=1e-6)
-        assert index.nearest(SPACE, "c", entries(held), 1, asked, top) == here
+            put(each, *stored.values())
+        on_server = index._nearest_there(SPACE, entries(stored), query, top)
+        in_memory = other.nearest(SPACE, "c", entries(stored), 1, query, top)
+        assert [near for _, near in on_server] == pytest.approx([near for _, near in in_memory], abs=1e-6)
+        assert index.nearest(SPACE, "c", entries(stored), 1, query, top) == in_memory
 
 
-def test_another_process_finds_what_was_put_and_another_tenant_does_not(database: str) -> None:
+def test_other_processes_but_not_other_tenants_find_a_vector(database: str) -> None:
     with closing(store_at(database).open_vectors()) as one, closing(store_at(database).open_vectors()) as other:
-        assert other.nearest(SPACE, "c", entries(HELD), 1, (1, 0), 1) == []
+        assert other.nearest(SPACE, "c", entries(STORED), 1, (1, 0), 1) == []
         put(one, (1, 0))
         assert other.missing(SPACE, [digest((1, 0))]) == set()
-        assert dict(other.nearest(SPACE, "c", entries(HELD), 1, (1, 0), 1)) == pytest.approx({1: 1})
+        assert dict(other.nearest(SPACE, "c", entries(STORED), 1, (1, 0), 1)) == pytest.approx({1: 1})
     with (
         closing(store_at(database).open_vectors(tenant="a")) as mine,
         closing(store_at(database).open_vectors(tenant="b")) as yours,
@@ -137,7 +139,7 @@ def test_another_process_finds_what_was_put_and_another_tenant_does_not(database
         assert mine.missing(SPACE, [digest((1, 0))]) == set()
 
 
-def test_where_the_database_keeps_tenants_apart_each_has_its_own_and_sees_no_other(postgres: str) -> None:
+def test_row_level_security_separates_the_vectors_of_tenants(postgres: str) -> None:
     app = isolate_tenants(postgres).app
     assert ask(postgres, TYPE) == [("vector",)]
     with (
@@ -147,15 +149,15 @@ def test_where_the_database_keeps_tenants_apart_each_has_its_own_and_sees_no_oth
         put(mine, (1, 0))
         assert yours.missing(SPACE, [digest((1, 0))]) == {digest((1, 0))}
         yours.drop()
-        assert dict(mine.nearest(SPACE, "c", entries(HELD), 1, (1, 0), 1)) == pytest.approx({1: 1})
-        # As it stands in the key, whatever a query asks for.
+        assert dict(mine.nearest(SPACE, "c", entries(STORED), 1, (1, 0), 1)) == pytest.approx({1: 1})
+        # The database checks the tenant in the key, also for a forged tenant in the query.
         yours._tenant = mine._tenant  # type: ignore[attr-defined] # of this index
-        assert yours.nearest(SPACE, "c", entries(HELD), 1, (1, 0), 1) == []
+        assert yours.nearest(SPACE, "c", entries(STORED), 1, (1, 0), 1) == []
         with pytest.raises(StoreUnavailableError, match="row-level security"):
             put(yours, (0, 1))
 
 
-def test_the_table_is_made_once_by_many(database: str) -> None:
+def test_concurrent_indexes_create_the_table_once(database: str) -> None:
     def work(number: int) -> None:
         with closing(store_at(database).open_vectors()) as index:
             put(index, (1, number))
@@ -164,29 +166,27 @@ def test_the_table_is_made_once_by_many(database: str) -> None:
     assert ask(database, "SELECT count(*) FROM clew_vector") == [(6,)]
 
 
-def test_goes_on_when_its_connections_were_cut_and_in_a_child(database: str) -> None:
+def test_works_after_its_connections_were_closed_and_in_a_forked_child(database: str) -> None:
     with closing(store_at(database).open_vectors()) as index:
         put(index, (1, 0))
 
         def search() -> None:
             assert index.missing(SPACE, [digest((1, 0))]) == set()
-            assert [number for number, _ in index.nearest(SPACE, "c", entries(HELD), 1, (1, 0), 1)] == [1]
+            assert [number for number, _ in index.nearest(SPACE, "c", entries(STORED), 1, (1, 0), 1)] == [1]
 
-        assert in_child(search) == 0
+        assert in_forked_child(search) == 0
         search()
         end_sessions(database)
         search()
 
 
-def test_says_what_is_wrong_where_the_server_is_not(postgres: str) -> None:
-    index = store_at(postgres.replace(postgres.rpartition("/")[2], "none-of-that-name")).open_vectors()
+def test_reports_a_missing_database(postgres: str) -> None:
+    index = store_at(postgres.replace(postgres.rpartition("/")[2], "missing")).open_vectors()
     with closing(index), pytest.raises(StoreUnavailableError, match="this database does not exist"):
         put(index, (1, 0))
 
 
-def test_asks_for_numpy_where_neither_it_nor_the_extension_is_there(
-    database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_asks_for_numpy_if_it_and_the_extension_are_missing(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     without_the_extension(monkeypatch)
     without_numpy(monkeypatch)
     with closing(store_at(database).open_vectors()) as index, pytest.raises(MissingExtraError, match="numpy"):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 import pytest
-from tests.infrastructure.recording import PATIENCE, wait_until
+from tests.infrastructure.recorder_steps import PATIENCE, wait_until
 from tests.infrastructure.shards.shard_urls import address, homes, sharded
 from tests.infrastructure.shards.shard_writer import SAID, Tell, services, write_all
 from tests.servers.postgres_server import PostgresServer

@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from examples import several_servers
-from tests.infrastructure.recording import PATIENCE, run_threads, wait_until
+from tests.infrastructure.recorder_steps import PATIENCE, run_threads, wait_until
 from tests.infrastructure.shards.shard_urls import address, homes, sharded
 from tests.servers.postgres_server import GUARDED, PASSWORD, PostgresServer, ask
 

@@ -52,8 +52,8 @@ class OwnTracking(SQLiteTrackingRecorder): ...
 
 
 class TestSQLiteFactory(library.Factories):
-    makes = SQLiteFactory, SQLiteRecorder, SQLiteAggregateRecorder, SQLiteTrackingRecorder
-    own = OwnTracking
+    classes = SQLiteFactory, SQLiteRecorder, SQLiteAggregateRecorder, SQLiteTrackingRecorder
+    tracking_subclass = OwnTracking
 
     def setUp(self) -> None:
         self.folder = tempfile.TemporaryDirectory()

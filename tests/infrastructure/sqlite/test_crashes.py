@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from tests.infrastructure.recording import PATIENCE, append, event, fill, in_child, last_version
+from tests.infrastructure.recorder_steps import PATIENCE, append, event, fill, in_forked_child, last_version
 from tests.infrastructure.sqlite.test_processes import environment
 
 from clew.domain.streams import ROOT, digest, link
@@ -143,7 +143,7 @@ def test_keeps_whole_appends_when_it_is_killed_at_every_statement(tmp_path: Path
     went_through = False
     while not went_through:
         step += 1
-        went_through = in_child(lambda: append_and_die(path, step)) == 0  # noqa: B023 - called at once
+        went_through = in_forked_child(lambda: append_and_die(path, step)) == 0  # noqa: B023 - called at once
         rows = checker.look([str(step).encode()] if went_through else [])
         assert len(rows) in (0, EVENTS_EACH)
     assert step > 4, "the appends had too few statements to die in"
@@ -196,7 +196,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fill(recorder, "b", 5)
         os._exit(0)
 
-    assert in_child(work) == 0
+    assert in_forked_child(work) == 0
     assert (folder / "clew.db-wal").stat().st_size > 0
     return folder
 
@@ -259,7 +259,7 @@ def test_keeps_whole_appends_when_it_is_killed_at_every_write_and_sync(
 def kill_at_statements(store: Path, folder: Path) -> None:
     for step in range(1, 40):
         path = import_lines(store, folder)
-        status = in_child(lambda: append_and_die(path, step))  # noqa: B023 - called at once
+        status = in_forked_child(lambda: append_and_die(path, step))  # noqa: B023 - called at once
         a, b = stored_after(path)
         assert (a, b) in ((5, 5), (6, 7))
         if status == 0:
@@ -301,7 +301,7 @@ def test_writes_what_it_has_taken_when_the_program_gets_sigterm_in_a_handler(tmp
         os.kill(os.getpid(), signal.SIGTERM)
         assert all(future.result(PATIENCE).versions for future in futures)
 
-    assert in_child(work) == 0
+    assert in_forked_child(work) == 0
     recorder = SQLiteRecorder.open(path)
     assert len(recorder.lineage("a")) == 50
     recorder.close()

@@ -9,7 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.infrastructure.recording import PATIENCE, in_child, interrupted, wait_until, waits_for_a_lock
+from tests.infrastructure.recorder_steps import (
+    PATIENCE,
+    in_forked_child,
+    interrupt_when,
+    is_waiting_for_a_lock,
+    wait_until,
+)
 
 from clew.domain.errors import StoreUnavailableError
 from clew.infrastructure.sqlite.file_lock import FileLock
@@ -42,7 +48,7 @@ def same_file(fd: int, path: str) -> bool:
 
 def test_leaves_the_lock_to_the_others_when_its_wait_was_interrupted(path: str, holder: FileLock) -> None:
     lock = FileLock(path, PATIENCE)
-    with interrupted():
+    with interrupt_when():
         lock.acquire()
     before = open_on(path)
     holder.release()
@@ -79,7 +85,7 @@ def test_gives_the_lock_back_when_it_is_interrupted_just_as_it_comes(
     monkeypatch.setattr(lock, "close", interrupt)
 
     def release() -> None:
-        wait_until(waits_for_a_lock)
+        wait_until(is_waiting_for_a_lock)
         assert holder._fd is not None
         fcntl.flock(holder._fd, fcntl.LOCK_UN)  # as another process would release it
 
@@ -111,7 +117,7 @@ def test_closes_no_descriptor_of_somebody_else_s_in_a_forked_child(path: str, ho
         assert same_file(gone, os.devnull)
         assert open_on(path) == before
 
-    assert in_child(forget) == 0
+    assert in_forked_child(forget) == 0
     for number in {null, gone}:
         os.close(number)
     lock.close()
@@ -127,8 +133,8 @@ def test_closes_the_descriptor_of_a_wait_that_goes_on_in_the_parent_only(path: s
         lock.forget()
         assert len(open_on(path)) == len(mine) - 2
 
-    assert in_child(forget) == 0
+    assert in_forked_child(forget) == 0
     holder.release()
-    wait_until(lambda: not waits_for_a_lock())
+    wait_until(lambda: not is_waiting_for_a_lock())
     lock.acquire()
     lock.close()

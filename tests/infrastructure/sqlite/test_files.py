@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 from eventsourcing.persistence import OperationalError
-from tests.infrastructure.recording import (
+from tests.infrastructure.recorder_steps import (
     PATIENCE,
     addresses,
     append,
     event,
     failure,
     fill,
-    interrupted,
+    interrupt_when,
+    is_waiting_for_a_lock,
     wait_until,
-    waits_for_a_lock,
 )
 
 from clew.domain.errors import ClewError, StoreSchemaError, StoreUnavailableError, StoreUrlError
@@ -248,10 +248,10 @@ def test_keeps_nobody_out_when_the_wait_for_another_process_was_interrupted(path
     recorder = SQLiteRecorder.open(path)
     other = FileLock(path + ".lock", PATIENCE)
     other.acquire()
-    with interrupted(), recorder.datastore.exclusive():
+    with interrupt_when(), recorder.datastore.exclusive():
         pytest.fail("two had the lock")
     other.release()
-    wait_until(lambda: not waits_for_a_lock())
+    wait_until(lambda: not is_waiting_for_a_lock())
     other.acquire()
     other.release()
     fill(recorder, "a", 1)

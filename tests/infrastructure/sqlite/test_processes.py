@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.infrastructure.recording import PATIENCE, append, event, failure, fill, in_child, last_version, recomputed
+from tests.infrastructure.recorder_steps import (
+    PATIENCE,
+    append,
+    event,
+    failure,
+    fill,
+    in_forked_child,
+    last_version,
+    recomputed_hashes,
+)
 
 from clew.domain.errors import ConflictError, StoreUnavailableError
 from clew.infrastructure.recorder import Append, RecordedConflictError
@@ -86,7 +95,7 @@ def test_sixteen_processes_lose_nothing_and_a_tail_sees_every_event_once_in_orde
     for number in range(PROCESSES):
         lineage = recorder.lineage(f"s{number}")
         assert [row.version for row in lineage] == list(range(1, each + 1))
-        assert [row.hash for row in lineage] == recomputed(lineage)
+        assert [row.hash for row in lineage] == recomputed_hashes(lineage)
     recorder.close()
 
 
@@ -113,7 +122,7 @@ def test_sixteen_processes_that_race_for_a_version_get_clean_conflicts(path: str
     rows = recorder.lineage("a")
     assert [row.version for row in rows] == list(range(1, goal + 16))[: len(rows)]
     assert len(rows) >= goal
-    assert [row.hash for row in rows] == recomputed(rows)
+    assert [row.hash for row in rows] == recomputed_hashes(rows)
     recorder.close()
 
 
@@ -138,13 +147,13 @@ def test_sees_at_once_what_another_process_wrote(path: str) -> None:
         fill(other, "a", 4, start=3)
         other.close()
 
-    assert in_child(work) == 0
+    assert in_forked_child(work) == 0
     error = failure(recorder, event("a", 3))
     assert isinstance(error, RecordedConflictError)
     assert (error.expected, error.actual) == (2, 4)
     fill(recorder, "a", 5, start=5)
     rows = recorder.lineage("a")
-    assert [row.hash for row in rows] == recomputed(rows)
+    assert [row.hash for row in rows] == recomputed_hashes(rows)
     recorder.close()
 
 
@@ -198,14 +207,14 @@ def test_the_child_of_a_fork_goes_on_when_the_parent_has_closed_the_store(path: 
 def test_a_child_that_only_ends_leaves_the_parent_its_locks(path: str) -> None:
     recorder = SQLiteRecorder.open(path)
     fill(recorder, "a", 1)
-    assert in_child(lambda: None) == 0
+    assert in_forked_child(lambda: None) == 0
 
     def work() -> None:
         other = SQLiteRecorder.open(path)
         fill(other, "a", 2, start=2)
         other.close()
 
-    assert in_child(work) == 0
+    assert in_forked_child(work) == 0
     assert Path(path + "-wal").exists(), "the last close of another process took the log from under this one"
     fill(recorder, "a", 3, start=3)
     assert len(recorder.lineage("a")) == 3
@@ -269,7 +278,7 @@ def test_a_second_store_in_the_process_leaves_the_first_its_locks(path: str) -> 
         fill(other, "a", 2, start=2)
         other.close()
 
-    assert in_child(work) == 0
+    assert in_forked_child(work) == 0
     assert Path(path + "-wal").exists(), "the last close of another process took the log from under this one"
     fill(recorder, "a", 3, start=3)
     assert len(recorder.lineage("a")) == 3

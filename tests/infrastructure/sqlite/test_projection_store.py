@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.infrastructure.projection_contract import ProjectionContract
-from tests.infrastructure.recording import PATIENCE
+from tests.infrastructure.recorder_steps import PATIENCE
 
 from clew.conversations import Conversations
 from clew.domain.errors import StoreSchemaError, StoreUnavailableError

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.infrastructure.recorder_contract import RecorderContract
-from tests.infrastructure.recording import Opener
+from tests.infrastructure.recorder_steps import Opener
 from tests.infrastructure.waiting_contract import LostReplyContract
 
 from clew.infrastructure.sqlite.recorder import SQLiteRecorder

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.infrastructure.recording import append, event, fill, in_child, wait_until
+from tests.infrastructure.recorder_steps import append, event, fill, in_forked_child, wait_until
 
 from clew.domain.streams import digest
 from clew.infrastructure.recorder import Append, Key, Shred
@@ -92,7 +92,7 @@ def redact_and_die(path: str, secret: bytes) -> None:
 
 def test_removes_the_text_that_a_killed_process_left_in_the_log(path: str) -> None:
     secret = b"SECRET-IN-THE-LOG" * 10
-    assert in_child(lambda: redact_and_die(path, secret)) == -signal.SIGKILL
+    assert in_forked_child(lambda: redact_and_die(path, secret)) == -signal.SIGKILL
     assert secret in bytes_of(path)
     recorder = SQLiteRecorder.open(path)
     assert secret not in bytes_of(path)
@@ -103,7 +103,7 @@ def test_removes_the_text_that_a_killed_process_left_in_the_log(path: str) -> No
 def test_removes_the_text_that_a_killed_process_left_once_a_reader_has_ended(path: str) -> None:
     secret = b"SECRET-IN-THE-LOG" * 10
     SQLiteRecorder.open(path).close()
-    assert in_child(lambda: redact_and_die(path, secret)) == -signal.SIGKILL
+    assert in_forked_child(lambda: redact_and_die(path, secret)) == -signal.SIGKILL
     reader = sqlite3.connect(path, isolation_level=None)
     reader.execute("BEGIN")
     reader.execute("SELECT * FROM event").fetchall()
@@ -118,7 +118,7 @@ def test_removes_the_text_that_a_killed_process_left_once_a_reader_has_ended(pat
 
 def test_opens_though_the_log_cannot_be_emptied(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = b"SECRET-IN-THE-LOG" * 10
-    assert in_child(lambda: redact_and_die(path, secret)) == -signal.SIGKILL
+    assert in_forked_child(lambda: redact_and_die(path, secret)) == -signal.SIGKILL
 
     def fail(*_: object) -> bool:
         message = "disk I/O error, says the test"

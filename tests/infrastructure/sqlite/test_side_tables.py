@@ -12,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from tests.infrastructure.recording import append, event, failure, fill, in_child, wait_until
+from tests.infrastructure.recorder_steps import append, event, failure, fill, in_forked_child, wait_until
 from tests.infrastructure.sqlite.test_processes import finish, start
 from tests.infrastructure.sqlite.test_shredding import bytes_of
 
@@ -89,7 +89,7 @@ def claim_and_die(path: str) -> None:
 
 def test_gives_the_lease_of_a_killed_process_to_another_when_its_time_is_over(path: str) -> None:
     SQLiteRecorder.open(path).close()
-    assert in_child(lambda: claim_and_die(path)) == -signal.SIGKILL
+    assert in_forked_child(lambda: claim_and_die(path)) == -signal.SIGKILL
     recorder = SQLiteRecorder.open(path)
     error = failure(recorder, claims=[Claim("a", "me", now=19, until=40)])
     assert isinstance(error, RunInProgressError)
@@ -130,7 +130,7 @@ def test_what_an_append_wrote_beside_its_events_is_there_exactly_if_they_are(pat
     step, version, status, last = 0, 1, -1, 0
     while status != 0:
         step += 1
-        status = in_child(lambda: write_and_die(path, step))  # noqa: B023 - called at once
+        status = in_forked_child(lambda: write_and_die(path, step))  # noqa: B023 - called at once
         recorder = SQLiteRecorder.open(path)
         there = len(recorder.lineage("a")) - version
         assert there == 1 if status == 0 else there in (0, 1)

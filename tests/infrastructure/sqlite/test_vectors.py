@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from tests.infrastructure.recording import in_child
+from tests.infrastructure.recorder_steps import in_forked_child
 from tests.infrastructure.vector_contract import SPACE, VectorIndexContract, digest, entries, put
 
 from clew.domain.errors import StoreSchemaError, StoreUnavailableError
@@ -123,7 +123,7 @@ def test_a_child_of_a_fork_searches_on_its_own(tmp_path: Path) -> None:
 
         index._matrices._lock.acquire()  # as a thread of the parent's would hold it, that the child does not have
         try:
-            assert in_child(search_and_put) == 0
+            assert in_forked_child(search_and_put) == 0
         finally:
             index._matrices._lock.release()
         assert index.missing(SPACE, [digest((0, 1))]) == set()

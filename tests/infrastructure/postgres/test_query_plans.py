@@ -1,4 +1,4 @@
-"""How PostgreSQL answers what it is asked: by indexes, in a database that is divided as in one that is not."""
+"""PostgreSQL executes Clew's queries with indexes, with and without partitions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from contextlib import closing
 
 import pytest
-from tests.infrastructure.recording import append, event
+from tests.infrastructure.recorder_steps import append, event
 from tests.servers.postgres_server import ask
 from tests.servers.tenant_databases import Logins, ask_as_tenant
 
@@ -31,7 +31,7 @@ KNOWN |= {"positions": "('{1048576000}')", "types": "('{noted}')", "ids": "('{1}
 KNOWN |= {"prefix": "('default/thread/1'::bytea)", "end": "('default/thread/2'::bytea)"}
 
 
-@pytest.fixture(params=[0, 2], ids=["whole", "divided"])
+@pytest.fixture(params=[0, 2], ids=["unpartitioned", "partitioned"])
 def filled(request: pytest.FixtureRequest, postgres: str) -> str:
     """A database with 10,000 events in 40 streams, each forked."""
     store_at(postgres).migrate(partitions=request.param)
@@ -54,7 +54,7 @@ def plan(url: str, sql: str) -> list[str]:
 def test_finds_the_head_of_an_append_by_an_index(filled: str, rows: int) -> None:
     insertion = writer._insertion(rows)
     values = {INT8_TYPE: "1::int8", BYTEA_TYPE: "'x'::bytea"}
-    sql = re.sub(r"\$(\d+)", lambda found: values[insertion.types[int(found[1]) - 1]], insertion.command.decode())
+    sql = re.sub(r"\$(\d+)", lambda match: values[insertion.types[int(match[1]) - 1]], insertion.command.decode())
     lines = [line for (line,) in ask(filled, f"EXPLAIN {sql}")]
     assert any(re.search("Index Scan using .* on clew_event", line) for line in lines)
     assert not [line for line in lines if "Seq Scan on clew_event" in line], lines
@@ -68,16 +68,16 @@ def test_no_read_scans_the_whole_table_of_events(filled: str) -> None:
         lines = plan(filled, sql)
         assert not [line for line in lines if "Seq Scan on clew_event" in line], (name, lines)
         if "stream = %(stream)b" in sql or name in {"own rows", "stored events", "stored events backwards"}:
-            assert len({found for line in lines for found in re.findall(r"Scan.* on (clew_event_\d)", line)}) <= 1, (
+            assert len({table for line in lines for table in re.findall(r"Scan.* on (clew_event_\d)", line)}) <= 1, (
                 name,
                 lines,
             )
 
 
-def test_a_session_of_one_tenant_reads_a_thread_by_its_index_and_the_store_by_the_tenant_s(logins: Logins) -> None:
+def test_a_session_of_one_tenant_uses_the_index_of_the_thread_or_of_the_tenant(logins: Logins) -> None:
     with closing(PostgresRecorder.open(logins.owner)) as recorder:
         append(recorder, *[event("a/thread/long", version) for version in range(1, 2_001)])
-    # Many tenants with a little each, so that the planner takes any for one of them.
+    # Many small tenants, so that the planner treats every tenant as small.
     events, streams = "SELECT 900 + n, n / 30, n / 30, n % 30, 'x', '', ''", "SELECT n, n, 'x', 900 + n * 30"
     ask(
         logins.owner,
@@ -87,13 +87,13 @@ def test_a_session_of_one_tenant_reads_a_thread_by_its_index_and_the_store_by_th
     )
     known = KNOWN | {"ids": f"('{{{stream_id('a/thread/long')}}}')"}
 
-    def explained(sql: str) -> str:
-        asked_for = re.sub(r"%\((\w+)\)b", lambda found: known[found[1]], sql).replace("/* own rows */", MINE)
-        return "\n".join(line for (line,) in ask_as_tenant(logins.app, f"EXPLAIN {asked_for}", "a"))
+    def explain(sql: str) -> str:
+        statement = re.sub(r"%\((\w+)\)b", lambda match: known[match[1]], sql).replace("/* own rows */", MINE)
+        return "\n".join(line for (line,) in ask_as_tenant(logins.app, f"EXPLAIN {statement}", "a"))
 
-    heads = explained(statements("appends.sql")["heads"])
+    heads = explain(statements("appends.sql")["heads"])
     assert "Index Scan Backward using clew_event_pkey" in heads
     assert "_tenant" not in heads
     for name in ("rows", "rows of types", "window", "last position", "count after"):
-        assert "clew_event_tenant" in explained(postgres_recorder.SQL[name]), name
-    assert "clew_stream_tenant" in explained(postgres_recorder.SQL["streams"])
+        assert "clew_event_tenant" in explain(postgres_recorder.SQL[name]), name
+    assert "clew_stream_tenant" in explain(postgres_recorder.SQL["streams"])

@@ -1,4 +1,4 @@
-"""The PostgreSQL store when its server refuses, dies, loses replies or is held up, and what it says then."""
+"""The PostgreSQL store when its server refuses requests, stops, loses replies or is slow; and its error messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 import pytest
 from eventsourcing.persistence import Tracking
-from tests.infrastructure.recording import PATIENCE, append, event, failure, fill, recomputed, run_threads
+from tests.infrastructure.recorder_steps import PATIENCE, append, event, failure, fill, recomputed_hashes, run_threads
 from tests.servers.cutting_proxy import CuttingProxy
 from tests.servers.postgres_server import GUARDED, PASSWORD, PostgresServer, ask, end_sessions
 
@@ -32,7 +32,7 @@ def recorder(postgres: str) -> Iterator[PostgresRecorder]:
     recorder.close()
 
 
-def at(url: str, *, port: int = 0, user: str = "", database: str = "") -> str:
+def replaced(url: str, *, port: int = 0, user: str = "", database: str = "") -> str:
     """The URL with another port, user (and password) or database."""
     parts = urlsplit(url)
     before, _, host = parts.netloc.rpartition("@")
@@ -43,24 +43,24 @@ def at(url: str, *, port: int = 0, user: str = "", database: str = "") -> str:
     )
 
 
-# A reply that is lost
+# Lost replies
 
 
-@pytest.mark.parametrize("what", [b"a statement by itself", b"BEGIN", b"COMMIT"])
-def test_an_append_whose_reply_is_lost_is_stored_exactly_once(postgres_server: PostgresServer, what: bytes) -> None:
+@pytest.mark.parametrize("message", [b"a statement by itself", b"BEGIN", b"COMMIT"])
+def test_an_append_whose_reply_is_lost_is_stored_exactly_once(postgres_server: PostgresServer, message: bytes) -> None:
     with postgres_server.database() as url, CuttingProxy(postgres_server.port) as proxy:
-        recorder = PostgresRecorder.open(at(url, port=proxy.port), workers=1)
+        recorder = PostgresRecorder.open(replaced(url, port=proxy.port), workers=1)
         fill(recorder, "a", 2)
-        fill(recorder, "a", 4, start=3)  # the server knows the statement from now on
-        key = Key("a", "k", b"content") if what.isupper() else None
-        proxy.lose_reply(what)
-        outcome = append(recorder, event("a", 5, what.lower()), event("a", 6), key=key)
+        fill(recorder, "a", 4, start=3)  # from now on, the statement is prepared
+        key = Key("a", "k", b"content") if message.isupper() else None
+        proxy.lose_reply(message)
+        outcome = append(recorder, event("a", 5, message.lower()), event("a", 6), key=key)
         assert proxy.lost.is_set()
         assert not outcome.repeated
         rows = recorder.lineage("a")
         assert [row.version for row in rows] == [1, 2, 3, 4, 5, 6]
         assert outcome.positions == (rows[4].position, rows[5].position)
-        assert [row.hash for row in rows] == recomputed(rows)
+        assert [row.hash for row in rows] == recomputed_hashes(rows)
         assert append(recorder, event("a", 7)).versions == (7,)
         recorder.close()
 
@@ -71,7 +71,7 @@ def test_an_append_without_rows_happens_once_when_the_reply_to_its_commit_is_los
     with (
         postgres_server.database() as url,
         CuttingProxy(postgres_server.port) as proxy,
-        closing(PostgresRecorder.open(at(url, port=proxy.port), workers=1)) as recorder,
+        closing(PostgresRecorder.open(replaced(url, port=proxy.port), workers=1)) as recorder,
     ):
         fill(recorder, "a", 2)
         shred = Shred("a", 1, digest(recorder.lineage("a")[0].state), b"stub")
@@ -90,13 +90,13 @@ def test_an_append_without_rows_happens_once_when_the_reply_to_its_commit_is_los
         assert recorder.draft("a") == Draft("a", "run", b"data")
 
 
-# A server that dies
+# Killed servers
 
 
 def test_keeps_every_acknowledged_append_and_continues_after_the_server_is_killed(scale: float) -> None:
     with PostgresServer(18) as server, server.database() as url:
         recorder = PostgresRecorder.open(url)
-        answered: dict[str, int] = {}
+        acknowledged: dict[str, int] = {}
         stop = threading.Event()
 
         def write(name: str) -> None:
@@ -105,9 +105,9 @@ def test_keeps_every_acknowledged_append_and_continues_after_the_server_is_kille
                 error = failure(recorder, event(name, version + 1))
                 if error is None:
                     version += 1
-                    answered[name] = version
+                    acknowledged[name] = version
                 elif isinstance(error, RecordedConflictError):
-                    # It was stored after all; nobody was told, because nobody could be asked.
+                    # It was stored, but its outcome is unknown, because the server did not answer.
                     version = error.actual
                 else:
                     assert isinstance(error, StoreUnavailableError)
@@ -129,33 +129,33 @@ def test_keeps_every_acknowledged_append_and_continues_after_the_server_is_kille
             stop.set()
             for thread in threads:
                 thread.join(PATIENCE)
-        assert sorted(answered) == names
+        assert sorted(acknowledged) == names
         for name in names:
             rows = recorder.lineage(name)
-            assert len(rows) >= answered[name]
-            assert [row.hash for row in rows] == recomputed(rows)
+            assert len(rows) >= acknowledged[name]
+            assert [row.hash for row in rows] == recomputed_hashes(rows)
         recorder.close()
 
 
 def test_writes_an_append_without_rows_even_if_its_transaction_id_is_assigned_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A server that broke down forgot the transaction, and commits somebody else's under its id."""
+    """A crashed server has lost the transaction, and commits another client's transaction with the same id."""
     commit = Session.commit
 
-    def broken(session: Session, *bound: BoundStatement) -> None:
+    def crash_and_commit(session: Session, *bound: BoundStatement) -> None:
         monkeypatch.undo()
-        ((given,),) = session.connection.execute("SELECT pg_current_xact_id()::text::int8").fetchall()
+        ((transaction_id,),) = session.connection.execute("SELECT pg_current_xact_id()::text::int8").fetchall()
         server.kill()
         server.start()
-        while ask(url, "SELECT pg_current_xact_id()::text::int8")[0][0] < given:
+        while ask(url, "SELECT pg_current_xact_id()::text::int8")[0][0] < transaction_id:
             pass
-        assert ask(url, f"SELECT pg_xact_status('{given}')") == [("committed",)]
+        assert ask(url, f"SELECT pg_xact_status('{transaction_id}')") == [("committed",)]
         commit(session, *bound)
 
     with PostgresServer(18) as server, server.database() as url, closing(PostgresRecorder.open(url)) as recorder:
         fill(recorder, "a", 2)
-        monkeypatch.setattr(Session, "commit", broken)
+        monkeypatch.setattr(Session, "commit", crash_and_commit)
         append(recorder, drafts=[Draft("a", "run", b"data")])
         assert recorder.draft("a") == Draft("a", "run", b"data")
 
@@ -255,7 +255,7 @@ def test_refuses_a_newer_schema_and_does_not_change_it(postgres: str) -> None:
     assert ask(postgres, "SELECT schema FROM clew_meta") == [(99,)]
 
 
-# What it says
+# Error messages
 
 
 def test_explains_errors_without_the_password(postgres_server: PostgresServer, tmp_path: Path) -> None:
@@ -264,30 +264,30 @@ def test_explains_errors_without_the_password(postgres_server: PostgresServer, t
     with postgres_server.database() as url:
         store_at(url).migrate()
         cases = {
-            at(url, user=f"{GUARDED}:wrong-{PASSWORD}"): "password",
-            at(url, user="nobody-here"): "user",
-            at(url, user=guarded, database="none"): "this database does not exist",
-            at(url, user=guarded): "rights",
-            at(url, user=guarded, port=1): "cannot be reached",
+            replaced(url, user=f"{GUARDED}:wrong-{PASSWORD}"): "password",
+            replaced(url, user="missing"): "user",
+            replaced(url, user=guarded, database="none"): "this database does not exist",
+            replaced(url, user=guarded): "rights",
+            replaced(url, user=guarded, port=1): "cannot be reached",
             f"postgresql://{guarded}@/{tmp_path.name}?host={quote(str(tmp_path))}": "cannot be reached",
         }
-        for asked, words in cases.items():
+        for address, words in cases.items():
             with pytest.raises(StoreUnavailableError, match=words) as raised:
-                store_at(asked).open_log()
+                store_at(address).open_log()
             assert PASSWORD not in str(raised.value)
             assert "127.0.0.1" in str(raised.value) or str(tmp_path) in str(raised.value)
-    for asked in (f"{server}?pass={PASSWORD}", f"postgresql://u:{PASSWORD}@[::1/x", f"{server}?workers={PASSWORD}"):
+    for address in (f"{server}?pass={PASSWORD}", f"postgresql://u:{PASSWORD}@[::1/x", f"{server}?workers={PASSWORD}"):
         with pytest.raises(StoreUrlError) as refused:
-            store_at(asked).open_log()
+            store_at(address).open_log()
         assert PASSWORD not in str(refused.value)
 
 
 def test_uses_the_configured_number_of_connections(postgres: str) -> None:
-    log = store_at(f"{postgres}?workers=2&application_name=told&readers=1").open_log()
+    log = store_at(f"{postgres}?workers=2&application_name=clew-test&readers=1").open_log()
     recorder = cast("PostgresRecorder", log.recorder)
     run_threads([lambda name=f"s{number}": fill(recorder, name, 9) for number in range(6)])  # type: ignore[misc] # as above
     run_threads([lambda: recorder.rows(after=0, limit=99)] * 6)
-    (count,) = ask(postgres, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'told'")[0]
+    (count,) = ask(postgres, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'clew-test'")[0]
     assert count <= 3
     log.close()
     for wrong in ("workers=0", "readers=many", "workers=-1", "nonsense=1"):

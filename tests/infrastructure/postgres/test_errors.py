@@ -1,4 +1,4 @@
-"""Whatever is wrong with a PostgreSQL server, a database or a URL is an error of Clew's own that says what to do."""
+"""Every fault of a PostgreSQL server, a database or a URL is a Clew error that says what to do."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ GUARDED_USER = f"{GUARDED}:{PASSWORD}"
 
 @pytest.fixture(scope="module")
 def url(postgres_server: PostgresServer) -> Iterator[str]:
-    """Of a database with a thread that all tests of this file only read; those that change it take their own."""
+    """A database with a thread, for all tests of this file that only read it."""
     with postgres_server.database() as url:
-        begin(url)
+        start_thread(url)
         yield url
 
 
@@ -41,12 +41,12 @@ def own(postgres_server: PostgresServer) -> Iterator[str]:
         yield url
 
 
-def begin(url: str) -> None:
+def start_thread(url: str) -> None:
     with Conversations.open(url, projections=()) as conversations:
         conversations.start_thread(thread_id="t", messages=[Message.user("Hello")])
 
 
-def at(url: str, *, user: str = "", host: str = "", database: str = "", query: str = "") -> str:
+def replaced(url: str, *, user: str = "", host: str = "", database: str = "", query: str = "") -> str:
     parts = urlsplit(url)
     before, _, address = parts.netloc.rpartition("@")
     netloc = f"{user or before}@{host or address}"
@@ -54,14 +54,14 @@ def at(url: str, *, user: str = "", host: str = "", database: str = "", query: s
 
 
 def _use(url: str, command: str) -> None:
-    """What the command does, by the API."""
+    """Do with the API what the command does."""
     with Conversations.open(url, create=False) as conversations:
         thread = conversations.thread("t")
         {"fork": thread.fork, "label": lambda: thread.label(a="b")}.get(command, thread.history)()
 
 
-class Refused:
-    """Holds the API and the command line to the same error: of Clew's, in one line, with what to do and no password."""
+class ErrorCheck:
+    """Checks that the API and the command line give the same one-line Clew error, without the password."""
 
     def __init__(self, capture: pytest.CaptureFixture[str], log: pytest.LogCaptureFixture) -> None:
         self._capture = capture
@@ -87,9 +87,9 @@ class Refused:
 
 
 @pytest.fixture
-def refused(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Refused:
+def check_error(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> ErrorCheck:
     caplog.set_level(logging.DEBUG)
-    return Refused(capsys, caplog)
+    return ErrorCheck(capsys, caplog)
 
 
 UNAVAILABLE = {
@@ -103,52 +103,52 @@ UNAVAILABLE = {
     "no TLS": ({"user": GUARDED_USER, "query": "sslmode=verify-full"}, "whether the server has TLS"),
 }
 WRONG_URLS = {
-    "a setting that is none": "sslmode=nonsense",
-    "a kind of server that is none": "target_session_attrs=nonsense",
-    "a version that is none": "ssl_min_protocol_version=nonsense",
-    "versions that are none": "ssl_min_protocol_version=TLSv1.3&ssl_max_protocol_version=TLSv1.2",
-    "settings that do not go together": "sslmode=require&sslrootcert=system",
-    "seconds that are none": "connect_timeout=x",
-    "an address that is none": "hostaddr=nonsense",
-    "a key that is none": "scram_client_key=nonsense",
-    "a connection for followers": "replication=database",
-    "a connection for followers of all": "replication=true",
-    "options that are none": "options=nonsense",
-    "a setting of the server's that is none": "options=-cnonsense%3D1",
-    "a service that is none": "service=none",
-    "a setting that nobody knows": f"pass={PASSWORD}",
-    "a number that is none": f"workers={PASSWORD}",
-    "a number that nobody reads": f"workers={'9' * 5_000}",
+    "an unknown value": "sslmode=nonsense",
+    "an unknown kind of server": "target_session_attrs=nonsense",
+    "an unknown TLS version": "ssl_min_protocol_version=nonsense",
+    "a minimum version above the maximum": "ssl_min_protocol_version=TLSv1.3&ssl_max_protocol_version=TLSv1.2",
+    "conflicting settings": "sslmode=require&sslrootcert=system",
+    "invalid seconds": "connect_timeout=x",
+    "an invalid IP address": "hostaddr=nonsense",
+    "an invalid key": "scram_client_key=nonsense",
+    "a replication connection": "replication=database",
+    "a physical replication connection": "replication=true",
+    "invalid options": "options=nonsense",
+    "an unknown server setting": "options=-cnonsense%3D1",
+    "an unknown service": "service=none",
+    "an unknown setting": f"pass={PASSWORD}",
+    "an invalid number": f"workers={PASSWORD}",
+    "a very long number": f"workers={'9' * 5_000}",
 }
 WRONG_ADDRESSES = {
     "U+0000": "postgresql://u@h/a%00b",
     "U+0000 without an escape": f"postgresql://u:{PASSWORD}@127.0.0.1:1/a\0b",
-    "half a character": "postgresql://u@h/a%FFb",
-    "no character": "postgresql://u@h/\udcff",
-    "no escape": f"postgresql://u:{PASSWORD}@h/a%zz",
-    "no brackets' end": f"postgresql://u:{PASSWORD}@[::1/x",
-    "no port": f"postgresql://u:{PASSWORD}@127.0.0.1:port/x",
+    "an incomplete character": "postgresql://u@h/a%FFb",
+    "an invalid character": "postgresql://u@h/\udcff",
+    "an invalid escape": f"postgresql://u:{PASSWORD}@h/a%zz",
+    "a missing bracket": f"postgresql://u:{PASSWORD}@[::1/x",
+    "an invalid port": f"postgresql://u:{PASSWORD}@127.0.0.1:port/x",
     "an @ in a password": f"postgresql://u:x@{PASSWORD}@127.0.0.1:1/x",
     "a / in a password": f"postgresql://u:x/{PASSWORD}@127.0.0.1:1/x",
-    "words of the client library": f"host=127.0.0.1 password={PASSWORD}",
+    "a connection string of the client library": f"host=127.0.0.1 password={PASSWORD}",
     "too high a port": f"postgresql://u:{PASSWORD}@127.0.0.1:99999/x",
 }
 
 
 @pytest.mark.parametrize("wrong", UNAVAILABLE)
-def test_explains_why_the_database_cannot_be_reached(url: str, refused: Refused, wrong: str) -> None:
-    given, words = UNAVAILABLE[wrong]
-    refused(at(url, **given), StoreUnavailableError, words)
+def test_explains_why_the_database_cannot_be_reached(url: str, check_error: ErrorCheck, wrong: str) -> None:
+    changes, words = UNAVAILABLE[wrong]
+    check_error(replaced(url, **changes), StoreUnavailableError, words)
 
 
 @pytest.mark.parametrize("wrong", WRONG_URLS)
-def test_reports_an_invalid_setting(url: str, refused: Refused, wrong: str) -> None:
-    refused(at(url, query=WRONG_URLS[wrong]), StoreUrlError, "")
+def test_reports_an_invalid_setting(url: str, check_error: ErrorCheck, wrong: str) -> None:
+    check_error(replaced(url, query=WRONG_URLS[wrong]), StoreUrlError, "")
 
 
 @pytest.mark.parametrize("wrong", WRONG_ADDRESSES)
-def test_reports_an_invalid_address(refused: Refused, wrong: str) -> None:
-    refused(WRONG_ADDRESSES[wrong], StoreUrlError, "")
+def test_reports_an_invalid_address(check_error: ErrorCheck, wrong: str) -> None:
+    check_error(WRONG_ADDRESSES[wrong], StoreUrlError, "")
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_reports_an_invalid_address(refused: Refused, wrong: str) -> None:
     ],
 )
 def test_reports_an_unreachable_server_only_if_it_did_not_answer(state: str, words: str) -> None:
-    assert words in str(unavailable("here", psycopg.errors.lookup(state)("said")))
+    assert words in str(unavailable("here", psycopg.errors.lookup(state)("message")))
 
 
 @pytest.mark.parametrize("how", ["Peer", "Ident", "password", "LDAP"])
@@ -173,63 +173,67 @@ def test_reports_a_refused_user_with_every_authentication_method(how: str) -> No
     assert "refused this user" in str(unavailable("here", error))
 
 
-def test_reports_a_server_that_is_too_old(refused: Refused) -> None:
+def test_reports_a_server_that_is_too_old(check_error: ErrorCheck) -> None:
     with server_of_version("13.21") as port:
-        refused(
+        check_error(
             f"postgresql://u:{PASSWORD}@127.0.0.1:{port}/d", StoreUnavailableError, "is PostgreSQL 13, and Clew needs"
         )
 
 
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
 def test_reports_an_encoding_that_cannot_store_every_text(
-    postgres_server: PostgresServer, refused: Refused, encoding: str
+    postgres_server: PostgresServer, check_error: ErrorCheck, encoding: str
 ) -> None:
     name = f"in_{encoding.lower()}"
     postgres_server.ask(f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0")
     try:
         url = postgres_server.url(name)
-        refused(url, StoreUnavailableError, f"this database has the encoding {encoding}")
+        check_error(url, StoreUnavailableError, f"this database has the encoding {encoding}")
         assert ask(url, "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == [(0,)]
     finally:
         postgres_server.ask(f"DROP DATABASE {name} WITH (FORCE)")
 
 
-def test_reports_that_no_connections_are_left(url: str, refused: Refused) -> None:
+def test_reports_that_no_connections_are_left(url: str, check_error: ErrorCheck) -> None:
     ask(url, f"ALTER ROLE {GUARDED} CONNECTION LIMIT 1")
     try:
-        with psycopg.connect(at(url, user=GUARDED_USER)):
-            refused(
-                at(url, user=GUARDED_USER), StoreUnavailableError, "accepts no more connections. Raise max_connections"
+        with psycopg.connect(replaced(url, user=GUARDED_USER)):
+            check_error(
+                replaced(url, user=GUARDED_USER),
+                StoreUnavailableError,
+                "accepts no more connections. Raise max_connections",
             )
     finally:
         ask(url, f"ALTER ROLE {GUARDED} CONNECTION LIMIT -1")
 
 
-def test_reports_a_statement_that_took_too_long(url: str, refused: Refused) -> None:
-    with psycopg.connect(url) as beside:
-        beside.execute("LOCK TABLE clew_event")
-        refused(at(url, query="options=-cstatement_timeout%3D50"), StoreUnavailableError, "raise statement_timeout")
+def test_reports_a_statement_that_took_too_long(url: str, check_error: ErrorCheck) -> None:
+    with psycopg.connect(url) as other:
+        other.execute("LOCK TABLE clew_event")
+        check_error(
+            replaced(url, query="options=-cstatement_timeout%3D50"), StoreUnavailableError, "raise statement_timeout"
+        )
 
 
 @pytest.mark.parametrize("command", [("fork", "t"), ("label", "t", "a=b")])
-def test_reports_a_read_only_database(url: str, refused: Refused, command: tuple[str, ...]) -> None:
-    read_only = at(url, query="options=-cdefault_transaction_read_only%3Don")
-    refused(read_only, StoreUnavailableError, "it is read-only", *command)
+def test_reports_a_read_only_database(url: str, check_error: ErrorCheck, command: tuple[str, ...]) -> None:
+    read_only = replaced(url, query="options=-cdefault_transaction_read_only%3Don")
+    check_error(read_only, StoreUnavailableError, "it is read-only", *command)
     with Conversations.open(read_only, create=False) as conversations:
         assert [each.text for each in conversations.thread("t").history()] == ["Hello"]
 
 
-def test_reports_a_user_that_can_read_but_not_write(own: str, refused: Refused) -> None:
-    begin(own)
+def test_reports_a_user_that_can_read_but_not_write(own: str, check_error: ErrorCheck) -> None:
+    start_thread(own)
     ask(own, f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {GUARDED}")
-    refused(at(own, user=GUARDED_USER), StoreUnavailableError, "Grant it the rights", "fork", "t")
-    with Conversations.open(at(own, user=GUARDED_USER), create=False) as conversations:
+    check_error(replaced(own, user=GUARDED_USER), StoreUnavailableError, "Grant it the rights", "fork", "t")
+    with Conversations.open(replaced(own, user=GUARDED_USER), create=False) as conversations:
         assert [each.text for each in conversations.thread("t").history()] == ["Hello"]
 
 
 def test_reports_a_user_that_cannot_create_tables(own: str) -> None:
     with pytest.raises(StoreUnavailableError, match="Grant it the rights"):
-        Conversations.open(at(own, user=GUARDED_USER))
+        Conversations.open(replaced(own, user=GUARDED_USER))
     ask(own, "DROP SCHEMA public")
     try:
         with pytest.raises(StoreUnavailableError, match="no schema for tables"):
@@ -244,31 +248,31 @@ def test_reports_a_user_that_cannot_create_tables(own: str) -> None:
 SCHEMAS = {
     "none": ("SELECT 1", "Create them with `clew migrate`"),
     "a newer one": ("UPDATE clew_meta SET schema = 99", "schema 99, and this Clew knows schema"),
-    "one that was half copied": ("TRUNCATE clew_meta", "copy the database again"),
-    "half of one": ("DROP TABLE clew_event", "Restore the database from a copy"),
-    "one without a column": ("ALTER TABLE clew_meta DROP COLUMN base", "that are not Clew's"),
+    "one with missing rows": ("TRUNCATE clew_meta", "copy the database again"),
+    "one with a missing table": ("DROP TABLE clew_event", "Restore the database from a copy"),
+    "one with a missing column": ("ALTER TABLE clew_meta DROP COLUMN base", "that are not Clew's"),
     "another program's": ("DROP TABLE clew_meta; CREATE TABLE clew_meta (name text)", "Name another database"),
 }
 
 
-@pytest.mark.parametrize("there", SCHEMAS)
-def test_explains_what_is_wrong_with_the_tables(own: str, refused: Refused, there: str) -> None:
-    if there != "none":
-        begin(own)
-    statement, words = SCHEMAS[there]
+@pytest.mark.parametrize("tables", SCHEMAS)
+def test_explains_what_is_wrong_with_the_tables(own: str, check_error: ErrorCheck, tables: str) -> None:
+    if tables != "none":
+        start_thread(own)
+    statement, words = SCHEMAS[tables]
     ask(own, statement)
-    refused(own, StoreSchemaError, words)
+    check_error(own, StoreSchemaError, words)
 
 
-@pytest.mark.parametrize("made", ["TABLE clew_event (name text)", "VIEW clew_stream AS SELECT 1"])
-def test_creates_nothing_if_another_program_has_tables_with_the_same_names(own: str, made: str) -> None:
-    ask(own, f"CREATE {made}")
+@pytest.mark.parametrize("existing", ["TABLE clew_event (name text)", "VIEW clew_stream AS SELECT 1"])
+def test_creates_nothing_if_another_program_has_tables_with_the_same_names(own: str, existing: str) -> None:
+    ask(own, f"CREATE {existing}")
     with pytest.raises(StoreSchemaError, match="that are not Clew's"):
         Conversations.open(own)
     assert ask(own, "SELECT count(*) FROM pg_class WHERE relname LIKE 'clew%'") == [(1,)]
 
 
-# A store that is open
+# An open store
 
 
 def test_reports_a_dropped_database(postgres_server: PostgresServer) -> None:
@@ -292,10 +296,10 @@ def test_reports_a_table_that_was_dropped_while_open(own: str) -> None:
 
 
 def test_a_password_from_a_file_appears_nowhere(
-    url: str, refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    url: str, check_error: ErrorCheck, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "passwords"
     file.write_text(f"*:*:*:{GUARDED}:wrong-{PASSWORD}\n")
     file.chmod(0o600)
     monkeypatch.setenv("PGPASSFILE", str(file))
-    refused(at(url, user=GUARDED), StoreUnavailableError, "Check the user, the password")
+    check_error(replaced(url, user=GUARDED), StoreUnavailableError, "Check the user, the password")

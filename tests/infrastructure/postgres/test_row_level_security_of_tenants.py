@@ -1,4 +1,4 @@
-"""A store that is used on behalf of one tenant, in a database that keeps tenants apart by itself."""
+"""A store of one tenant in a database with row-level security."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from tests.infrastructure.recording import PATIENCE, append, event
+from tests.infrastructure.recorder_steps import PATIENCE, append, event
 from tests.servers.pooling_proxy import PoolingProxy
 from tests.servers.postgres_server import PASSWORD, PostgresServer, ask
 from tests.servers.tenant_databases import Logins, isolate_tenants
@@ -27,8 +27,8 @@ B = stream_id("b")
 
 
 @pytest.mark.parametrize("tenant", [None, ""])
-def test_a_store_is_not_opened_without_a_tenant(kept: Logins, tenant: str | None) -> None:
-    store = PostgresDatastore(kept.app, tenant=tenant)
+def test_a_store_is_not_opened_without_a_tenant(shared_logins: Logins, tenant: str | None) -> None:
+    store = PostgresDatastore(shared_logins.app, tenant=tenant)
     try:
         with pytest.raises(TenantRequiredError, match="Open it with a tenant") as error:
             store.query("SELECT count(*) FROM clew_event")
@@ -39,8 +39,8 @@ def test_a_store_is_not_opened_without_a_tenant(kept: Logins, tenant: str | None
         store.close()
 
 
-def test_a_tenant_is_set_for_one_transaction_and_not_for_the_next(kept: Logins) -> None:
-    store = PostgresDatastore(kept.app, tenant="a")
+def test_a_tenant_is_set_for_one_transaction_only(shared_logins: Logins) -> None:
+    store = PostgresDatastore(shared_logins.app, tenant="a")
     setting = "SELECT current_setting('clew.tenant', true), count(*) FROM clew_stream"
     try:
         with store.reading.use() as session:
@@ -72,14 +72,14 @@ def test_a_pooler_passes_no_tenant_to_another_client(postgres_server: PostgresSe
             for turn in range(3):
                 for thread, tenant in zip(threads, "ab", strict=True):
                     thread.append([Message.user(f"{tenant} {turn} {part}") for part in range(60)])
-                    said = {message.text.split()[0] for message in thread.history().messages}
-                    assert said == {tenant}
+                    tenants = {message.text.split()[0] for message in thread.history().messages}
+                    assert tenants == {tenant}
                     assert ask(pooled, "SELECT count(*) FROM clew_event") == [(0,)]
             assert [len(thread.history()) for thread in threads] == [180, 180]
 
 
-def test_a_tenant_name_with_sql_is_only_a_name(kept: Logins) -> None:
-    store = PostgresDatastore(kept.app, tenant="a'; RESET ROLE; --")
+def test_a_tenant_name_with_sql_is_only_a_name(shared_logins: Logins) -> None:
+    store = PostgresDatastore(shared_logins.app, tenant="a'; RESET ROLE; --")
     try:
         with store.writing.use() as session:
             session.begin()
@@ -105,14 +105,14 @@ def test_leases_drafts_blobs_and_conflicts_work_with_row_level_security(filled: 
         assert recorder.lease(name) == Lease(name, "me", 6)
         assert recorder.draft(name) == Draft(name, "run", data)
         assert recorder.blob(blob.digest) == blob
-        over = Append((), claims=[Claim(name, "me", 1, 0)], drafts=[Draft(name, "run", None)])
-        recorder.submit(over).result(PATIENCE)
+        release = Append((), claims=[Claim(name, "me", 1, 0)], drafts=[Draft(name, "run", None)])
+        recorder.submit(release).result(PATIENCE)
         assert (recorder.lease(name), recorder.draft(name)) == (None, None)
     finally:
         store.close()
 
 
-def test_a_redaction_is_limited_to_the_tenant_whoever_executes_it(filled: Logins) -> None:
+def test_a_redaction_is_limited_to_the_tenant_for_each_role(filled: Logins) -> None:
     for number, url in enumerate((filled.app, filled.operator)):
         with Conversations.open(url, tenant="a") as conversations:
             thread = conversations.thread("t")
@@ -149,7 +149,9 @@ def test_positions_continue_above_those_of_a_restored_dump(filled: Logins) -> No
     assert position > highest
 
 
-def test_what_nobody_fills_is_not_waited_for_in_vain(filled: Logins, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_does_not_wait_for_a_projection_without_a_worker(
+    filled: Logins, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(projector, "PATIENCE_SECONDS", 0.05)
     with Conversations.open(filled.app, tenant="a") as conversations:
         with pytest.raises(ProjectionBehindError, match="member of clew_operator"):

@@ -1,4 +1,4 @@
-"""A PostgreSQL server without room: what was answered is there, what does not fit is refused, what fits goes on."""
+"""A PostgreSQL server with a full disk keeps acknowledged events, refuses large appends and accepts small ones."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tests.servers.postgres_server import VERSIONS, PostgresServer
 from clew import Conversations, Message
 from clew.domain.errors import StoreUnavailableError
 
-ROOM = 16 * 1024 * 1024
-"""Bytes: as long as a file of the server's own log."""
+MAX_FILE_SIZE = 16 * 1024 * 1024
+"""In bytes: the size of a file of the server's write-ahead log."""
 
 LIMITED = f"""
 import os, resource, sys
-resource.setrlimit(resource.RLIMIT_FSIZE, ({ROOM}, {ROOM}))
+resource.setrlimit(resource.RLIMIT_FSIZE, ({MAX_FILE_SIZE}, {MAX_FILE_SIZE}))
 os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
 class SmallServer(PostgresServer):
-    """A server whose files the system lets grow so far: to it that is a disk that is full, and needs no rights."""
+    """A server with a size limit for each file. The server sees a full disk, and the test needs no privileges."""
 
     def _command(self, program: str, *options: object) -> list[str]:
         command = super()._command(program, *options)
@@ -40,18 +40,18 @@ def test_reports_a_full_disk_and_loses_no_acknowledged_event(url: str) -> None:
     chance = random.Random(6)
     with Conversations.open(url, projections=()) as conversations:
         thread = conversations.start_thread(messages=[Message.user("first")])
-        answered = ["first"]
+        acknowledged = ["first"]
 
         def fill() -> None:
             while True:
                 text = chance.randbytes(200_000).hex()
                 thread.append(Message.user(text))
-                answered.append(text)
+                acknowledged.append(text)
 
         with pytest.raises(StoreUnavailableError, match=r"the disk of the server is full\. Free some space"):
             fill()
-        assert len(answered) > 10
-        assert [message.text for message in thread.history()] == answered
-        assert thread.append(Message.user("small")).version == len(answered) + 2
+        assert len(acknowledged) > 10
+        assert [message.text for message in thread.history()] == acknowledged
+        assert thread.append(Message.user("small")).version == len(acknowledged) + 2
         verdict = conversations.verify()
-        assert (verdict.events, verdict.first_bad) == (len(answered) + 2, None)
+        assert (verdict.events, verdict.first_bad) == (len(acknowledged) + 2, None)

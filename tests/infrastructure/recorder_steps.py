@@ -1,4 +1,4 @@
-"""How the tests of the stores append, fork and wait: steps that every suite of theirs takes."""
+"""Steps that the tests of all stores share: append, wait, run threads, fork a child and interrupt."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from clew.infrastructure.recorder import Append, Appended, Recorder, Row
 
 Opener = Callable[[], Any]
 PATIENCE = 20.0
-"""Seconds after which a test gives up waiting: nothing is measured with it."""
+"""Seconds after which a test stops waiting. No test measures time with it."""
 
 
 def event(stream: str, version: int, state: bytes | None = None, type_: str = "noted") -> StoredEvent:
@@ -44,29 +44,29 @@ def addresses(rows: Sequence[Row]) -> list[tuple[str, int]]:
 
 
 def last_version(recorder: Any, stream: str) -> int:
-    """The version of the last of a stream's own events, 0 when it has none."""
-    found = recorder.select_events(stream, desc=True, limit=1)
-    return found[0].originator_version if found else 0
+    """The version of a stream's newest own event; 0 if it has none."""
+    events = recorder.select_events(stream, desc=True, limit=1)
+    return events[0].originator_version if events else 0
 
 
-def recomputed(rows: Sequence[Row]) -> list[bytes]:
-    found, previous = [], ROOT
+def recomputed_hashes(rows: Sequence[Row]) -> list[bytes]:
+    hashes, previous = [], ROOT
     for row in rows:
         previous = link(previous, row.stream, row.version, row.type, row.digest or digest(row.state))
-        found.append(previous)
-    return found
+        hashes.append(previous)
+    return hashes
 
 
-def waits_for_a_lock() -> bool:
+def is_waiting_for_a_lock() -> bool:
     return any(thread.name == "clew-lock" for thread in threading.enumerate())
 
 
 @contextmanager
-def interrupted(when: Callable[[], bool] = waits_for_a_lock) -> Iterator[None]:
-    """Ctrl-C in this thread, the main one, as soon as this is so: the block is to end with it."""
+def interrupt_when(condition: Callable[[], bool] = is_waiting_for_a_lock) -> Iterator[None]:
+    """Send Ctrl-C to the main thread, which runs the block, when the condition is true. It must end the block."""
 
     def interrupt() -> None:
-        wait_until(when)
+        wait_until(condition)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -80,62 +80,62 @@ def interrupted(when: Callable[[], bool] = waits_for_a_lock) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def wait_until(true: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < until
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
-def in_child(work: Callable[[], object]) -> int:
-    """The exit status of a forked child that does the work: 0 when it was done."""
+def in_forked_child(work: Callable[[], object]) -> int:
+    """Do the work in a forked child and return its exit status: 0 if the work succeeded."""
     child = os.fork()
     if child == 0:
         status = 1
         try:
             work()
             status = 0
-        except BaseException:  # noqa: BLE001 - whatever it is, the child must not go on as a second pytest
+        except BaseException:  # noqa: BLE001 - the child must never continue as a second pytest
             traceback.print_exc()
         finally:
             os._exit(status)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-class Held:
-    """A writer thread that is held inside a future's callback until the test lets it go."""
+class PausedWriter:
+    """A writer thread that waits in a callback until the test resumes it."""
 
     def __init__(self, recorder: Recorder, first: StoredEvent) -> None:
-        self._go = threading.Event()
-        inside = threading.Event()
+        self._resumed = threading.Event()
+        paused = threading.Event()
 
-        def hold(_: Future[Appended]) -> None:
-            inside.set()
-            assert self._go.wait(PATIENCE)
+        def pause(_: Future[Appended]) -> None:
+            paused.set()
+            assert self._resumed.wait(PATIENCE)
 
-        # A callback that is added while the append is pending runs in the writer thread; one that comes too late
-        # would run here and hold the test itself, so the listener holds the writer instead.
-        self._unlisten = recorder.listen(lambda: hold(Future()))
+        # A listener always runs in the writer thread. A callback of the future would run in this thread if the append
+        # were already done, and would pause the test itself.
+        self._unlisten = recorder.listen(lambda: pause(Future()))
         self.future = recorder.submit(Append([first]))
-        assert inside.wait(PATIENCE)
+        assert paused.wait(PATIENCE)
 
-    def let_go(self) -> None:
+    def resume(self) -> None:
         self._unlisten()
-        self._go.set()
+        self._resumed.set()
 
 
 @contextmanager
-def held(recorder: Recorder, first: StoredEvent) -> Iterator[Held]:
-    """The writer thread has written ``first`` and takes nothing more until the end of the block."""
-    writer = Held(recorder, first)
+def paused_writer(recorder: Recorder, first: StoredEvent) -> Iterator[PausedWriter]:
+    """The writer thread writes ``first``, and then pauses until the block ends."""
+    writer = PausedWriter(recorder, first)
     try:
         yield writer
     finally:
-        writer.let_go()
+        writer.resume()
 
 
-def together(recorder: Recorder, appends: Sequence[Append]) -> list[Future[Appended]]:
-    """Submit from as many threads at the same moment."""
+def submit_concurrently(recorder: Recorder, appends: Sequence[Append]) -> list[Future[Appended]]:
+    """Submit all appends at the same time, each from its own thread."""
     barrier = threading.Barrier(len(appends))
     futures: list[Future[Appended]] = []
 
@@ -148,7 +148,7 @@ def together(recorder: Recorder, appends: Sequence[Append]) -> list[Future[Appen
 
 
 def run_threads(works: Sequence[Callable[[], object]]) -> None:
-    """Run all at once and raise the first error of any."""
+    """Run all functions at the same time, each in its own thread, and raise the first error."""
     errors: list[BaseException] = []
 
     def run(work: Callable[[], object]) -> None:

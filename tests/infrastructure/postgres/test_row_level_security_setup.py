@@ -1,4 +1,4 @@
-"""How a database is led to keep tenants apart: by whom, when, beside whom, and again."""
+"""The set-up of row-level security: required rights, other sessions, and repetition."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
-from tests.infrastructure.recording import PATIENCE, wait_until
+from tests.infrastructure.recorder_steps import PATIENCE, wait_until
 from tests.servers.postgres_server import GUARDED, PASSWORD, ask
 from tests.servers.tenant_databases import Logins, ask_as_tenant, fill, isolate_tenants
 
@@ -31,12 +31,12 @@ ORDER BY proname
 """
 
 
-def test_repeating_the_set_up_changes_nothing(kept: Logins) -> None:
-    before = [ask(kept.owner, each) for each in (PRIVILEGES, POLICIES, FUNCTIONS)]
-    store_at(kept.owner).migrate(row_level_security=True)
-    assert [ask(kept.owner, each) for each in (PRIVILEGES, POLICIES, FUNCTIONS)] == before
+def test_repeating_the_set_up_changes_nothing(shared_logins: Logins) -> None:
+    before = [ask(shared_logins.owner, each) for each in (PRIVILEGES, POLICIES, FUNCTIONS)]
+    store_at(shared_logins.owner).migrate(row_level_security=True)
+    assert [ask(shared_logins.owner, each) for each in (PRIVILEGES, POLICIES, FUNCTIONS)] == before
     tables = ask(
-        kept.owner,
+        shared_logins.owner,
         "SELECT relname FROM pg_class LEFT JOIN pg_attribute ON attrelid = pg_class.oid AND attname = 'tenant' "
         "WHERE relname LIKE 'clew%' AND (attname IS NOT NULL OR relname ~ '^clew_g[0-9]') AND relkind IN ('r', 'p') "
         "AND NOT (relrowsecurity AND relforcerowsecurity)",
@@ -44,7 +44,7 @@ def test_repeating_the_set_up_changes_nothing(kept: Logins) -> None:
     assert tables == []
 
 
-def test_a_user_without_the_rights_learns_who_has_them(postgres: str) -> None:
+def test_explains_which_users_have_the_rights_for_the_set_up(postgres: str) -> None:
     store_at(postgres).migrate()
     parts = urlsplit(postgres)
     netloc = f"{GUARDED}:{PASSWORD}@{parts.netloc.rpartition('@')[2]}"
@@ -122,7 +122,7 @@ def test_row_level_security_needs_a_server() -> None:
         store_at("sqlite:///clew.db").migrate(row_level_security=True)
 
 
-# Beside others
+# Other sessions
 
 
 def test_cannot_be_set_up_while_a_service_is_open(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +150,7 @@ def test_counts_other_sessions_even_if_their_details_are_hidden(
     ask(postgres, f"GRANT SELECT ON clew_meta TO {GUARDED}")
     parts = urlsplit(postgres)
     guarded = urlunsplit(parts._replace(netloc=f"{GUARDED}:{PASSWORD}@{parts.netloc.rpartition('@')[2]}"))
-    with psycopg.connect(guarded), psycopg.connect(postgres, application_name="somebody"):
+    with psycopg.connect(guarded), psycopg.connect(postgres, application_name="other"):
         wait_until(lambda: _others(postgres) == 2)
         assert _others(guarded) == 2
         assert main(["--db", postgres, "migrate", "--row-level-security"]) == 1
@@ -164,28 +164,28 @@ def _others(url: str) -> int:
 
 
 def test_a_session_that_connects_during_the_set_up_waits_and_is_bound(
-    postgres: str, kept: Logins, monkeypatch: pytest.MonkeyPatch
+    postgres: str, shared_logins: Logins, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store_at(postgres).migrate()
-    app = urlunsplit(urlsplit(kept.app)._replace(path=urlsplit(postgres).path))
+    app = urlunsplit(urlsplit(shared_logins.app)._replace(path=urlsplit(postgres).path))
     pool = ConnectionPool(Address(app), 1, tenant="a")
-    found: list[tuple[bool, str | None]] = []
+    sessions: list[tuple[bool, str | None]] = []
 
-    def come() -> None:
+    def connect() -> None:
         with pool.use() as session:
-            found.append((session.secured, session.tenant))
+            sessions.append((session.secured, session.tenant))
 
-    coming = threading.Thread(target=come)
-    seen = row_level_security._require_no_other_sessions
+    connecting = threading.Thread(target=connect)
+    check_sessions = row_level_security._require_no_other_sessions
 
-    def see(connection: psycopg.Connection[Any], address: Address, *, timeout: float) -> None:
-        seen(connection, address, timeout=timeout)
-        if not timeout:  # the last look, with the tables locked
-            coming.start()
+    def check_and_connect(connection: psycopg.Connection[Any], address: Address, *, timeout: float) -> None:
+        check_sessions(connection, address, timeout=timeout)
+        if not timeout:  # the last check, with locked tables
+            connecting.start()
             wait_until(lambda: bool(ask(postgres, "SELECT pid FROM pg_locks WHERE NOT granted")))
 
-    monkeypatch.setattr(row_level_security, "_require_no_other_sessions", see)
+    monkeypatch.setattr(row_level_security, "_require_no_other_sessions", check_and_connect)
     store_at(postgres).migrate(row_level_security=True)
-    coming.join(PATIENCE)
+    connecting.join(PATIENCE)
     pool.close()
-    assert found == [(True, "a")]
+    assert sessions == [(True, "a")]

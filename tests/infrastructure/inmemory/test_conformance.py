@@ -1,4 +1,4 @@
-"""The store in memory passes the library's own cases, and serves applications that know nothing of it."""
+"""The in-memory store passes the library's own test cases, and works with its applications."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class OwnTracking(POPOTrackingRecorder): ...
 
 
 class TestMemoryFactory(library.Factories):
-    makes = InMemoryFactory, InMemoryRecorder, POPOAggregateRecorder, POPOTrackingRecorder
-    own = OwnTracking
+    classes = InMemoryFactory, InMemoryRecorder, POPOAggregateRecorder, POPOTrackingRecorder
+    tracking_subclass = OwnTracking
 
     def setUp(self) -> None:
         self.env = Environment(env={"PERSISTENCE_MODULE": MODULE})
@@ -57,7 +57,7 @@ class TestMemoryFactory(library.Factories):
 class TestMemoryApplications(library.ApplicationContract):
     module = MODULE
     factory_class = InMemoryFactory
-    outlives = False
+    is_persistent = False
 
     @pytest.fixture
     def env(self) -> dict[str, str]:

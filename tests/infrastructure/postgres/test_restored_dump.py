@@ -1,4 +1,4 @@
-"""A dump that is restored into another server, whose transactions are numbered from the beginning again."""
+"""A dump that is restored on another server, whose transaction ids start again from the beginning."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing
 from threading import Barrier
 from urllib.parse import urlsplit, urlunsplit
 
-from tests.infrastructure.recording import PATIENCE, append, event
+from tests.infrastructure.recorder_steps import PATIENCE, append, event
 from tests.servers.installation import postgres as programs
 from tests.servers.postgres_server import PASSWORD, UNPRIVILEGED, PostgresServer, ask, reachable
 from tests.servers.tenant_databases import isolate_tenants
@@ -17,20 +17,20 @@ from clew import Conversations, Message
 from clew.infrastructure.postgres.datastore import PostgresDatastore
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 
-TURNED = 5_000
-"""Transactions that the first server has had and the second has not: it begins far below."""
+EARLIER_TRANSACTIONS = 5_000
+"""Transactions of the first server that the second server does not have, so its ids are much lower."""
 
 
 def run(program: str, *options: str, text: str = "") -> str:
-    """What one of PostgreSQL's own programs prints."""
+    """Run one of PostgreSQL's programs and return its output."""
     command = [*UNPRIVILEGED, str(reachable(programs(18)) / program), *options]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, cwd="/")
     assert not done.returncode, done.stderr
     return done.stdout
 
 
-def at(url: str, place: str) -> str:
-    """The same user at a database of another server."""
+def with_user_of(url: str, place: str) -> str:
+    """The URL of another server's database, with the user of the first URL."""
     parts, other = urlsplit(url), urlsplit(place)
     netloc = f"{parts.netloc.rpartition('@')[0]}@{other.netloc.rpartition('@')[2]}"
     return urlunsplit(other._replace(netloc=netloc))
@@ -38,7 +38,7 @@ def at(url: str, place: str) -> str:
 
 def test_a_restored_dump_continues_above_every_position_that_was_read(postgres: str) -> None:
     logins = isolate_tenants(postgres)
-    turn = f"FOR i IN 1..{TURNED} LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP"
+    turn = f"FOR i IN 1..{EARLIER_TRANSACTIONS} LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP"
     ask(postgres, f"DO $$ BEGIN {turn}; END $$")
     with Conversations.open(logins.app, tenant="a") as conversations:
         thread = conversations.start_thread(thread_id="t", messages=[Message.user("before")])
@@ -46,7 +46,7 @@ def test_a_restored_dump_continues_above_every_position_that_was_read(postgres: 
         thread.redact(thread.history().messages[1])
         with Conversations.open(logins.operator) as operator:
             operator.wait()
-        usage, passed = conversations.usage(), conversations.position()
+        usage, read_until = conversations.usage(), conversations.position()
         dump = run("pg_dump", postgres)
     with PostgresServer(18) as second, second.database() as place, ExitStack() as stack:
         for role in ("clew_app", "clew_operator", "clew_shredder"):
@@ -57,9 +57,9 @@ def test_a_restored_dump_continues_above_every_position_that_was_read(postgres: 
         started = Barrier(6)
 
         def write(number: int) -> int:
-            """Be the first to open the store, as all the others are, and append."""
+            """Open the store at the same time as the other threads, and append."""
             name = f"a/thread/new-{number}"
-            url = at((logins.app, logins.operator, logins.owner)[number % 3], place)
+            url = with_user_of((logins.app, logins.operator, logins.owner)[number % 3], place)
             started.wait(PATIENCE)
             with closing(PostgresDatastore(url, tenant="a", originator_id_type="text")) as store:
                 recorder = PostgresRecorder(store)
@@ -67,19 +67,21 @@ def test_a_restored_dump_continues_above_every_position_that_was_read(postgres: 
 
         with ThreadPoolExecutor(6) as pool:
             written = list(pool.map(write, range(6)))
-        store = stack.enter_context(closing(PostgresDatastore(at(logins.operator, place), originator_id_type="text")))
-        rows = PostgresRecorder(store).rows(after=passed, limit=100)
-        assert len(rows) == 12, "all of them lie above what a reader of the first server had passed"
+        store = stack.enter_context(
+            closing(PostgresDatastore(with_user_of(logins.operator, place), originator_id_type="text"))
+        )
+        rows = PostgresRecorder(store).rows(after=read_until, limit=100)
+        assert len(rows) == 12, "all positions are above those that a reader of the first server has passed"
         assert rows[-1].position == max(written)
-        with Conversations.open(at(logins.app, place), tenant="a") as conversations:
+        with Conversations.open(with_user_of(logins.app, place), tenant="a") as conversations:
             restored = conversations.thread("t")
             assert [message.redacted for message in restored.history().messages] == [False, True, False]
             restored.append([Message.user("gone"), Message.user("stays")], idempotency_key="key")
-            assert len(restored.history()) == 3, "the key is known"
+            assert len(restored.history()) == 3, "the store knows the key"
             restored.append(Message.user("after"))
             assert conversations.position() > max(written)
             assert conversations.verify().first_bad is None
-            with Conversations.open(at(logins.operator, place)) as operator:
+            with Conversations.open(with_user_of(logins.operator, place)) as operator:
                 operator.wait()
             assert usage[0].messages + 1 == conversations.usage()[0].messages
         assert ask(place, "SELECT count(*) FROM pg_policies") == ask(postgres, "SELECT count(*) FROM pg_policies")

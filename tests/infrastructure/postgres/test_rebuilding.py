@@ -1,4 +1,4 @@
-"""Tables of projections in PostgreSQL that are built anew: where they are made, and when they are read."""
+"""Rebuilt tables of projections in PostgreSQL: their schema, and the switch to them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import psycopg
 import pytest
-from tests.infrastructure.recording import PATIENCE, wait_until
+from tests.infrastructure.recorder_steps import PATIENCE, wait_until
 from tests.servers.postgres_server import ask
 
 from clew import Conversations, Message
@@ -19,23 +19,23 @@ from clew.service.projection_runner import Runner
 
 @contextmanager
 def dumping(url: str) -> Iterator[psycopg.Connection]:
-    """Somebody who reads all tables of the directory, in one transaction."""
+    """Another client reads all tables of the directory in one transaction, like a dump."""
     with psycopg.connect(url) as connection:
         for (table,) in ask(url, "SELECT relname FROM pg_class WHERE relname ~ '^clew_g[0-9]+_thread$'"):
             connection.execute(f"SELECT FROM {table}".encode())
         yield connection
 
 
-def rebuilt(conversations: Conversations) -> None:
+def rebuild(conversations: Conversations) -> None:
     conversations.rebuild("directory")
 
 
-def filled(conversations: Conversations) -> None:
+def run_worker(conversations: Conversations) -> None:
     Runner(conversations._core, ["directory"], lambda *_: None).run()
 
 
-@pytest.mark.parametrize("build", [rebuilt, filled])
-def test_a_dump_holds_up_what_is_built_anew_and_nobody_else(
+@pytest.mark.parametrize("build", [rebuild, run_worker])
+def test_a_dump_delays_only_the_rebuild(
     postgres: str, monkeypatch: pytest.MonkeyPatch, build: Callable[[Conversations], None]
 ) -> None:
     monkeypatch.setattr(projector, "REST_SECONDS", 0.1)
@@ -43,7 +43,7 @@ def test_a_dump_holds_up_what_is_built_anew_and_nobody_else(
     with Conversations.open(postgres) as conversations:
         conversations.start_thread(messages=[Message.user("Hello")])
         conversations.wait()
-    if build is filled:  # by code that has changed
+    if build is run_worker:  # the code of the projection has changed
         ask(postgres, "UPDATE clew_generation SET code = 'older' WHERE name = 'directory'")
     with Conversations.open(postgres) as conversations, dumping(postgres) as dump:
         building = threading.Thread(target=build, args=(conversations,))
@@ -62,7 +62,7 @@ def test_a_dump_holds_up_what_is_built_anew_and_nobody_else(
         assert len(list(conversations.threads())) == 2
 
 
-def test_tables_are_made_beside_the_log_wherever_the_user_makes_others(postgres: str) -> None:
+def test_new_tables_are_in_the_schema_of_the_log(postgres: str) -> None:
     with Conversations.open(postgres) as conversations:
         conversations.start_thread(messages=[Message.user("Hello")])
     ask(postgres, "CREATE SCHEMA own")
