@@ -41,8 +41,8 @@ BENCHMARKS = {
 def main() -> int:
     """Run the selected benchmarks. A missed budget is only printed; a benchmark that raises is an error."""
     options = _options()
-    found: list[tuple[str, list[Figure]]] = []
-    broken = 0
+    results: list[tuple[str, list[Figure]]] = []
+    failed = 0
     with tempfile.TemporaryDirectory(prefix="clew-bench-", dir=options.folder) as name:
         folder = Path(name)
         machine = _machine(median_fdatasync(folder))
@@ -53,17 +53,17 @@ def main() -> int:
             own = folder / benchmark
             own.mkdir()
             figures: list[Figure] = []
-            found.append((BENCHMARKS[benchmark], figures))
+            results.append((BENCHMARKS[benchmark], figures))
             try:
                 figures.extend(run(Setting(own, options.quick)))
             except Exception:  # noqa: BLE001  # the other figures are still useful
                 traceback.print_exc()
-                broken += 1
-    print("\n".join(["", *table(found), "", tally(figure for _, figures in found for figure in figures)]))
+                failed += 1
+    print("\n".join(["", *table(results), "", tally(figure for _, figures in results for figure in figures)]))
     if options.json is not None:
-        shown = [figure.as_json(heading) for heading, figures in found for figure in figures]
-        options.json.write_text(json.dumps({"machine": machine, "figures": shown}, indent=2) + "\n")
-    return 1 if broken else 0
+        report = [figure.as_json(heading) for heading, figures in results for figure in figures]
+        options.json.write_text(json.dumps({"machine": machine, "figures": report}, indent=2) + "\n")
+    return 1 if failed else 0
 
 
 def _options() -> argparse.Namespace:

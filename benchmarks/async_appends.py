@@ -25,13 +25,13 @@ Contender: TypeAlias = Callable[[Setting, int, int], Coroutine[None, None, float
 def run(setting: Setting) -> Iterator[Figure]:
     """Appends per second through Engine, against Conversations in asyncio's threads."""
     for tasks in (16, 64):
-        each = setting.size(6_400, 1_600) // tasks
+        per_task = setting.size(6_400, 1_600) // tasks
         measured = interleaved(
             setting.size(5, 3),
             {
-                "Engine": partial(_run, _engine, setting, tasks, each),
-                "to_thread": partial(_run, _to_thread, setting, tasks, each // 4),
-                "futures": partial(_run, _futures, setting, tasks, each),
+                "Engine": partial(_run, _engine, setting, tasks, per_task),
+                "to_thread": partial(_run, _to_thread, setting, tasks, per_task // 4),
+                "futures": partial(_run, _futures, setting, tasks, per_task),
             },
         )
         yield Figure(
@@ -51,25 +51,25 @@ def run(setting: Setting) -> Iterator[Figure]:
         )
 
 
-def _run(contender: Contender, setting: Setting, tasks: int, each: int) -> float:
-    return asyncio.run(contender(setting, tasks, each))
+def _run(contender: Contender, setting: Setting, tasks: int, per_task: int) -> float:
+    return asyncio.run(contender(setting, tasks, per_task))
 
 
-async def _engine(setting: Setting, tasks: int, each: int) -> float:
-    async with Engine.open(setting.url("awaited")) as engine:
+async def _engine(setting: Setting, tasks: int, per_task: int) -> float:
+    async with Engine.open(setting.url("async")) as engine:
         threads = [await engine.start_thread() for _ in range(tasks)]
 
         async def one(number: int) -> None:
-            for turn in range(each):
+            for turn in range(per_task):
                 await threads[number].append(MESSAGES[turn % 64])
 
         begin = time.perf_counter()
         await asyncio.gather(*(one(number) for number in range(tasks)))
-        return tasks * each / (time.perf_counter() - begin)
+        return tasks * per_task / (time.perf_counter() - begin)
 
 
-async def _futures(_: Setting, tasks: int, each: int) -> float:
-    """The upper limit of this machine: an awaited append without Clew and without SQLite."""
+async def _futures(_: Setting, tasks: int, per_task: int) -> float:
+    """The upper limit of this machine: an async append without Clew and without SQLite."""
     waiting: SimpleQueue[Future[int] | None] = SimpleQueue()
 
     def answer() -> None:
@@ -77,7 +77,7 @@ async def _futures(_: Setting, tasks: int, each: int) -> float:
             future.set_result(1)
 
     async def one() -> None:
-        for _ in range(each):
+        for _ in range(per_task):
             future: Future[int] = Future()
             waiting.put(future)
             await asyncio.wrap_future(future)
@@ -89,17 +89,17 @@ async def _futures(_: Setting, tasks: int, each: int) -> float:
     took = time.perf_counter() - begin
     waiting.put(None)
     thread.join()
-    return tasks * each / took
+    return tasks * per_task / took
 
 
-async def _to_thread(setting: Setting, tasks: int, each: int) -> float:
+async def _to_thread(setting: Setting, tasks: int, per_task: int) -> float:
     with Conversations.open(setting.url("to-thread")) as conversations:
         threads = [conversations.start_thread() for _ in range(tasks)]
 
         async def one(number: int) -> None:
-            for turn in range(each):
+            for turn in range(per_task):
                 await asyncio.to_thread(threads[number].append, MESSAGES[turn % 64])
 
         begin = time.perf_counter()
         await asyncio.gather(*(one(number) for number in range(tasks)))
-        return tasks * each / (time.perf_counter() - begin)
+        return tasks * per_task / (time.perf_counter() - begin)

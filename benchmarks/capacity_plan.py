@@ -33,7 +33,7 @@ TOLERANCE = 0.15
 
 LIVE_TURNS = 1_000
 
-AT_ONCE = 200
+BATCH_SIZE = 200
 """Threads per append."""
 
 PAGE = 8_192
@@ -88,10 +88,10 @@ def fill(url: str, threads: int, turns: int) -> tuple[float, float]:
     states = names = 0
     with closing(store_at(url).open_log()) as log:
         recorder = cast("Recorder", log.recorder)
-        for first in range(0, threads, AT_ONCE):
+        for first in range(0, threads, BATCH_SIZE):
             events = [
                 event
-                for number in range(first, min(first + AT_ONCE, threads))
+                for number in range(first, min(first + BATCH_SIZE, threads))
                 for event in _thread(number, turns, generator)
             ]
             states += sum(len(event.state) for event in events)
@@ -126,9 +126,9 @@ def live(url: str, turns: int) -> tuple[float, float, float]:
     return wal, cpu, commits
 
 
-def off(planned: Sizes, found: Sizes) -> float:
+def off(planned: Sizes, measured: Sizes) -> float:
     """The relative difference between the planned and the measured bytes."""
-    return abs(found.bytes - planned.bytes) / planned.bytes
+    return abs(measured.bytes - planned.bytes) / planned.bytes
 
 
 def main() -> int:
@@ -137,7 +137,7 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=SCALE, help=f"share of the threads of each size ({SCALE})")
     parser.add_argument("--turns", type=int, default=TURNS, help=f"turns of each thread ({TURNS})")
     options = parser.parse_args()
-    print(f"{'threads':>9} {'rows':>10} {'planned':>14} {'found':>14} {'off':>6} {'WAL a turn':>11}")
+    print(f"{'threads':>9} {'rows':>10} {'planned':>14} {'measured':>14} {'off':>6} {'WAL a turn':>11}")
     wrong = False
     with PostgresServer(18) as server:
         for size in THREADS:
@@ -147,12 +147,12 @@ def main() -> int:
                 before = _wal(url)
                 state, name = fill(url, threads, options.turns)
                 wal = (_wal(url) - before) / (threads * options.turns)
-                planned, found = plan(threads, options.turns, state, round(name)), measure(url)
-            differs = off(planned, found)
-            agrees = differs <= TOLERANCE and planned.events == found.events and planned.streams == found.streams
+                planned, measured = plan(threads, options.turns, state, round(name)), measure(url)
+            differs = off(planned, measured)
+            agrees = differs <= TOLERANCE and planned.events == measured.events and planned.streams == measured.streams
             wrong = wrong or not agrees
             print(
-                f"{threads:>9,} {found.events:>10,} {planned.bytes:>12,} B {found.bytes:>12,} B "
+                f"{threads:>9,} {measured.events:>10,} {planned.bytes:>12,} B {measured.bytes:>12,} B "
                 f"{differs:>6.1%} {wal:>9,.0f} B{'' if agrees else '  does not agree'}"
             )
         with server.database() as url:
@@ -177,7 +177,7 @@ def _cpu(url: str) -> float:
     """Milliseconds of CPU used by the sessions of a server on this machine."""
     ticks = 0
     others = "datname = current_database() AND pid <> pg_backend_pid()"
-    for (pid,) in ask(url, f"SELECT pid FROM pg_stat_activity WHERE {others}"):  # noqa: S608  # of constants
+    for (pid,) in ask(url, f"SELECT pid FROM pg_stat_activity WHERE {others}"):  # noqa: S608  # built from constants
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         ticks += int(fields[11]) + int(fields[12])
     return ticks * 1e3 / os.sysconf("SC_CLK_TCK")

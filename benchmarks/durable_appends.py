@@ -30,7 +30,7 @@ SYNCS = 20
 
 @dataclass(slots=True)
 class Commits:
-    """The number of commits of Clew's datastores in this process."""
+    """The number of commits of all SQLite stores in this process."""
 
     count: int = 0
 
@@ -138,11 +138,11 @@ def _rate(contender: Contender, threads: int, each: int) -> float:
 
 def _counting(contender: Contender, threads: int, each: int, commits: Commits) -> Callable[[], float]:
     def one_round() -> float:
-        before, began = commits.count, _cpu_of(contender.writer)
+        before, cpu_before = commits.count, _cpu_of(contender.writer)
         rate = _rate(contender, threads, each)
         contender.commits.append(commits.count - before)
-        if began is not None:
-            contender.writer_seconds.append((_cpu_of(contender.writer) or began) - began)
+        if cpu_before is not None:
+            contender.writer_seconds.append((_cpu_of(contender.writer) or cpu_before) - cpu_before)
         return rate
 
     return one_round
@@ -157,15 +157,15 @@ def _cpu_of(thread: threading.Thread | None) -> float | None:
 
 @contextmanager
 def counted_commits() -> Iterator[Commits]:
-    """Count the commits of all of Clew's datastores in this context."""
+    """Count the commits of all SQLite stores in this context."""
     commits = Commits()
     commit = SQLiteWriter.commit
 
-    def counting(writer: SQLiteWriter, connection: sqlite3.Connection) -> None:
+    def count_commit(writer: SQLiteWriter, connection: sqlite3.Connection) -> None:
         commits.count += 1
         commit(writer, connection)
 
-    with patch.object(SQLiteWriter, "commit", counting):
+    with patch.object(SQLiteWriter, "commit", count_commit):
         yield commits
 
 
@@ -220,8 +220,8 @@ def _writer_of(first: Callable[[], object]) -> threading.Thread | None:
     """The writer thread of a store, which starts with the first append."""
     before = set(threading.enumerate())
     first()
-    began = [thread for thread in threading.enumerate() if thread not in before and thread.name == "clew-writer"]
-    return began[0] if began else None
+    started = [thread for thread in threading.enumerate() if thread not in before and thread.name == "clew-writer"]
+    return started[0] if started else None
 
 
 def _versions() -> list[Iterator[int]]:

@@ -80,13 +80,13 @@ def at_least_times(limit: float) -> Budget:
     return Budget(limit, at_most=False, of="ratio")
 
 
-def table(found: Sequence[tuple[str, Sequence[Figure]]]) -> list[str]:
-    """All figures as plain text, in columns, under the heading of their benchmark."""
-    rows = [(heading, [_row(figure) for figure in figures]) for heading, figures in found]
+def table(results: Sequence[tuple[str, Sequence[Figure]]]) -> list[str]:
+    """All figures as plain text, in columns, under the headings of their benchmarks."""
+    rows = [(heading, [_row(figure) for figure in figures]) for heading, figures in results]
     every = [HEADER, *(row for _, group in rows for row in group)]
     widths = [max(len(row[column]) for row in every) for column in range(len(HEADER))]
     lines = [_line(HEADER, widths)]
-    for (heading, figures), (_, group) in zip(found, rows, strict=True):
+    for (heading, figures), (_, group) in zip(results, rows, strict=True):
         lines += ["", heading]
         for figure, row in zip(figures, group, strict=True):
             lines.append(_line(row, widths))

@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from pydantic import TypeAdapter
-from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
+from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
 from benchmarks.figures import Figure, at_most_times
 from benchmarks.measurement import Setting, cpu, interleaved, median_ratio, store_url
@@ -48,20 +48,20 @@ def _typed(setting: Setting) -> Iterator[Figure]:
     with Conversations.open(store_url(path)) as conversations:
         conversations.start_thread(thread_id="long", messages=generator.messages(messages))
         conversations.start_thread(thread_id="other", messages=generator.messages(1))
-    again: list[float] = []
+    after_append: list[float] = []
 
     def cold() -> float:
         with Conversations.open(store_url(path)) as conversations:
-            conversations.thread("other").history()  # opens the read connection, as the baseline has one
+            conversations.thread("other").history()  # opens the read connection: the baseline also has an open one
             thread = conversations.thread("long")
             took = cpu(lambda: len(thread.history().messages))
-            if len(again) % 2 == 0:
-                fork = thread.fork(thread_id=f"fork-{len(again)}")  # keeps the thread itself unchanged
+            if len(after_append) % 2 == 0:
+                fork = thread.fork(thread_id=f"fork-{len(after_append)}")  # keeps the thread itself unchanged
                 fork.history()
                 fork.append(generator.message())
-                again.append(cpu(lambda: len(fork.history().messages)))
+                after_append.append(cpu(lambda: len(fork.history().messages)))
             else:
-                again.append(again[-1])
+                after_append.append(after_append[-1])
             return took
 
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
@@ -78,10 +78,10 @@ def _typed(setting: Setting) -> Iterator[Figure]:
     )
     yield Figure(
         "the same after one append, against cold",
-        statistics.median(again) * 1e3,
+        statistics.median(after_append) * 1e3,
         "ms",
         baseline=statistics.median(measured["cold"]) * 1e3,
-        ratio=median_ratio(again, measured["cold"]),
+        ratio=median_ratio(after_append, measured["cold"]),
         budget=at_most_times(0.1),
     )
 

@@ -30,31 +30,36 @@ def run(setting: Setting) -> Iterator[Figure]:
     urls: list[str] = []
     messages: list[int] = []
 
-    def imports() -> float:
+    def import_all() -> float:
         urls.append(store_url(setting.fresh("corpus"), durable=True))
-        begin = wall(lambda: messages.append(json.loads(_clew(urls[-1], "import", *names, "--json"))["messages"]))
-        return messages[-1] / begin
+        seconds = wall(lambda: messages.append(json.loads(_clew(urls[-1], "import", *names, "--json"))["messages"]))
+        return messages[-1] / seconds
 
-    def again() -> float:
+    def import_again() -> float:
         return messages[-1] / wall(lambda: _clew(urls[-1], "import", *names, "--json"))
 
-    def exports() -> float:
+    def export_all() -> float:
         return messages[-1] / wall(lambda: _clew(urls[-1], "export", "--format", "openai"))
 
-    def copies() -> float:
+    def copy_all() -> float:
         command = [sys.executable, "-c", COPY, *names]
         return messages[-1] / wall(lambda: subprocess.run(command, capture_output=True, check=True))
 
-    imports()  # compile byte code and fill the disk cache
-    contenders = {"import": imports, "import again, nothing new": again, "export": exports, "copy": copies}
+    import_all()  # compile byte code and fill the disk cache
+    contenders = {
+        "import": import_all,
+        "import again, nothing new": import_again,
+        "export": export_all,
+        "copy": copy_all,
+    }
     measured = interleaved(setting.size(3, 1), contenders)
-    what = "CLEW_CORPUS" if os.environ.get("CLEW_CORPUS") else "the samples"
+    corpus = "CLEW_CORPUS" if os.environ.get("CLEW_CORPUS") else "the samples"
     for name in contenders:
         figure = statistics.median(measured[name])
-        shown = f"{name}, {messages[-1]:,} messages of {what}"
+        label = f"{name}, {messages[-1]:,} messages of {corpus}"
         if name == "copy":
-            shown = "for comparison: the same file read and written with Python's json"
-        yield Figure(shown, figure, "/s", note=f"{messages[-1] / figure:.2f} s")
+            label = "for comparison: the same file read and written with Python's json"
+        yield Figure(label, figure, "/s", note=f"{messages[-1] / figure:.2f} s")
 
 
 def _clew(url: str, *arguments: str) -> bytes:

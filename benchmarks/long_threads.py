@@ -36,26 +36,26 @@ def _warm(setting: Setting, long: int) -> Iterator[Figure]:
     messages = generator.messages(EACH)
     with Conversations.open(setting.url("long")) as conversations:
 
-        def begun(events: int) -> str:
+        def start_thread(events: int) -> str:
             return conversations.start_thread(messages=generator.messages(events - 1)).id
 
-        kept = {SHORT: begun(SHORT), long: begun(long)}
+        thread_ids = {SHORT: start_thread(SHORT), long: start_thread(long)}
 
-        def appending(events: int) -> Callable[[], float]:
+        def append_round(events: int) -> Callable[[], float]:
             def one_round() -> float:
                 # Appends make a short thread longer, so each round starts a new one.
-                thread = conversations.thread(begun(SHORT) if events == SHORT else kept[long])
+                thread = conversations.thread(start_thread(SHORT) if events == SHORT else thread_ids[long])
                 return cpu(lambda: [thread.append(message) for message in messages]) / EACH * 1e6
 
             return one_round
 
-        def forking(events: int) -> Callable[[], float]:
-            thread = conversations.thread(kept[events])
+        def fork_round(events: int) -> Callable[[], float]:
+            thread = conversations.thread(thread_ids[events])
             return lambda: cpu(lambda: [thread.fork() for _ in range(FORKS)]) / FORKS * 1e6
 
-        for name, contender in (("append", appending), ("fork", forking)):
+        for name, contender in (("append", append_round), ("fork", fork_round)):
             for events in (SHORT, long):
-                contender(events)()  # builds what is built once
+                contender(events)()  # fills the caches
             measured = interleaved(setting.size(9, 3), {"short": contender(SHORT), "long": contender(long)})
             yield Figure(
                 f"{name}, warm, a thread of {long:,} events against {SHORT}",
@@ -72,21 +72,21 @@ def _in_a_new_process(setting: Setting, long: int) -> Iterator[Figure]:
     path = setting.fresh("new-process")
     generator = MessageGenerator()
     snapshot = long // SNAPSHOT_EVERY * SNAPSHOT_EVERY
-    cases = [(what, first) for what in ("append", "fork") for first in (True, False)]
+    cases = [(operation, first) for operation in ("append", "fork") for first in (True, False)]
     with Conversations.open(store_url(path)) as conversations:
         conversations.start_thread(thread_id="other", messages=generator.messages(1))
         for number in range(len(cases)):
             conversations.start_thread(thread_id=f"short-{number}", messages=generator.messages(SHORT - 1))
             thread = conversations.start_thread(thread_id=f"long-{number}", messages=generator.messages(snapshot - 1))
             thread.append(generator.messages(TAIL))
-    for number, (what, first) in enumerate(cases):
+    for number, (operation, first) in enumerate(cases):
         names = {name: f"{name}-{number}" for name in ("short", "long")}
         measured = interleaved(
-            setting.size(5, 3), {name: _process(path, what, id_, first=first) for name, id_ in names.items()}
+            setting.size(5, 3), {name: _process(path, operation, id_, first=first) for name, id_ in names.items()}
         )
         counted = "the first call of the process" if first else "after one on another thread"
         yield Figure(
-            f"{what}, new process, {snapshot + TAIL:,} events against {SHORT}: {counted}",
+            f"{operation}, new process, {snapshot + TAIL:,} events against {SHORT}: {counted}",
             statistics.median(measured["long"]),
             "ms",
             baseline=statistics.median(measured["short"]),
@@ -95,14 +95,14 @@ def _in_a_new_process(setting: Setting, long: int) -> Iterator[Figure]:
         )
 
 
-def _process(path: Path, what: str, thread_id: str, *, first: bool) -> Callable[[], float]:
+def _process(path: Path, operation: str, thread_id: str, *, first: bool) -> Callable[[], float]:
     before = "none" if first else "other"
-    command = [sys.executable, "-m", "benchmarks.single_call", store_url(path), what, thread_id, before]
+    command = [sys.executable, "-m", "benchmarks.single_call", store_url(path), operation, thread_id, before]
     return lambda: float(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
 
 
 def _bytes_of_a_fork(setting: Setting, long: int) -> Iterator[Figure]:
-    many = setting.size(512, 128)
+    forks = setting.size(512, 128)
     deep = setting.size(100, 20)
     shapes = {
         f"a thread of {SHORT} events": (SHORT, 0),
@@ -119,6 +119,6 @@ def _bytes_of_a_fork(setting: Setting, long: int) -> Iterator[Figure]:
         before = size_on_disk(path)
         with Conversations.open(url) as conversations:
             forked = conversations.thread(thread.id)
-            for _ in range(many):
+            for _ in range(forks):
                 forked.fork()
-        yield Figure(f"bytes of a fork of {shape}", (size_on_disk(path) - before) / many, "B", budget=at_most(1_024))
+        yield Figure(f"bytes of a fork of {shape}", (size_on_disk(path) - before) / forks, "B", budget=at_most(1_024))

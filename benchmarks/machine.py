@@ -34,11 +34,11 @@ def run(setting: Setting) -> Iterator[Figure]:
 
 
 def _each(work: Callable[[], object]) -> float:
-    def all_of_them() -> None:
+    def repeat() -> None:
         for _ in range(MANY):
             work()
 
-    return cpu(all_of_them) / MANY * 1e6
+    return cpu(repeat) / MANY * 1e6
 
 
 def _loop() -> int:

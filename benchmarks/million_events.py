@@ -82,7 +82,7 @@ def _store(setting: Setting, url: str, events: int) -> Iterator[Figure]:
 
 
 def _sizes(url: str) -> tuple[int, int]:
-    """Bytes of Clew's tables, and of their indexes."""
+    """The bytes of the tables and of their indexes."""
     [(rows, indexes)] = ask(url, SIZES)
     return rows, indexes
 
@@ -107,14 +107,14 @@ def _some_ids(url: str) -> list[str]:
     chance = random.Random(3)
     with closing(store_at(url).open_log()) as log:
         last = log.last_position()
-        found = [log.streams(prefix="default/thread/", after=chance.randrange(last), limit=20) for _ in range(100)]
-    return [info.name.rpartition("/")[2] for page in found for info in page]
+        pages = [log.streams(prefix="default/thread/", after=chance.randrange(last), limit=20) for _ in range(100)]
+    return [info.name.rpartition("/")[2] for page in pages for info in page]
 
 
 def _read_models(setting: Setting, conversations: Conversations, ids: list[str]) -> Iterator[Figure]:
     chance = random.Random(2)
-    said = Counter(word for text in corpus_texts() for word in set(text.lower().split()) if word.isalpha())
-    ranked = [word for word, _ in said.most_common() if len(word) > 3]
+    frequencies = Counter(word for text in corpus_texts() for word in set(text.lower().split()) if word.isalpha())
+    ranked = [word for word, _ in frequencies.most_common() if len(word) > 3]
     frequent, rare = ranked[:20], ranked[-500:]
 
     def search(words: Callable[[], str], *, within: bool = False) -> Callable[[], float]:
@@ -154,11 +154,11 @@ def _timed(work: Callable[[], object]) -> Callable[[], float]:
 
 def _figures(took: dict[str, list[float]], where: str = "", note: str = "") -> Iterator[Figure]:
     for name, each in took.items():
-        said = f"p95 {percentile(each, 95):.2f} ms"
+        p95 = f"p95 {percentile(each, 95):.2f} ms"
         yield Figure(
             where + name,
             statistics.median(each),
             "ms",
             budget=at_most(LIMIT),
-            note=f"{said}; {note}" if note else said,
+            note=f"{p95}; {note}" if note else p95,
         )

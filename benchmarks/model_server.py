@@ -54,8 +54,8 @@ class Service(asyncio.Protocol):
         self._received += data
         while (end := self._received.find(b"\r\n\r\n")) >= 0:
             head = self._received[:end].lower()
-            _, found, after = head.partition(b"\r\ncontent-length:")
-            length = int(after.partition(b"\r\n")[0]) if found else 0
+            _, has_body, after = head.partition(b"\r\ncontent-length:")
+            length = int(after.partition(b"\r\n")[0]) if has_body else 0
             if len(self._received) < end + 4 + length:
                 return
             body, self._received = self._received[end + 4 : end + 4 + length], self._received[end + 4 + length :]

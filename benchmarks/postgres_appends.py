@@ -40,8 +40,8 @@ def run(setting: Setting) -> Iterator[Figure]:
             yield from _measured(setting, server, "4 processes", 4, events)
 
 
-def _measured(setting: Setting, server: PostgresServer, shown: str, writers: int, events: int) -> Iterator[Figure]:
-    crew = _processes if shown.endswith("processes") else _threads
+def _measured(setting: Setting, server: PostgresServer, label: str, writers: int, events: int) -> Iterator[Figure]:
+    start_writers = _processes if label.endswith("processes") else _threads
     saves = max(setting.size(1_600, 240) // events, setting.size(640, 160)) // writers
     with ExitStack() as stack:
         urls = {name: stack.enter_context(server.database()) for name in CONTENDERS}
@@ -50,7 +50,7 @@ def _measured(setting: Setting, server: PostgresServer, shown: str, writers: int
                 urls[name] = isolate_tenants(url).app
             elif name != "library":
                 store_at(url).migrate()
-        rounds = stack.enter_context(crew(urls, writers, events))
+        rounds = stack.enter_context(start_writers(urls, writers, events))
         for name, one in rounds.items():
             one(max(int(saves * SHARE.get(name, 1) / 2), 8))  # prepares statements and fills the disk cache
         measured = interleaved(
@@ -59,7 +59,7 @@ def _measured(setting: Setting, server: PostgresServer, shown: str, writers: int
         )
     for name in [name for name in CONTENDERS if name not in ("raw", "library")]:
         yield Figure(
-            f"{name}, {shown}, {events} event{'s'[: events > 1]} per save, against a plain INSERT",
+            f"{name}, {label}, {events} event{'s'[: events > 1]} per save, against a plain INSERT",
             statistics.median(measured[name]),
             "/s",
             baseline=statistics.median(measured["raw"]),
@@ -67,7 +67,7 @@ def _measured(setting: Setting, server: PostgresServer, shown: str, writers: int
             budget=None if name.endswith(SECURED) else _budget(name, writers),
         )
     yield Figure(
-        f"insert_events, {shown}, {events} event{'s'[: events > 1]} per save, against eventsourcing's recorder",
+        f"insert_events, {label}, {events} event{'s'[: events > 1]} per save, against eventsourcing's recorder",
         statistics.median(measured["insert_events"]),
         "/s",
         baseline=statistics.median(measured["library"]),
@@ -133,8 +133,8 @@ def _serve(pipe: Connection, urls: dict[str, str], events: int) -> None:
     with ExitStack() as stack:
         saves = {name: stack.enter_context(CONTENDERS[name](url, 1, events)) for name, url in urls.items()}
         pipe.send(None)
-        while (asked := pipe.recv()) is not None:
-            name, each = asked
+        while (request := pipe.recv()) is not None:
+            name, each = request
             begin = time.monotonic()
             for _ in range(each):
                 saves[name](0)

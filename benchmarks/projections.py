@@ -25,7 +25,7 @@ from benchmarks.measurement import (
     store_url,
     wall,
 )
-from benchmarks.synthetic_data import AT_ONCE, MessageGenerator, many_threads, repeated_conversations
+from benchmarks.synthetic_data import BATCH_SIZE, MessageGenerator, many_threads, repeated_conversations
 from clew import Conversations
 from clew.domain.ports import EventLog
 from clew.domain.projection import Projection, Query, Where
@@ -69,12 +69,12 @@ def _catching_up(setting: Setting) -> Iterator[Figure]:
             setting.size(3, 1),
             {
                 "decoding": lambda: events / cpu(lambda: _decode(log)),
-                **{name: _filling(setting, log, events, each[0], clocks[name]) for name, each in SETS.items()},
+                **{name: _catch_up(setting, log, events, each[0], clocks[name]) for name, each in SETS.items()},
             },
         )
         yield from _catching_up_on_postgres(setting, log, events)
         few = min(events, 5_000)
-        library = few / cpu(lambda: _one_at_a_time(setting.fresh("library"), log, few))
+        library = few / cpu(lambda: _one_by_one(setting.fresh("library"), log, few))
     for name, (_, budget) in SETS.items():
         yield Figure(
             f"{name}, {events:,} events, against reading and decoding them",
@@ -104,7 +104,7 @@ def _catching_up_on_postgres(setting: Setting, log: EventLog, events: int) -> It
                     took = cpu(_projector(copy, store, projections).drain)
                     clocks.setdefault(name, []).append(events / (time.perf_counter() - begin))
                     rates.setdefault(name, []).append(events / took)
-                    _filling(setting, log, events, projections, clocks.setdefault(f"{name} on SQLite", []))()
+                    _catch_up(setting, log, events, projections, clocks.setdefault(f"{name} on SQLite", []))()
     for name, (_, budget) in SETS.items():
         yield Figure(
             f"{name}, on PostgreSQL by the wall clock, against SQLite",
@@ -125,12 +125,12 @@ def _copy(log: EventLog, to: EventLog) -> None:
     """Append the rows of a log to another log unchanged."""
     source, target = cast("Recorder", cast("Any", log).recorder), cast("Recorder", cast("Any", to).recorder)
     after = 0
-    while rows := source.rows(after=after, limit=AT_ONCE):
+    while rows := source.rows(after=after, limit=BATCH_SIZE):
         after = rows[-1].position
         target.submit(Append([StoredEvent(row.stream, row.version, row.type, row.state) for row in rows])).result()
 
 
-def _filling(
+def _catch_up(
     setting: Setting, log: EventLog, events: int, projections: Sequence[Projection], clock: list[float]
 ) -> Callable[[], float]:
     def once() -> float:
@@ -155,7 +155,7 @@ def _decode(log: EventLog) -> None:
         position = events[-1].position or 0
 
 
-def _one_at_a_time(path: Path, log: EventLog, events: int) -> None:
+def _one_by_one(path: Path, log: EventLog, events: int) -> None:
     """Count each thread's events in a table, in the transaction that tracks the position."""
     with closing(SQLiteDatastore(str(path), originator_id_type="text")) as datastore:
         recorder = SQLiteTrackingRecorder(datastore)
@@ -167,7 +167,7 @@ def _one_at_a_time(path: Path, log: EventLog, events: int) -> None:
             for event in log.events_after(position, BATCH, ""):
                 position = event.position or 0
                 with datastore.transaction(commit=True) as cursor:
-                    recorder._insert_tracking(cursor, Tracking("log", position))  # noqa: SLF001 - as the library does it
+                    recorder._insert_tracking(cursor, Tracking("log", position))  # noqa: SLF001 - the library calls it, too
                     cursor.execute(
                         "INSERT INTO counted VALUES (?, 1) ON CONFLICT (stream) DO UPDATE SET events = events + 1",
                         (event.stream,),
@@ -184,8 +184,8 @@ def _appending(setting: Setting) -> Iterator[Figure]:
         measured = interleaved(
             setting.size(5, 3),
             {
-                "embedded": lambda: _rate(setting, writers, each, latencies[True], embedded=True),  # noqa: B023 - now
-                "alone": lambda: _rate(setting, writers, each, latencies[False], embedded=False),  # noqa: B023 - now
+                "embedded": lambda: _rate(setting, writers, each, latencies[True], embedded=True),  # noqa: B023 - called at once
+                "alone": lambda: _rate(setting, writers, each, latencies[False], embedded=False),  # noqa: B023 - called at once
             },
         )
         many = "1 thread" if writers == 1 else f"{writers} threads"
@@ -234,12 +234,12 @@ def _rebuilding(setting: Setting) -> Iterator[Figure]:
         projector = _projector(log, store, [Directory()])
         projector.drain()
         before = [wall(lambda: _page(store)) for _ in range(200)]
-        rebuilt = threading.Thread(target=lambda: list(projector.rebuild("directory")))
-        rebuilt.start()
+        rebuilding = threading.Thread(target=lambda: list(projector.rebuild("directory")))
+        rebuilding.start()
         during: list[float] = []
-        while rebuilt.is_alive():
+        while rebuilding.is_alive():
             during.append(wall(lambda: _page(store)))
-        rebuilt.join()
+        rebuilding.join()
     for name, of in (("median", 50), ("p99", 99)):
         yield Figure(
             f"a page of 100 threads during a rebuild of {events:,} events, against before, {name}",
@@ -252,7 +252,7 @@ def _rebuilding(setting: Setting) -> Iterator[Figure]:
 
 
 def _page(store: SQLiteProjections) -> None:
-    found = len(store.select("directory", PAGE))
-    if found != 100:
-        message = f"A page has {found} threads instead of 100: the rebuild is visible."
+    count = len(store.select("directory", PAGE))
+    if count != 100:
+        message = f"A page has {count} threads instead of 100: the rebuild is visible."
         raise RuntimeError(message)

@@ -39,33 +39,33 @@ def run(setting: Setting) -> Iterator[Figure]:
         yield from _stepped(setting, path, thread_id, events, f"{events:,} events, {written}")
 
 
-def _stepped(setting: Setting, path: Path, thread_id: str, events: int, of: str) -> Iterator[Figure]:
+def _stepped(setting: Setting, path: Path, thread_id: str, events: int, shape: str) -> Iterator[Figure]:
     times = setting.size(40, 10)
-    opened: list[float] = []
-    helped: list[float] = []
-    stepped: dict[str, list[float]] = {"a step back": [], "a step forward": [], "a jump": []}
+    open_times: list[float] = []
+    help_times: list[float] = []
+    step_times: dict[str, list[float]] = {"a step back": [], "a step forward": [], "a jump": []}
     for _ in range(setting.size(5, 3)):
-        helped.append(wall(lambda: subprocess.run([*COMMAND, "--help"], capture_output=True, check=True)))
+        help_times.append(wall(lambda: subprocess.run([*COMMAND, "--help"], capture_output=True, check=True)))
         stepper = _Stepper(path, thread_id)
-        opened.append(wall(stepper.drawn))
+        open_times.append(wall(stepper.wait_for_screen))
         for number in range(times):
-            stepped["a step back"].append(stepper.press(BACK))
+            step_times["a step back"].append(stepper.press(BACK))
             if number % 2:
-                stepped["a step forward"].append(stepper.press(FORWARD))
+                step_times["a step forward"].append(stepper.press(FORWARD))
         for number in range(times):
-            stepped["a jump"].append(stepper.press(f"{1 + number * 3_777 % events}\r"))
+            step_times["a jump"].append(stepper.press(f"{1 + number * 3_777 % events}\r"))
         stepper.end()
     yield Figure(
-        f"clew replay, {of}: to the first screen",
-        statistics.median(opened),
+        f"clew replay, {shape}: to the first screen",
+        statistics.median(open_times),
         "s",
-        baseline=statistics.median(helped),
+        baseline=statistics.median(help_times),
         budget=at_most(1),
         note="baseline: clew --help",
     )
-    for what, took in stepped.items():
+    for key, took in step_times.items():
         yield Figure(
-            f"{what}, {of}",
+            f"{key}, {shape}",
             statistics.median(took) * 1e3,
             "ms",
             budget=at_most(100),
@@ -82,20 +82,20 @@ class _Stepper:
         environment = {**os.environ, "TERM": "xterm-256color"}
         self._process = subprocess.Popen(command, stdin=terminal, stdout=terminal, env=environment)
         os.close(terminal)
-        self._left = b""
+        self._pending = b""
 
-    def drawn(self) -> None:
+    def wait_for_screen(self) -> None:
         """Wait until a screen is drawn."""
-        while DRAWN not in self._left:
-            self._left += os.read(self._end, 65_536)
-        self._left = self._left.partition(DRAWN)[2]
+        while DRAWN not in self._pending:
+            self._pending += os.read(self._end, 65_536)
+        self._pending = self._pending.partition(DRAWN)[2]
 
     def press(self, keys: str) -> float:
         """Seconds from the keys to the resulting screen."""
 
         def press_and_wait() -> None:
             os.write(self._end, keys.encode())
-            self.drawn()
+            self.wait_for_screen()
 
         return wall(press_and_wait)
 

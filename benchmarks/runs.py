@@ -62,13 +62,13 @@ def run(setting: Setting) -> Iterator[Figure]:
 
 
 def _commits(shape: Shape, costs: Mapping[str, Mapping[Shape, list[Cost]]]) -> Iterator[Figure]:
-    made = max(cost.commits for cost in costs["SQLite"][shape])
-    yield Figure(f"{shape}, commits", made, "", budget=at_most(COMMITS[shape]))
+    commits = max(cost.commits for cost in costs["SQLite"][shape])
+    yield Figure(f"{shape}, commits", commits, "", budget=at_most(COMMITS[shape]))
 
 
 def _cpu(shape: Shape, costs: Mapping[str, Mapping[Shape, list[Cost]]], turns: int) -> Iterator[Figure]:
     """Against the package as documented, and against its cheapest possible request."""
-    cpu = {name: [cost.cpu for cost in found[shape]] for name, found in costs.items()}
+    cpu = {name: [cost.cpu for cost in by_shape[shape]] for name, by_shape in costs.items()}
     yield _beyond(shape, "SQLite", SDK, cpu, at_most(1))
     yield _beyond(shape, "SQLite", POST, cpu, at_most(1))
     yield _beyond(shape, "SQLite, the log alone", POST, cpu)
@@ -121,7 +121,7 @@ def _costs(setting: Setting, turns: int) -> dict[str, dict[Shape, list[Cost]]]:
     with _server() as address:
 
         def one_round(name: str, contender: Contender) -> float:
-            for shape, cost in _held(contender, address, turns, setting).items():
+            for shape, cost in _converse(contender, address, turns, setting).items():
                 costs[name][shape].append(cost)
             with urlopen(address) as report:  # noqa: S310  # the benchmark's own server
                 counts[name] = report.read().decode()
@@ -146,7 +146,7 @@ def _contenders() -> dict[str, Contender]:
     return contenders
 
 
-def _held(contender: Contender, address: str, turns: int, setting: Setting) -> dict[Shape, Cost]:
+def _converse(contender: Contender, address: str, turns: int, setting: Setting) -> dict[Shape, Cost]:
     rest = list(contender.rest)
     if contender.module == "clew_agent":
         rest[0] = "memory:" if rest[0] == "memory" else setting.url("runs", durable=rest[0] == "FULL")
@@ -155,8 +155,8 @@ def _held(contender: Contender, address: str, turns: int, setting: Setting) -> d
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{contender.module} failed:\n{done.stderr}")
-    found: dict[Shape, dict[str, Any]] = json.loads(done.stdout)
-    return {shape: Cost(**cost) for shape, cost in found.items()}
+    costs: dict[Shape, dict[str, Any]] = json.loads(done.stdout)
+    return {shape: Cost(**cost) for shape, cost in costs.items()}
 
 
 @contextmanager

@@ -50,25 +50,25 @@ def run(setting: Setting) -> Iterator[Figure]:
 
         first = search(*kinds["a rare word"]())
         for _ in range(setting.size(40, 20)):
-            for name, wanted in kinds.items():
-                took[name].append(search(*wanted()))
-    every = [each for some in took.values() for each in some]
+            for name, next_query in kinds.items():
+                took[name].append(search(*next_query()))
+    mixed = [each for times in took.values() for each in times]
     yield Figure(
         f"a search of {messages:,} messages, a mix of the kinds below, median",
-        statistics.median(every),
+        statistics.median(mixed),
         "ms",
         budget=at_most(50),
-        note=f"p95 {percentile(every, 95):.2f} ms, longest {max(every):.1f} ms, first of a process {first:.1f} ms\n"
+        note=f"p95 {percentile(mixed, 95):.2f} ms, longest {max(mixed):.1f} ms, first of a process {first:.1f} ms\n"
         f"created in {built:.0f} s; indexed at {events / indexed:,.0f} events/s of CPU",
     )
-    for name, some in took.items():
-        yield Figure(name, statistics.median(some), "ms", note=f"p95 {percentile(some, 95):.2f} ms")
+    for name, times in took.items():
+        yield Figure(name, statistics.median(times), "ms", note=f"p95 {percentile(times, 95):.2f} ms")
     yield Figure("bytes of the index and the directory per message", size_on_disk(tables) / messages, "B")
 
 
 def _kinds(chance: random.Random, words: list[str], threads: int) -> Kinds:
     """Kinds of search. Word number n of the vocabulary has the frequency 1/n."""
-    phrases = [found[0] for text in corpus_texts() if (found := re.search("[a-z]{4,} [a-z]{4,}", text))]
+    phrases = [match[0] for text in corpus_texts() if (match := re.search("[a-z]{4,} [a-z]{4,}", text))]
 
     def one(first: int, last: int) -> str:
         return words[chance.randrange(first, last)]

@@ -12,13 +12,13 @@ from benchmarks.measurement import cpu
 from clew import Conversations, Message
 
 
-def main(url: str, what: str, thread_id: str, before: str) -> None:
+def main(url: str, operation: str, thread_id: str, before: str) -> None:
     """Print milliseconds of CPU."""
     message = Message.user("One more thing.")
     with Conversations.open(url) as conversations:
 
         def once(thread: str) -> None:
-            if what == "fork":
+            if operation == "fork":
                 conversations.thread(thread).fork()
             else:
                 conversations.thread(thread).append(message)

@@ -23,10 +23,10 @@ from clew.infrastructure.recorder import Append, Recorder, Row
 from clew.infrastructure.stores import store_at
 
 SAMPLES = Path(__file__).parent.parent / "examples"
-AT_ONCE = 5_000
+BATCH_SIZE = 5_000
 """Events per append."""
 
-BEGAN = 1_700_000_000_000_000
+START = 1_700_000_000_000_000
 """Start of the first thread in microseconds since 1970; events are a millisecond apart."""
 
 CHARACTERS = 200
@@ -64,8 +64,8 @@ class MessageGenerator:
 
 def corpus_files() -> list[Path]:
     """Files of conversations. ``CLEW_CORPUS`` names a file or a directory; default: the samples."""
-    named = os.environ.get("CLEW_CORPUS")
-    corpus = Path(named) if named else SAMPLES
+    configured = os.environ.get("CLEW_CORPUS")
+    corpus = Path(configured) if configured else SAMPLES
     return sorted(corpus.glob("**/*.jsonl")) if corpus.is_dir() else [corpus]
 
 
@@ -80,12 +80,15 @@ def repeated_in(url: str, events: int) -> int:
         conversations.import_files(corpus_files())
     with closing(store_at(url).open_log()) as log:
         rows = cast("Recorder", log.recorder).rows(after=0, limit=events)
-        _append(cast("Recorder", log.recorder), islice(_again(rows), events - len(rows)))
+        _append(cast("Recorder", log.recorder), islice(_repeat(rows), events - len(rows)))
     return events
 
 
 def many_threads(path: Path, threads: int) -> int:
-    """Fill a store with threads of one message, labelled ``channel`` (all alike) and ``team`` (of 20); their events."""
+    """Fill a store with threads of one message, with a common label ``channel`` and one of 20 labels ``team``.
+
+    Returns the number of events.
+    """
     with closing(store_at(store_url(path)).open_log()) as log:
         _append(cast("Recorder", log.recorder), _threads(threads))
     return 2 * threads
@@ -130,16 +133,16 @@ def corpus_texts() -> list[str]:
 
 
 def _word(number: int, syllables: list[str]) -> str:
-    found = "qu"
+    word = "qu"
     while True:
         number, rest = divmod(number, len(syllables))
-        found += syllables[rest]
+        word += syllables[rest]
         if not number:
-            return found
+            return word
 
 
-def _again(rows: list[Row]) -> Iterator[StoredEvent]:
-    """The same rows, again and again, under other names."""
+def _repeat(rows: list[Row]) -> Iterator[StoredEvent]:
+    """The same rows without end, each time under new names."""
     time = 0
     while True:
         time += 1
@@ -151,8 +154,8 @@ def _threads(count: int) -> Iterator[StoredEvent]:
     for number in range(count):
         name = thread_id_of(number)
         labels: JsonObject = {"channel": "web", "team": f"team {number % VALUES}"}
-        began = ThreadStarted(title=f"Conversation {number}", labels=labels, metadata={"number": number})
-        yield thread_event(name, 1, began, 2 * number, 0)
+        started = ThreadStarted(title=f"Conversation {number}", labels=labels, metadata={"number": number})
+        yield thread_event(name, 1, started, 2 * number, 0)
         yield thread_event(name, 2, MessageAppended(message=Message.user("Where is my parcel?")), 2 * number + 1, 1)
 
 
@@ -176,10 +179,10 @@ def thread_event(thread: str, version: int, data: ThreadEvent, number: int, mess
     stream = stream_name("default", "thread", thread)
     type_ = "thread-started" if isinstance(data, ThreadStarted) else "message-appended"
     event_id = f"00000000-0000-7000-8000-{number:012d}"
-    event = Event(stream, version, type_, event_id, BEGAN + number * 1_000, messages, data)
+    event = Event(stream, version, type_, event_id, START + number * 1_000, messages, data)
     return StoredEvent(stream, version, type_, encode(event))
 
 
 def _append(recorder: Recorder, events: Iterator[StoredEvent]) -> None:
-    while batch := list(islice(events, AT_ONCE)):
+    while batch := list(islice(events, BATCH_SIZE)):
         recorder.submit(Append(batch)).result()

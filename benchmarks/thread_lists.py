@@ -51,10 +51,10 @@ def run(setting: Setting) -> Iterator[Figure]:
 
 def _timed(page: Callable[[], Iterator[object]]) -> Callable[[], float]:
     def once() -> float:
-        found: list[object] = []
-        took = wall(lambda: found.extend(page()))
-        if len(found) != PAGE:
-            message = f"A page of {PAGE} has {len(found)} threads."
+        threads: list[object] = []
+        took = wall(lambda: threads.extend(page()))
+        if len(threads) != PAGE:
+            message = f"A page of {PAGE} has {len(threads)} threads."
             raise RuntimeError(message)
         return took * 1e3
 

@@ -23,7 +23,7 @@ class AgentFrameworkAgent:
         }
 
     async def converse(self, shape: Shape) -> Say:
-        """A conversation is a session."""
+        """Start a conversation: a session."""
         agent = self._agents[shape]
         session = agent.create_session()
 
@@ -35,8 +35,8 @@ class AgentFrameworkAgent:
 
         return say
 
-    def counted(self) -> int:
-        """It has no store."""
+    def commits(self) -> int:
+        """Return 0: there is no store."""
         return 0
 
 

@@ -34,7 +34,7 @@ class BareOpenAI:
         self._client: Any = client
 
     async def converse(self, shape: Shape) -> Say:
-        """A conversation is a list."""
+        """Start a conversation: a list of messages."""
         messages: list[dict[str, Any]] = [{"role": "system", "content": INSTRUCTIONS}]
         body = {"model": MODEL, "messages": messages, **({"tools": [TOOL]} if shape == "with a tool" else {})}
 
@@ -45,14 +45,14 @@ class BareOpenAI:
                 messages.append({"role": "assistant", "content": answer})
                 return answer
             while True:
-                said = await self._whole(body)
-                messages.append(said)
-                calls = said.get("tool_calls", ())
+                message = await self._whole(body)
+                messages.append(message)
+                calls = message.get("tool_calls", ())
                 for call in calls:
                     result = weather(**json.loads(call["function"]["arguments"]))
                     messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
                 if not calls:
-                    return str(said["content"])
+                    return str(message["content"])
 
         return say
 
@@ -65,8 +65,8 @@ class BareOpenAI:
         chunks = await self._client.chat.completions.create(**body)
         return "".join([chunk.choices[0].delta.content or "" async for chunk in chunks if chunk.choices])
 
-    def counted(self) -> int:
-        """It has no store."""
+    def commits(self) -> int:
+        """Return 0: there is no store."""
         return 0
 
 

@@ -22,7 +22,7 @@ class ClewAgent:
         self._commits = commits
 
     async def converse(self, shape: Shape) -> Say:
-        """A conversation is a thread."""
+        """Start a conversation: a thread."""
         thread = await self._agents[shape].get_local_thread()
 
         async def say(text: str) -> str:
@@ -33,18 +33,18 @@ class ClewAgent:
 
         return say
 
-    def counted(self) -> int:
-        """The writer's count."""
+    def commits(self) -> int:
+        """The number of commits of the writer."""
         return self._commits.count
 
 
 @asynccontextmanager
 async def clew_agent(address: str, rest: list[str]) -> AsyncIterator[Contender]:
     """An agent on the store at a URL; the argument ``log`` disables the read models."""
-    url, what = rest
+    url, read_models = rest
     client = OpenAIChatClient(MODEL, api_key="none", base_url=address)
     with counted_commits() as commits:
-        async with Engine.open(url, projections=() if what == "log" else SHIPPED) as engine:
+        async with Engine.open(url, projections=() if read_models == "log" else SHIPPED) as engine:
             yield ClewAgent(engine, client, commits)
     await client.aclose()
 

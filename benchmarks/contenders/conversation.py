@@ -37,7 +37,7 @@ class Contender(Protocol):
         """Start a conversation."""
         ...
 
-    def counted(self) -> int:
+    def commits(self) -> int:
         """The number of commits so far; 0 without a store."""
         ...
 
@@ -59,7 +59,7 @@ def main(opening: Opening) -> None:
 
 async def _measured(opening: Opening, address: str, turns: int, rest: list[str]) -> dict[str, Any]:
     texts = _texts(turns)
-    found: dict[str, Any] = {}
+    costs: dict[str, Any] = {}
     async with opening(address, rest) as contender:
         for shape in SHAPES:
             say = await contender.converse(shape)
@@ -67,14 +67,14 @@ async def _measured(opening: Opening, address: str, turns: int, rest: list[str])
                 await say(text)
             say = await contender.converse(shape)
             gc.collect()
-            commits, began, cpu = contender.counted(), time.perf_counter(), time.process_time()
+            commits_before, began, cpu = contender.commits(), time.perf_counter(), time.process_time()
             for text in texts:
                 if len(await say(text)) != 200:
                     raise RuntimeError("The answer is not the one that the server sent.")
             cpu, took = time.process_time() - cpu, time.perf_counter() - began
-            made = contender.counted() - commits
-            found[shape] = {"cpu": cpu * 1e3 / turns, "wall": took * 1e3 / turns, "commits": made / turns}
-    return found
+            commits = contender.commits() - commits_before
+            costs[shape] = {"cpu": cpu * 1e3 / turns, "wall": took * 1e3 / turns, "commits": commits / turns}
+    return costs
 
 
 def _texts(count: int) -> list[str]:

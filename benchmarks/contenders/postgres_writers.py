@@ -66,32 +66,32 @@ def raw(url: str, writers: int, events: int) -> Iterator[Save]:
 def recorder(url: str, writers: int, events: int) -> Iterator[Save]:
     """Clew's recorder: hash chain and contiguity, for stored bytes."""
     with closing(PostgresRecorder.open(url)) as opened:
-        made = _events(writers, events)
-        yield lambda writer: opened.submit(Append(made(writer))).result()
+        next_events = _events(writers, events)
+        yield lambda writer: opened.submit(Append(next_events(writer))).result()
 
 
 @contextmanager
-def inserting(url: str, writers: int, events: int) -> Iterator[Save]:
+def insert_events(url: str, writers: int, events: int) -> Iterator[Save]:
     """The same with the method that the library's applications call."""
     with closing(PostgresRecorder.open(url)) as opened:
-        made = _events(writers, events)
-        yield lambda writer: opened.insert_events(made(writer))
+        next_events = _events(writers, events)
+        yield lambda writer: opened.insert_events(next_events(writer))
 
 
 @contextmanager
-def bound(url: str, writers: int, events: int) -> Iterator[Save]:
+def secured_recorder(url: str, writers: int, events: int) -> Iterator[Save]:
     """Clew's recorder on a database that isolates tenants by row-level security."""
     datastore = ClewDatastore(url, originator_id_type="text", tenant=TENANT)
     with closing(PostgresRecorder(datastore)) as opened:
-        made = _events(writers, events)
-        yield lambda writer: opened.submit(Append(made(writer))).result()
+        next_events = _events(writers, events)
+        yield lambda writer: opened.submit(Append(next_events(writer))).result()
 
 
 @contextmanager
 def library(url: str, writers: int, events: int) -> Iterator[Save]:
     """Eventsourcing's recorder, with one connection per writer."""
-    given = cast("dict[str, Any]", conninfo_to_dict(url))
-    server = {name: given[name] for name in ("dbname", "host", "port", "user")}
+    parameters = cast("dict[str, Any]", conninfo_to_dict(url))
+    server = {name: parameters[name] for name in ("dbname", "host", "port", "user")}
     datastore = PostgresDatastore(
         **server, password="", pool_size=writers, pool_open_timeout=None, originator_id_type="text"
     )
@@ -101,8 +101,8 @@ def library(url: str, writers: int, events: int) -> Iterator[Save]:
         with psycopg.connect(url) as connection:
             connection.execute("SELECT pg_advisory_xact_lock(1)")  # concurrent creation would fail
             opened.create_table()
-        made = _events(writers, events)
-        yield lambda writer: opened.insert_events(made(writer))
+        next_events = _events(writers, events)
+        yield lambda writer: opened.insert_events(next_events(writer))
 
 
 @contextmanager
@@ -119,10 +119,10 @@ def conversations(url: str, writers: int, events: int) -> Iterator[Save]:
 CONTENDERS: dict[str, Callable[[str, int, int], AbstractContextManager[Save]]] = {
     "raw": raw,
     "submit": recorder,
-    "insert_events": inserting,
+    "insert_events": insert_events,
     "library": library,
     "Conversations.append": conversations,
-    "submit, row-level security": bound,
+    "submit, row-level security": secured_recorder,
     "Conversations.append, row-level security": conversations,
 }
 

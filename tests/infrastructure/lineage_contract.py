@@ -263,12 +263,12 @@ class RestoreContract:
     """Appends of another store's rows, some of which are shredded there."""
 
     def test_accepts_rows_that_were_shredded_in_another_store(self, recorder: Recorder) -> None:
-        gone = digest(b"the original bytes")
+        original = digest(b"the original bytes")
         events = [event("a", 1), event("a", 2, b"s" * 3_000), event("a", 3)]
-        append(recorder, *events, digests=[None, gone, None])
-        append(recorder, event("f", 3, b""), forks={"f": Fork("a", 2)}, digests=[gone])
+        append(recorder, *events, digests=[None, original, None])
+        append(recorder, event("f", 3, b""), forks={"f": Fork("a", 2)}, digests=[original])
         rows = recorder.lineage("f")
-        assert [(row.state, row.digest) for row in rows] == [(b"a 1", None), (b"s" * 3_000, gone), (b"", gone)]
+        assert [(row.state, row.digest) for row in rows] == [(b"a 1", None), (b"s" * 3_000, original), (b"", original)]
         assert [row.hash for row in rows] == recomputed_hashes(rows)
         assert recorder.shredded() == 2
         everything = recorder.rows(after=0, limit=9)
@@ -276,12 +276,12 @@ class RestoreContract:
         assert [row.position for row in everything] == sorted({row.position for row in everything})
 
     def test_accepts_links_with_digests(self, recorder: Recorder) -> None:
-        gone = digest(b"the original bytes")
-        first = link(ROOT, "a", 1, "noted", gone)
-        append(recorder, event("a", 1, b"stub"), previous={"a": ROOT}, links=[first], digests=[gone])
+        original = digest(b"the original bytes")
+        first = link(ROOT, "a", 1, "noted", original)
+        append(recorder, event("a", 1, b"stub"), previous={"a": ROOT}, links=[first], digests=[original])
         append(recorder, event("a", 2), event("b", 1))
         rows = recorder.lineage("a")
-        assert rows[0]._replace(position=1) == Row(1, "a", 1, "noted", b"stub", first, gone)
+        assert rows[0]._replace(position=1) == Row(1, "a", 1, "noted", b"stub", first, original)
         assert [row.hash for row in rows] == recomputed_hashes(rows)
 
     def test_keeps_the_order_of_concurrent_appends(self, recorder: Recorder) -> None:

@@ -12,7 +12,7 @@ from clew.domain.errors import StoreUnavailableError
 from clew.infrastructure.projection_metrics import Measured, ProjectionMetrics
 
 
-def test_tells_how_far_projections_are_behind_and_how_many_events_they_have_taken_in() -> None:
+def test_reports_the_lag_and_the_applied_events_of_each_projection() -> None:
     reader = InMemoryMetricReader()
     lags = {"usage": 7}
     metrics = ProjectionMetrics(
@@ -32,14 +32,14 @@ def test_tells_how_far_projections_are_behind_and_how_many_events_they_have_take
     assert metrics_of(reader)["clew.projection.lag.events"] == {"audit": 0}
 
 
-def test_tells_nothing_any_more_when_it_is_closed() -> None:
+def test_reports_nothing_after_close() -> None:
     reader = InMemoryMetricReader()
     metrics = ProjectionMetrics(lambda: [Measured("usage", 1, 1.0, 1)], MeterProvider(metric_readers=[reader]))
     metrics.close()
     assert metrics_of(reader) == {}
 
 
-def test_without_opentelemetry_nothing_is_told_and_nothing_fails() -> None:
+def test_works_without_opentelemetry() -> None:
     code = (
         "import sys; sys.modules['opentelemetry'] = None\n"
         "from clew.infrastructure.projection_metrics import ProjectionMetrics\n"
@@ -50,7 +50,7 @@ def test_without_opentelemetry_nothing_is_told_and_nothing_fails() -> None:
     assert (done.stdout, done.stderr) == ("fine\n", "")
 
 
-def test_who_begins_after_another_has_ended_is_asked_as_well() -> None:
+def test_a_second_instance_reports_after_the_first_is_closed() -> None:
     reader = InMemoryMetricReader()
     provider = MeterProvider(metric_readers=[reader])
     for _ in range(2):
@@ -60,7 +60,7 @@ def test_who_begins_after_another_has_ended_is_asked_as_well() -> None:
         assert metrics_of(reader) == {}
 
 
-def test_says_nothing_of_a_store_that_cannot_be_read_and_fails_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_omits_metrics_of_a_store_that_cannot_be_read(caplog: pytest.LogCaptureFixture) -> None:
     def measure() -> list[Measured]:
         raise StoreUnavailableError("gone")
 

@@ -133,8 +133,8 @@ def test_finds_any_changed_byte_of_a_streams_name(store: Store, scale: float) ->
         fault = store.fault(("UPDATE stream SET name = CAST(? AS TEXT) WHERE id = ?", (bytes(changed), key)))
         assert fault is not None
         assert fault.version == store.first[key]
-        shown = bytes(changed).decode(errors="surrogateescape").encode(errors="replace").decode()
-        assert fault.thread_id in (shown.split("/")[-1], unquote(shown.split("/")[-1]), shown)
+        displayed = bytes(changed).decode(errors="surrogateescape").encode(errors="replace").decode()
+        assert fault.thread_id in (displayed.split("/")[-1], unquote(displayed.split("/")[-1]), displayed)
 
 
 def test_finds_a_changed_stub_in_the_side_table(store: Store) -> None:

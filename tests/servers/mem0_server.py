@@ -137,23 +137,23 @@ PEOPLE = {"user_id", "agent_id"}
 
 def fits(memory: Json, filters: Json) -> bool:
     """Whether a memory matches the filters."""
-    return all(_fits(memory, name, wanted) for name, wanted in filters.items())
+    return all(_fits(memory, name, expected) for name, expected in filters.items())
 
 
-def _fits(memory: Json, name: str, wanted: Any) -> bool:
+def _fits(memory: Json, name: str, expected: Any) -> bool:
     if name not in FILTERS:
         raise RefusedError(400, "Top-level key must be a logical operator or an allowed field.")
     match name:
         case "AND":
-            return all(fits(memory, each) for each in wanted)
+            return all(fits(memory, each) for each in expected)
         case "OR":
-            return any(fits(memory, each) for each in wanted)
+            return any(fits(memory, each) for each in expected)
         case "NOT":
-            return not fits(memory, wanted)
+            return not fits(memory, expected)
         case "metadata":
-            return all((memory["metadata"] or {}).get(key) == value for key, value in wanted.items())
+            return all((memory["metadata"] or {}).get(key) == value for key, value in expected.items())
         case _:
-            return bool(memory[name] is not None if wanted == "*" else memory[name] == wanted)
+            return bool(memory[name] is not None if expected == "*" else memory[name] == expected)
 
 
 def _words(text: str) -> set[str]:

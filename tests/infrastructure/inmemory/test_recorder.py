@@ -1,4 +1,4 @@
-"""The memory store keeps the contract."""
+"""The in-memory store keeps the contract."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class TestMemoryRecorder(RecorderContract):
         return InMemoryRecorder
 
 
-def test_gives_a_forked_child_a_copy_of_the_events() -> None:
+def test_a_forked_child_gets_a_copy_of_the_events() -> None:
     recorder = InMemoryRecorder()
     append(recorder, event("a", 1))
     assert in_forked_child(lambda: append(recorder, event("a", 2))) == 0

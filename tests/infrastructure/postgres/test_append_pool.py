@@ -93,7 +93,7 @@ def test_keeps_an_append_waiting_for_one_before_it_that_shares_a_stream(second: 
     pool.close()
 
 
-def test_keeps_the_order_of_every_stream_whatever_the_appends_share() -> None:
+def test_keeps_the_order_of_every_stream_with_overlapping_appends() -> None:
     chance = random.Random(5)
     written: list[Append] = []
 

@@ -184,9 +184,9 @@ def test_raises_the_first_error_and_stores_nothing(
 def test_stores_nothing_of_a_redaction_if_another_one_was_faster(
     recorder: PostgresRecorder, other_client: psycopg.Connection[object], postgres: str
 ) -> None:
-    gone = digest(b"a 1")
-    other_client.execute("SELECT clew_shred(%s, 1, %s, 'x')", (stream_id("a"), gone))
-    future = recorder.submit(Append([event("b", 1), event("a", 3)], shreds=[Shred("a", 1, gone, b"stub")]))
+    original = digest(b"a 1")
+    other_client.execute("SELECT clew_shred(%s, 1, %s, 'x')", (stream_id("a"), original))
+    future = recorder.submit(Append([event("b", 1), event("a", 3)], shreds=[Shred("a", 1, original, b"stub")]))
     commit_meanwhile(other_client, postgres, future)
     assert isinstance(future.exception(PATIENCE), RecordedConflictError)
     assert [len(recorder.own_rows(name, limit=9)) for name in "ab"] == [2, 0]

@@ -77,7 +77,7 @@ def test_copies_rows_that_were_shredded_in_another_store(recorder: PostgresRecor
     assert recorder.shredded() == MANY // 3
 
 
-def test_one_of_two_concurrent_copies_wins_and_the_other_leaves_nothing(
+def test_one_of_two_concurrent_copies_wins_and_the_other_stores_nothing(
     postgres: str, recorder: PostgresRecorder, copied: list[int]
 ) -> None:
     other = PostgresRecorder.open(postgres)

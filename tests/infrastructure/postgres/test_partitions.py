@@ -114,7 +114,7 @@ def test_can_be_opened_and_migrated_with_any_partitions(postgres: str) -> None:
     assert partitions(postgres) == dict.fromkeys(PARTITIONED, 4)
 
 
-def test_the_command_partitions_an_empty_database_and_explains_what_to_do_with_another(
+def test_the_command_partitions_only_an_empty_database(
     postgres: str, capsys: pytest.CaptureFixture[str], tmp_path: Any
 ) -> None:
     assert main(["--db", postgres, "migrate", "--partitions", "4", "--yes", "--json"]) == 0

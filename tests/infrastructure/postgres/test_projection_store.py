@@ -85,7 +85,9 @@ def test_different_projections_are_updated_concurrently(postgres: str, store: Po
 
 
 @pytest.mark.parametrize("moves", [False, True], ids=["at the end", "before the position"])
-def test_a_batch_with_a_row_that_the_server_refuses_leaves_nothing(store: PostgresProjections, *, moves: bool) -> None:
+def test_stores_nothing_of_a_batch_with_a_row_that_the_server_refuses(
+    store: PostgresProjections, *, moves: bool
+) -> None:
     with store.session(0) as session:
         built = Opened(session).built
 

@@ -87,7 +87,7 @@ def test_a_blob_belongs_to_the_tenant_that_stored_it(postgres: str) -> None:
 
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
-def test_a_transaction_sees_what_it_has_waited_for_with_any_default_isolation(postgres: str, level: str) -> None:
+def test_transactions_are_read_committed_with_any_default_isolation(postgres: str, level: str) -> None:
     options = quote(f"-cdefault_transaction_isolation={level.replace(' ', chr(92) + ' ')}")
     url = f"{postgres}{'&' if '?' in postgres else '?'}options={options}"
     with closing(PostgresDatastore(url, originator_id_type="text")) as store, store.writing.use() as session:

@@ -122,8 +122,8 @@ def test_only_messages_of_the_tenant_can_be_shredded(filled: Logins) -> None:
     assert ask(filled.owner, own) == rows
     assert shred(filled.app, "a", stream, 3, states[3]) == rows[2][2]
     assert shred(filled.app, "a", stream, 3, states[3]) is None, "it is already shredded"
-    gone = "SELECT version, state, digest FROM clew_event WHERE digest IS NOT NULL"
-    assert ask(filled.owner, gone) == [(3, STUB, sha256(states[3]).digest())]
+    shredded = "SELECT version, state, digest FROM clew_event WHERE digest IS NOT NULL"
+    assert ask(filled.owner, shredded) == [(3, STUB, sha256(states[3]).digest())]
     assert ask(filled.owner, "SELECT tenant FROM clew_key WHERE digest IS NULL") == [(A,)]
     assert shred(filled.operator, "a", stream, 2, states[2]) == rows[1][2]
     assert ask(filled.owner, theirs) == others

@@ -1,4 +1,4 @@
-"""Who writes conversations of many tenants at once, and says what was acknowledged: in the test, and as a process."""
+"""Writes conversations of many tenants concurrently and reports acknowledged messages: in the test or as a process."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import TypeVar
 from clew import Conversations, Message
 from clew.domain.errors import ClewError, ConflictError, StoreUnavailableError, ThreadExistsError
 
-SAID = ("Where is my parcel?", "Let me look.")
+TEXTS = ("Where is my parcel?", "Let me look.")
 
 T = TypeVar("T")
-Tell = Callable[[str, str, int], None]
+Report = Callable[[str, str, int], None]
 
 
 @contextmanager
 def services(url: str, tenants: Sequence[str]) -> Iterator[dict[str, Conversations]]:
-    """The services of these tenants, each with few connections."""
+    """The services of these tenants, each with two connections."""
     with ExitStack() as stack:
         opened = {
             tenant: stack.enter_context(
@@ -31,24 +31,24 @@ def services(url: str, tenants: Sequence[str]) -> Iterator[dict[str, Conversatio
         yield opened
 
 
-def write(service: Conversations, tenant: str, count: int, tell: Tell) -> None:
-    """So many threads of two messages; each step again until it is acknowledged, and told then.
+def write(service: Conversations, tenant: str, count: int, report: Report) -> None:
+    """Write ``count`` threads of two messages. Repeats each step until it is acknowledged, and reports it.
 
-    Nobody else writes to them: where the next version is there already, it is that of an append whose reply was lost.
+    Nothing else writes to these threads. An existing next version is from an append whose reply was lost.
     """
-    first, second = map(Message.user, SAID)
+    first, second = map(Message.user, TEXTS)
     for number in range(count):
         id_ = f"{tenant}-{number}"
-        begun = again(partial(service.start_thread, thread_id=id_, messages=[first]), ThreadExistsError)
-        tell(tenant, id_, 2)
-        thread = begun or again(partial(service.thread, id_))
+        started = retry(partial(service.start_thread, thread_id=id_, messages=[first]), ThreadExistsError)
+        report(tenant, id_, 2)
+        thread = started or retry(partial(service.thread, id_))
         assert thread is not None
-        again(partial(thread.append, second, expected_version=2), ConflictError)
-        tell(tenant, id_, 3)
+        retry(partial(thread.append, second, expected_version=2), ConflictError)
+        report(tenant, id_, 3)
 
 
-def again(do: Callable[[], T], stored: type[ClewError] | tuple[()] = ()) -> T | None:
-    """What it gives, once the server is there; None where it was ``stored`` already."""
+def retry(do: Callable[[], T], stored: type[ClewError] | tuple[()] = ()) -> T | None:
+    """Retry until the server is available. Returns the result, or None for the error ``stored``."""
     while True:
         try:
             return do()
@@ -58,10 +58,10 @@ def again(do: Callable[[], T], stored: type[ClewError] | tuple[()] = ()) -> T | 
             return None
 
 
-def write_all(opened: dict[str, Conversations], count: int, tell: Tell) -> None:
-    """All tenants at once, each in a thread of its own."""
+def write_all(opened: dict[str, Conversations], count: int, report: Report) -> None:
+    """Write for all tenants concurrently, each in its own thread."""
     threads = [
-        threading.Thread(target=write, args=(service, tenant, count, tell), daemon=True)
+        threading.Thread(target=write, args=(service, tenant, count, report), daemon=True)
         for tenant, service in opened.items()
     ]
     for thread in threads:
@@ -71,18 +71,18 @@ def write_all(opened: dict[str, Conversations], count: int, tell: Tell) -> None:
 
 
 def main() -> None:
-    """``URL TENANTS COUNT``: says ``ready``, waits for a line, then says each acknowledged message on a line."""
+    """``URL TENANTS COUNT``: print ``ready``, wait for a line, then print each acknowledged message on a line."""
     url, tenants, count = sys.argv[1:]
-    speaking = threading.Lock()
+    printing = threading.Lock()
 
-    def tell(tenant: str, id_: str, version: int) -> None:
-        with speaking:
-            print(tenant, id_, version, flush=True)  # noqa: T201 - how a process tells
+    def report(tenant: str, id_: str, version: int) -> None:
+        with printing:
+            print(tenant, id_, version, flush=True)  # noqa: T201 - the test reads it
 
     with services(url, tenants.split(",")) as opened:
         print("ready", flush=True)  # noqa: T201 - as above
         sys.stdin.readline()
-        write_all(opened, int(count), tell)
+        write_all(opened, int(count), report)
 
 
 if __name__ == "__main__":

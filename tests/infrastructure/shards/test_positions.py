@@ -1,4 +1,4 @@
-"""Positions in several shards: what they say as text, and which are further than which."""
+"""Positions in several shards: their text and their order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FEW = st.builds(Positions, st.dictionaries(st.sampled_from("ab"), st.integers(0,
 def test_positions_can_be_parsed_from_their_text(positions: Positions) -> None:
     assert Positions.parse(str(positions)) == positions
     assert hash(Positions.parse(str(positions))) == hash(positions)
-    assert eval(repr(positions)) == positions  # noqa: S307 - of what was just made
+    assert eval(repr(positions)) == positions  # noqa: S307 - the text was just created
 
 
 @given(FEW, FEW, FEW)
@@ -65,4 +65,4 @@ def test_refuses_names_that_would_make_the_text_ambiguous(name: str) -> None:
 def test_refuses_invalid_positions() -> None:
     for wrong in (-1, 2**63, True, 1.0, "1"):
         with pytest.raises(InvalidContentError):
-            Positions({"east": wrong})  # type: ignore[dict-item] # that is the point
+            Positions({"east": wrong})  # type: ignore[dict-item] # an invalid value

@@ -1,4 +1,4 @@
-"""Several PostgreSQL servers behind a directory: where tenants are, and who reads all of them."""
+"""Several PostgreSQL servers behind a directory: the places of tenants, and readers of all shards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from examples import several_servers
 from tests.infrastructure.recorder_steps import PATIENCE, run_threads, wait_until
-from tests.infrastructure.shards.shard_urls import address, homes, sharded
+from tests.infrastructure.shards.shard_databases import address, homes, sharded
 from tests.servers.postgres_server import GUARDED, PASSWORD, PostgresServer, ask
 
 from clew import Conversations, Message
@@ -27,7 +27,7 @@ from clew.service.shards import ShardEvents, Shards
 
 @pytest.fixture
 def three(postgres_server: PostgresServer) -> Iterator[list[str]]:
-    """The URLs of three empty databases: a directory, and two that may be shards."""
+    """The URLs of three empty databases, for a directory and two shards."""
     with ExitStack() as stack:
         yield [stack.enter_context(postgres_server.database()) for _ in range(3)]
 
@@ -41,7 +41,7 @@ def directory(three: list[str]) -> str:
     return url
 
 
-# Where a tenant is
+# The places of tenants
 
 
 def test_everything_of_a_tenant_is_on_its_shard(directory: str, three: list[str]) -> None:
@@ -61,24 +61,24 @@ def test_everything_of_a_tenant_is_on_its_shard(directory: str, three: list[str]
 
 def test_concurrent_openers_of_a_new_tenant_agree_on_its_shard(directory: str) -> None:
     tenants = [f"tenant {number}" for number in range(6)]
-    found: list[dict[str, str]] = []
-    run_threads([lambda: found.append(homes(directory, tenants))] * 6)
-    assert found == [found[0]] * 6
+    places: list[dict[str, str]] = []
+    run_threads([lambda: places.append(homes(directory, tenants))] * 6)
+    assert places == [places[0]] * 6
     assert [shard.tenants for shard in Shards.open(directory).shards()] == [3, 3]
 
 
 def test_assigning_a_tenant_waits_for_concurrent_assignments(directory: str, three: list[str]) -> None:
-    found: dict[str, str] = {}
-    placing = threading.Thread(target=lambda: found.update(homes(directory, ["bob"])))
+    places: dict[str, str] = {}
+    assigning = threading.Thread(target=lambda: places.update(homes(directory, ["bob"])))
     with psycopg.connect(three[0]) as other:
         other.execute("SELECT FROM clew_shard ORDER BY name FOR UPDATE")
         other.execute("INSERT INTO clew_tenant VALUES ('ann', 'east')")
-        placing.start()
+        assigning.start()
         waits = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        wait_until(lambda: bool(ask(three[0], waits)) or not placing.is_alive())
+        wait_until(lambda: bool(ask(three[0], waits)) or not assigning.is_alive())
         other.commit()
-    placing.join(PATIENCE)
-    assert found == {"bob": three[2]}
+    assigning.join(PATIENCE)
+    assert places == {"bob": three[2]}
 
 
 def test_adding_a_server_moves_no_tenant_and_a_closed_one_keeps_its_tenants(directory: str, postgres: str) -> None:
@@ -112,14 +112,14 @@ def test_the_directory_stores_no_password_and_shards_use_the_url_s(three: list[s
     ask(three[1], f"GRANT ALL ON SCHEMA public TO {GUARDED}")
     url = sharded(three[0].replace("clew_tests@", f"{GUARDED}:{PASSWORD}@"))
     Shards.open(url).add("east", address(three[1]))
-    with Conversations.open(f"{url}?workers=2&application_name=told") as conversations:
+    with Conversations.open(f"{url}?workers=2&application_name=clew-test") as conversations:
         conversations.start_thread(thread_id="a")
-        assert ask(three[1], "SELECT DISTINCT usename FROM pg_stat_activity WHERE application_name = 'told'") == [
+        assert ask(three[1], "SELECT DISTINCT usename FROM pg_stat_activity WHERE application_name = 'clew-test'") == [
             (GUARDED,)
         ]
     assert PASSWORD not in str(ask(three[0], "SELECT * FROM clew_shard"))
     wrong = url.replace(PASSWORD, f"wrong-{PASSWORD}")
-    for use in (Conversations.open, lambda asked: Shards.open(asked).shards()):
+    for use in (Conversations.open, lambda url: Shards.open(url).shards()):
         with pytest.raises(StoreUnavailableError, match="password") as raised:
             use(wrong)
         assert PASSWORD not in str(raised.value)
@@ -142,7 +142,7 @@ def test_explains_errors_of_a_directory_and_of_its_arguments(three: list[str]) -
     for name, place in (("east", three[2]), ("other", three[1])):
         with pytest.raises(ShardError, match="already"):
             shards.add(name, address(place))
-    assert ask(three[2], "SELECT to_regclass('clew_event')") == [(None,)], "no tables are made for nothing"
+    assert ask(three[2], "SELECT to_regclass('clew_event')") == [(None,)], "a refused shard gets no tables"
     with pytest.raises(ShardError, match="shard 'none' does not exist"):
         shards.take_no_more("none")
     with pytest.raises(ShardError, match="shard 'none' does not exist"):
@@ -152,9 +152,9 @@ def test_explains_errors_of_a_directory_and_of_its_arguments(three: list[str]) -
 
 
 def test_a_shard_s_address_can_be_a_service_or_several_hosts() -> None:
-    found = shard_directory("postgresql+shards://ann:pw@d1,d2:5433/directory?sslmode=require&service=x&workers=2")
-    assert found.url_at("service=east") == "postgresql://ann:pw@?sslmode=require&workers=2&service=east"
-    assert found.url_at("h1:1,h2:2/db") == "postgresql://ann:pw@h1:1,h2:2/db?sslmode=require&workers=2"
+    directory = shard_directory("postgresql+shards://ann:pw@d1,d2:5433/directory?sslmode=require&service=x&workers=2")
+    assert directory.url_at("service=east") == "postgresql://ann:pw@?sslmode=require&workers=2&service=east"
+    assert directory.url_at("h1:1,h2:2/db") == "postgresql://ann:pw@h1:1,h2:2/db?sslmode=require&workers=2"
     assert shard_directory("postgresql+shards:///directory").url_at("[::1]:5/db") == "postgresql://[::1]:5/db"
 
 
@@ -182,7 +182,7 @@ def test_a_shard_whose_server_moves_keeps_its_tenants(directory: str, three: lis
             shards.move("east", address(wrong))
     with pytest.raises(StoreUnavailableError):
         shards.move("east", "127.0.0.1:1/db")
-    with psycopg.connect(three[0], autocommit=True) as other:  # the store of east comes where west's was
+    with psycopg.connect(three[0], autocommit=True) as other:  # east's store gets the address of west's
         other.execute("UPDATE clew_shard SET address = %s WHERE name = 'west'", (address(three[1]),))
         with pytest.raises(ShardError, match=f"a shard 'east', or a shard at {address(three[1])}, already exists"):
             shards.move("east", address(three[1]))
@@ -196,7 +196,7 @@ def test_moving_a_shard_creates_no_tables(directory: str, postgres: str) -> None
     assert ask(postgres, "SELECT count(*) FROM pg_class WHERE relname LIKE 'clew%'") == [(0,)]
 
 
-# Who reads all of them
+# Readers of all shards
 
 
 def test_reads_all_shards_from_stored_positions_and_shards_that_are_added(
@@ -209,15 +209,15 @@ def test_reads_all_shards_from_stored_positions_and_shards_that_are_added(
         with Conversations.open(directory, tenant=tenant, embedded=False) as conversations:
             conversations.start_thread(thread_id="t", messages=[Message.user("one")])
 
-    def told(events: ShardEvents, count: int) -> list[tuple[str, str, int]]:
-        found = [events.wait(PATIENCE) for _ in range(count)]
+    def read(events: ShardEvents, count: int) -> list[tuple[str, str, int]]:
+        received = [events.wait(PATIENCE) for _ in range(count)]
         assert events.wait(0.1) is None
-        return sorted((each.shard, each.event.stream, each.event.version) for each in found if each is not None)
+        return sorted((each.shard, each.event.stream, each.event.version) for each in received if each is not None)
 
     for tenant in ("ann", "bob"):
         write(tenant)
     with shards.events() as events:
-        assert told(events, 4) == [
+        assert read(events, 4) == [
             (shard, f"{tenant}/thread/t", version)
             for shard, tenant in (("east", "ann"), ("west", "bob"))
             for version in (1, 2)
@@ -226,15 +226,15 @@ def test_reads_all_shards_from_stored_positions_and_shards_that_are_added(
         first = str(events.positions)
         shards.add("new", address(postgres))
         write("cid")
-        assert told(events, 2) == [("new", "cid/thread/t", 1), ("new", "cid/thread/t", 2)]
+        assert read(events, 2) == [("new", "cid/thread/t", 1), ("new", "cid/thread/t", 2)]
         assert Positions.parse(first) <= events.positions
         assert events.failing() == {}
     assert list(events) == []
     with shards.events(after=Positions.parse(first)) as events:
-        assert told(events, 2) == [("new", "cid/thread/t", 1), ("new", "cid/thread/t", 2)]
+        assert read(events, 2) == [("new", "cid/thread/t", 1), ("new", "cid/thread/t", 2)]
 
 
-def test_the_example_counts_each_event_once_however_often_it_is_restarted(directory: str, tmp_path: Path) -> None:
+def test_the_example_counts_each_event_once_after_restarts(directory: str, tmp_path: Path) -> None:
     shards = Shards.open(directory)
     file = str(tmp_path / "counts.db")
     for number in range(3):
@@ -253,49 +253,49 @@ def test_a_reader_follows_a_moved_shard(postgres: str, monkeypatch: pytest.Monke
         conversations.start_thread(thread_id="a")
     listed = [Shard("east", "old", takes=True, tenants=1)]
 
-    def opened(shard: Shard) -> EventLog:
+    def open_log_of(shard: Shard) -> EventLog:
         return store_at(postgres if shard.address == "new" else "postgresql://127.0.0.1:1/none").open_log(create=False)
 
-    with ShardEvents(lambda: listed, opened, Positions()) as events:
+    with ShardEvents(lambda: listed, open_log_of, Positions()) as events:
         wait_until(lambda: "east" in events.failing())
         listed[0] = listed[0]._replace(address="new")
-        found = events.wait(PATIENCE)
-    assert found is not None
-    assert (found.shard, found.event.stream) == ("east", "default/thread/a")
+        received = events.wait(PATIENCE)
+    assert received is not None
+    assert (received.shard, received.event.stream) == ("east", "default/thread/a")
 
 
 def test_a_reader_continues_after_a_defect_of_the_log(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "RETRY_SECONDS", 0.01)
     with Conversations.open(postgres) as conversations:
         conversations.start_thread(thread_id="a")
-    mistaken = threading.Event()
+    failed = threading.Event()
 
-    def opened(_: Shard) -> EventLog:
+    def open_log_of(_: Shard) -> EventLog:
         log = store_at(postgres).open_log(create=False)
-        if not mistaken.is_set():
+        if not failed.is_set():
             monkeypatch.setattr(log, "events_after", fail)
         return log
 
     def fail(*_: object) -> None:
-        mistaken.set()
+        failed.set()
         raise RuntimeError
 
-    with ShardEvents(lambda: [Shard("east", "here", takes=True, tenants=1)], opened, Positions()) as events:
-        found = events.wait(PATIENCE)
-    assert mistaken.is_set()
-    assert found is not None
+    with ShardEvents(lambda: [Shard("east", "here", takes=True, tenants=1)], open_log_of, Positions()) as events:
+        received = events.wait(PATIENCE)
+    assert failed.is_set()
+    assert received is not None
 
 
 def test_a_dropped_reader_ends_its_threads(directory: str, monkeypatch: pytest.MonkeyPatch, postgres: str) -> None:
     monkeypatch.setattr(service, "DIRECTORY_POLL_SECONDS", 0.01)
     events = Shards.open(directory).events()
     Shards.open(directory).add("new", address(postgres))
-    wait_until(lambda: "clew-shard-new" in _reading())  # it has looked into the directory again
+    wait_until(lambda: "clew-shard-new" in _reader_threads())  # it has read the directory again
     del events
     gc.collect()
-    wait_until(lambda: not _reading())
+    wait_until(lambda: not _reader_threads())
 
 
-def _reading() -> list[str]:
-    """The threads of readers of all shards."""
+def _reader_threads() -> list[str]:
+    """The names of the threads that read shards."""
     return [each.name for each in threading.enumerate() if each.name.startswith("clew-shard")]

@@ -1,4 +1,4 @@
-"""The SQLite store passes the library's own cases, and serves applications that know nothing of it."""
+"""The SQLite store passes the library's own test cases, and works with its applications."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class TestSQLiteApplications(library.ApplicationContract):
     def env(self, tmp_path: Path) -> dict[str, str]:
         return {"PERSISTENCE_MODULE": MODULE, "SQLITE_DBNAME": str(tmp_path / "clew.db")}
 
-    def test_keeps_many_rows_of_tracking_when_it_is_told_to(self, env: dict[str, str]) -> None:
+    def test_can_store_several_tracking_rows(self, env: dict[str, str]) -> None:
         factory = SQLiteFactory({**env, "SINGLE_ROW_TRACKING": "no"})
         recorder = factory.process_recorder()
         recorder.insert_events([], tracking=Tracking("up", 2))

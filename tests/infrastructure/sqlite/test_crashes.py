@@ -1,4 +1,4 @@
-"""Processes that are killed while they append: what was answered is there, nothing is torn, the chain is whole."""
+"""Processes that are killed during appends: acknowledged appends are stored, appends are atomic, the chain is valid."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ os.write(1, b"closed\\n")
 
 
 class Checker:
-    """Reads what came since the last look and holds it against what was answered."""
+    """Compares the events since the last check with the acknowledged appends."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -57,7 +57,7 @@ class Checker:
         self._heads: defaultdict[str, bytes] = defaultdict(lambda: ROOT)
         self._versions: Counter[str] = Counter()
 
-    def look(self, answered: Iterable[bytes]) -> list[Row]:
+    def check(self, acknowledged: Iterable[bytes]) -> list[Row]:
         recorder = SQLiteRecorder.open(self._path)
         try:
             rows = recorder.rows(after=self._position, limit=1_000_000)
@@ -70,14 +70,14 @@ class Checker:
             self._versions[row.stream], self._heads[row.stream] = row.version, row.hash
             self._position = row.position
         parts = Counter(row.state.split()[0] for row in rows)
-        assert set(parts.values()) <= {EVENTS_EACH}, "an append is torn"
-        lost = set(answered) - set(parts)
-        assert not lost, "an append was answered and is not there"
+        assert set(parts.values()) <= {EVENTS_EACH}, "an append is incomplete"
+        lost = set(acknowledged) - set(parts)
+        assert not lost, "an acknowledged append is missing"
         return rows
 
 
 def append_until_killed(path: str, run: int, answers: int) -> None:
-    """Append from three threads for ever; the name of each append goes to the pipe once it is answered."""
+    """Append from three threads without end. Writes the name of each acknowledged append to the pipe."""
     recorder = SQLiteRecorder.open(path)
 
     def work(number: int) -> None:
@@ -101,8 +101,8 @@ def append_until_killed(path: str, run: int, answers: int) -> None:
         thread.join()
 
 
-def killed(path: str, run: int, delay: float) -> list[bytes]:
-    """Start a child that appends, kill it after its first answer and ``delay`` seconds; what it was answered."""
+def kill_writer(path: str, run: int, delay: float) -> list[bytes]:
+    """Start a child that appends, and kill it ``delay`` seconds after its first append. Returns acknowledged names."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -112,7 +112,7 @@ def killed(path: str, run: int, delay: float) -> list[bytes]:
         finally:
             os._exit(1)
     os.close(write)
-    assert select.select([read], [], [], PATIENCE)[0], "the child never had an answer"
+    assert select.select([read], [], [], PATIENCE)[0], "no append of the child succeeded"
     time.sleep(delay)
     os.kill(child, signal.SIGKILL)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
@@ -121,42 +121,42 @@ def killed(path: str, run: int, delay: float) -> list[bytes]:
     return text.split(b"\n")[:-1]
 
 
-def test_keeps_every_answered_append_when_it_is_killed_at_random(tmp_path: Path, scale: float) -> None:
+def test_keeps_every_acknowledged_append_after_random_kills(tmp_path: Path, scale: float) -> None:
     path = str(tmp_path / "clew.db")
     chance = random.Random(20)
     checker = Checker(path)
     seen = 0
     for run in range(max(20, round(1000 * scale))):
-        answered = killed(path, run, chance.random() ** 2 * 0.04)
-        assert answered
-        seen += len(checker.look(answered))
+        acknowledged = kill_writer(path, run, chance.random() ** 2 * 0.04)
+        assert acknowledged
+        seen += len(checker.check(acknowledged))
     assert seen > 0
     recorder = SQLiteRecorder.open(path)
     assert recorder.query("PRAGMA integrity_check") == [("ok",)]
     recorder.close()
 
 
-def test_keeps_whole_appends_when_it_is_killed_at_every_statement(tmp_path: Path) -> None:
+def test_appends_are_atomic_if_the_process_is_killed_at_any_statement(tmp_path: Path) -> None:
     path = str(tmp_path / "clew.db")
     checker = Checker(path)
     step = 0
-    went_through = False
-    while not went_through:
+    finished = False
+    while not finished:
         step += 1
-        went_through = in_forked_child(lambda: append_and_die(path, step)) == 0  # noqa: B023 - called at once
-        rows = checker.look([str(step).encode()] if went_through else [])
+        finished = in_forked_child(lambda: append_and_die(path, step)) == 0  # noqa: B023 - called at once
+        rows = checker.check([str(step).encode()] if finished else [])
         assert len(rows) in (0, EVENTS_EACH)
     assert step > 4, "the appends had too few statements to die in"
 
 
 def append_and_die(path: str, step: int) -> None:
     recorder = SQLiteRecorder.open(path)
-    left = step
+    remaining = step
 
     def count(_: str) -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
+        nonlocal remaining
+        remaining -= 1
+        if remaining == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
     heads = {name: last_version(recorder, name) for name in ("a", "b")}
@@ -166,11 +166,11 @@ def append_and_die(path: str, step: int) -> None:
     recorder.close()
 
 
-# Faults of the system, by strace where it may trace, else by a kill at every statement of SQLite's.
+# Faults of the system calls, injected by strace; without strace, a kill at every SQL statement.
 
 
 def strace(options: list[str], path: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    # Of the files only the database and its log: the index of the log is rebuilt whenever nobody has it open.
+    # Only the database and its log: SQLite rebuilds the index of the log.
     files = ["-P", path, "-P", path + "-wal"]
     command = ["strace", "-f", "-qq", *files, *options, sys.executable, "-c", ONE_APPEND, path, *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=60, check=False)
@@ -187,7 +187,7 @@ def can_trace() -> bool:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a database whose log was never checkpointed, as a killed process leaves it."""
+    """A folder with a database and its log without a checkpoint, as after a killed process."""
     folder = tmp_path_factory.mktemp("before")
 
     def work() -> None:
@@ -201,14 +201,14 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def import_lines(store: Path, folder: Path) -> str:
+def copy_store(store: Path, folder: Path) -> str:
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(store, folder)
     return str(folder / "clew.db")
 
 
 def stored_after(path: str) -> tuple[int, int]:
-    """The versions of both streams, when everything that is there is whole."""
+    """The versions of both streams, after a check of the chain and of the database."""
     recorder = SQLiteRecorder.open(path)
     try:
         for name in ("a", "b"):
@@ -222,9 +222,9 @@ def stored_after(path: str) -> tuple[int, int]:
         recorder.close()
 
 
-def points(path: str, what: list[str], scale: float) -> list[tuple[str, int]]:
-    """Every call that writes or syncs, by name and number: all of them at full scale, evenly fewer below."""
-    dry = strace(["-e", f"trace={WRITES}"], path, *what)
+def points(path: str, steps: list[str], scale: float) -> list[tuple[str, int]]:
+    """The name and the number of each call that writes or syncs: all at full scale, otherwise an even sample."""
+    dry = strace(["-e", f"trace={WRITES}"], path, *steps)
     assert dry.returncode == 0, dry.stderr
     # strace counts by thread and by name of the call.
     calls = Counter(re.findall(r"^(?:\[pid +(\d+)\] )?(\w+)\(", dry.stderr, re.MULTILINE))
@@ -233,32 +233,32 @@ def points(path: str, what: list[str], scale: float) -> list[tuple[str, int]]:
         highest[name] = max(highest[name], count)
     assert highest["pwrite64"] > 2
     assert highest["fdatasync"] > 0
-    found = [(name, number) for name in sorted(highest) for number in range(1, highest[name] + 1)]
-    wanted = min(len(found), max(5, round(len(found) * scale)))
-    return [found[round(index * (len(found) - 1) / (wanted - 1))] for index in range(wanted)]
+    calls_to_break = [(name, number) for name in sorted(highest) for number in range(1, highest[name] + 1)]
+    count = min(len(calls_to_break), max(5, round(len(calls_to_break) * scale)))
+    return [calls_to_break[round(index * (len(calls_to_break) - 1) / (count - 1))] for index in range(count)]
 
 
-@pytest.mark.parametrize("what", [["append", "leave"], ["append", "close"], ["close"]])
-def test_keeps_whole_appends_when_it_is_killed_at_every_write_and_sync(
-    store: Path, tmp_path: Path, scale: float, what: list[str]
+@pytest.mark.parametrize("steps", [["append", "leave"], ["append", "close"], ["close"]])
+def test_appends_are_atomic_if_the_process_is_killed_at_any_write_or_sync(
+    store: Path, tmp_path: Path, scale: float, steps: list[str]
 ) -> None:
     folder = tmp_path / "copy"
     if not can_trace():
         kill_at_statements(store, folder)
         return
-    for name, number in points(import_lines(store, folder), what, scale):
-        path = import_lines(store, folder)
-        done = strace(["-e", f"trace={name}", "-e", f"inject={name}:signal=KILL:when={number}"], path, *what)
+    for name, number in points(copy_store(store, folder), steps, scale):
+        path = copy_store(store, folder)
+        done = strace(["-e", f"trace={name}", "-e", f"inject={name}:signal=KILL:when={number}"], path, *steps)
         assert done.returncode == -signal.SIGKILL
-        answered = done.stdout.count("stored")
+        acknowledged = done.stdout.count("stored")
         a, b = stored_after(path)
-        assert a == b, "the append is torn"
-        assert 5 + answered <= a <= 7
+        assert a == b, "the append is incomplete"
+        assert 5 + acknowledged <= a <= 7
 
 
 def kill_at_statements(store: Path, folder: Path) -> None:
     for step in range(1, 40):
-        path = import_lines(store, folder)
+        path = copy_store(store, folder)
         status = in_forked_child(lambda: append_and_die(path, step))  # noqa: B023 - called at once
         a, b = stored_after(path)
         assert (a, b) in ((5, 5), (6, 7))
@@ -266,23 +266,25 @@ def kill_at_statements(store: Path, folder: Path) -> None:
             assert (a, b) == (6, 7)
             return
         assert status == -signal.SIGKILL
-    pytest.fail("the append never came to an end")
+    pytest.fail("the append never finished")
 
 
 @pytest.mark.parametrize("fault", ["EIO", "ENOSPC"])
-def test_answers_truly_when_the_disk_fails(store: Path, tmp_path: Path, scale: float, fault: str) -> None:
+def test_acknowledges_only_stored_appends_if_the_disk_fails(
+    store: Path, tmp_path: Path, scale: float, fault: str
+) -> None:
     if not can_trace():
         kill_at_statements(store, tmp_path / "copy")
         return
     folder = tmp_path / "copy"
     seen: Counter[str] = Counter()
-    what = ["append", "leave"]
-    for name, number in points(import_lines(store, folder), what, scale):
-        path = import_lines(store, folder)
-        done = strace(["-e", f"trace={name}", "-e", f"inject={name}:error={fault}:when={number}"], path, *what)
+    steps = ["append", "leave"]
+    for name, number in points(copy_store(store, folder), steps, scale):
+        path = copy_store(store, folder)
+        done = strace(["-e", f"trace={name}", "-e", f"inject={name}:error={fault}:when={number}"], path, *steps)
         answers = [line.split()[1] for line in done.stdout.splitlines()]
         seen.update(answers)
-        # A fault while the log of before is emptied at the opening is nobody's loss: that is tried again later.
+        # A fault in the checkpoint at the start is harmless: the store retries it later.
         assert len(answers) == 2, done.stderr
         assert set(answers) <= {"stored", "SQLiteUnavailableError"}
         a, b = stored_after(path)
@@ -291,7 +293,7 @@ def test_answers_truly_when_the_disk_fails(store: Path, tmp_path: Path, scale: f
     assert seen["SQLiteUnavailableError"] > 0
 
 
-def test_writes_what_it_has_taken_when_the_program_gets_sigterm_in_a_handler(tmp_path: Path) -> None:
+def test_writes_submitted_appends_if_a_sigterm_handler_closes_the_store(tmp_path: Path) -> None:
     path = str(tmp_path / "clew.db")
 
     def work() -> None:

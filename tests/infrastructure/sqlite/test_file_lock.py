@@ -1,4 +1,4 @@
-"""The lock between processes: who gives up waiting leaves it to the others, and closes no descriptor twice."""
+"""The lock between processes: an abandoned wait does not keep the lock, and no descriptor is closed twice."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ def holder(path: str) -> Iterator[FileLock]:
     holder.close()
 
 
-def open_on(path: str) -> list[int]:
-    """The descriptors of the process that are open on the file."""
+def descriptors_of(path: str) -> list[int]:
+    """The process's descriptors that are open on the file."""
     return [fd for fd in range(256) if same_file(fd, path)]
 
 
 def same_file(fd: int, path: str) -> bool:
     try:
-        return os.path.samestat(os.fstat(fd), os.stat(path))  # noqa: PTH116 - beside its twin for descriptors
+        return os.path.samestat(os.fstat(fd), os.stat(path))  # noqa: PTH116 - like os.fstat
     except OSError:
         return False
 
 
-def test_leaves_the_lock_to_the_others_when_its_wait_was_interrupted(path: str, holder: FileLock) -> None:
+def test_an_interrupted_wait_does_not_keep_the_lock(path: str, holder: FileLock) -> None:
     lock = FileLock(path, PATIENCE)
     with interrupt_when():
         lock.acquire()
-    before = open_on(path)
+    before = descriptors_of(path)
     holder.release()
-    wait_until(lambda: len(open_on(path)) < len(before))
+    wait_until(lambda: len(descriptors_of(path)) < len(before))
     other = FileLock(path, PATIENCE)
     other.acquire()
     other.close()
@@ -60,18 +60,18 @@ def test_leaves_the_lock_to_the_others_when_its_wait_was_interrupted(path: str, 
     lock.close()
 
 
-def test_leaves_the_lock_to_the_others_when_it_came_too_late(path: str, holder: FileLock) -> None:
+def test_a_wait_that_timed_out_does_not_keep_the_lock(path: str, holder: FileLock) -> None:
     lock = FileLock(path, 0.01)
     with pytest.raises(StoreUnavailableError):
         lock.acquire()
-    before = open_on(path)
+    before = descriptors_of(path)
     holder.release()
-    wait_until(lambda: len(open_on(path)) < len(before))
+    wait_until(lambda: len(descriptors_of(path)) < len(before))
     holder.acquire()
     lock.close()
 
 
-def test_gives_the_lock_back_when_it_is_interrupted_just_as_it_comes(
+def test_releases_the_lock_if_it_is_interrupted_on_arrival(
     path: str, holder: FileLock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock = FileLock(path, PATIENCE)
@@ -99,39 +99,39 @@ def test_gives_the_lock_back_when_it_is_interrupted_just_as_it_comes(
     other.close()
 
 
-def test_closes_no_descriptor_of_somebody_else_s_in_a_forked_child(path: str, holder: FileLock) -> None:
+def test_a_forked_child_closes_no_reused_descriptor(path: str, holder: FileLock) -> None:
     lock = FileLock(path, 0.01)
-    before = open_on(path)
+    before = descriptors_of(path)
     with pytest.raises(StoreUnavailableError):
         lock.acquire()
-    during = open_on(path)
+    during = descriptors_of(path)
     holder.release()
-    wait_until(lambda: len(open_on(path)) < len(during))
-    (gone,) = set(during) - set(open_on(path))
-    # The same number for another file, as the next open of the process would have it.
+    wait_until(lambda: len(descriptors_of(path)) < len(during))
+    (closed,) = set(during) - set(descriptors_of(path))
+    # Another file gets the same number, like the next file that the process opens.
     null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, gone)
+    os.dup2(null, closed)
 
     def forget() -> None:
         lock.forget()
-        assert same_file(gone, os.devnull)
-        assert open_on(path) == before
+        assert same_file(closed, os.devnull)
+        assert descriptors_of(path) == before
 
     assert in_forked_child(forget) == 0
-    for number in {null, gone}:
+    for number in {null, closed}:
         os.close(number)
     lock.close()
 
 
-def test_closes_the_descriptor_of_a_wait_that_goes_on_in_the_parent_only(path: str, holder: FileLock) -> None:
+def test_a_forked_child_closes_the_descriptor_of_the_parents_wait(path: str, holder: FileLock) -> None:
     lock = FileLock(path, 0.01)
     with pytest.raises(StoreUnavailableError):
         lock.acquire()
 
     def forget() -> None:
-        mine = open_on(path)
+        mine = descriptors_of(path)
         lock.forget()
-        assert len(open_on(path)) == len(mine) - 2
+        assert len(descriptors_of(path)) == len(mine) - 2
 
     assert in_forked_child(forget) == 0
     holder.release()

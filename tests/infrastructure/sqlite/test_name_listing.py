@@ -1,4 +1,4 @@
-"""Names for tab completion: found at a glance, and without a trace."""
+"""Names for tab completion: reading them does not change any file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def state(folder: Path) -> dict[str, bytes]:
     return {each.name: each.read_bytes() for each in folder.iterdir()}
 
 
-def test_looks_without_a_trace_when_nobody_has_the_store_open(path: str, tmp_path: Path) -> None:
+def test_changes_no_file_of_a_closed_store(path: str, tmp_path: Path) -> None:
     with Conversations.open(f"sqlite:///{path}") as conversations:
         conversations.start_thread(thread_id="a").checkpoint("name")
     before = state(tmp_path)
@@ -30,13 +30,13 @@ def test_looks_without_a_trace_when_nobody_has_the_store_open(path: str, tmp_pat
     assert state(tmp_path) == before
 
 
-def test_sees_what_is_only_in_the_log_while_another_has_the_store_open(path: str) -> None:
+def test_reads_the_write_ahead_log_of_an_open_store(path: str) -> None:
     with Conversations.open(f"sqlite:///{path}") as conversations:
         conversations.start_thread(thread_id="a")
         assert thread_ids(SQLiteNames(path), "default", "", 50) == ["a"]
 
 
-def test_a_store_that_is_not_there_is_an_error_and_is_not_made(path: str, tmp_path: Path) -> None:
+def test_a_missing_store_is_an_error_and_is_not_created(path: str, tmp_path: Path) -> None:
     with pytest.raises(sqlite3.OperationalError):
         thread_ids(SQLiteNames(path), "default", "", 50)
     assert list(tmp_path.iterdir()) == []

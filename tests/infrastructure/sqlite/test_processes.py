@@ -1,4 +1,4 @@
-"""Many processes on one SQLite file: nothing is lost, races end in clean conflicts, a tail sees everything once."""
+"""Many processes on one SQLite file: no append is lost, races end in conflicts, a tail sees each event once."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ recorder.close()
 
 
 def start(work: Callable[[], None]) -> int:
-    """A forked child that does the work, by its process id."""
+    """Start a forked child that does the work. Returns its process id."""
     child = os.fork()
     if child == 0:
         status = 1
@@ -70,9 +70,9 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "clew.db")
 
 
-def test_sixteen_processes_lose_nothing_and_a_tail_sees_every_event_once_in_order(path: str, scale: float) -> None:
-    each = max(10, round(200 * scale))
-    count = PROCESSES * each * 2
+def test_sixteen_processes_lose_no_append_and_a_tail_sees_every_event_in_order(path: str, scale: float) -> None:
+    per_process = max(10, round(200 * scale))
+    count = PROCESSES * per_process * 2
     tail = subprocess.Popen(
         [sys.executable, "-c", TAIL, path, str(count)], stdout=subprocess.PIPE, text=True, env=environment()
     )
@@ -81,7 +81,7 @@ def test_sixteen_processes_lose_nothing_and_a_tail_sees_every_event_once_in_orde
 
     def write(number: int) -> None:
         recorder = SQLiteRecorder.open(path)
-        for version in range(1, each + 1):
+        for version in range(1, per_process + 1):
             append(recorder, event(f"s{number}", version), event(f"t{number}", version))
         recorder.close()
 
@@ -94,12 +94,12 @@ def test_sixteen_processes_lose_nothing_and_a_tail_sees_every_event_once_in_orde
     assert [json.loads(line) for line in printed.splitlines()] == [[r.position, r.stream, r.version] for r in rows]
     for number in range(PROCESSES):
         lineage = recorder.lineage(f"s{number}")
-        assert [row.version for row in lineage] == list(range(1, each + 1))
+        assert [row.version for row in lineage] == list(range(1, per_process + 1))
         assert [row.hash for row in lineage] == recomputed_hashes(lineage)
     recorder.close()
 
 
-def test_sixteen_processes_that_race_for_a_version_get_clean_conflicts(path: str, scale: float) -> None:
+def test_sixteen_processes_that_race_for_a_version_get_conflicts(path: str, scale: float) -> None:
     goal = max(20, round(200 * scale))
     SQLiteRecorder.open(path).close()
 
@@ -126,7 +126,7 @@ def test_sixteen_processes_that_race_for_a_version_get_clean_conflicts(path: str
     recorder.close()
 
 
-def test_sixteen_processes_make_one_schema(path: str) -> None:
+def test_sixteen_processes_create_the_schema_once(path: str) -> None:
     def work(number: int) -> None:
         recorder = SQLiteRecorder.open(path)
         append(recorder, event(f"s{number}", 1))
@@ -138,7 +138,7 @@ def test_sixteen_processes_make_one_schema(path: str) -> None:
     recorder.close()
 
 
-def test_sees_at_once_what_another_process_wrote(path: str) -> None:
+def test_sees_another_processs_events_immediately(path: str) -> None:
     recorder = SQLiteRecorder.open(path)
     fill(recorder, "a", 2)
 
@@ -157,7 +157,7 @@ def test_sees_at_once_what_another_process_wrote(path: str) -> None:
     recorder.close()
 
 
-def test_wakes_a_listener_for_another_process_s_commit(path: str) -> None:
+def test_wakes_a_listener_after_another_processs_commit(path: str) -> None:
     recorder = SQLiteRecorder.open(path)
     subscription = recorder.subscribe(gt=0)
 
@@ -173,7 +173,7 @@ def test_wakes_a_listener_for_another_process_s_commit(path: str) -> None:
     recorder.close()
 
 
-def test_the_child_of_a_fork_goes_on_when_the_parent_has_closed_the_store(path: str) -> None:
+def test_a_forked_child_continues_after_the_parent_closes_the_store(path: str) -> None:
     recorder = SQLiteRecorder.open(path)
     fill(recorder, "a", 3)
     closed_read, closed_write = os.pipe()
@@ -204,7 +204,7 @@ def test_the_child_of_a_fork_goes_on_when_the_parent_has_closed_the_store(path: 
         os.close(end)
 
 
-def test_a_child_that_only_ends_leaves_the_parent_its_locks(path: str) -> None:
+def test_a_forked_child_that_exits_does_not_release_the_parents_locks(path: str) -> None:
     recorder = SQLiteRecorder.open(path)
     fill(recorder, "a", 1)
     assert in_forked_child(lambda: None) == 0
@@ -215,13 +215,13 @@ def test_a_child_that_only_ends_leaves_the_parent_its_locks(path: str) -> None:
         other.close()
 
     assert in_forked_child(work) == 0
-    assert Path(path + "-wal").exists(), "the last close of another process took the log from under this one"
+    assert Path(path + "-wal").exists(), "another process removed the log of an open store"
     fill(recorder, "a", 3, start=3)
     assert len(recorder.lineage("a")) == 3
     recorder.close()
 
 
-def test_says_so_when_another_process_keeps_the_lock(path: str) -> None:
+def test_reports_that_another_process_holds_the_lock(path: str) -> None:
     recorder = SQLiteRecorder.open(path, lock_timeout=0.2)
     fill(recorder, "a", 1)
     other = FileLock(path + ".lock", 1)
@@ -236,7 +236,7 @@ def test_says_so_when_another_process_keeps_the_lock(path: str) -> None:
     recorder.close()
 
 
-def test_gives_a_waiting_process_the_lock_when_it_is_free(path: str) -> None:
+def test_a_waiting_process_gets_the_lock_when_it_is_free(path: str) -> None:
     recorder = SQLiteRecorder.open(path)
     other = FileLock(path + ".lock", 1)
     other.acquire()
@@ -251,7 +251,7 @@ def test_gives_a_waiting_process_the_lock_when_it_is_free(path: str) -> None:
     recorder.close()
 
 
-def test_a_program_that_forgets_to_close_its_store_ends(path: str) -> None:
+def test_a_program_ends_without_closing_its_store(path: str) -> None:
     program = """
 import sys
 from eventsourcing.persistence import StoredEvent
@@ -268,7 +268,7 @@ recorder.submit(Append([StoredEvent("a", 1, "noted", b"x")])).result()
     recorder.close()
 
 
-def test_a_second_store_in_the_process_leaves_the_first_its_locks(path: str) -> None:
+def test_closing_a_second_store_does_not_release_the_locks_of_the_first(path: str) -> None:
     recorder = SQLiteRecorder.open(path)
     fill(recorder, "a", 1)
     SQLiteRecorder.open(path).close()
@@ -279,7 +279,7 @@ def test_a_second_store_in_the_process_leaves_the_first_its_locks(path: str) -> 
         other.close()
 
     assert in_forked_child(work) == 0
-    assert Path(path + "-wal").exists(), "the last close of another process took the log from under this one"
+    assert Path(path + "-wal").exists(), "another process removed the log of an open store"
     fill(recorder, "a", 3, start=3)
     assert len(recorder.lineage("a")) == 3
     recorder.close()

@@ -1,4 +1,4 @@
-"""The file with the tables of projections: what becomes of it when it is damaged, deleted or somebody else's."""
+"""The SQLite file of projections: when it is damaged, deleted, or of another program."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def file(tmp_path: Path, url: str) -> Path:
-    """The file of the projections of a log with a thread."""
+    """The projection file of a log with one thread."""
     with Conversations.open(url) as conversations:
         conversations.start_thread("A title", messages=[Message.user(f"word{number}") for number in range(99)])
         conversations.wait()
@@ -46,34 +46,32 @@ def titles(url: str) -> list[str | None]:
         return [summary.title for summary in conversations.threads()]
 
 
-def test_a_search_goes_through_no_more_threads_than_it_shows(
-    file: Path, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[str, list[Any]]] = []
+def test_a_search_reads_only_the_threads_that_it_shows(file: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    queries: list[tuple[str, list[Any]]] = []
 
-    def note(tables: SqlTables, query: Query) -> tuple[Select, list[Any]]:
+    def record(tables: SqlTables, query: Query) -> tuple[Select, list[Any]]:
         select, parameters = compile_query(tables, query)
-        asked.append((select.sql, parameters))
+        queries.append((select.sql, parameters))
         return select, parameters
 
-    monkeypatch.setattr(projection_store, "compile_query", note)
+    monkeypatch.setattr(projection_store, "compile_query", record)
     with Conversations.open(url) as conversations:
         assert len(conversations.search("word7")) == 1
     with closing(sqlite3.connect(file)) as connection:
-        plans = [[row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)] for sql, values in asked]
-    looked = [line for plan in plans for line in plan if "_thread" in line]
-    assert len(asked) == 1
-    assert len(looked) >= 2, "the query, and the one in it"
-    assert all(re.search(r"\(tenant=\? AND (thread_id|tree)=\?\)$", line) for line in looked), looked
+        plans = [[row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)] for sql, values in queries]
+    scans = [line for plan in plans for line in plan if "_thread" in line]
+    assert len(queries) == 1
+    assert len(scans) >= 2, "the query and its subquery"
+    assert all(re.search(r"\(tenant=\? AND (thread_id|tree)=\?\)$", line) for line in scans), scans
 
 
-def test_makes_no_file_until_something_is_read_or_appended(tmp_path: Path, url: str) -> None:
+def test_creates_no_file_before_a_read_or_an_append(tmp_path: Path, url: str) -> None:
     with Conversations.open(url):
         pass
     assert not list(tmp_path.glob("clew.db.projections*"))
 
 
-def test_what_is_in_memory_is_closed_when_nobody_has_it_any_more() -> None:
+def test_closes_an_in_memory_store_without_references() -> None:
     projections = SQLiteProjections(None)
     with projections.session(0):
         pass
@@ -85,50 +83,50 @@ def test_what_is_in_memory_is_closed_when_nobody_has_it_any_more() -> None:
         connection.execute("SELECT 1")
 
 
-def test_is_built_anew_when_it_was_deleted(file: Path, url: str) -> None:
+def test_rebuilds_a_deleted_file(file: Path, url: str) -> None:
     file.unlink()
     assert titles(url) == ["A title"]
     assert file.exists()
 
 
-def test_is_built_anew_when_it_is_deleted_while_it_is_open(file: Path, url: str) -> None:
+def test_rebuilds_a_file_that_is_deleted_while_it_is_open(file: Path, url: str) -> None:
     with Conversations.open(url) as conversations, Conversations.open(url) as other:
         assert len(list(conversations.threads())) == len(list(other.threads())) == 1
         for each in file.parent.glob("clew.db.projections*"):
             if not each.name.endswith(".lock"):
                 each.unlink()
         other.start_thread("Another")
-        assert [found.title for found in other.threads()] == ["A title", "Another"]
-        assert [found.title for found in conversations.threads()] == ["A title", "Another"]
+        assert [thread.title for thread in other.threads()] == ["A title", "Another"]
+        assert [thread.title for thread in conversations.threads()] == ["A title", "Another"]
         assert len(conversations.search("word7")) == len(other.search("word7")) == 1
     assert titles(url) == ["A title", "Another"]
 
 
-def test_is_built_anew_when_its_write_ahead_log_was_left_behind(file: Path, url: str) -> None:
+def test_rebuilds_a_deleted_file_whose_write_ahead_log_remains(file: Path, url: str) -> None:
     file.unlink()
-    Path(f"{file}-wal").write_bytes(b"what was left" * 1_000)
+    Path(f"{file}-wal").write_bytes(b"left behind" * 1_000)
     assert titles(url) == ["A title"]
 
 
 @pytest.mark.parametrize("content", [b"garbage" * 5_000, b"SQLite format 3\0" + b"\xff" * 5_000], ids=["any", "header"])
-def test_is_built_anew_when_it_is_no_database_any_more(file: Path, url: str, content: bytes) -> None:
+def test_rebuilds_a_file_that_is_not_a_database(file: Path, url: str, content: bytes) -> None:
     file.write_bytes(content)
     assert titles(url) == ["A title"]
 
 
 @pytest.mark.parametrize("length", [0, 1, 60, 100, 4096])
-def test_is_built_anew_or_says_that_it_is_to_be_deleted_when_it_is_cut_short(file: Path, url: str, length: int) -> None:
+def test_rebuilds_a_truncated_file_or_asks_to_delete_it(file: Path, url: str, length: int) -> None:
     with file.open("r+b") as opened:
         opened.truncate(length)
     try:
         assert titles(url) == ["A title"]
     except StoreUnavailableError as error:
-        assert "Delete it" in str(error)  # noqa: PT017 - either will do
+        assert "Delete it" in str(error)  # noqa: PT017 - both outcomes are valid
         file.unlink()
         assert titles(url) == ["A title"]
 
 
-def test_says_that_it_is_to_be_deleted_when_its_pages_are_damaged(file: Path, url: str) -> None:
+def test_asks_to_delete_a_file_with_damaged_pages(file: Path, url: str) -> None:
     content = bytearray(file.read_bytes())
     content[4096:] = b"\x7f" * (len(content) - 4096)
     file.write_bytes(content)
@@ -138,7 +136,7 @@ def test_says_that_it_is_to_be_deleted_when_its_pages_are_damaged(file: Path, ur
     assert titles(url) == ["A title"]
 
 
-def test_leaves_the_database_of_another_program_alone(tmp_path: Path, url: str) -> None:
+def test_does_not_change_another_programs_database(tmp_path: Path, url: str) -> None:
     path = tmp_path / "clew.db.projections"
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE accounts (name)")
@@ -152,7 +150,7 @@ def test_leaves_the_database_of_another_program_alone(tmp_path: Path, url: str) 
     assert path.read_bytes() == before
 
 
-def test_leaves_the_file_of_a_newer_clew_alone(file: Path, url: str) -> None:
+def test_does_not_change_a_file_with_a_newer_schema(file: Path, url: str) -> None:
     connection = sqlite3.connect(file)
     connection.execute("PRAGMA user_version = 99")
     connection.close()
@@ -162,14 +160,14 @@ def test_leaves_the_file_of_a_newer_clew_alone(file: Path, url: str) -> None:
             list(conversations.threads())
 
 
-def test_makes_the_file_of_an_older_clew_anew(file: Path, url: str) -> None:
+def test_rebuilds_a_file_with_an_older_schema(file: Path, url: str) -> None:
     connection = sqlite3.connect(file)
     connection.execute("PRAGMA user_version = 0")
     connection.close()
     assert titles(url) == ["A title"]
 
 
-def test_is_built_anew_when_an_older_copy_of_the_log_was_put_back(tmp_path: Path, url: str) -> None:
+def test_rebuilds_after_an_older_copy_of_the_log_was_restored(tmp_path: Path, url: str) -> None:
     log = tmp_path / "clew.db"
     with Conversations.open(url) as conversations:
         conversations.start_thread("First", messages=[Message.user("word7")])
@@ -192,7 +190,7 @@ class TestSQLiteProjections(ProjectionContract):
             yield opened
 
 
-def test_reading_makes_no_file(tmp_path: Path) -> None:
+def test_reading_creates_no_file(tmp_path: Path) -> None:
     with closing(SQLiteProjections(str(tmp_path / "none"))) as store:
         assert store.generations() == []
         assert not (tmp_path / "none").exists()
@@ -201,18 +199,18 @@ def test_reading_makes_no_file(tmp_path: Path) -> None:
         assert (tmp_path / "none").exists()
 
 
-def test_a_process_ends_while_a_thread_of_its_fills_a_store_in_memory() -> None:
-    """Which nobody closes: to close it under that thread would wait for ever, or crash."""
+def test_a_process_ends_while_a_thread_updates_an_in_memory_store() -> None:
+    """The process does not close the store, because that would wait forever or crash."""
     busy = """
 import threading
 from clew.infrastructure.sqlite.projection_store import SQLiteProjections
 
 store = SQLiteProjections(None)
 connection = store._connect("rw")
-begun = threading.Event()
-connection.create_function("begun", 0, begun.set)
-endless = "WITH RECURSIVE n(i) AS (SELECT begun() UNION ALL SELECT i FROM n) SELECT count(*) FROM n"
+started = threading.Event()
+connection.create_function("started", 0, started.set)
+endless = "WITH RECURSIVE n(i) AS (SELECT started() UNION ALL SELECT i FROM n) SELECT count(*) FROM n"
 threading.Thread(target=connection.execute, args=(endless,), daemon=True).start()
-begun.wait()
+started.wait()
 """
     subprocess.run([sys.executable, "-c", busy], check=True, timeout=PATIENCE)

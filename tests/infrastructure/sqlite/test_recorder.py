@@ -22,12 +22,12 @@ class TestSQLiteRecorder(RecorderContract, LostReplyContract):
 
     @pytest.fixture
     def break_commit(self, recorder: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
-        def break_next(happens: bool) -> None:  # noqa: FBT001 - the parameter is the whole of it
+        def break_next(happens: bool) -> None:  # noqa: FBT001 - its only parameter
             def commit(connection: sqlite3.Connection) -> None:
                 monkeypatch.undo()
                 if happens:
                     connection.execute("COMMIT")
-                message = "disk I/O error, says the test"
+                message = "disk I/O error of the test"
                 raise sqlite3.OperationalError(message)
 
             monkeypatch.setattr(recorder.datastore._writer, "commit", commit)

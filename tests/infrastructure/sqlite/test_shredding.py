@@ -1,4 +1,4 @@
-"""What is left of shredded text in a SQLite file and its log: nothing, also after a reader or a kill in between."""
+"""Shredded text leaves no byte in a SQLite file or its log, even with a concurrent reader or after a kill."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def text(number: int, chance: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_leaves_no_byte_of_shredded_text_in_the_file(path: str, seed: int) -> None:
+def test_shredded_text_leaves_no_byte_in_the_file(path: str, seed: int) -> None:
     chance = random.Random(seed)
     recorder = SQLiteRecorder.open(path, synchronous="OFF")
     texts = {number: text(number, chance) for number in range(1, 401)}
@@ -52,21 +52,21 @@ def test_leaves_no_byte_of_shredded_text_in_the_file(path: str, seed: int) -> No
     chance.shuffle(order)
     version = 400
     for start in range(0, 360, 30):
-        gone = order[start : start + 30]
+        shredded = order[start : start + 30]
         version += 1
         shreds = [
-            # Stubs longer than the text are what could move the neighbours about.
+            # Stubs that are longer than the text could move neighbouring rows.
             Shred("a", number, digest(texts[number]), b"s" * chance.choice([0, 30, 150, 330, 400, 2000]))
-            for number in gone
+            for number in shredded
         ]
         append(recorder, event("a", version), shreds=shreds)
         wait_until(lambda: Path(path + "-wal").stat().st_size == 0)
-        found = {int(number) for number in re.findall(rb"SECRET-(\d{6})-", bytes_of(path))}
-        assert found == set(order[start + 30 :])
+        remaining = {int(number) for number in re.findall(rb"SECRET-(\d{6})-", bytes_of(path))}
+        assert remaining == set(order[start + 30 :])
     recorder.close()
 
 
-def test_removes_the_text_from_the_log_once_a_reader_has_ended(path: str, recorder: SQLiteRecorder) -> None:
+def test_removes_the_text_from_the_log_after_a_reader_ends(path: str, recorder: SQLiteRecorder) -> None:
     secret = b"SECRET-IN-THE-LOG" * 10
     append(recorder, event("a", 1, secret))
     reader = sqlite3.connect(path, isolation_level=None)
@@ -90,7 +90,7 @@ def redact_and_die(path: str, secret: bytes) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_removes_the_text_that_a_killed_process_left_in_the_log(path: str) -> None:
+def test_removes_the_text_of_a_killed_process_from_the_log(path: str) -> None:
     secret = b"SECRET-IN-THE-LOG" * 10
     assert in_forked_child(lambda: redact_and_die(path, secret)) == -signal.SIGKILL
     assert secret in bytes_of(path)
@@ -100,7 +100,7 @@ def test_removes_the_text_that_a_killed_process_left_in_the_log(path: str) -> No
     recorder.close()
 
 
-def test_removes_the_text_that_a_killed_process_left_once_a_reader_has_ended(path: str) -> None:
+def test_removes_the_text_of_a_killed_process_after_a_reader_ends(path: str) -> None:
     secret = b"SECRET-IN-THE-LOG" * 10
     SQLiteRecorder.open(path).close()
     assert in_forked_child(lambda: redact_and_die(path, secret)) == -signal.SIGKILL
@@ -116,12 +116,12 @@ def test_removes_the_text_that_a_killed_process_left_once_a_reader_has_ended(pat
     reader.close()
 
 
-def test_opens_though_the_log_cannot_be_emptied(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opens_a_store_whose_log_cannot_be_emptied(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = b"SECRET-IN-THE-LOG" * 10
     assert in_forked_child(lambda: redact_and_die(path, secret)) == -signal.SIGKILL
 
     def fail(*_: object) -> bool:
-        message = "disk I/O error, says the test"
+        message = "disk I/O error of the test"
         raise sqlite3.OperationalError(message)
 
     with monkeypatch.context() as broken:
@@ -133,7 +133,7 @@ def test_opens_though_the_log_cannot_be_emptied(path: str, monkeypatch: pytest.M
     recorder.close()
 
 
-def test_removes_the_text_when_it_is_closed_at_once(path: str) -> None:
+def test_removes_the_text_when_the_store_closes(path: str) -> None:
     secret = b"SECRET-IN-THE-LOG" * 10
     recorder = SQLiteRecorder.open(path)
     append(recorder, event("a", 1, secret))

@@ -1,4 +1,4 @@
-"""Blobs, leases and drafts in a SQLite file: what processes make of them, and what is left of drafts that are gone."""
+"""Blobs, leases and drafts in a SQLite file: with several processes, and the removal of deleted drafts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def recorder(path: str) -> Iterator[SQLiteRecorder]:
 
 @pytest.fixture
 def reader(path: str, recorder: SQLiteRecorder) -> Iterator[sqlite3.Connection]:
-    """Another program that has the file open, so that SQLite keeps the log when the store is closed."""
+    """Another program with an open connection, so that SQLite keeps the log when the store closes."""
     fill(recorder, "other", 1)
     connection = sqlite3.connect(path, isolation_level=None)
     assert connection.execute("SELECT count(*) FROM event").fetchone() == (1,)
@@ -50,17 +50,17 @@ def reader(path: str, recorder: SQLiteRecorder) -> Iterator[sqlite3.Connection]:
 # Processes
 
 
-def test_lets_exactly_one_of_two_processes_have_each_lease(path: str, tmp_path: Path) -> None:
+def test_exactly_one_of_two_processes_gets_each_lease(path: str, tmp_path: Path) -> None:
     names = [f"s{number}" for number in range(30)]
     recorder = SQLiteRecorder.open(path)
     append(recorder, *[event(name, 1) for name in names])
     recorder.close()
-    ready, go = os.pipe()
+    ready, start_signal = os.pipe()
 
     def race(holder: str) -> None:
         mine = SQLiteRecorder.open(path)
-        os.close(go)
-        os.read(ready, 1)  # both begin when the parent closes its end
+        os.close(start_signal)
+        os.read(ready, 1)  # both children start when the parent closes its end
         for name in names:
             error = failure(mine, event(name, 2), claims=[Claim(name, holder, now=10, until=20)])
             with (tmp_path / holder).open("a") as won:
@@ -70,7 +70,7 @@ def test_lets_exactly_one_of_two_processes_have_each_lease(path: str, tmp_path: 
 
     children = [start(lambda holder=holder: race(holder)) for holder in ("me", "you")]  # type: ignore[misc] # a bound loop variable
     os.close(ready)
-    os.close(go)
+    os.close(start_signal)
     finish(children)
     won = {holder: (tmp_path / holder).read_text().split() for holder in ("me", "you")}
     assert sorted(won["me"] + won["you"]) == sorted(names)
@@ -87,7 +87,7 @@ def claim_and_die(path: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_gives_the_lease_of_a_killed_process_to_another_when_its_time_is_over(path: str) -> None:
+def test_another_process_gets_the_lease_of_a_killed_process_after_it_expires(path: str) -> None:
     SQLiteRecorder.open(path).close()
     assert in_forked_child(lambda: claim_and_die(path)) == -signal.SIGKILL
     recorder = SQLiteRecorder.open(path)
@@ -103,12 +103,12 @@ def test_gives_the_lease_of_a_killed_process_to_another_when_its_time_is_over(pa
 def write_and_die(path: str, step: int) -> None:
     recorder = SQLiteRecorder.open(path)
     version = len(recorder.lineage("a")) + 1
-    left = step
+    remaining = step
 
     def count(_: str) -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
+        nonlocal remaining
+        remaining -= 1
+        if remaining == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
     data = b"blob %d" % step
@@ -123,7 +123,7 @@ def write_and_die(path: str, step: int) -> None:
     recorder.close()
 
 
-def test_what_an_append_wrote_beside_its_events_is_there_exactly_if_they_are(path: str) -> None:
+def test_side_rows_and_events_of_an_append_are_atomic(path: str) -> None:
     recorder = SQLiteRecorder.open(path)
     fill(recorder, "a", 1)
     recorder.close()
@@ -132,19 +132,19 @@ def test_what_an_append_wrote_beside_its_events_is_there_exactly_if_they_are(pat
         step += 1
         status = in_forked_child(lambda: write_and_die(path, step))  # noqa: B023 - called at once
         recorder = SQLiteRecorder.open(path)
-        there = len(recorder.lineage("a")) - version
-        assert there == 1 if status == 0 else there in (0, 1)
-        version += there
+        added = len(recorder.lineage("a")) - version
+        assert added == 1 if status == 0 else added in (0, 1)
+        version += added
         data = b"blob %d" % step
-        last = step if there else last
-        assert (recorder.blob(sha256(data).digest()) is not None) == bool(there)
+        last = step if added else last
+        assert (recorder.blob(sha256(data).digest()) is not None) == bool(added)
         assert recorder.lease("a") == (Lease("a", "me", last + 1) if last else None)
         assert recorder.draft("a") == (Draft("a", f"run {last}", b"blob %d" % last) if last else None)
         recorder.close()
-    assert step > 7, "the append had too few statements to die in"
+    assert step > 7, "the append had too few statements to be killed at"
 
 
-# What is left of a draft
+# Deleted drafts
 
 
 def checkpoint(recorder: SQLiteRecorder) -> None:
@@ -153,30 +153,30 @@ def checkpoint(recorder: SQLiteRecorder) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_leaves_no_byte_of_drafts_that_are_gone_in_the_file(path: str, seed: int) -> None:
+def test_deleted_drafts_leave_no_byte_in_the_file(path: str, seed: int) -> None:
     chance = random.Random(seed)
     recorder = SQLiteRecorder.open(path, synchronous="OFF")
     names = [f"s{number}" for number in range(80)]
     append(recorder, *[event(name, 1) for name in names])
-    there: dict[str, int] = {}
+    existing: dict[str, int] = {}
     for number in range(1, 601):
         name = chance.choice(names)
         if chance.random() < 0.4:
             append(recorder, drafts=[Draft(name, "run", None)])
-            there.pop(name, None)
+            existing.pop(name, None)
         else:
             data = b"DRAFT-%06d-" % number + b"x" * chance.choice([0, 40, 300, 900, 3_000, 3_900, 4_100, 9_000])
             append(recorder, drafts=[Draft(name, "run", data * 2)])
-            there[name] = number
+            existing[name] = number
         if number % 50 == 0:
             checkpoint(recorder)
-            assert {int(found) for found in re.findall(rb"DRAFT-(\d{6})-", bytes_of(path))} == set(there.values())
+            assert {int(match) for match in re.findall(rb"DRAFT-(\d{6})-", bytes_of(path))} == set(existing.values())
     recorder.close()
-    found = re.findall(rb"DRAFT-(\d{6})-", bytes_of(path))
-    assert sorted(map(int, found)) == sorted([*there.values()] * 2)
+    match = re.findall(rb"DRAFT-(\d{6})-", bytes_of(path))
+    assert sorted(map(int, match)) == sorted([*existing.values()] * 2)
 
 
-def test_a_draft_leaves_the_log_when_the_store_is_closed(
+def test_closing_the_store_removes_deleted_drafts_from_the_log(
     path: str, recorder: SQLiteRecorder, reader: sqlite3.Connection
 ) -> None:
     append(recorder, drafts=[Draft("other", "run", SECRET)])
@@ -188,7 +188,7 @@ def test_a_draft_leaves_the_log_when_the_store_is_closed(
 
 
 @pytest.mark.usefixtures("reader")
-def test_a_draft_leaves_the_log_with_the_next_checkpoint(
+def test_the_next_checkpoint_removes_deleted_drafts_from_the_log(
     path: str, recorder: SQLiteRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_checkpoints, "PASSIVE_BYTES", 20_000)
@@ -200,7 +200,7 @@ def test_a_draft_leaves_the_log_with_the_next_checkpoint(
 
 
 @pytest.mark.usefixtures("reader")
-def test_a_draft_that_became_a_redacted_answer_is_gone_with_it(path: str, recorder: SQLiteRecorder) -> None:
+def test_redacting_an_answer_removes_its_draft_from_the_log(path: str, recorder: SQLiteRecorder) -> None:
     append(recorder, drafts=[Draft("other", "run", SECRET)])
     append(recorder, event("other", 2, SECRET), drafts=[Draft("other", "run", None)])
     assert SECRET[:200] in bytes_of(path)

@@ -16,52 +16,52 @@ from clew.domain.memory.ports import VectorIndex
 from clew.infrastructure.sqlite.vectors import SCHEMA_VERSION, SQLiteVectors
 
 _numbers = count()
-HELD = {1: (1.0, 0.0)}
+STORED = {1: (1.0, 0.0)}
 
 
 class TestSQLiteVectors(VectorIndexContract):
     @pytest.fixture(autouse=True)
-    def folder(self, tmp_path_factory: pytest.TempPathFactory) -> None:
-        self.own = tmp_path_factory.mktemp("vectors")
+    def _folder(self, tmp_path_factory: pytest.TempPathFactory) -> None:
+        self.folder = tmp_path_factory.mktemp("vectors")
 
     def make(self) -> VectorIndex:
-        return SQLiteVectors(str(self.own / f"{next(_numbers)}.vectors"))
+        return SQLiteVectors(str(self.folder / f"{next(_numbers)}.vectors"))
 
 
-def test_makes_no_file_before_there_is_a_vector(tmp_path: Path) -> None:
+def test_creates_no_file_before_the_first_vector(tmp_path: Path) -> None:
     path = tmp_path / "a.vectors"
     with closing(SQLiteVectors(str(path))) as index:
         assert index.missing(SPACE, [b"x"]) == {b"x"}
-        assert index.nearest(SPACE, "c", entries(HELD), 1, (1, 0), 1) == []
+        assert index.nearest(SPACE, "c", entries(STORED), 1, (1, 0), 1) == []
         index.drop()
         assert not path.exists()
         put(index, (1, 0))
         assert path.exists()
 
 
-def test_another_process_finds_what_was_put(tmp_path: Path) -> None:
+def test_another_process_finds_a_stored_vector(tmp_path: Path) -> None:
     path = str(tmp_path / "a b#?.vectors")
     with closing(SQLiteVectors(path)) as one, closing(SQLiteVectors(path)) as other:
-        assert other.nearest(SPACE, "c", entries(HELD), 1, (1, 0), 1) == []
+        assert other.nearest(SPACE, "c", entries(STORED), 1, (1, 0), 1) == []
         put(one, (1, 0))
         assert other.missing(SPACE, [digest((1, 0))]) == set()
-        assert dict(other.nearest(SPACE, "c", entries(HELD), 1, (1, 0), 1)) == pytest.approx({1: 1})
+        assert dict(other.nearest(SPACE, "c", entries(STORED), 1, (1, 0), 1)) == pytest.approx({1: 1})
 
 
-def test_forgets_what_it_made_of_a_file_that_is_deleted_while_it_is_open(tmp_path: Path) -> None:
+def test_forgets_the_vectors_of_a_file_that_is_deleted_while_it_is_open(tmp_path: Path) -> None:
     path = tmp_path / "a.vectors"
     with closing(SQLiteVectors(str(path))) as index:
         put(index, (1, 0))
-        assert index.nearest(SPACE, "c", entries(HELD), 1, (1, 0), 1)
+        assert index.nearest(SPACE, "c", entries(STORED), 1, (1, 0), 1)
         path.unlink()
-        assert index.nearest(SPACE, "c", entries(HELD), 1, (1, 0), 1) == []
+        assert index.nearest(SPACE, "c", entries(STORED), 1, (1, 0), 1) == []
         assert index.missing(SPACE, [digest((1, 0))]) == {digest((1, 0))}
         put(index, (1, 0))
-        assert index.nearest(SPACE, "c", entries(HELD), 1, (1, 0), 1)
+        assert index.nearest(SPACE, "c", entries(STORED), 1, (1, 0), 1)
 
 
-@pytest.mark.parametrize("damage", [b"no database at all" * 100, b"SQLite format 3\x00" + b"\x55" * 5_000])
-def test_makes_a_damaged_file_anew(tmp_path: Path, damage: bytes) -> None:
+@pytest.mark.parametrize("damage", [b"not a database" * 100, b"SQLite format 3\x00" + b"\x55" * 5_000])
+def test_replaces_a_damaged_file(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "a.vectors"
     path.write_bytes(damage)
     with closing(SQLiteVectors(str(path))) as index:
@@ -71,7 +71,7 @@ def test_makes_a_damaged_file_anew(tmp_path: Path, damage: bytes) -> None:
         assert index.missing(SPACE, [digest((1, 0))]) == set()
 
 
-def test_leaves_another_programs_database_alone(tmp_path: Path) -> None:
+def test_does_not_change_another_programs_database(tmp_path: Path) -> None:
     path = tmp_path / "a.vectors"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE theirs (a)")
@@ -83,7 +83,7 @@ def test_leaves_another_programs_database_alone(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_leaves_a_newer_clews_file_alone(tmp_path: Path) -> None:
+def test_does_not_change_a_file_with_a_newer_schema(tmp_path: Path) -> None:
     path = tmp_path / "a.vectors"
     with closing(SQLiteVectors(str(path))) as index:
         put(index, (1, 0))
@@ -93,17 +93,15 @@ def test_leaves_a_newer_clews_file_alone(tmp_path: Path) -> None:
             put(index, (0, 1))
 
 
-def test_says_what_to_do_when_the_file_cannot_be_made(tmp_path: Path) -> None:
+def test_explains_what_to_do_if_the_file_cannot_be_created(tmp_path: Path) -> None:
     with (
-        closing(SQLiteVectors(str(tmp_path / "nowhere" / "a.vectors"))) as index,
+        closing(SQLiteVectors(str(tmp_path / "missing" / "a.vectors"))) as index,
         pytest.raises(StoreUnavailableError, match="folder"),
     ):
         put(index, (1, 0))
 
 
-def test_stays_where_it_was_opened_when_the_process_goes_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keeps_its_path_when_the_process_changes_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with closing(SQLiteVectors("a.vectors")) as index:
         (tmp_path / "elsewhere").mkdir()
@@ -112,16 +110,16 @@ def test_stays_where_it_was_opened_when_the_process_goes_elsewhere(
     assert (tmp_path / "a.vectors").exists()
 
 
-def test_a_child_of_a_fork_searches_on_its_own(tmp_path: Path) -> None:
+def test_a_forked_child_searches_independently(tmp_path: Path) -> None:
     with closing(SQLiteVectors(str(tmp_path / "a.vectors"))) as index:
         put(index, (1, 0))
-        assert index.nearest(SPACE, "c", entries(HELD), 1, (1, 0), 1)
+        assert index.nearest(SPACE, "c", entries(STORED), 1, (1, 0), 1)
 
         def search_and_put() -> None:
-            assert [number for number, _ in index.nearest(SPACE, "c", entries(HELD), 1, (1, 0), 1)] == [1]
+            assert [number for number, _ in index.nearest(SPACE, "c", entries(STORED), 1, (1, 0), 1)] == [1]
             put(index, (0, 1))
 
-        index._matrices._lock.acquire()  # as a thread of the parent's would hold it, that the child does not have
+        index._matrices._lock.acquire()  # as if held by a parent's thread that the child does not have
         try:
             assert in_forked_child(search_and_put) == 0
         finally:
@@ -129,7 +127,7 @@ def test_a_child_of_a_fork_searches_on_its_own(tmp_path: Path) -> None:
         assert index.missing(SPACE, [digest((0, 1))]) == set()
 
 
-def test_is_read_after_a_process_was_killed_while_it_wrote(tmp_path: Path) -> None:
+def test_can_be_read_after_a_process_was_killed_during_a_write(tmp_path: Path) -> None:
     path = tmp_path / "a.vectors"
     code = (
         "import os, sqlite3, sys; connection = sqlite3.connect(sys.argv[1], isolation_level=None); "
@@ -142,10 +140,10 @@ def test_is_read_after_a_process_was_killed_while_it_wrote(tmp_path: Path) -> No
         subprocess.run([sys.executable, "-c", code, str(path)], check=True)
         assert path.with_name("a.vectors-journal").exists()
         assert index.missing(SPACE, [digest((1, 0)), digest((0, 1))]) == {digest((0, 1))}
-        assert index.nearest(SPACE, "c", entries(HELD), 1, (1, 0), 1)
+        assert index.nearest(SPACE, "c", entries(STORED), 1, (1, 0), 1)
 
 
-def test_is_read_where_nothing_may_be_written(tmp_path: Path) -> None:
+def test_can_be_read_without_write_permission(tmp_path: Path) -> None:
     path = tmp_path / "a.vectors"
     with closing(SQLiteVectors(str(path))) as index:
         put(index, (1, 0))
@@ -153,6 +151,6 @@ def test_is_read_where_nothing_may_be_written(tmp_path: Path) -> None:
         assert index.missing(SPACE, [digest((1, 0))]) == set()
 
 
-def test_nothing_heavy_is_imported_to_open_one(tmp_path: Path) -> None:
+def test_opening_a_store_does_not_import_numpy(tmp_path: Path) -> None:
     code = f"import sys; from clew import Conversations; Conversations.open('sqlite:///{tmp_path}/a.db').close(); "
     subprocess.run([sys.executable, "-c", code + "sys.exit('numpy' in sys.modules)"], check=True)

@@ -1,4 +1,4 @@
-"""Databases as a directory and its shards, as the tests of them name them."""
+"""URLs of databases that are a directory and its shards."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from clew.infrastructure.shards.store import shard_directory
 
 
 def sharded(url: str) -> str:
-    """The URL of a database as that of a directory."""
+    """The URL of a directory in this database."""
     return url.replace("postgresql://", "postgresql+shards://")
 
 
 def address(url: str) -> str:
-    """Where a database is, as a directory says it."""
+    """The address of a database, as a directory stores it."""
     return url.split("@")[1]
 
 

@@ -1,4 +1,4 @@
-"""SQLite files: what is refused and how it is said, who waits for whom, how long the log grows."""
+"""SQLite files: refused files and their errors, waits for locks, and the size of the log."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def recorder(path: str) -> Iterator[SQLiteRecorder]:
     recorder.close()
 
 
-def refused(path: str, kind: type[ClewError], *words: str) -> None:
+def check_refused(path: str, kind: type[ClewError], *words: str) -> None:
     with pytest.raises(kind) as caught:
         SQLiteRecorder.open(path)
     message = str(caught.value)
@@ -53,7 +53,7 @@ def refused(path: str, kind: type[ClewError], *words: str) -> None:
         assert word in message
 
 
-def test_says_what_it_is_in_the_header_of_the_file(path: str, recorder: SQLiteRecorder) -> None:
+def test_the_file_header_identifies_clew(path: str, recorder: SQLiteRecorder) -> None:
     fill(recorder, "a", 1)
     recorder.close()
     header = Path(path).read_bytes()[:100]
@@ -61,7 +61,7 @@ def test_says_what_it_is_in_the_header_of_the_file(path: str, recorder: SQLiteRe
     assert header[60:64] == SCHEMA_VERSION.to_bytes(4, "big")
 
 
-def test_is_durable_private_and_checkpointed_by_nobody_else(recorder: SQLiteRecorder) -> None:
+def test_is_durable_deletes_securely_and_checkpoints_itself(recorder: SQLiteRecorder) -> None:
     connection = recorder.datastore.writing()
     settings = {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in (
         "journal_mode", "synchronous", "secure_delete", "wal_autocheckpoint")}  # fmt: skip
@@ -69,33 +69,33 @@ def test_is_durable_private_and_checkpointed_by_nobody_else(recorder: SQLiteReco
 
 
 @pytest.mark.parametrize(("name", "value"), [("FULL", 2), ("NORMAL", 1), ("OFF", 0)])
-def test_takes_another_durability_when_it_is_told(path: str, name: str, value: int) -> None:
-    recorder = SQLiteRecorder.open(path, synchronous=name)  # type: ignore[arg-type] # a literal, said as a parameter
+def test_durability_is_configurable(path: str, name: str, value: int) -> None:
+    recorder = SQLiteRecorder.open(path, synchronous=name)  # type: ignore[arg-type] # one of the literals
     assert recorder.datastore.writing().execute("PRAGMA synchronous").fetchone()[0] == value
     recorder.close()
 
 
-def test_refuses_a_file_that_is_no_database(path: str) -> None:
+def test_refuses_a_file_that_is_not_a_database(path: str) -> None:
     Path(path).write_bytes(b"{}" * 100)
-    refused(path, StoreSchemaError, "not an SQLite database")
+    check_refused(path, StoreSchemaError, "not an SQLite database")
     assert Path(path).read_bytes() == b"{}" * 100
     assert not Path(path + ".lock").exists()
 
 
-def test_refuses_a_file_that_only_begins_like_a_database(path: str) -> None:
+def test_refuses_a_file_that_has_only_the_header_of_a_database(path: str) -> None:
     Path(path).write_bytes(b"SQLite format 3\0" + b"x" * 4000)
-    refused(path, StoreSchemaError, "not an SQLite database")
+    check_refused(path, StoreSchemaError, "not an SQLite database")
 
 
 @pytest.mark.parametrize("application_id", [0, 4711])
-def test_refuses_another_program_s_database_and_leaves_it_as_it_is(path: str, application_id: int) -> None:
+def test_refuses_another_programs_database_without_changing_it(path: str, application_id: int) -> None:
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE theirs (x)")
     connection.execute(f"PRAGMA application_id = {application_id}")
     connection.commit()
     connection.close()
     before = Path(path).read_bytes()
-    refused(path, StoreSchemaError, "another program")
+    check_refused(path, StoreSchemaError, "another program")
     assert Path(path).read_bytes() == before
     assert not Path(path + ".lock").exists()
 
@@ -105,17 +105,17 @@ def test_refuses_a_newer_schema(path: str) -> None:
     connection = sqlite3.connect(path)
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     connection.close()
-    refused(path, StoreSchemaError, f"schema {SCHEMA_VERSION + 1}", "newer")
+    check_refused(path, StoreSchemaError, f"schema {SCHEMA_VERSION + 1}", "newer")
 
 
-def test_takes_an_empty_file(path: str) -> None:
+def test_accepts_an_empty_file(path: str) -> None:
     Path(path).touch()
     recorder = SQLiteRecorder.open(path)
     fill(recorder, "a", 1)
     recorder.close()
 
 
-def test_takes_a_file_whose_maker_was_killed_before_it_had_tables(path: str) -> None:
+def test_accepts_a_database_without_tables(path: str) -> None:
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.close()
@@ -125,38 +125,38 @@ def test_takes_a_file_whose_maker_was_killed_before_it_had_tables(path: str) -> 
     recorder.close()
 
 
-def test_refuses_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    refused(str(tmp_path / "nowhere" / "clew.db"), StoreUnavailableError, "folder does not exist")
+def test_refuses_a_missing_folder(tmp_path: Path) -> None:
+    check_refused(str(tmp_path / "missing" / "clew.db"), StoreUnavailableError, "folder does not exist")
 
 
 def test_refuses_a_folder(tmp_path: Path) -> None:
-    refused(str(tmp_path), StoreUnavailableError, "it is a folder")
+    check_refused(str(tmp_path), StoreUnavailableError, "it is a folder")
 
 
 def test_refuses_a_name_that_is_too_long(tmp_path: Path) -> None:
-    refused(str(tmp_path / ("x" * 300)), StoreUnavailableError, "too long")
+    check_refused(str(tmp_path / ("x" * 300)), StoreUnavailableError, "too long")
 
 
-def test_refuses_a_file_that_may_not_be_written(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refuses_a_read_only_file(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     SQLiteRecorder.open(path).close()
-    # Root may write to anything, so the answer of the system is given here.
+    # Root may write to any file, so the test replaces the system's answer.
     monkeypatch.setattr(os, "access", lambda *_: False)
-    refused(path, StoreUnavailableError, "read-only")
+    check_refused(path, StoreUnavailableError, "read-only")
 
 
-def test_refuses_when_the_lock_cannot_be_made(path: str) -> None:
+def test_refuses_a_file_if_its_lock_cannot_be_created(path: str) -> None:
     Path(path + ".lock").mkdir()
-    refused(path, StoreUnavailableError, "it is a folder")
+    check_refused(path, StoreUnavailableError, "it is a folder")
 
 
 @pytest.mark.parametrize("name", [":memory:", "file::memory:?cache=shared", "file:x?mode=memory", "file:x.db?mode=ro"])
-def test_refuses_a_name_of_no_file(name: str) -> None:
+def test_refuses_a_name_that_is_not_a_file(name: str) -> None:
     with pytest.raises(StoreUrlError):
         SQLiteRecorder.open(name)
 
 
 @pytest.mark.parametrize("name", ["a b.db", "100%.db", "ä?.db", "#1.db", "a%20b.db"])
-def test_opens_a_file_of_any_name(tmp_path: Path, name: str) -> None:
+def test_opens_a_file_with_any_name(tmp_path: Path, name: str) -> None:
     recorder = SQLiteRecorder.open(str(tmp_path / name))
     fill(recorder, "a", 1)
     assert len(recorder.lineage("a")) == 1
@@ -174,7 +174,7 @@ def test_opens_a_relative_path_and_a_uri(tmp_path: Path, monkeypatch: pytest.Mon
     recorder.close()
 
 
-def test_does_not_make_tables_when_it_is_told_not_to(path: str) -> None:
+def test_creates_no_tables_without_create(path: str) -> None:
     with pytest.raises(StoreUnavailableError):
         ClewSQLiteDatastore(path, create=False)
     Path(path).touch()
@@ -182,7 +182,7 @@ def test_does_not_make_tables_when_it_is_told_not_to(path: str) -> None:
         ClewSQLiteDatastore(path, create=False)
 
 
-def test_says_so_when_the_disk_is_full_and_goes_on_when_it_is_not(recorder: SQLiteRecorder) -> None:
+def test_reports_a_full_disk_and_continues_when_it_has_space(recorder: SQLiteRecorder) -> None:
     fill(recorder, "a", 3)
     connection = recorder.datastore.writing()
     pages = connection.execute("PRAGMA page_count").fetchone()[0]
@@ -200,7 +200,7 @@ def test_says_so_when_the_disk_is_full_and_goes_on_when_it_is_not(recorder: SQLi
     assert addresses(recorder.rows(after=0, limit=10))[-2:] == [("b", 1), ("a", 4)]
 
 
-def test_says_so_when_another_program_keeps_the_database_locked(path: str) -> None:
+def test_reports_that_another_program_locks_the_database(path: str) -> None:
     recorder = SQLiteRecorder.open(path, lock_timeout=0.1)
     fill(recorder, "a", 1)
     other = sqlite3.connect(path, isolation_level=None)
@@ -214,7 +214,7 @@ def test_says_so_when_another_program_keeps_the_database_locked(path: str) -> No
     recorder.close()
 
 
-def test_says_so_when_the_database_is_damaged(path: str) -> None:
+def test_reports_a_damaged_database(path: str) -> None:
     recorder = SQLiteRecorder.open(path)
     fill(recorder, "a", 200)
     recorder.close()
@@ -225,7 +225,7 @@ def test_says_so_when_the_database_is_damaged(path: str) -> None:
         SQLiteRecorder.open(path).lineage("a")
 
 
-def test_walks_a_lineage_that_was_made_a_circle_only_once(path: str) -> None:
+def test_reads_a_circular_lineage_only_once(path: str) -> None:
     recorder = SQLiteRecorder.open(path)
     fill(recorder, "a", 3)
     append(recorder, event("f", 3), forks={"f": Fork("a", 2)})
@@ -236,7 +236,7 @@ def test_walks_a_lineage_that_was_made_a_circle_only_once(path: str) -> None:
     recorder.close()
 
 
-def test_tells_rows_whose_stream_is_gone(recorder: SQLiteRecorder) -> None:
+def test_finds_rows_without_a_stream(recorder: SQLiteRecorder) -> None:
     fill(recorder, "a", 2)
     fill(recorder, "b", 3)
     recorder.datastore.writing().execute("DELETE FROM stream WHERE name = 'b'")
@@ -244,12 +244,12 @@ def test_tells_rows_whose_stream_is_gone(recorder: SQLiteRecorder) -> None:
     assert recorder.orphans(2) == [(2, 1), (2, 2)]
 
 
-def test_keeps_nobody_out_when_the_wait_for_another_process_was_interrupted(path: str) -> None:
+def test_an_interrupted_wait_does_not_block_other_processes(path: str) -> None:
     recorder = SQLiteRecorder.open(path)
     other = FileLock(path + ".lock", PATIENCE)
     other.acquire()
     with interrupt_when(), recorder.datastore.exclusive():
-        pytest.fail("two had the lock")
+        pytest.fail("two processes had the lock")
     other.release()
     wait_until(lambda: not is_waiting_for_a_lock())
     other.acquire()
@@ -260,39 +260,39 @@ def test_keeps_nobody_out_when_the_wait_for_another_process_was_interrupted(path
     recorder.close()
 
 
-def test_tells_each_asker_of_a_commit_though_two_ask_at_once(path: str, recorder: SQLiteRecorder) -> None:
-    asking, go_on = threading.Event(), threading.Event()
-    made: list[sqlite3.Connection] = []
+def test_reports_a_commit_to_each_of_two_concurrent_callers(path: str, recorder: SQLiteRecorder) -> None:
+    connecting, resumed = threading.Event(), threading.Event()
+    connections: list[sqlite3.Connection] = []
 
     def connect() -> sqlite3.Connection:
         connection = sqlite3.connect(path, check_same_thread=False)
-        made.append(connection)
-        if connection is made[0]:
-            asking.set()
-            assert go_on.wait(PATIENCE)
+        connections.append(connection)
+        if connection is connections[0]:
+            connecting.set()
+            assert resumed.wait(PATIENCE)
         return connection
 
     readers = Readers(connect)
     first = threading.Thread(target=readers.changed)
     first.start()
-    assert asking.wait(PATIENCE)
+    assert connecting.wait(PATIENCE)
     fill(recorder, "a", 3)
     readers.changed()
-    go_on.set()
+    resumed.set()
     first.join(PATIENCE)
     for version in range(4, 8):
         assert not readers.changed()
         fill(recorder, "a", version, start=version)
         assert readers.changed()
     with pytest.raises(sqlite3.ProgrammingError):
-        made[0].execute("SELECT 1")
+        connections[0].execute("SELECT 1")
     readers.close()
 
 
-# The log
+# The write-ahead log
 
 
-def test_keeps_the_log_short_under_subscribers_that_never_rest(path: str, scale: float) -> None:
+def test_limits_the_log_with_permanently_active_readers(path: str, scale: float) -> None:
     recorder = SQLiteRecorder.open(path, synchronous="OFF")
     stop = threading.Event()
 
