@@ -211,7 +211,7 @@ class Conversations:
         thread: str | None = None,
         scope: str | None = None,
         actor: str | None = None,
-        type: str | None = None,  # noqa: A002  # the event's own word
+        type: str | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
         newest_first: bool = False,

@@ -53,7 +53,7 @@ def ends(noted: Sequence[Noted]) -> list[Any]:
 class Misbehaving(ContextProvider):
     """Does this in one of its hooks."""
 
-    def __init__(self, hook: str, act: Callable[[Any], Any], id: str = "bad", **settings: Any) -> None:  # noqa: A002  # what it is called
+    def __init__(self, hook: str, act: Callable[[Any], Any], id: str = "bad", **settings: Any) -> None:
         self.id = id
         setattr(self, hook, lambda ctx, *_: act(ctx))
         for name, value in settings.items():

@@ -29,7 +29,7 @@ class Told(ContextProvider):
     def __init__(self) -> None:
         self.heard: list[str] = []
 
-    async def on_thread_created(self, ctx: ProviderContext, input: Sequence[Message]) -> None:  # noqa: A002, ARG002  # as in the port
+    async def on_thread_created(self, ctx: ProviderContext, input: Sequence[Message]) -> None:  # noqa: ARG002  # as in the port
         self.heard.append(f"created {ctx.thread.id}")
 
     async def on_suspend(self, ctx: ProviderContext) -> None:

@@ -18,7 +18,7 @@ class Watching(ContextProvider):
 
     def __init__(
         self,
-        id: str = "watching",  # noqa: A002  # what it is called
+        id: str = "watching",
         noted: list[Noted] | None = None,
         gives: Callable[[ProviderContext], Context | None] | None = None,
         **settings: Any,
@@ -34,7 +34,7 @@ class Watching(ContextProvider):
         del ctx
         return {}
 
-    async def on_thread_created(self, ctx: ProviderContext, input: Sequence[Message]) -> None:  # noqa: A002  # its name
+    async def on_thread_created(self, ctx: ProviderContext, input: Sequence[Message]) -> None:
         del ctx
         self._note("created", *(message.text for message in input))
 

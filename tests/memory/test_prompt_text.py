@@ -9,9 +9,9 @@ from tests.memory.naive_memory import NaiveThread
 
 from clew.domain.messages import Media, Message, Raw, Text
 from clew.memory.prompt_text import (
+    MOST_MESSAGE_CHARACTERS,
     MOST_MESSAGES,
-    MOST_SAID,
-    MOST_SHOWN,
+    MOST_TOTAL_CHARACTERS,
     bullet_list,
     escaped_line,
     item_at,
@@ -86,6 +86,6 @@ def test_what_is_shown_is_bounded_however_many_and_long_messages_are(lengths: li
     messages = numbered_messages(NaiveThread().say(*("x" * length for length in lengths)))
     texts = [str(each["said"]) for each in messages if "said" in each]
     assert len(texts) <= MOST_MESSAGES
-    assert all(len(text) <= MOST_SAID for text in texts)
-    assert sum(map(len, texts)) <= MOST_SHOWN
+    assert all(len(text) <= MOST_MESSAGE_CHARACTERS for text in texts)
+    assert sum(map(len, texts)) <= MOST_TOTAL_CHARACTERS
     assert sum(int(str(each.get("left_out", 0))) for each in messages) == len(lengths) - len(texts)

@@ -14,7 +14,7 @@ from clew.domain.models.client import Answer
 from clew.domain.runs.errors import AnswerFormatError, ModelStreamError, ModelUnavailableError
 from clew.infrastructure.openai.clients import OpenAIChatClient, OpenAIResponsesClient
 from clew.infrastructure.scripted_client import Line, ScriptedChatClient, fault
-from clew.memory.structured_output import MOST_SAID, Reply, ask
+from clew.memory.structured_output import MOST_ANSWER_CHARACTERS, Reply, ask
 
 pytestmark = pytest.mark.anyio
 
@@ -92,7 +92,7 @@ async def test_an_answer_of_megabytes_is_not_read() -> None:
     text = json.dumps({"colours": ["red"] * 200_000})
     with pytest.raises(AnswerFormatError, match=r"answered with [0-9,]+ characters, and 1,000,000 are read") as caught:
         await answered(text)
-    assert caught.value.text == text[:MOST_SAID]
+    assert caught.value.text == text[:MOST_ANSWER_CHARACTERS]
 
 
 async def test_an_answer_that_is_no_words_is_the_same_error() -> None:

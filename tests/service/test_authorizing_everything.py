@@ -161,7 +161,7 @@ RUNS = {
         refused(lambda held: held.thread.runs.control(fresh=True)),
     ],
     "history": [refused(lambda held: held.thread.runs.history())],
-    "service_side": [refused(lambda held: held.remote.runs.service_side())],
+    "service_state": [refused(lambda held: held.remote.runs.service_state())],
     "events": [refused(lambda held: held.thread.runs.events(0))],
     "event": [refused(lambda held: held.thread.runs.event(2))],
     "blob": [refused(lambda held: held.thread.runs.blob("00" * 32), shows=False)],
@@ -169,7 +169,7 @@ RUNS = {
     "draft": [refused(lambda held: held.thread.runs.draft(), shows=False)],
 }
 HARMLESS_OF_RUNS = {
-    *("is_in", "tenant", "actor", "begins"),
+    *("is_in", "begins"),
     *("claim_state", "supply", "record", "hold", "put_draft", "changed"),  # write, or wait
 }
 

@@ -67,7 +67,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         client: ModelClient,
         *,
         engine: EnginePort[LocalT_co, RemoteT_co] | None = None,
-        id: str | None = None,  # noqa: A002  # the name of the field in events
+        id: str | None = None,
         name: str | None = None,
         description: str | None = None,
         instructions: str | None = None,
@@ -199,7 +199,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
     @overload
     def run(
         self,
-        input: Input = None,  # the field's word
+        input: Input = None,
         *,
         stream: Literal[False] = False,
         **options: Unpack[RunOptions],
@@ -207,14 +207,14 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
     @overload
     def run(
         self,
-        input: Input = None,  # the same
+        input: Input = None,
         *,
         stream: Literal[True],
         **options: Unpack[RunOptions],
     ) -> AgentStream[LocalT_co | RemoteT_co]: ...
     def run(
         self,
-        input: Input = None,  # noqa: A002  # the same
+        input: Input = None,
         *,
         stream: bool = False,
         **options: Unpack[RunOptions],
@@ -274,14 +274,14 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         ApprovalPendingError, RunInProgressError, AgentChangedError and the errors of ``run``.
         """
         check_options("continue_run", options, ContinueOptions)
-        given: RunOptions = {
+        run_options: RunOptions = {
             "actor": options.get("actor"),
             "deps": options.get("deps"),
             "tools": options.get("tools", ()),
             "context_providers": options.get("context_providers"),
             "response_format": options.get("response_format"),
         }
-        setup = self._run_setup(given)
+        setup = self._run_setup(run_options)
 
         async def execute(emit: Emit | None, on_start: Callable[[Run], None] | None) -> AgentResponse[ThreadT]:
             self._check_thread(thread)
@@ -298,7 +298,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
 
     def run_sync(
         self,
-        input: Input = None,  # noqa: A002  # the same
+        input: Input = None,
         **options: Unpack[RunOptions],
     ) -> AgentResponse[LocalT_co | RemoteT_co]:
         """The same as ``await agent.run(…)``, for scripts without an event loop."""
@@ -314,8 +314,8 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
                 raise InvalidContentError("run: there is nothing to answer. Give some input, or a thread= to answer.")
             return self.engine.unstarted_thread(self.client.thread_kinds[0])
         self._check_thread(thread)
-        given = cast("LocalT_co | RemoteT_co", thread)  # an engine has no other threads
-        return await given.branch(at) if fork or at is not None else given
+        on_thread = cast("LocalT_co | RemoteT_co", thread)  # an engine has no other threads
+        return await on_thread.branch(at) if fork or at is not None else on_thread
 
     def _with_attached(self, setup: RunSetup, thread: ThreadPort, options: RunOptions) -> RunSetup:
         """Attach the providers of a run that starts its thread to that thread."""

@@ -69,8 +69,8 @@ class ContextAssembly:
         """The sources of the answer."""
         return [dict(citation) for citation in self._hooks.citations] if self._has_providers else []
 
-    def given(self) -> Contributions:
-        """What providers gave to the run, also what waits to be recorded."""
+    def contributions(self) -> Contributions:
+        """What providers gave to the run, including what waits to be recorded."""
         if not self._has_providers and not self._journal.state.provided:
             return NO_CONTRIBUTIONS
         provided = self._provided()
@@ -110,7 +110,7 @@ class ContextAssembly:
     async def _check_asked(self) -> None:
         """Raise InvalidContentError, and record nothing, if no message waits for an answer."""
         journal = self._journal
-        service = (await self._thread.runs.service_side()).call if self._thread.kind == "remote" else None
+        service = (await self._thread.runs.service_state()).call if self._thread.kind == "remote" else None
         if not unsent(model_view(await journal.history()), service):
             raise InvalidContentError(
                 f"run: there is nothing to answer on thread {journal.log.thread_id!r}. Give some input."
@@ -195,7 +195,7 @@ class ContextAssembly:
             await self._notify_failed(error)
             self._collect(with_seen=True)
 
-    async def taken_over(self, error: BaseException) -> None:
+    async def handle_takeover(self, error: BaseException) -> None:
         """This attempt has lost the run.
 
         If a rewind ended the run, no other process calls ``invoked``, so this one does. The states are then not

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from copy import deepcopy
+from functools import partial
 from typing import TypeVar
 
 from clew.agents.journal import failure
@@ -47,8 +48,8 @@ class _StoreFailedError(Exception):
 class StoreFeed:
     """The history store of one thread in this process, with the failures that are not recorded yet.
 
-    After a failure, or a call that was cancelled with its run, the store is not called until the next ``catch_up``,
-    which adds what it missed in order. So a store never has a gap, and a run waits at most once for one that hangs.
+    After a failed or cancelled call, the store is not called until the next ``catch_up``, which adds in order what the
+    store lacks. So a store never has a gap, and a run waits at most once for a store that hangs.
     """
 
     def __init__(self, factory: StoreFactory, context: StoreContext, seconds: float | None = None) -> None:
@@ -122,8 +123,8 @@ class StoreFeed:
             self._resting = False
 
     async def _make(self) -> HistoryStore:
-        made = self._factory(self._context)
-        store = await made if inspect.isawaitable(made) else made
+        created = self._factory(self._context)
+        store = await created if inspect.isawaitable(created) else created
         if not isinstance(store, HistoryStore):
             raise AgentConfigurationError(
                 f"history_store: the factory made {type(store).__name__}. Have it make a clew.HistoryStore."
@@ -139,7 +140,7 @@ class StoreFeed:
     async def _add_all(self, store: HistoryStore, messages: Sequence[StoredMessage]) -> None:
         for start in range(0, len(messages), _BATCH):
             part = messages[start : start + _BATCH]
-            await self._call("add_messages", lambda part=part: store.add_messages(part))  # type: ignore[misc]  # the part
+            await self._call("add_messages", partial(store.add_messages, part))
 
     async def _call(self, hook: Hook, work: Callable[[], Awaitable[T]]) -> T:
         """Call the store. Raises _StoreFailedError if it fails or is too slow, which is noted."""
@@ -176,8 +177,8 @@ class HistoryStores:
     def feed(self, context: StoreContext) -> StoreFeed:
         """The feed of a thread's store."""
         key = (context.tenant, context.thread_id)
-        found = self._feeds.pop(key, None) or StoreFeed(self._factory, context)
-        self._feeds[key] = found
+        feed = self._feeds.pop(key, None) or StoreFeed(self._factory, context)
+        self._feeds[key] = feed
         if len(self._feeds) > _KEPT_FEEDS:
             del self._feeds[next(iter(self._feeds))]
-        return found
+        return feed

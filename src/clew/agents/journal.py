@@ -59,13 +59,9 @@ async def run_to_end(work: Coroutine[Any, Any, T]) -> tuple[T, asyncio.Cancelled
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
-            await asyncio.shield(task)
+            await asyncio.wait([task])
         except asyncio.CancelledError as error:
-            if task.cancelled():
-                raise
             cancelled = error
-        except Exception:  # noqa: BLE001, S110  # it is raised below, by result()
-            pass
     if cancelled is not None and not task.cancelled() and task.exception() is not None:
         raise cancelled from task.exception()
     return task.result(), cancelled
@@ -84,7 +80,7 @@ def failure(error: BaseException) -> Failure:
 
 
 class PartialAnswer:
-    """The text of an answer that is arriving. Every ``DRAFT_SECONDS`` it is saved as the run's draft.
+    """The text of an answer while it arrives. Every ``DRAFT_SECONDS`` it is saved as the run's draft.
 
     Incomplete function calls are dropped.
     """
@@ -173,7 +169,7 @@ class Journal:
         self.blobs: list[Blob] = []
         self.version = 0
         self.answer: PartialAnswer | None = None
-        """The answer that is arriving, None if there is none."""
+        """The answer that is arriving; None between answers."""
         self._actor = actor
         self._emitted = 0
         self._over = False
@@ -210,9 +206,9 @@ class Journal:
     async def history(self) -> list[HistoryMessage]:
         """The path of the thread, with the messages that wait."""
         if self._history is None:
-            found = await self.log.history()
-            self.version, self._history = found.version, list(found.messages)
-            self._context_state, self._context_events = found.context, []
+            recorded = await self.log.history()
+            self.version, self._history = recorded.version, list(recorded.messages)
+            self._context_state, self._context_events = recorded.context, []
         messages = [*self._history]
         version = self.version
         for step in self.steps:
@@ -226,7 +222,7 @@ class Journal:
         self._history = None
 
     def begin_answer(self, author: str | None) -> PartialAnswer:
-        """A new answer by ``author`` begins to arrive."""
+        """Begin to collect a new answer by ``author``."""
         self.answer = PartialAnswer(
             self.state.called, author, lambda data: self.log.put_draft(self.state.run_id, data, Holding(self.holder))
         )
@@ -250,8 +246,8 @@ class Journal:
     ) -> None:
         """Write the waiting steps, even if the caller is cancelled meanwhile; ``final`` releases the lease.
 
-        Steps that could not be written are dropped. Only if the store was unavailable, the steps that report what
-        happened are kept for the end of the run. Raises the errors of the port, and RunTakenOverError if another
+        Steps that could not be written are dropped. If the store was unavailable, those that report what happened
+        are kept for the end of the run. Raises the errors of the port, and RunTakenOverError if another
         process has taken over the run.
         """
         steps, self.steps = tuple(self.steps), []

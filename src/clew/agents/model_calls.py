@@ -41,7 +41,7 @@ InterruptReason: TypeAlias = Literal["fault", "cancelled", "stopped"]
 """Why an answer stopped while it was arriving."""
 
 MAX_RETRY_SECONDS = 60.0
-"""The longest wait before a retry that a service may ask for; if it asks for more, the run fails."""
+"""The longest wait before a retry that a service may request. If it requests more, the run fails."""
 
 _SERVICE_STEPS = ServiceThreadBound | ModelAnswered | ModelFailed
 """Steps from which the state of the thread at the service is read."""
@@ -137,8 +137,8 @@ class ModelCalls:
         setup, journal, providers = self._setup, self._journal, self._providers
         service = None
         if self._thread.kind == "remote":
-            state = await self._thread.runs.service_side()
-            if state.left:
+            state = await self._thread.runs.service_state()
+            if state.diverged:
                 raise ServiceCannotForkError("run", journal.log.thread_id, state.bound[-1].reference.id)
             service = state.call
         call = ModelCalled.model_construct(
@@ -152,12 +152,12 @@ class ModelCalls:
             streamed=journal.emit is not None,
             attempt=journal.state.tries + 1,
         )
-        question = question_of(call, setup.definitions, history, providers.given(), providers.reduction)
+        question = question_of(call, setup.definitions, history, providers.contributions(), providers.reduction)
         body = request_body(call.wire, question)
         return call.model_copy(update={"digest": body_digest(body)}), question, body
 
     def _definitions_version(self) -> int:
-        """The version of the event with the fingerprint; a reference to it while it waits to be written."""
+        """The version of the event with the fingerprint, or a reference to that event while it waits to be written."""
         for index, step in enumerate(self._journal.steps):
             if isinstance(step, RunStarted | RunResumed):
                 return self._journal.reference(index)
@@ -204,7 +204,7 @@ class ModelCalls:
             await self._journal.write()  # the answer may still be cut off
 
     def _retry_seconds(self, error: ModelError) -> float | None:
-        """How long to wait before a retry; None if there is none."""
+        """The seconds to wait before a retry; None if the run fails instead."""
         state, partial = self._journal.state, self._journal.answer
         if not error.retryable or state.tries > self._setup.limits.retries or (partial is not None and partial.begun):
             return None

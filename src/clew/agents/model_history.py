@@ -87,10 +87,10 @@ class ModelHistory:
         listed = await feed.catch_up(before)
         self._fed = before[-1].version if before else 0
         if setup.read_from == "store":
-            found = as_reduction(before, listed, setup.identity.id, journal.version)
-            if found.left_out != (() if self.reduction is None else self.reduction.left_out):
-                journal.add(found)
-                self.reduction = found
+            reduction = as_reduction(before, listed, setup.identity.id, journal.version)
+            if reduction.left_out != (() if self.reduction is None else self.reduction.left_out):
+                journal.add(reduction)
+                self.reduction = reduction
         journal.add(*feed.failures())
 
     async def _record_state(self, feed: StoreFeed) -> None:
@@ -103,11 +103,11 @@ class ModelHistory:
 
     def _last_state(self) -> ProviderState | None:
         """The last state of this thread's store. A fork does not start with the store of its parent."""
-        found = self._journal.context_state.states.get(HISTORY_STORE)
-        if found is None:
+        state = self._journal.context_state.states.get(HISTORY_STORE)
+        if state is None:
             return None
-        name = parse_stream_name(found.stream)
-        return found if name is not None and name.id == self._journal.log.thread_id else None
+        name = parse_stream_name(state.stream)
+        return state if name is not None and name.id == self._journal.log.thread_id else None
 
     def _has_grown(self, before: Sequence[HistoryMessage]) -> bool:
         upto = 0 if self.reduction is None else self.reduction.upto
@@ -120,16 +120,21 @@ class ModelHistory:
             return
         recorded = journal.context_state.reductions.get(setup.identity.id)
         version = 0 if recorded is None else recorded[0]
-        given = reducible(before, self.reduction, version, own, setup.definitions.instructions)
-        result = reducer.reduce(given)
+        history = reducible(before, self.reduction, version, own, setup.definitions.instructions)
+        result = reducer.reduce(history)
         if isawaitable(result):
             result = await result
-        found = reduce_history(
-            result, given, agent=setup.identity.id, reducer=reducer.name, previous=self.reduction, upto=journal.version
+        reduction = reduce_history(
+            result,
+            history,
+            agent=setup.identity.id,
+            reducer=reducer.name,
+            previous=self.reduction,
+            upto=journal.version,
         )
-        if found is not None:
-            journal.add(found)
-            self.reduction = found
+        if reduction is not None:
+            journal.add(reduction)
+            self.reduction = reduction
 
     def _own(self, history: Sequence[HistoryMessage]) -> list[HistoryMessage]:
         """The run's own input and rounds; for a run without input, the messages since the last answer."""

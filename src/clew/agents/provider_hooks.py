@@ -58,7 +58,7 @@ class ProviderHooks:
 
     @property
     def watches(self) -> bool:
-        """Whether a provider is shown every message."""
+        """Whether a provider wants to be shown every message."""
         return any(session.watches for session in self._sessions)
 
     @property
@@ -83,12 +83,12 @@ class ProviderHooks:
 
     def combined(self) -> Context:
         """All contexts as one: instructions with a blank line between them, everything else in order."""
-        given = [session.given for session in self._sessions if session.given is not None]
+        contexts = [session.returned for session in self._sessions if session.returned is not None]
         return Context(
-            instructions="\n\n".join(each.instructions for each in given if each.instructions) or None,
-            messages=[message for each in given for message in each.messages],
+            instructions="\n\n".join(each.instructions for each in contexts if each.instructions) or None,
+            messages=[message for each in contexts for message in each.messages],
             tools=self.tools,
-            facts=[fact for each in given for fact in each.facts],
+            facts=[fact for each in contexts for fact in each.facts],
             citations=self.citations,
         )
 
@@ -106,15 +106,15 @@ class ProviderHooks:
 
         ``with_seen`` also records which messages were shown: needed unless the end of the run says so.
         """
-        found = (session.unrecorded_state(with_seen=with_seen) for session in self._sessions)
-        return [state for state in found if state is not None]
+        states = (session.unrecorded_state(with_seen=with_seen) for session in self._sessions)
+        return [state for state in states if state is not None]
 
     # Hooks
 
     async def load(self, recorded: ContextState) -> None:
-        """Load the states of providers that have none yet; a provider without a recorded state starts with its own.
+        """Load the states of providers that are not loaded. Without a recorded state, a provider makes its initial one.
 
-        If one fails, the others are loaded before that is raised: their recorded states must not be overwritten.
+        If one fails, the others are loaded before the error is raised: their recorded states must not be overwritten.
         """
         failed: ContextProviderError | None = None
         for session in self._sessions:
@@ -135,7 +135,7 @@ class ProviderHooks:
             session.reload(recorded.states.get(session.provider.id))
 
     async def show(self, history: Sequence[HistoryMessage], *, but: Sequence[str] = ()) -> None:
-        """Show each provider that watches the messages that it has not seen, except the providers ``but``."""
+        """Show each watching provider the messages that it has not seen; leave out the providers ``but``."""
         watching = [session for session in self._sessions if session.watches and session.provider.id not in but]
         first = min((session.seen for session in watching), default=0)
         for message in history if watching else ():
@@ -159,42 +159,42 @@ class ProviderHooks:
     async def _invoke(
         self, session: ProviderSession, messages: Sequence[HistoryMessage], before: int, tools: Sequence[Tool]
     ) -> None:
-        found = await _outcome(session.provider.invoking(session.context, list(messages)))
+        context = await _outcome(session.provider.invoking(session.context, list(messages)))
         session.save()  # a context counts only together with its state
-        provided = session.give(found, before, self._other_tools(session, tools))
+        provided = session.accept(context, before, self._other_tools(session, tools))
         if provided is not None:
             self.steps.append(provided)
             self.blobs += session.definitions.blobs
-        self.steps += persisted_messages(found)
+        self.steps += persisted_messages(context)
 
     async def invoke_again(
         self, messages: Sequence[HistoryMessage], provided: Sequence[ContextProvided], tools: Sequence[Tool]
     ) -> None:
-        """Get the tool functions of a run that continues: the rest of its context is on the log.
+        """Get the tool functions of a run that continues. The rest of its context is on the log.
 
         If the tools have changed, this is recorded.
         """
         for session in self._sessions:
-            given = next((each for each in provided if each.provider == session.provider.id), None)
-            if given is None:
+            contribution = next((each for each in provided if each.provider == session.provider.id), None)
+            if contribution is None:
                 continue
-            for citation in given.citations:
+            for citation in contribution.citations:
                 session.context.cite(citation)
-            if given.tools:
+            if contribution.tools:
                 await self._call(session, "invoking", partial(self._invoke_for_tools, session, messages, tools))
         definitions = {session.provider.id: session.definitions for session in self._sessions}
         for each in provided:
-            now = definitions.get(each.provider, Definitions(None)).blobs
-            digests = tuple(blob.digest.hex() for blob in now)
+            blobs = definitions.get(each.provider, Definitions(None)).blobs
+            digests = tuple(blob.digest.hex() for blob in blobs)
             if each.tools and digests != each.tools:
                 self.steps.append(each.model_copy(update={"tools": digests}))
-                self.blobs += now
+                self.blobs += blobs
 
     async def _invoke_for_tools(
         self, session: ProviderSession, messages: Sequence[HistoryMessage], tools: Sequence[Tool]
     ) -> None:
-        found = await _outcome(session.provider.invoking(session.context, list(messages)))
-        session.give_tools(found, self._other_tools(session, tools))
+        context = await _outcome(session.provider.invoking(session.context, list(messages)))
+        session.accept_tools(context, self._other_tools(session, tools))
         session.restore()  # the state of the first time is recorded
 
     async def invoked(
@@ -203,12 +203,12 @@ class ProviderHooks:
         response: Sequence[HistoryMessage] | None,
         exception: BaseException | None = None,
     ) -> None:
-        """The run is over: call ``invoked`` of the providers where it was not called yet."""
+        """The run is over: call the ``invoked`` hook of each provider, unless it was called already."""
         for session in self._sessions:
             if not session.ended:
                 session.ended = True
-                given = (list(request), None if response is None else list(response), exception)
-                await self._hook(session, "invoked", *given)
+                arguments = (list(request), None if response is None else list(response), exception)
+                await self._hook(session, "invoked", *arguments)
 
     async def call_all(self, hook: Hook, *arguments: object) -> None:
         """Call a hook of the thread's life on all providers."""
@@ -234,7 +234,7 @@ class ProviderHooks:
 
         The failure is recorded, and raised as ContextProviderError if the provider's policy says so.
         """
-        provider, before, cited = session.provider, session.now, len(session.context.citations)
+        provider, before, cited = session.provider, session.state_text, len(session.context.citations)
         if session.broken:
             return
         scope, cancelled = asyncio.timeout(provider.timeout), _cancel_requests()
@@ -246,7 +246,7 @@ class ProviderHooks:
             if hook == "initial_state":
                 session.broken = True
             else:
-                session.now = before
+                session.state_text = before
                 session.restore()
             del session.context.citations[cited:]
             if not isinstance(error, Exception | SystemExit | asyncio.CancelledError):
@@ -272,8 +272,8 @@ def _cancel_requests() -> int:
     return 0 if task is None else task.cancelling()
 
 
-async def _outcome(found: Any) -> Any:
-    return await found if inspect.isawaitable(found) else found
+async def _outcome(result: Any) -> Any:
+    return await result if inspect.isawaitable(result) else result
 
 
 def _why(error: BaseException) -> str:

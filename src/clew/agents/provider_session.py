@@ -117,8 +117,8 @@ class HookContext:
 class ProviderSession:
     """A provider with its state. ``seen`` is the version of the last message that it was shown.
 
-    States are held as JSON text. So a hook cannot change a recorded state by accident, and two states that Python
-    takes as equal but JSON does not, such as 1 and true, are different.
+    States are held as JSON text. So a hook cannot change a recorded state by accident, and values that are equal in
+    Python but not in JSON, such as 1 and true, are different states.
     """
 
     def __init__(self, provider: ContextProvider, context: HookContext) -> None:
@@ -126,14 +126,14 @@ class ProviderSession:
         self.context = context
         self.watches = type(provider).on_message is not ContextProvider.on_message
         self.tools: tuple[Tool, ...] = ()
-        self.given: Context | None = None
+        self.returned: Context | None = None
         self.broken = False
-        """Whether its state could not be loaded. Then it takes no part in the run, and its state is not changed."""
+        """Whether its state could not be loaded. Then its hooks are not called, and its state does not change."""
         self.loaded = False
         self.ended = False
         """Whether its ``invoked`` hook was called."""
         self.seen = 0
-        self.now = _NO_STATE
+        self.state_text = _NO_STATE
         """The state after the last hook that did not fail."""
         self._seen_recorded = 0
         self._version = 0
@@ -156,7 +156,7 @@ class ProviderSession:
 
     def _load(self, recorded: ProviderState) -> None:
         self._has_record, self._version = True, recorded.version
-        self._recorded = self.now = _as_text(recorded.state)
+        self._recorded = self.state_text = _as_text(recorded.state)
         self.restore()
 
     def save(self) -> None:
@@ -165,14 +165,14 @@ class ProviderSession:
         dumped = state.model_dump(mode="json", by_alias=True) if isinstance(state, BaseModel) else state
         check_json(dumped, where)
         now = _as_text(dumped)
-        if now != self.now:
+        if now != self.state_text:
             _check_size(now, where)
             self._parsed(now)
-            self.now = now
+            self.state_text = now
 
     def restore(self) -> None:
         """Discard the changes that a hook made to the state."""
-        self.context.state = self._parsed(self.now)
+        self.context.state = self._parsed(self.state_text)
 
     def _parsed(self, text: str) -> Any:
         """A state as hooks get it. Raises InvalidContentError if the provider's model does not accept it."""
@@ -189,23 +189,23 @@ class ProviderSession:
 
     def unrecorded_state(self, *, with_seen: bool) -> ContextStateRecorded | None:
         """The event for a changed state, else None; ``with_seen`` also counts newly shown messages as a change."""
-        changed = self.now != self._recorded if self._has_record else self.now not in _EMPTY_STATES
+        changed = self.state_text != self._recorded if self._has_record else self.state_text not in _EMPTY_STATES
         if self.broken:
             return None
         if not changed and not (with_seen and self.watches and self.seen > self._seen_recorded):
             return None
-        self._has_record, self._recorded, self._seen_recorded = True, self.now, self.seen
-        return ContextStateRecorded(provider=self.provider.id, state=json.loads(self.now), seen=self.seen)
+        self._has_record, self._recorded, self._seen_recorded = True, self.state_text, self.seen
+        return ContextStateRecorded(provider=self.provider.id, state=json.loads(self.state_text), seen=self.seen)
 
     # Contributions
 
-    def give(self, found: object, before: int, others: Sequence[Tool]) -> ContextProvided | None:
+    def accept(self, returned: object, before: int, others: Sequence[Tool]) -> ContextProvided | None:
         """Check what ``invoking`` returned, and return the event for it; None if it gave nothing.
 
         ``before`` is the version that its messages come before; ``others`` are tools whose names are taken. Raises
         InvalidContentError or AgentConfigurationError for an invalid context; then nothing of it counts.
         """
-        context = _checked_context(found)
+        context = _checked_context(returned)
         tools = self._tools_of(context, others)
         citations = tuple(deepcopy(dict(citation)) for citation in context.citations)
         provided = ContextProvided(
@@ -221,17 +221,17 @@ class ProviderSession:
         where = f"what {self.provider.id} gives"
         for citation in citations:
             check_json(citation, f"a citation in {where}")
-        for each in (provided, *persisted_messages(found)):
+        for each in (provided, *persisted_messages(returned)):
             _check_size(each.model_dump_json(), where)
-        self.given, self.tools = context, tools
+        self.returned, self.tools = context, tools
         for citation in citations:
             self.context.cite(citation)
         is_empty = provided == ContextProvided(provider=self.provider.id)
         return None if is_empty and not self.provider.every_model_call else provided
 
-    def give_tools(self, found: object, others: Sequence[Tool]) -> None:
-        """Take only the tools of what ``invoking`` returned: the rest is on the log."""
-        self.tools = self._tools_of(_checked_context(found), others)
+    def accept_tools(self, returned: object, others: Sequence[Tool]) -> None:
+        """Use only the tools of what ``invoking`` returned: the rest is on the log."""
+        self.tools = self._tools_of(_checked_context(returned), others)
 
     @property
     def definitions(self) -> Definitions:
@@ -250,22 +250,22 @@ class ProviderSession:
         return tools
 
 
-def persisted_messages(found: object) -> tuple[Message, ...]:
+def persisted_messages(returned: object) -> tuple[Message, ...]:
     """The messages of a context that become messages of the thread."""
-    return tuple(found.messages) if isinstance(found, Context) and found.persist else ()
+    return tuple(returned.messages) if isinstance(returned, Context) and returned.persist else ()
 
 
-def _checked_context(found: object) -> Context:
-    if found is None:
+def _checked_context(returned: object) -> Context:
+    if returned is None:
         return Context()
-    if not isinstance(found, Context):
-        raise InvalidContentError(f"invoking gave {type(found).__name__}, which is not a Context.")
-    if found.instructions is not None:
-        check_text(found.instructions, "instructions")
-    for message in _checked_list(found.messages, Message, "messages"):
+    if not isinstance(returned, Context):
+        raise InvalidContentError(f"invoking gave {type(returned).__name__}, which is not a Context.")
+    if returned.instructions is not None:
+        check_text(returned.instructions, "instructions")
+    for message in _checked_list(returned.messages, Message, "messages"):
         check_message(message)
-    _checked_list(found.facts, Fact, "facts")
-    return found
+    _checked_list(returned.facts, Fact, "facts")
+    return returned
 
 
 def _checked_list(values: object, of: type, where: str) -> Sequence[Message]:

@@ -60,8 +60,8 @@ class Approval:
         await self._decide(approved=False, reason=reason, actor=actor)
 
     async def _decide(self, *, approved: bool, reason: str | None, actor: str | None) -> None:
-        given = ApprovalGiven(request=self.version, approved=approved, reason=reason)
-        await self._log.record([Advance(self.run_id, self.attempt, (given,))], actor=actor)
+        decision = ApprovalGiven(request=self.version, approved=approved, reason=reason)
+        await self._log.record([Advance(self.run_id, self.attempt, (decision,))], actor=actor)
 
 
 def pending_approvals(log: RunLog, state: RunState) -> list[Approval]:

@@ -135,9 +135,9 @@ async def _free_thread(setup: RunSetup, thread: ThreadT, on_conflict: OnConflict
             return thread
         else:
             # A run that began after the control was read has a lease that was not visible either.
-            now = (await log.control(fresh=True)).run
-            if now is not None and (now.id, now.attempt) == (run.id, run.attempt):
-                await _abandon(setup, thread, now, asked=abandon)
+            newest = (await log.control(fresh=True)).run
+            if newest is not None and (newest.id, newest.attempt) == (run.id, run.attempt):
+                await _abandon(setup, thread, newest, asked=abandon)
 
 
 async def _wait_for_lease(log: RunLog, control: Control, lease: Lease, on_conflict: OnConflict) -> None:
@@ -187,8 +187,8 @@ async def _abandon(setup: RunSetup, thread: ThreadPort, run: OpenRun, *, asked: 
         reason=reason,
         actor=setup.actor,
     )
-    left = [*hooks.steps, *hooks.unrecorded_states(with_seen=True)]
-    steps = (*await _cut_off(log, run), *left, RunAbandoned(reason=reason))
+    provider_steps = [*hooks.steps, *hooks.unrecorded_states(with_seen=True)]
+    steps = (*await _cut_off(log, run), *provider_steps, RunAbandoned(reason=reason))
     try:
         holding = Holding(holder_of(run), 0)
         await log.record([Advance(run.id, run.attempt, steps)], holding=holding, drop_draft=run.id)
@@ -250,13 +250,13 @@ def _report_changes(setup: RunSetup, thread_id: str, before: Fingerprint | None)
 async def _with_recorded_options(log: RunLog, state: RunState, setup: RunSetup) -> RunSetup:
     """The setup with the model, the options and the response format that the run began with.
 
-    Options are taken over only for the same kind of client; a response format that is given now is kept.
+    The model and the options are used only with the same kind of client. A new response format replaces the recorded.
     """
     fingerprint, asked, definitions = state.fingerprint, state.asked, setup.definitions
     if fingerprint is not None and fingerprint.response_format is not None and definitions.response_format is None:
-        found = await log.blob(fingerprint.response_format)
-        if found is not None:
-            definitions = replace(definitions, response_format=ResponseFormat.model_validate_json(found))
+        blob = await log.blob(fingerprint.response_format)
+        if blob is not None:
+            definitions = replace(definitions, response_format=ResponseFormat.model_validate_json(blob))
     if asked is None or asked.client != setup.client.kind:
         return setup.with_definitions(definitions)
     return setup.with_definitions(definitions, asked.model, asked.options)
@@ -265,8 +265,8 @@ async def _with_recorded_options(log: RunLog, state: RunState, setup: RunSetup) 
 async def _run_started(setup: RunSetup, journal: Journal) -> RunStarted:
     """The event with which a run begins. Warns of missing providers, or raises MissingProviderError.
 
-    A provider is missing if it served the thread before, or this agent on the thread, and is not supplied now. On a
-    thread without runs, such as one that was restored from a document, those with a recorded state are missing.
+    A provider is missing if it served the thread or this agent on the thread before, and is not supplied now. A thread
+    without runs may have been restored from a document: there, the providers with a recorded state are expected.
     """
     await journal.history()
     providers, recorded = setup.providers, journal.context_state

@@ -43,10 +43,10 @@ live_runs: WeakValueDictionary[str, Run] = WeakValueDictionary()
 """The runs of this process, by the names under which they hold their leases."""
 
 unrecorded_ends: set[str] = set()
-"""Lease holders of runs of this process that are over, and whose end the store did not record."""
+"""The lease holders of ended runs of this process whose end the store did not record."""
 
 _enclosing: ContextVar[tuple[str, ...]] = ContextVar("clew_enclosing_runs", default=())
-"""The lease holders of the runs that the current code is called by, as a tool or as middleware."""
+"""The lease holders of the runs that the current code runs inside, as a tool or as middleware."""
 
 
 class Run:
@@ -92,7 +92,7 @@ class Run:
         return self._task is not None and self._task.get_loop() is asyncio.get_running_loop()
 
     def stop(self) -> None:
-        """Note that the reader has left the stream; the task of the run is cancelled next."""
+        """Note that the reader has left the stream. The caller cancels the task of the run next."""
         self._stopped = True
 
     async def carry_out(self, on_start: Callable[[Run], None] | None, resuming: Sequence[Intent] | None = None) -> None:
@@ -121,8 +121,8 @@ class Run:
                 raise
             except RunTakenOverError as error:
                 await self._tools.stop()
-                await self._providers.taken_over(error)
-                raise  # the end of the run is not this attempt's to record
+                await self._providers.handle_takeover(error)
+                raise  # the other process records the end of the run
             except Exception as error:
                 await self._fail(error)
                 raise
@@ -148,7 +148,7 @@ class Run:
             _enclosing.reset(outside)
 
     async def _first_calls(self, resuming: Sequence[Intent] | None) -> list[CallState]:
-        """Prepare the context; returns the calls that a run which continues has left open."""
+        """Prepare the context. Returns the open calls of a run that continues."""
         if resuming is None:
             if not self._providers.idle:
                 await self._providers.begin([step for step in self.journal.steps if isinstance(step, Message)])
@@ -318,7 +318,7 @@ class ToolCalls:
         """Call a tool, within a telemetry span and the middleware."""
         setup, run_id = self._setup, self._journal.state.run_id
         name, call_id, arguments = call.call.name, call.call.call_id, call.call.arguments
-        given = ToolContext(
+        tool_context = ToolContext(
             deps=setup.deps,
             thread=self._thread,
             actor=setup.actor,
@@ -327,7 +327,7 @@ class ToolCalls:
             idempotency_key=f"{run_id}:{call.place.message}:{call.place.content}",
         )
         if not setup.is_observed:
-            return await call_tool(tool, arguments, given)
+            return await call_tool(tool, arguments, tool_context)
         thread_id = self._journal.log.thread_id
         with setup.telemetry.tool_call(
             name=name, call_id=call_id, thread_id=thread_id, arguments=arguments, description=tool.description
@@ -336,7 +336,7 @@ class ToolCalls:
             context = ToolCallContext(**about, name=name, call_id=call_id, arguments=arguments)
             try:
                 outcome = await compose(
-                    setup.middleware, "tool_call", context, lambda: call_tool(tool, arguments, given)
+                    setup.middleware, "tool_call", context, lambda: call_tool(tool, arguments, tool_context)
                 )
                 if setup.middleware:
                     check_json(outcome.result, "result")  # the middleware may have returned another outcome
@@ -358,7 +358,7 @@ class ToolCalls:
     async def stop(self) -> None:
         """Stop the calls that are in progress, and queue their outcomes to be written.
 
-        Calls whose start was written but which have no task are recorded as stopped, too: no call is left open.
+        Calls whose start is recorded but which have no task are recorded as stopped, too. So no call stays open.
         """
         tasks = list(self._tasks)
         for task in tasks:

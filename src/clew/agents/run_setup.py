@@ -175,7 +175,7 @@ class MissingReports:
         self._by_thread: dict[str, tuple[str, ...]] = {}
 
     def is_news(self, thread_id: str, missing: tuple[str, ...]) -> bool:
-        """Whether this was not reported yet; from now on it was."""
+        """Whether this was not reported before. It is noted as reported."""
         if self._by_thread.get(thread_id) == missing:
             return False
         self._by_thread[thread_id] = missing
@@ -230,11 +230,11 @@ class RunSetup:
     @cached_property
     def fingerprint(self) -> Fingerprint:
         """The digests of what the agent consists of."""
-        made = self.definitions.fingerprint(self.client.kind)
+        fingerprint = self.definitions.fingerprint(self.client.kind)
         own, reduced_by = tuple([provider.id for provider in self.providers.own]), self.reduced_by
         if not own and reduced_by is None:
-            return made
-        return made.model_copy(update={"providers": own, "reducer": reduced_by})
+            return fingerprint
+        return fingerprint.model_copy(update={"providers": own, "reducer": reduced_by})
 
     @cached_property
     def is_observed(self) -> bool:

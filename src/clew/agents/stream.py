@@ -14,7 +14,7 @@ from clew.agents.run_loop import Run
 from clew.domain.runs.errors import RunStoppedError
 
 _BUFFERED = 32
-"""Updates that a run may be ahead of its reader. To wait for the reader after each one costs more than the update."""
+"""How many updates a run may be ahead of its reader. Waiting for the reader after each one would cost too much."""
 
 
 class AgentStream(AsyncIterator[AgentUpdate], Generic[ThreadT_co]):
@@ -114,7 +114,7 @@ class AgentStream(AsyncIterator[AgentUpdate], Generic[ThreadT_co]):
 
 
 class _Loop(AsyncIterator[AgentUpdate]):
-    """What a loop over a stream holds. When the loop is left, it is collected, and that stops the run."""
+    """The iterator of a loop over a stream. When the loop is left, Python deletes it, and that stops the run."""
 
     def __init__(self, stream: AgentStream[Any]) -> None:
         self._stream = stream

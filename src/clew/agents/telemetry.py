@@ -218,8 +218,9 @@ class _Operation(ABC):
     def _content_attributes(self) -> dict[str, AttributeValue]:
         """The content of the request, as attributes."""
 
-    def _record_metrics(self, seconds: float) -> None:  # noqa: B027  # only model calls have metrics
-        """Record the metrics of a finished operation."""
+    def _record_metrics(self, seconds: float) -> None:
+        """Record the metrics of a finished operation; only model calls have some."""
+        del seconds
 
 
 class RunSpan(_Operation):

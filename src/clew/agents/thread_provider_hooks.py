@@ -53,13 +53,13 @@ class ThreadHooks:
         return self._hooks.combined()
 
     async def _load(self, *, show: bool = True) -> None:
-        found = await self._thread.runs.history()
-        await self._hooks.load(found.context)
+        history = await self._thread.runs.history()
+        await self._hooks.load(history.context)
         if show:
-            open_runs = found.context.open_runs
+            open_runs = history.context.open_runs
             run = (await self._thread.runs.control(fresh=True)).run if open_runs else None
             # An open run shows its providers the messages itself.
-            await self._hooks.show(found.messages, but=() if run is None else open_runs.get(run.id, ()))
+            await self._hooks.show(history.messages, but=() if run is None else open_runs.get(run.id, ()))
 
     async def _record(self) -> None:
         """Record the outcomes of the hooks, also if one of them failed."""

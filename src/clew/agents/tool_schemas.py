@@ -113,18 +113,18 @@ def _schema(name: str, model: type[BaseModel]) -> JsonObject:
 
 
 def _no_schema(name: str, error: Exception) -> InvalidToolError:
-    said = error.message if isinstance(error, PydanticUserError) else str(error)
-    said = said.partition("\n")[0].partition(" Set `")[0]  # the rest is advice for those who write pydantic models
-    return InvalidToolError(f"Tool {name!r}: pydantic cannot make a schema of its parameters. {said}")
+    reason = error.message if isinstance(error, PydanticUserError) else str(error)
+    reason = reason.partition("\n")[0].partition(" Set `")[0]  # the rest is advice for those who write pydantic models
+    return InvalidToolError(f"Tool {name!r}: pydantic cannot make a schema of its parameters. {reason}")
 
 
 def _validated(name: str, takes: list[inspect.Parameter], model: type[BaseModel], text: str) -> dict[str, Any]:
-    """Arguments that the text leaves out are left out here: the function has its own defaults."""
-    given = _parsed(name, model.model_validate_json, text)
+    """The validated arguments. Those that the text does not have are left out: the function has its own defaults."""
+    arguments = _parsed(name, model.model_validate_json, text)
     return {
-        parameter.name: getattr(given, field)
+        parameter.name: getattr(arguments, field)
         for parameter, field in zip(takes, model.model_fields, strict=True)
-        if field in given.model_fields_set
+        if field in arguments.model_fields_set
         or parameter.default is parameter.empty
         or isinstance(parameter.default, FieldInfo)
         or parameter.kind is parameter.POSITIONAL_ONLY  # later ones are positional, too
@@ -132,12 +132,12 @@ def _validated(name: str, takes: list[inspect.Parameter], model: type[BaseModel]
 
 
 def _passed_on(name: str, takes: list[inspect.Parameter], contexts: list[str], text: str) -> dict[str, Any]:
-    given: dict[str, Any] = _parsed(name, _ANY_OBJECT.validate_json, text)
+    arguments: dict[str, Any] = _parsed(name, _ANY_OBJECT.validate_json, text)
     try:
-        inspect.Signature(takes).bind(**given, **dict.fromkeys(contexts))
+        inspect.Signature(takes).bind(**arguments, **dict.fromkeys(contexts))
     except TypeError as error:
         raise InvalidArgumentsError(f"Error: the arguments for {name} do not fit: {error}.") from None
-    return given
+    return arguments
 
 
 def _parsed(name: str, parse: Callable[[str], Any], text: str) -> Any:
@@ -266,17 +266,17 @@ def _names_around(inside: Callable[..., Any]) -> dict[str, Any]:
     """The local names of the functions that ``inside`` was defined in: of running ones, and those it closes over."""
     parts = inside.__qualname__.split(".<locals>.")[:-1]
     around = {".<locals>.".join(parts[:many]) for many in range(1, len(parts) + 1)}
-    found: list[dict[str, Any]] = []
+    namespaces: list[dict[str, Any]] = []
     frame = sys._getframe() if around else None  # noqa: SLF001  # the only way to the names of running functions
     while frame is not None:
         if frame.f_code.co_qualname in around and frame.f_globals is getattr(inside, "__globals__", None):
-            found.append(frame.f_locals)
+            namespaces.append(frame.f_locals)
         frame = frame.f_back
     if inspect.isfunction(inside):
         closed = zip(inside.__code__.co_freevars, inside.__closure__ or (), strict=True)
         # The cell of a name that is defined later, such as the tool itself, is still empty.
-        found.insert(0, {name: cell.cell_contents for name, cell in closed if cell != types.CellType()})
-    return {name: value for names in reversed(found) for name, value in names.items()}
+        namespaces.insert(0, {name: cell.cell_contents for name, cell in closed if cell != types.CellType()})
+    return {name: value for names in reversed(namespaces) for name, value in names.items()}
 
 
 def _field(parameter: inspect.Parameter, hint: Any, documented: dict[str, str]) -> tuple[Any, FieldInfo]:
@@ -287,18 +287,18 @@ def _field(parameter: inspect.Parameter, hint: Any, documented: dict[str, str]) 
     else:
         own = FieldInfo.from_annotation(hint)
     description = own.description or documented.get(name)
-    given: dict[str, Any] = {"alias": name, "validation_alias": name, "description": description}
+    settings: dict[str, Any] = {"alias": name, "validation_alias": name, "description": description}
     if isinstance(parameter.default, FieldInfo) and own.default_factory is not None:
-        given["default_factory"] = own.default_factory
+        settings["default_factory"] = own.default_factory
     elif default is not parameter.empty:
-        given["default"] = default
-    return hint, Field(**given)
+        settings["default"] = default
+    return hint, Field(**settings)
 
 
 def _explain(name: str, error: ValidationError) -> str:
     """What is wrong with the arguments, one line each."""
-    found = error.errors(include_url=False, include_context=False)
-    lines = [f"Error: the arguments for {name} do not fit.", *map(_explain_one, found)]
+    errors = error.errors(include_url=False, include_context=False)
+    lines = [f"Error: the arguments for {name} do not fit.", *map(_explain_one, errors)]
     return "\n".join([*lines, "Call it again with arguments that fit its schema."])
 
 
@@ -310,6 +310,6 @@ def _explain_one(error: ErrorDetails) -> str:
         return f"- {where}: there is no such parameter."
     if error["type"] in {"model_type", "dict_type"} and not error["loc"]:
         return "- arguments: they must be one JSON object."
-    given = json.dumps(error["input"], ensure_ascii=False, default=str)
-    quoted = given if len(given) <= _QUOTED else given[: _QUOTED - 1] + "…"
+    value = json.dumps(error["input"], ensure_ascii=False, default=str)
+    quoted = value if len(value) <= _QUOTED else value[: _QUOTED - 1] + "…"
     return f"- {where}: {error['msg']} (given: {quoted})."

@@ -204,15 +204,15 @@ def as_tools(functions: Sequence[Tool | Callable[..., Any]]) -> tuple[Tool, ...]
 
 def unknown_tool(name: str, tools: Sequence[Tool]) -> ToolOutcome:
     """The outcome of a call of an unknown tool."""
-    there = f"There are: {', '.join(each.name for each in tools)}." if tools else "There are none."
-    return ToolOutcome(f"Error: there is no tool {_unicode(name)!r}. {there}", "UnknownToolError", None, "unknown-tool")
+    names = f"There are: {', '.join(each.name for each in tools)}." if tools else "There are none."
+    return ToolOutcome(f"Error: there is no tool {_unicode(name)!r}. {names}", "UnknownToolError", None, "unknown-tool")
 
 
 async def call_tool(called: Tool, arguments_text: str, context: ToolContext) -> ToolOutcome:
     """Call a tool with the JSON that a model wrote; returns the outcome.
 
     Functions that are not async run in a thread, with the caller's context variables. Cancellation and the tool's
-    timeout stop an async function; a thread cannot be stopped, and its function keeps running. A tool cannot end the
+    timeout stop an async function. They cannot stop a thread: its function keeps running. A tool cannot end the
     program: SystemExit is an outcome, too. Raises CancelledError and KeyboardInterrupt.
     """
     try:
@@ -225,13 +225,13 @@ async def call_tool(called: Tool, arguments_text: str, context: ToolContext) -> 
         async with asyncio.timeout(called.timeout):
             result, raised = await _call(called, arguments)
     except TimeoutError as error:
-        told = f"Error: {called.name} gave no result in {called.timeout:g} s."
-        return ToolOutcome(told, "TimeoutError", error, "timeout")
-    return _given(called.name, result) if raised is None else raised_outcome(raised)
+        message = f"Error: {called.name} gave no result in {called.timeout:g} s."
+        return ToolOutcome(message, "TimeoutError", error, "timeout")
+    return _result_outcome(called.name, result) if raised is None else raised_outcome(raised)
 
 
 async def _call(called: Tool, arguments: dict[str, Any]) -> tuple[Any, Exception | None]:
-    """The function's result, or its error. It is not raised here: it could be mistaken for the tool's timeout."""
+    """The function's result, or its error. The error is not raised here: a TimeoutError would look like our own."""
     args = [arguments.pop(name) for name in called.signature.positional]
 
     def call() -> tuple[Any, Exception | None]:
@@ -271,7 +271,7 @@ def raised_outcome(error: Exception) -> ToolOutcome:
     return ToolOutcome(f"Error: {kind}: {message}" if message else f"Error: {kind}", kind, error)
 
 
-def _given(name: str, result: Any) -> ToolOutcome:
+def _result_outcome(name: str, result: Any) -> ToolOutcome:
     try:
         plain: Json = result if type(result) in {str, int, bool, type(None)} else to_jsonable_python(result)
         check_json(plain, "result")
@@ -279,8 +279,8 @@ def _given(name: str, result: Any) -> ToolOutcome:
         raised = TypeError(f"{name} gave {type(result).__name__}, which is not JSON: {error}")
         return ToolOutcome(f"Error: what {name} gave is not JSON and cannot be told.", "TypeError", raised)
     if not _has_room(plain):
-        told = f"what {name} gave is larger than can be recorded: {_MOST_RESULT // 1024**2} MiB at most."
-        return ToolOutcome(f"Error: {told}", "ValueError", ValueError(told))
+        problem = f"what {name} gave is larger than can be recorded: {_MOST_RESULT // 1024**2} MiB at most."
+        return ToolOutcome(f"Error: {problem}", "ValueError", ValueError(problem))
     return ToolOutcome(plain)
 
 

@@ -365,7 +365,7 @@ class Thread:
     ) -> AgentStream[Self]: ...
     def run(
         self,
-        input: Input = None,  # noqa: A002  # as in Agent.run
+        input: Input = None,
         *,
         stream: bool = False,
         **options: Unpack[RunOptions],
@@ -402,7 +402,7 @@ class Thread:
             self._providers = ThreadProviders()
         return self._providers
 
-    async def context(self, input: Input = None, *, actor: str | None = None) -> Context:  # noqa: A002  # as in Agent.run
+    async def context(self, input: Input = None, *, actor: str | None = None) -> Context:
         """The providers' context for an application that calls a model itself with this new input.
 
         Asks the providers of the thread and those of the agent that it is bound to. Their context and states are
@@ -440,7 +440,7 @@ class Thread:
         return branch
 
     def bound_to(self, agent: Agent[Any, Any] | None) -> Self:
-        """The same thread, run by an agent: for agents."""
+        """The same thread, bound to an agent: ``run()`` and ``continue_run()`` run that agent."""
         if self.agent is agent:
             return self
         bound = self._other(type(self), self.id)
@@ -505,7 +505,7 @@ class RemoteThread(Thread):
         The next request continues from them. A partial answer is not among them.
         """
         service = self._service("service_history", client)
-        side = await drive(remote_threads.side_at(self._core, self.id, at))
+        side = await drive(remote_threads.service_state_at(self._core, self.id, at))
         return [] if side.call.reference is None else await service.service_history(side.call.reference)
 
     async def reconcile(self, *, at: At = None, client: ModelClient | None = None) -> Diff:
@@ -534,7 +534,7 @@ class RemoteThread(Thread):
         deletions: tuple[ServiceDeletion, ...] = ()
         if service:
             asked = self._service("delete", client)
-            deletions = await delete_at_service(asked, await drive(remote_threads.bound_here(self._core, self.id)))
+            deletions = await delete_at_service(asked, await drive(remote_threads.own_references(self._core, self.id)))
         intent = Delete(reason, deletions)
         await self.notify("on_thread_deleted", before=intent, actor=actor)
         await drive(thread_commands.change(self._core, self.id, intent, actor))

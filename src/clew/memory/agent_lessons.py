@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Sequence
 
 from clew.domain.context.provider import Context, ContextProvider, OnFailure, ProviderContext
-from clew.domain.errors import UnknownFactError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.memory.events import Provenance
@@ -17,15 +15,15 @@ from clew.domain.models.client import ModelClient
 from clew.domain.runs.errors import AgentConfigurationError
 from clew.memory.prompt_text import (
     bullet_list,
-    checked_scope,
-    checked_search,
     escaped_line,
     item_at,
+    numbered_facts,
     numbered_messages,
     query_text,
     single_line,
     with_text,
 )
+from clew.memory.scope_facts import checked_scope, checked_search, keep_fact
 from clew.memory.structured_output import Reply, ask, checked_client
 
 KIND = "lesson"
@@ -107,7 +105,7 @@ class AgentLessons(ContextProvider):
         model: str | None = None,
         top: int = 3,
         min_score: float = 0.0,
-        id: str = "agent-lessons",  # noqa: A002  # the field's word
+        id: str = "agent-lessons",
         on_failure: OnFailure = "continue",
         timeout: float | None = 60.0,
     ) -> None:
@@ -133,8 +131,8 @@ class AgentLessons(ContextProvider):
         query = query_text(messages)
         if not query:
             return None
-        found = await ctx.scope.search(query, top=self._top, min_score=self._min_score, kind=KIND)
-        facts = [each.fact for each in found]
+        hits = await ctx.scope.search(query, top=self._top, min_score=self._min_score, kind=KIND)
+        facts = [each.fact for each in hits]
         if not facts:
             return None
         return Context(bullet_list(_TITLE, (escaped_line(fact.text, MOST_CHARACTERS) for fact in facts)), facts=facts)
@@ -148,22 +146,22 @@ class AgentLessons(ContextProvider):
     ) -> None:
         """Learn from the run. Raises ModelError, AnswerFormatError and the errors of the screen and the scope."""
         exchanged = [*request_messages, *(response_messages or ())]
-        asked = with_text(request_messages, "user")
-        if self._client is None or exception is not None or not asked or not response_messages:
+        user_messages = with_text(request_messages, "user")
+        if self._client is None or exception is not None or not user_messages or not response_messages:
             return
         lessons = await ctx.scope.facts(kind=KIND)
         known = lessons[-MOST_KNOWN:]
-        given: JsonObject = {
-            "known": [{"number": number, "text": fact.text} for number, fact in enumerate(known, 1)],
+        data: JsonObject = {
+            "known": [*numbered_facts(known)],
             "messages": [*numbered_messages(exchanged)],
         }
-        learned = await ask(self._client, _INSTRUCTIONS, given, _AgentLessons, model=self._model)
-        there = {fact.text.casefold() for fact in lessons}
+        learned = await ask(self._client, _INSTRUCTIONS, data, _AgentLessons, model=self._model)
+        known_texts = {fact.text.casefold() for fact in lessons}
         for each in learned.lessons[:MOST_LEARNED]:
-            text = self._screened(ctx, _text(each), asked[-1])
-            if text is not None and text.casefold() not in there:
-                there.add(text.casefold())
-                await _keep(ctx, text, item_at(known, each.replaces), asked[-1])
+            text = self._screened(ctx, _text(each), user_messages[-1])
+            if text is not None and text.casefold() not in known_texts:
+                known_texts.add(text.casefold())
+                await keep_fact(ctx.scope, text, item_at(known, each.replaces), kind=KIND, source=user_messages[-1])
 
     def _screened(self, ctx: ProviderContext, text: str, source: HistoryMessage) -> str | None:
         """The lesson after the screen, None if it is refused."""
@@ -197,13 +195,7 @@ def _text(lesson: _Lesson) -> str:
     steps = [step for each in lesson.steps if (step := single_line(each, _MOST_PART))][:MOST_STEPS]
     if not title or not steps:
         return ""
-    done = " ".join(f"({number}) {step}" for number, step in enumerate(steps, 1))
-    return single_line(f"{title}. When: {when}. Steps: {done}" if when else f"{title}. Steps: {done}", MOST_CHARACTERS)
-
-
-async def _keep(ctx: ProviderContext, text: str, replaced: Fact | None, source: HistoryMessage) -> None:
-    if replaced is not None:
-        with contextlib.suppress(UnknownFactError):  # another run replaced it first: then this is a new lesson
-            await ctx.scope.supersede(replaced, text, source=source)
-            return
-    await ctx.scope.remember(text, kind=KIND, source=source)
+    numbered = " ".join(f"({number}) {step}" for number, step in enumerate(steps, 1))
+    return single_line(
+        f"{title}. When: {when}. Steps: {numbered}" if when else f"{title}. Steps: {numbered}", MOST_CHARACTERS
+    )

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 
 from clew.domain.context.provider import Context, ContextProvider, OnFailure, ProviderContext
-from clew.domain.errors import UnknownFactError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.memory.facts import Fact
 from clew.domain.models.client import ModelClient
-from clew.memory.prompt_text import (
-    bullet_list,
-    checked_scope,
-    checked_search,
-    escaped_line,
-    numbered_messages,
-    query_text,
-    single_line,
-    with_text,
-)
+from clew.memory.prompt_text import bullet_list, escaped_line, numbered_messages, query_text, single_line, with_text
+from clew.memory.scope_facts import checked_scope, checked_search, keep_fact
 from clew.memory.structured_output import Reply, ask, checked_client
 
 KIND = "summary"
@@ -66,7 +56,7 @@ class ConversationSummaries(ContextProvider):
         top: int = 3,
         min_score: float = 0.0,
         at_checkpoints: bool = False,
-        id: str = "conversation-summaries",  # noqa: A002  # the field's word
+        id: str = "conversation-summaries",
         on_failure: OnFailure = "continue",
         timeout: float | None = 60.0,
     ) -> None:
@@ -88,8 +78,8 @@ class ConversationSummaries(ContextProvider):
         query = query_text(messages)
         if not query:
             return None
-        found = await ctx.scope.search(query, top=self._top + 1, min_score=self._min_score, kind=KIND)
-        facts = [each.fact for each in found if each.fact.key != ctx.thread.id][: self._top]
+        hits = await ctx.scope.search(query, top=self._top + 1, min_score=self._min_score, kind=KIND)
+        facts = [each.fact for each in hits if each.fact.key != ctx.thread.id][: self._top]
         return Context(bullet_list(_TITLE, map(_line, facts)), facts=facts) if facts else None
 
     async def on_checkpoint(self, ctx: ProviderContext, name: str) -> None:
@@ -110,18 +100,11 @@ class ConversationSummaries(ContextProvider):
         earlier = await ctx.scope.facts(key=ctx.thread.id, kind=KIND)
         if any(fact.learned is not None and fact.learned.version == last.version for fact in earlier):
             return  # there are no new messages
-        given: JsonObject = {"messages": [*numbered_messages(history)]}
-        reply = await ask(self._client, _INSTRUCTIONS, given, _ConversationSummary, model=self._model)
+        data: JsonObject = {"messages": [*numbered_messages(history)]}
+        reply = await ask(self._client, _INSTRUCTIONS, data, _ConversationSummary, model=self._model)
         if text := single_line(reply.summary, MOST_CHARACTERS):
-            await _keep(ctx, text, earlier, last)
-
-
-async def _keep(ctx: ProviderContext, text: str, earlier: Sequence[Fact], last: HistoryMessage) -> None:
-    if earlier:
-        with contextlib.suppress(UnknownFactError):  # it was retracted meanwhile: then this is a new one
-            await ctx.scope.supersede(earlier[-1], text, source=last)
-            return
-    await ctx.scope.remember(text, key=ctx.thread.id, kind=KIND, source=last)
+            replaced = earlier[-1] if earlier else None
+            await keep_fact(ctx.scope, text, replaced, key=ctx.thread.id, kind=KIND, source=last)
 
 
 def _line(fact: Fact) -> str:

@@ -73,7 +73,7 @@ class Mem0Memory(ContextProvider):
         top: int = 5,
         on_failure: OnFailure = "fail",
         timeout: float = 30.0,
-        id: str = "mem0",  # noqa: A002  # the name that all providers use
+        id: str = "mem0",
     ) -> None:
         named = {"user_id": user_id, "agent_id": agent_id, "app_id": app_id, "run_id": run_id}
         self._scope = _checked_scope(named)
@@ -161,12 +161,12 @@ class Mem0Memory(ContextProvider):
             if self._client is None:
                 connection = import_module("httpx").Client(timeout=self._seconds)
                 try:
-                    made = self._package.MemoryClient(api_key=self._key, host=self._url, client=connection)
+                    client = self._package.MemoryClient(api_key=self._key, host=self._url, client=connection)
                 except BaseException:
                     connection.close()
                     raise
                 weakref.finalize(self, connection.close)
-                self._client = made
+                self._client = client
             return self._client
 
 
@@ -183,8 +183,8 @@ def platform_filters(scope: Mapping[str, str]) -> JsonObject:
         both = {"AND": conditions}
         conditions = [{"OR": [both, {"AND": [{"OR": conditions}, {"metadata": {_PAIR: pair}}]}]}]
     conditions += [{name: scope[name]} for name in ("app_id", "run_id") if name in scope]
-    found: JsonObject = conditions[0] if len(conditions) == 1 else {"AND": conditions}
-    return found
+    filters: JsonObject = conditions[0] if len(conditions) == 1 else {"AND": conditions}
+    return filters
 
 
 def _pair(scope: Mapping[str, str]) -> str | None:
@@ -251,8 +251,8 @@ def _checked_host(host: str) -> str:
 
 def _package() -> ModuleType:
     """The package, imported without its telemetry and without the warning filter that it sets."""
-    if there := sys.modules.get("mem0"):
-        return there
+    if imported := sys.modules.get("mem0"):
+        return imported
     unset = "MEM0_TELEMETRY" not in os.environ
     if unset:
         os.environ["MEM0_TELEMETRY"] = "False"
@@ -277,10 +277,10 @@ def _with_text(messages: Sequence[HistoryMessage]) -> list[JsonObject]:
 
 def _memories(answer: Any, scope: Mapping[str, str]) -> list[str]:
     """The texts of the found memories, best first, without memories that name another scope."""
-    found = answer.get("results") if isinstance(answer, dict) else answer
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+    results = answer.get("results") if isinstance(answer, dict) else answer
+    if not isinstance(results, list) or not all(isinstance(each, dict) for each in results):
         raise MemoryServiceError("mem0 answered the search with something other than a list of memories.")
-    own = (each for each in found if all(each.get(name) in (None, value) for name, value in scope.items()))
+    own = (each for each in results if all(each.get(name) in (None, value) for name, value in scope.items()))
     texts = (each.get("memory") for each in own)
     valid = (text.encode("utf-8", "replace").decode().strip() for text in texts if isinstance(text, str))
     return [text for text in valid if text]

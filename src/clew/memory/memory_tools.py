@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from clew.domain.context.provider import Context, ContextProvider, OnFailure, ProviderContext
 from clew.domain.history import HistoryMessage
-from clew.memory.prompt_text import checked_scope
+from clew.memory.scope_facts import checked_scope
 
 INSTRUCTIONS = (
     "You have a memory that outlives this conversation. Store what will be useful later, look up what you may have "
@@ -26,7 +26,7 @@ class MemoryTools(ContextProvider):
         scope: str | None,
         *,
         instructions: str | None = INSTRUCTIONS,
-        id: str = "memory-tools",  # noqa: A002  # the field's word
+        id: str = "memory-tools",
         on_failure: OnFailure = "continue",
     ) -> None:
         self.scope = checked_scope(scope, "MemoryTools")

@@ -1,21 +1,18 @@
-"""Texts for prompts: bounded, on one line, and as data, so that a model does not take them as instructions."""
+"""Texts for prompts: of limited length, on one line, and marked as data, so that they are not instructions."""
 
 from __future__ import annotations
 
-import json
 import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from clew.domain.errors import InvalidNameError, ScopeError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
+from clew.domain.memory.facts import Fact
 from clew.domain.messages import FunctionCall, FunctionResult, Message, Text
-from clew.domain.reducers.reducer import checked_limit
-from clew.domain.runs.errors import AgentConfigurationError
-from clew.domain.streams import check_id
+from clew.domain.models.chat_requests import result_text
 
-MOST_SAID = 4_000
+MOST_MESSAGE_CHARACTERS = 4_000
 """Characters of a message that a model learns from; of a longer one, the beginning and the end."""
 
 MOST_MESSAGES = 200
@@ -23,33 +20,13 @@ MOST_MESSAGES = 200
 
 T = TypeVar("T")
 
-MOST_SHOWN = 100_000
+MOST_TOTAL_CHARACTERS = 100_000
 """Characters of all these messages in total."""
 
 _MAX_QUERY = 4_000
 
 _JOINERS = "\u200c\u200d"
 """Invisible characters that some languages and emoji need."""
-
-
-def checked_scope(scope: str | None, provider: str) -> str:
-    """The name of a scope. Raises ScopeError if it is missing: an unset scope never means everyone's."""
-    if not isinstance(scope, str) or not scope.strip():
-        raise ScopeError(
-            f"{provider}: scope={scope!r} is empty. Name the owner of the memory, such as scope='user/42'."
-        )
-    try:
-        check_id(scope, "scope")
-    except InvalidNameError as error:
-        raise ScopeError(f"{provider}: {error}") from None
-    return scope
-
-
-def checked_search(owner: object, top: int, min_score: float) -> None:
-    """Raise AgentConfigurationError unless ``top`` is 1 or more and ``min_score`` from 0 to 1."""
-    checked_limit(owner, "top", top, 1)
-    if isinstance(min_score, bool) or not isinstance(min_score, int | float) or not 0 <= min_score <= 1:
-        raise AgentConfigurationError(f"{type(owner).__name__}: min_score={min_score!r} is not a score from 0 to 1.")
 
 
 def shortened(text: str, most: int) -> str:
@@ -91,22 +68,28 @@ def numbered_messages(messages: Sequence[HistoryMessage]) -> list[JsonObject]:
 
     If they are too long together, the long ones are shortened to the same length.
     """
-    said = [(number, each.message) for number, each in enumerate(messages, 1) if each.message is not None]
-    left_out = max(0, len(said) - MOST_MESSAGES)
-    first = MOST_MESSAGES // 4 if left_out else len(said)
-    said = [*said[:first], *said[first + left_out :]]
-    texts = [shortened(_said(message), MOST_SAID) for _, message in said]
-    most = MOST_SAID if sum(map(len, texts)) <= MOST_SHOWN else MOST_SHOWN // len(texts)
-    objects = [_shown(number, message, text, most) for (number, message), text in zip(said, texts, strict=True)]
+    numbered = [(number, each.message) for number, each in enumerate(messages, 1) if each.message is not None]
+    left_out = max(0, len(numbered) - MOST_MESSAGES)
+    first = MOST_MESSAGES // 4 if left_out else len(numbered)
+    numbered = [*numbered[:first], *numbered[first + left_out :]]
+    texts = [shortened(_message_text(message), MOST_MESSAGE_CHARACTERS) for _, message in numbered]
+    most = (
+        MOST_MESSAGE_CHARACTERS
+        if sum(map(len, texts)) <= MOST_TOTAL_CHARACTERS
+        else MOST_TOTAL_CHARACTERS // len(texts)
+    )
+    objects = [
+        _message_object(number, message, text, most) for (number, message), text in zip(numbered, texts, strict=True)
+    ]
     return [*objects[:first], {"left_out": left_out}, *objects[first:]] if left_out else objects
 
 
-def _shown(number: int, message: Message, text: str, most: int) -> JsonObject:
+def _message_object(number: int, message: Message, text: str, most: int) -> JsonObject:
     who: JsonObject = {} if message.author is None else {"author": message.author}
     return {"number": number, "role": message.role, **who, "said": shortened(text, most)}
 
 
-def _said(message: Message) -> str:
+def _message_text(message: Message) -> str:
     """The text of a message, with its calls and results."""
     parts = []
     for content in message.contents:
@@ -115,11 +98,13 @@ def _said(message: Message) -> str:
         elif isinstance(content, FunctionCall):
             parts.append(f"[calls {content.name} with {content.arguments}]")
         elif isinstance(content, FunctionResult):
-            result = (
-                content.result if isinstance(content.result, str) else json.dumps(content.result, ensure_ascii=False)
-            )
-            parts.append(f"[is given {result}]")
+            parts.append(f"[is given {result_text(content.result)}]")
     return "\n".join(parts)
+
+
+def numbered_facts(facts: Sequence[Fact]) -> list[JsonObject]:
+    """The texts of facts as data for a model, numbered from 1."""
+    return [{"number": number, "text": fact.text} for number, fact in enumerate(facts, 1)]
 
 
 def item_at(items: Sequence[T], number: int | None) -> T | None:

@@ -1,4 +1,4 @@
-"""A question to a model outside any thread, with a structured answer. The answer may be nonsense."""
+"""Structured answers: a model is asked outside any thread, and must answer with a JSON object."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _close(schema: dict[str, Any]) -> None:
     schema["required"] = list(properties)
 
 
-MOST_SAID = 1_000_000
+MOST_ANSWER_CHARACTERS = 1_000_000
 """Characters of an answer; a longer one is an error."""
 
 
@@ -50,17 +50,17 @@ def checked_client(owner: object, client: Any) -> None:
 
 
 async def ask(
-    client: ModelClient, instructions: str, given: JsonObject, reply: type[ReplyT], *, model: str | None = None
+    client: ModelClient, instructions: str, data: JsonObject, reply: type[ReplyT], *, model: str | None = None
 ) -> ReplyT:
     """Ask a model once, and return its reply. ``given`` is sent as JSON, so that the model takes it as data.
 
     The service is asked to store nothing. Raises ModelError, and AnswerFormatError if the answer is not such a reply.
     """
-    asked = model or client.model
+    model_name = model or client.model
     options = {**client.options, "store": False} if client.wire == "openai-responses" else client.options
     question = Question(
-        model=asked,
-        messages=(Message.user(json.dumps(given, ensure_ascii=False)),),
+        model=model_name,
+        messages=(Message.user(json.dumps(data, ensure_ascii=False)),),
         instructions=instructions,
         response_format=ResponseFormat(name=reply.__name__.strip("_").lower(), json_schema=reply.model_json_schema()),
         options=options,
@@ -70,26 +70,26 @@ async def ask(
         if isinstance(update, Answer):
             answer = update
     if answer is None:
-        raise ModelStreamError(f"The model {asked!r} ended without an answer. Run again.", retryable=True)
-    return _read(answer.message.text, reply, asked)
+        raise ModelStreamError(f"The model {model_name!r} ended without an answer. Run again.", retryable=True)
+    return _read(answer.message.text, reply, model_name)
 
 
 def _read(text: str, reply: type[ReplyT], model: str) -> ReplyT:
     """The reply in a text, which may have reasoning before it and words or a code fence around it."""
-    if len(text) > MOST_SAID:
+    if len(text) > MOST_ANSWER_CHARACTERS:
         raise AnswerFormatError(
-            f"The model {model!r} answered with {len(text):,} characters, and {MOST_SAID:,} are read at most. It "
-            "was not used.",
-            text[:MOST_SAID],
+            f"The model {model!r} answered with {len(text):,} characters, and at most "
+            f"{MOST_ANSWER_CHARACTERS:,} are read. It was not used.",
+            text[:MOST_ANSWER_CHARACTERS],
         )
-    said = text.rpartition("</think>")[2]
-    inside = said[said.find("{") : said.rfind("}") + 1]
+    answer = text.rpartition("</think>")[2]
+    document = answer[answer.find("{") : answer.rfind("}") + 1]
     try:
-        return reply.model_validate_json(inside)
+        return reply.model_validate_json(document)
     except ValidationError as error:
-        wanted = ", ".join(reply.model_fields)
+        fields = ", ".join(reply.model_fields)
         raise AnswerFormatError(
-            f"The model {model!r} was asked for a JSON object with {wanted}, and answered something else. "
+            f"The model {model!r} was asked for a JSON object with {fields}, and answered something else. "
             f"{explain('It', error)} It was not used.",
             text,
         ) from None

@@ -75,15 +75,15 @@ class Summarise(Composable):
         groups = given.groups()
         if len(groups.groups) < self.keep_last + self.every:
             return Reduction([each.version for each in given.history])
-        kept = groups.newest(self.keep_last, summary=False)
-        said = await self._summed_up(_older(given, groups, self.keep_last), _said(groups))
-        return Reduction(kept, Message.user(f"{TITLE}\n{said}"))
+        newest = groups.newest(self.keep_last, summary=False)
+        summary = await self._summarise(_older(given, groups, self.keep_last), _earlier_summary(groups))
+        return Reduction(newest, Message.user(f"{TITLE}\n{summary}"))
 
-    async def _summed_up(self, messages: Sequence[HistoryMessage], summary: str) -> str:
-        for some in _in_steps(messages):
-            given: JsonObject = {"summary_so_far": summary} if summary else {}
-            given["messages"] = list[Json](numbered_messages(some))
-            answer = await ask(self.client, self.instructions, given, _Summary)
+    async def _summarise(self, messages: Sequence[HistoryMessage], summary: str) -> str:
+        for part in _batches(messages):
+            data: JsonObject = {"summary_so_far": summary} if summary else {}
+            data["messages"] = list[Json](numbered_messages(part))
+            answer = await ask(self.client, self.instructions, data, _Summary)
             summary = shortened(answer.summary.strip(), MOST_CHARACTERS)
             if not summary:
                 raise AnswerFormatError(
@@ -100,14 +100,14 @@ def _older(given: Reducible, groups: Groups, keep_last: int) -> list[HistoryMess
     return [each for each in given.history if each.version in versions]
 
 
-def _said(groups: Groups) -> str:
+def _earlier_summary(groups: Groups) -> str:
     """The text of the earlier summary."""
     if groups.summary is None:
         return ""
     return "\n".join(message.text for message in groups.summary.messages).removeprefix(TITLE).strip()
 
 
-def _in_steps(messages: Sequence[HistoryMessage]) -> Iterator[list[HistoryMessage]]:
+def _batches(messages: Sequence[HistoryMessage]) -> Iterator[list[HistoryMessage]]:
     step: list[HistoryMessage] = []
     size = 0
     for each in messages:

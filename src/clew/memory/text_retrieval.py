@@ -14,7 +14,8 @@ from clew.domain.json_values import JsonObject
 from clew.domain.memory.facts import Passage
 from clew.domain.memory.ports import DocumentPort
 from clew.domain.runs.errors import AgentConfigurationError, InvalidToolError
-from clew.memory.prompt_text import checked_search, query_text, shortened
+from clew.memory.prompt_text import query_text, shortened
+from clew.memory.scope_facts import checked_search
 
 When: TypeAlias = Literal["before_run", "tool"]
 """When passages are searched: before each run, with the text of the new messages, or when the model asks."""
@@ -60,7 +61,7 @@ class TextRetrieval(ContextProvider):
         when: When = "before_run",
         top: int = 3,
         min_score: float = 0.0,
-        id: str = "text-retrieval",  # noqa: A002  # the name that all providers use
+        id: str = "text-retrieval",
         instructions: str | None = None,
         tool: str = "search_documents",
         on_failure: OnFailure = "fail",
@@ -91,9 +92,9 @@ class TextRetrieval(ContextProvider):
     async def invoking(self, ctx: ProviderContext, messages: Sequence[HistoryMessage]) -> Context | None:
         """Send passages for the new messages, or the search tool."""
         if self._when == "tool":
-            return self._searching(ctx)
-        said = query_text(messages)
-        passages = await self._found(ctx, said) if said else []
+            return self._tool_context(ctx)
+        query = query_text(messages)
+        passages = await self._search(ctx, query) if query else []
         if not passages:
             return None
         instructions = INSTRUCTIONS if self._instructions is None else self._instructions
@@ -103,7 +104,7 @@ class TextRetrieval(ContextProvider):
             citations=[self._citation(number, each) for number, each in numbered],
         )
 
-    def _searching(self, ctx: ProviderContext) -> Context:
+    def _tool_context(self, ctx: ProviderContext) -> Context:
         instructions = SEARCHING if self._instructions is None else self._instructions
         return Context(instructions=instructions.replace("{tool}", self._tool), tools=[self._search_tool(ctx)])
 
@@ -117,7 +118,7 @@ class TextRetrieval(ContextProvider):
             Args:
                 query: what to look for, in a few words or as a question.
             """
-            passages = await self._found(ctx, query.strip()) if query.strip() else []
+            passages = await self._search(ctx, query.strip()) if query.strip() else []
             if not passages:
                 return "Nothing was found."
             numbered = []
@@ -132,7 +133,7 @@ class TextRetrieval(ContextProvider):
         search.__name__ = search.__qualname__ = self._tool
         return search
 
-    async def _found(self, ctx: ProviderContext, query: str) -> list[Passage]:
+    async def _search(self, ctx: ProviderContext, query: str) -> list[Passage]:
         at = await ctx.reads_at(self._store.name)
         if at == 0:  # the thread reads as of a cut that is older than the store
             return []

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 
 from clew.domain.context.provider import Context, ContextProvider, OnFailure, ProviderContext
-from clew.domain.errors import UnknownFactError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.memory.facts import Fact
@@ -14,14 +12,15 @@ from clew.domain.models.client import ModelClient
 from clew.domain.reducers.reducer import checked_limit
 from clew.memory.prompt_text import (
     bullet_list,
-    checked_scope,
     escaped_line,
     item_at,
+    numbered_facts,
     numbered_messages,
     query_text,
     single_line,
     with_text,
 )
+from clew.memory.scope_facts import checked_scope, keep_fact, retract_fact
 from clew.memory.structured_output import Reply, ask, checked_client
 
 MOST_FACTS = 100
@@ -82,7 +81,7 @@ class UserFacts(ContextProvider):
         *,
         model: str | None = None,
         top: int | None = None,
-        id: str = "user-facts",  # noqa: A002  # the field's word
+        id: str = "user-facts",
         on_failure: OnFailure = "continue",
         timeout: float | None = 60.0,
     ) -> None:
@@ -114,18 +113,18 @@ class UserFacts(ContextProvider):
     ) -> None:
         """Learn from the user's messages. Raises ModelError, AnswerFormatError and the scope's errors."""
         del response_messages
-        said = with_text(request_messages, "user")
-        if self._client is None or exception is not None or not said:
+        user_messages = with_text(request_messages, "user")
+        if self._client is None or exception is not None or not user_messages:
             return
         facts = await self._known(ctx)
         known = facts[-MOST_FACTS:]
-        given: JsonObject = {
-            "known": [{"number": number, "text": fact.text} for number, fact in enumerate(known, 1)],
-            "before": await _said_before(ctx, said[0]),
-            "messages": [*numbered_messages(said)],
+        data: JsonObject = {
+            "known": [*numbered_facts(known)],
+            "before": await _answer_before(ctx, user_messages[0]),
+            "messages": [*numbered_messages(user_messages)],
         }
-        learned = await ask(self._client, _INSTRUCTIONS, given, _UserFacts, model=self._model)
-        await _remember(ctx, learned, facts, said)
+        learned = await ask(self._client, _INSTRUCTIONS, data, _UserFacts, model=self._model)
+        await _remember(ctx, learned, facts, user_messages)
 
     async def _known(self, ctx: ProviderContext) -> list[Fact]:
         """The facts without a kind: preferences and summaries in the same scope belong to other providers."""
@@ -138,46 +137,43 @@ class UserFacts(ContextProvider):
         if not query:
             return facts[-self._top :]
         others = len(await ctx.scope.facts()) - len(facts)
-        found = [each.fact for each in await ctx.scope.search(query, top=self._top + others)]
-        best = [fact for fact in found if fact.kind is None][: self._top]
+        hits = [each.fact for each in await ctx.scope.search(query, top=self._top + others)]
+        best = [fact for fact in hits if fact.kind is None][: self._top]
         ids = {fact.id for fact in best}
         newest = [fact for fact in reversed(facts) if fact.id not in ids]
         return [*best, *newest[: self._top - len(best)]]
 
 
-async def _said_before(ctx: ProviderContext, first: HistoryMessage) -> str | None:
+async def _answer_before(ctx: ProviderContext, first: HistoryMessage) -> str | None:
     """The assistant's last message before a message: it may be a question that the message answers."""
     before = [each for each in await ctx.thread.history() if each.version < first.version]
-    said = with_text(before, "assistant")
-    return single_line(said[-1].text, MOST_CHARACTERS) if said else None
+    answers = with_text(before, "assistant")
+    return single_line(answers[-1].text, MOST_CHARACTERS) if answers else None
 
 
 async def _remember(
-    ctx: ProviderContext, learned: _UserFacts, facts: Sequence[Fact], said: Sequence[HistoryMessage]
+    ctx: ProviderContext, learned: _UserFacts, facts: Sequence[Fact], user_messages: Sequence[HistoryMessage]
 ) -> None:
-    scope = ctx.scope
     known = facts[-MOST_FACTS:]
     replaced: set[str] = set()
-    gone: list[Fact] = []
-    there = {fact.text.casefold() for fact in facts}
+    to_retract: list[Fact] = []
+    known_texts = {fact.text.casefold() for fact in facts}
     for each in learned.facts[:MOST_LEARNED]:
         text = single_line(each.text, MOST_CHARACTERS)
         old = item_at(known, each.replaces)
-        if text.casefold() in there and old is not None and old.text.casefold() != text.casefold():
-            gone.append(old)  # the fact that replaces it is known already
-        if not text or text.casefold() in there:
+        if text.casefold() in known_texts and old is not None and old.text.casefold() != text.casefold():
+            to_retract.append(old)  # the fact that replaces it is known already
+        if not text or text.casefold() in known_texts:
             continue
-        there.add(text.casefold())
-        source = item_at(said, each.message) or said[-1]
-        if old is not None and old.id not in replaced:
+        known_texts.add(text.casefold())
+        source = item_at(user_messages, each.message) or user_messages[-1]
+        if old is not None and old.id in replaced:
+            old = None
+        if old is not None:
             replaced.add(old.id)
-            with contextlib.suppress(UnknownFactError):  # another run replaced it first: then this is a new fact
-                await scope.supersede(old, text, source=source)
-                continue
-        await scope.remember(text, source=source)
-    gone += [fact for fact in (item_at(known, number) for number in learned.forget) if fact is not None]
-    for fact in gone:
+        await keep_fact(ctx.scope, text, old, source=source)
+    to_retract += [fact for fact in (item_at(known, number) for number in learned.forget) if fact is not None]
+    for fact in to_retract:
         if fact.id not in replaced:
             replaced.add(fact.id)
-            with contextlib.suppress(UnknownFactError):  # it was forgotten meanwhile
-                await scope.retract(fact, reason="the user took it back")
+            await retract_fact(ctx.scope, fact, "the user took it back")

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from clew.domain.context.provider import Context, ContextProvider, OnFailure, ProviderContext
-from clew.domain.errors import InvalidContentError, UnknownFactError
+from clew.domain.errors import InvalidContentError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.memory.facts import Fact
 from clew.domain.models.client import ModelClient
-from clew.memory.prompt_text import (
-    bullet_list,
-    checked_scope,
-    escaped_line,
-    item_at,
-    numbered_messages,
-    single_line,
-    with_text,
-)
+from clew.memory.prompt_text import bullet_list, escaped_line, item_at, numbered_messages, single_line, with_text
+from clew.memory.scope_facts import checked_scope, keep_fact, retract_fact
 from clew.memory.structured_output import Reply, ask, checked_client
 
 KIND = "preference"
@@ -83,7 +75,7 @@ class UserPreferences(ContextProvider):
         *,
         model: str | None = None,
         tools: bool = True,
-        id: str = "user-preferences",  # noqa: A002  # the field's word
+        id: str = "user-preferences",
         on_failure: OnFailure = "continue",
         timeout: float | None = 60.0,
     ) -> None:
@@ -100,10 +92,10 @@ class UserPreferences(ContextProvider):
     async def invoking(self, ctx: ProviderContext, messages: Sequence[HistoryMessage]) -> Context | None:
         """Send the preferences, and give the tools to change them."""
         known = await _known(ctx)
-        said = with_text(messages, "user")
+        user_messages = with_text(messages, "user")
         return Context(
             bullet_list(_TITLE, (_format(fact) for fact in known)) if known else None,
-            tools=_tools(ctx, said[-1] if said else None) if self._tools else (),
+            tools=_tools(ctx, user_messages[-1] if user_messages else None) if self._tools else (),
             facts=known,
         )
 
@@ -116,15 +108,15 @@ class UserPreferences(ContextProvider):
     ) -> None:
         """Learn from the user's messages. Raises ModelError, AnswerFormatError and the scope's errors."""
         del response_messages
-        said = with_text(request_messages, "user")
-        if self._client is None or exception is not None or not said:
+        user_messages = with_text(request_messages, "user")
+        if self._client is None or exception is not None or not user_messages:
             return
         known: JsonObject = {str(fact.key): fact.text for fact in await _known(ctx)}
-        given: JsonObject = {"known": known, "messages": [*numbered_messages(said)]}
-        learned = await ask(self._client, _INSTRUCTIONS, given, _UserPreferences, model=self._model)
+        data: JsonObject = {"known": known, "messages": [*numbered_messages(user_messages)]}
+        learned = await ask(self._client, _INSTRUCTIONS, data, _UserPreferences, model=self._model)
         for each in learned.preferences[:MOST_PREFERENCES]:
             if _name(each.name) and single_line(each.value, MOST_VALUE):
-                await _set(ctx, each.name, each.value, item_at(said, each.message) or said[-1])
+                await _set(ctx, each.name, each.value, item_at(user_messages, each.message) or user_messages[-1])
         for name in learned.forget[:MOST_PREFERENCES]:
             await _forget(ctx, name)
 
@@ -171,11 +163,11 @@ async def _set(ctx: ProviderContext, name: str, value: str, source: HistoryMessa
         return live[-1]
     # A repeated value is a retry only if nothing came between: a user may return to an earlier value.
     last = past[-1].id if past else ""
-    again = hashlib.sha256("\0".join([ctx.run_id or "", KIND, key, text, last]).encode()).hexdigest()
-    if live:
-        with contextlib.suppress(UnknownFactError):  # another run replaced it first
-            return await ctx.scope.supersede(live[-1], text, source=source, idempotency_key=again)
-    return await ctx.scope.remember(text, key=key, kind=KIND, source=source, idempotency_key=again)
+    idempotency_key = hashlib.sha256("\0".join([ctx.run_id or "", KIND, key, text, last]).encode()).hexdigest()
+    replaced = live[-1] if live else None
+    return await keep_fact(
+        ctx.scope, text, replaced, key=key, kind=KIND, source=source, idempotency_key=idempotency_key
+    )
 
 
 async def _forget(ctx: ProviderContext, name: str) -> bool:
@@ -187,8 +179,7 @@ async def _forget(ctx: ProviderContext, name: str) -> bool:
 
 async def _retract(ctx: ProviderContext, facts: Sequence[Fact]) -> None:
     for fact in facts:
-        with contextlib.suppress(UnknownFactError):  # it was removed meanwhile
-            await ctx.scope.retract(fact, reason="the user prefers it no more")
+        await retract_fact(ctx.scope, fact, "the user prefers it no more")
 
 
 def _name(name: str) -> str:

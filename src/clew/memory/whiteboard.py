@@ -68,7 +68,7 @@ class Whiteboard(ContextProvider):
         *,
         model: str | None = None,
         most: int = 10,
-        id: str = "whiteboard",  # noqa: A002  # the field's word
+        id: str = "whiteboard",
         on_failure: OnFailure = "continue",
         timeout: float | None = 60.0,
     ) -> None:
@@ -99,12 +99,12 @@ class Whiteboard(ContextProvider):
         exception: BaseException | None = None,
     ) -> None:
         """Update the board. Raises ModelError and AnswerFormatError."""
-        said = with_text([*request_messages, *(response_messages or ())], "user", "assistant")
-        if exception is not None or not said:
+        messages = with_text([*request_messages, *(response_messages or ())], "user", "assistant")
+        if exception is not None or not messages:
             return
-        given: JsonObject = {"board": dict(ctx.state), "messages": [*numbered_messages(said)]}
+        data: JsonObject = {"board": dict(ctx.state), "messages": [*numbered_messages(messages)]}
         instructions = _INSTRUCTIONS.format(most=self._most)
-        reply = await ask(self._client, instructions, given, _Whiteboard, model=self._model)
+        reply = await ask(self._client, instructions, data, _Whiteboard, model=self._model)
         board = WhiteboardState(**{name: self._entries(entries) for name, entries in reply})
         if board != ctx.state:
             ctx.state = board

@@ -49,7 +49,7 @@ def audit(  # noqa: PLR0913 - what the faces take, and the core
     thread: str | None = None,
     scope: str | None = None,
     actor: str | None = None,
-    type: str | None = None,  # noqa: A002 - what it is called in the event
+    type: str | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
     after: int | None = None,

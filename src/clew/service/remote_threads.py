@@ -12,30 +12,30 @@ from clew.domain.events import MESSAGE_APPENDED, Event, HistoryRewound, ServiceD
 from clew.domain.models.client import ServiceReference, ServiceThreads, ThreadKind
 from clew.domain.runs.errors import AgentConfigurationError, ModelError, ServiceCannotForkError, UnsupportedThreadError
 from clew.domain.runs.events import ServiceThreadBound
-from clew.domain.runs.remote_threads import ServiceSide, service_side
+from clew.domain.runs.remote_threads import ServiceState, service_state
 from clew.service.core import Core
 from clew.service.operations import Operation, read
 from clew.service.thread_queries import At, readable, resolve
 
 
-def side_at(core: Core, thread_id: str, at: At = None) -> Operation[ServiceSide]:
+def service_state_at(core: Core, thread_id: str, at: At = None) -> Operation[ServiceState]:
     """The state of a thread at its service at a version, by default the newest."""
     control = yield from readable(core, thread_id, "service history")
     version = yield from resolve(core, thread_id, control, at)
     stream = core.stream(thread_id)
-    return (yield from read_side(core, stream, stream, version))
+    return (yield from read_service_state(core, stream, stream, version))
 
 
-def read_side(core: Core, stream: str, of: str, upto: int | None = None) -> Operation[ServiceSide]:
+def read_service_state(core: Core, stream: str, of: str, upto: int | None = None) -> Operation[ServiceState]:
     """The state at the service after a stream's lineage up to a version, for the thread whose stream is ``of``."""
     events = yield from read(partial(core.log.lineage, stream, upto=upto))
     after_cuts = yield from _after_cuts(core, events)
-    return service_side(of, events, after_cuts)
+    return service_state(of, events, after_cuts)
 
 
 def check_fork(core: Core, thread_id: str, version: int) -> Operation[None]:
     """Raise ServiceCannotForkError if a remote fork would continue from a version that the service cannot fork."""
-    side = yield from read_side(core, core.stream(thread_id), "", version)
+    side = yield from read_service_state(core, core.stream(thread_id), "", version)
     _refuse(side, "fork", thread_id)
 
 
@@ -47,7 +47,7 @@ def check_rewind(core: Core, thread_id: str, to: int, control: Control) -> Opera
     events = yield from read(partial(core.log.lineage, stream))
     back = Event(stream, events[-1].version + 1, "history-rewound", "", 0, 0, HistoryRewound(to=to))
     after_cuts = yield from _after_cuts(core, events)
-    side = service_side(stream, [*events, back], after_cuts)
+    side = service_state(stream, [*events, back], after_cuts)
     _refuse(side, "rewind", thread_id)
     return side.bound[-1].reference.id if side.bound else None
 
@@ -59,7 +59,7 @@ def kind_of_fork(kind: ThreadKind) -> ThreadKind:
     return kind
 
 
-def bound_here(core: Core, thread_id: str) -> Operation[list[ServiceReference]]:
+def own_references(core: Core, thread_id: str) -> Operation[list[ServiceReference]]:
     """All ids that the service has given to this thread, newest first, without those that a fork inherited.
 
     Raises UnknownThreadError or ThreadDeletedError.
@@ -67,16 +67,16 @@ def bound_here(core: Core, thread_id: str) -> Operation[list[ServiceReference]]:
     yield from readable(core, thread_id, "delete")
     stream = core.stream(thread_id)
     events = yield from read(partial(core.log.lineage, stream))
-    found = [
+    references = [
         ServiceReference(kind=event.data.kind, id=event.data.id)
         for event in reversed(events)
         if event.stream == stream and isinstance(event.data, ServiceThreadBound)
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(references))
 
 
-def _refuse(side: ServiceSide, asked: str, thread_id: str) -> None:
-    if side.left:
+def _refuse(side: ServiceState, asked: str, thread_id: str) -> None:
+    if side.diverged:
         raise ServiceCannotForkError(asked, thread_id, side.bound[-1].reference.id)
 
 
@@ -84,11 +84,13 @@ def _after_cuts(core: Core, events: Sequence[Event]) -> Operation[list[Event]]:
     """The events right after the cuts of a lineage: they show whether the messages at the cuts were whole answers."""
     nexts = (*(event.stream for event in events[1:]), "")
     cuts = [event for event, then in zip(events, nexts, strict=True) if then != event.stream]
-    found: list[Event] = []
+    after_cuts: list[Event] = []
     for cut in cuts:
         if cut.type == MESSAGE_APPENDED:
-            found += yield from read(partial(core.log.lineage, cut.stream, after=cut.version, upto=cut.version + 1))
-    return found
+            after_cuts += yield from read(
+                partial(core.log.lineage, cut.stream, after=cut.version, upto=cut.version + 1)
+            )
+    return after_cuts
 
 
 def service_threads(asked: str, thread_id: str, client: Any) -> ServiceThreads:
@@ -119,14 +121,16 @@ def _asks(client: Any) -> bool:
     return hasattr(client, "service_history") and hasattr(client, "delete_service_thread")
 
 
-async def delete_at_service(client: ServiceThreads, found: Sequence[ServiceReference]) -> tuple[ServiceDeletion, ...]:
+async def delete_at_service(
+    client: ServiceThreads, references: Sequence[ServiceReference]
+) -> tuple[ServiceDeletion, ...]:
     """Delete threads at a service; missing ones count as deleted. Returns the outcome of each, and raises none."""
-    done: list[ServiceDeletion] = []
-    for reference in found:
+    deletions: list[ServiceDeletion] = []
+    for reference in references:
         failed: str | None = None
         try:
             await client.delete_service_thread(reference)
         except ModelError as error:
             failed = None if error.status == HTTPStatus.NOT_FOUND else str(error)
-        done.append(ServiceDeletion(id=reference.id, failed=failed))
-    return tuple(done)
+        deletions.append(ServiceDeletion(id=reference.id, failed=failed))
+    return tuple(deletions)

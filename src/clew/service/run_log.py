@@ -16,14 +16,14 @@ from clew.domain.history_stores import claim_stream
 from clew.domain.json_values import Json
 from clew.domain.ports import Blob, Claim, Draft, Fork, Lease, Write
 from clew.domain.runs.ports import Holding
-from clew.domain.runs.remote_threads import ServiceSide
+from clew.domain.runs.remote_threads import ServiceState
 from clew.domain.streams import ROOT
 from clew.service import thread_queries
 from clew.service.async_operations import ThreadsafeEvent, drive, settled
 from clew.service.authorization import check
 from clew.service.core import CommitOptions, Core, cache_new_history, commit, load
 from clew.service.operations import Operation, read, wait
-from clew.service.remote_threads import check_fork, read_side
+from clew.service.remote_threads import check_fork, read_service_state
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ _MICROSECONDS = 1_000_000
 
 
 class Beginning(NamedTuple):
-    """The beginning of a thread that is not stored yet: its first intent, the control to decide it on, and its cut."""
+    """How a thread begins that is not stored yet: its first intent, the control to decide on, and the cut of a fork."""
 
     intent: Start | Branch
     control: Control
@@ -51,6 +51,8 @@ class ThreadRuns:
         self._stream = core.stream(thread_id)
         self._claimed = ""
         self.thread_id = thread_id
+        self.tenant = core.tenant
+        self.actor = core.actor
 
     def is_in(self, core: Core) -> bool:
         """Whether the thread is in the store of this core."""
@@ -60,23 +62,13 @@ class ThreadRuns:
         """The newest control that this process knows; with ``fresh`` the one in the store."""
         if self._beginning is not None:
             return self._beginning.control
-        known = None if fresh else self._core.caches.submitted.get(self._stream)
-        if known is None:
-            known = await drive(thread_queries.existing(self._core, self.thread_id))
+        control = None if fresh else self._core.caches.submitted.get(self._stream)
+        if control is None:
+            control = await drive(thread_queries.existing(self._core, self.thread_id))
         elif self._core.authorize is not None:
             await drive(check(self._core, "read", self.thread_id))
-        check_readable(self.thread_id, known, "a run")
-        return known
-
-    @property
-    def tenant(self) -> str:
-        """The tenant of the thread."""
-        return self._core.tenant
-
-    @property
-    def actor(self) -> str | None:
-        """The actor of calls that do not name one."""
-        return self._core.actor
+        check_readable(self.thread_id, control, "a run")
+        return control
 
     @property
     def begins(self) -> bool:
@@ -92,9 +84,9 @@ class ThreadRuns:
             return History(self.thread_id, 0, ())
         return await self._read(thread_queries.history(self._core, begin.parent, begin.control.version))
 
-    async def service_side(self) -> ServiceSide:
+    async def service_state(self) -> ServiceState:
         """The state of the thread at its service."""
-        return await self._read(read_service_side(self._core, self.thread_id, self._beginning))
+        return await self._read(service_state_of(self._core, self.thread_id, self._beginning))
 
     async def events(self, after: int) -> list[Event]:
         """The events of the lineage after a version."""
@@ -110,8 +102,8 @@ class ThreadRuns:
 
     async def blob(self, digest: str) -> bytes | None:
         """The bytes of that digest, None if the store does not have them."""
-        found = await self._read(read(partial(self._core.log.blob, bytes.fromhex(digest))))
-        return None if found is None else found.data
+        blob = await self._read(read(partial(self._core.log.blob, bytes.fromhex(digest))))
+        return None if blob is None else blob.data
 
     async def claim_state(self, provider: str, state: Json) -> None:
         """Record that a provider state belongs to this thread, and to no other."""
@@ -139,27 +131,27 @@ class ThreadRuns:
         drop_draft: str | None = None,
     ) -> list[Event]:
         """Write the events of the intents, and return them."""
-        known = self._core.caches.blobs
-        terms = CommitOptions(
+        known_blobs = self._core.caches.blobs
+        options = CommitOptions(
             actor=actor,
             expected_version=expected_version,
             retry=expected_version is None,
-            blobs=tuple([blob for blob in blobs if blob.digest not in known]) if blobs else (),
+            blobs=tuple([blob for blob in blobs if blob.digest not in known_blobs]) if blobs else (),
             claims=() if holding is None else (self._claim(holding),),
             drafts=() if drop_draft is None else (Draft(self._stream, drop_draft, None),),
         )
         begin = self._beginning
         if begin is not None:
             intents = (begin.intent, *intents)
-            terms = terms._replace(base=begin.control, fork=begin.fork, expected_version=None)
-        done = await drive(commit(self._core, self.thread_id, tuple(intents), terms))
+            options = options._replace(base=begin.control, fork=begin.fork, expected_version=None)
+        committed = await drive(commit(self._core, self.thread_id, tuple(intents), options))
         if begin is not None:
             self._beginning = None
             if begin.fork is None:
-                cache_new_history(self._core, self.thread_id, done.events)
-        if terms.blobs:
-            known.update(blob.digest for blob in terms.blobs)
-        return list(done.events)
+                cache_new_history(self._core, self.thread_id, committed.events)
+        if options.blobs:
+            known_blobs.update(blob.digest for blob in options.blobs)
+        return list(committed.events)
 
     async def hold(self, holding: Holding, *, drop_draft: str | None = None) -> None:
         """Renew the lease, or release it."""
@@ -168,8 +160,8 @@ class ThreadRuns:
 
     async def lease(self) -> Lease | None:
         """The lease, None if it is free or has expired."""
-        found = await self._read(read(partial(self._core.log.lease, self._stream)))
-        return None if found is None or found.until <= self._core.now() else found
+        lease = await self._read(read(partial(self._core.log.lease, self._stream)))
+        return None if lease is None or lease.until <= self._core.now() else lease
 
     async def draft(self) -> Draft | None:
         """The draft of a partial answer."""
@@ -211,7 +203,7 @@ class ThreadRuns:
         return Claim(self._stream, holding.holder, now, until)
 
     def _renewal(self, holding: Holding) -> Claim:
-        """A run that was paused and taken over meanwhile must not take the lease back between two writes."""
+        """A claim that only renews: a run that another process has taken over must not get the lease back."""
         return self._claim(holding)._replace(renews=bool(holding.seconds))
 
 
@@ -236,14 +228,14 @@ def claim_state(core: Core, thread_id: str, provider: str, state: Json) -> Opera
         return
 
 
-def read_service_side(core: Core, thread_id: str, beginning: Beginning | None = None) -> Operation[ServiceSide]:
+def service_state_of(core: Core, thread_id: str, beginning: Beginning | None = None) -> Operation[ServiceState]:
     """The state of a thread at its service: at its head or, before a fork has begun, at its cut."""
     stream = core.stream(thread_id)
     if beginning is None:
-        return (yield from read_side(core, stream, stream))
+        return (yield from read_service_state(core, stream, stream))
     if beginning.fork is None:
-        return ServiceSide()
-    return (yield from read_side(core, beginning.fork.parent, stream, beginning.fork.cut))
+        return ServiceState()
+    return (yield from read_service_state(core, beginning.fork.parent, stream, beginning.fork.cut))
 
 
 def branch_of(core: Core, thread_id: str, at: thread_queries.At, at_message: int | None = None) -> Operation[Beginning]:

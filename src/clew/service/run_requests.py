@@ -25,26 +25,26 @@ def request(core: Core, thread_id: str, version: int) -> Operation[Request]:
     definitions of the agent, and ThreadDeletedError.
     """
     yield from readable(core, thread_id, "request")
-    found = yield from event(core, thread_id, version)
-    if not isinstance(found.data, ModelCalled):
+    call = yield from event(core, thread_id, version)
+    if not isinstance(call.data, ModelCalled):
         raise UnknownVersionError(
-            f"Version {version} of thread {thread_id!r} is {found.type}, not a model call: see `clew log`."
+            f"Version {version} of thread {thread_id!r} is {call.type}, not a model call: see `clew log`."
         )
     past: History = yield from history(core, thread_id, version)
-    made: Event = yield from event(core, thread_id, found.data.definitions)
-    if not isinstance(made.data, RunStarted | RunResumed):
+    start: Event = yield from event(core, thread_id, call.data.definitions)
+    if not isinstance(start.data, RunStarted | RunResumed):
         raise DefinitionMissingError(thread_id, version, [])
-    given: tuple[ContextProvided, ...] = yield from _provided(core, thread_id, found)
-    fingerprint = made.data.fingerprint
-    tools = tuple(digest for each in given for digest in each.tools)
+    provided: tuple[ContextProvided, ...] = yield from _provided(core, thread_id, call)
+    fingerprint = start.data.fingerprint
+    tools = tuple(digest for each in provided for digest in each.tools)
     blobs = yield from _blobs(core, thread_id, version, (*fingerprint.digests, *tools))
-    reduction = None if fingerprint.reducer is None else past.context.reductions.get(made.data.agent.id)
+    reduction = None if fingerprint.reducer is None else past.context.reductions.get(start.data.agent.id)
     return rebuilt(
         version,
-        found.data,
+        call.data,
         read_definitions(fingerprint, blobs),
         past,
-        Contributions(given, read_tools(tools, blobs)),
+        Contributions(provided, read_tools(tools, blobs)),
         None if reduction is None else reduction[1],
     )
 
@@ -70,14 +70,14 @@ def _provided(core: Core, thread_id: str, call: Event) -> Operation[tuple[Contex
     """What context providers gave to the run of a model call until then, also for its earlier calls."""
     stream = core.stream(thread_id)
     upto = call.version
-    found: list[Event] = []
+    events: list[Event] = []
     while upto > 0:
         page = yield from read(partial(core.log.lineage, stream, after=max(upto - PAGE, 0), upto=upto))
-        found = [*page, *found]
+        events = [*page, *events]
         if any(isinstance(each.data, RunStarted) and each.run_id == call.run_id for each in page):
             break
         upto -= PAGE
-    return provided_to(call.run_id or "", found)
+    return provided_to(call.run_id or "", events)
 
 
 def _blobs(core: Core, thread_id: str, version: int, digests: Sequence[str]) -> Operation[dict[str, bytes]]:

@@ -34,7 +34,7 @@ from clew.domain.models.client import ThreadKind
 from clew.domain.ports import EventLog, Fork, Restore, Row
 from clew.domain.runs.events import ServiceThreadBound
 from clew.domain.runs.ports import OnExisting
-from clew.domain.runs.remote_threads import service_side
+from clew.domain.runs.remote_threads import service_state
 from clew.domain.streams import stream_id
 from clew.infrastructure.envelope import decode_row
 from clew.service import thread_commands
@@ -319,10 +319,10 @@ def _service_thread(lineage: Lineage) -> tuple[Record | None, int]:
     None if another thread continues to write to the thread at the service. Then the service gets all messages again.
     """
     cuts = {(stream.name, end + 1) for stream, end in zip(lineage.streams, lineage.ends, strict=True)}
-    side = service_side(
+    side = service_state(
         "", lineage.events, [each for each in lineage.after_cuts if (each.stream, each.version) in cuts]
     )
     call = side.call
-    if call.reference is None or side.left:
+    if call.reference is None or side.diverged:
         return None, 0
     return Record((ServiceThreadBound(id=call.reference.id, kind=call.reference.kind),)), max(call.sent, call.answer)

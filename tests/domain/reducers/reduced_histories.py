@@ -20,7 +20,7 @@ ROUND = (asks("a", "b"), Message.tool("a", "first"), Message.tool("b", "second")
 """A message with two calls, and their results: one group of three messages."""
 
 
-def of(*messages: Message | None, input: Sequence[Message] = (), instructions: str | None = None) -> Reducible:  # noqa: A002  # the field's word
+def of(*messages: Message | None, input: Sequence[Message] = (), instructions: str | None = None) -> Reducible:
     """What a reducer is given: messages at versions 2, 3, 4…, and then the run's own."""
     every = placed(*messages, *input)
     return Reducible(every[: len(messages)], every[len(messages) :], instructions)

@@ -24,7 +24,7 @@ from clew.domain.runs.events import (
     ServiceCall,
     ServiceThreadBound,
 )
-from clew.domain.runs.remote_threads import ServiceSide, service_side
+from clew.domain.runs.remote_threads import ServiceState, service_state
 from clew.domain.runs.requests import unsent
 
 STREAM = "default/thread/t"
@@ -59,8 +59,8 @@ class Thread:
         return [*self.inherited, *self.own]
 
     @property
-    def side(self) -> ServiceSide:
-        return service_side(self.stream, self.events, self.after_cuts)
+    def side(self) -> ServiceState:
+        return service_state(self.stream, self.events, self.after_cuts)
 
     @property
     def control(self) -> Control:
@@ -86,7 +86,7 @@ class Thread:
     def ask(self, end: str) -> None:
         """Ask the model, which ends in an answer, a fault, or a cut before or after the service has kept it."""
         side = self.side
-        if side.left:
+        if side.diverged:
             return
         call = side.call
         if self.kind == "conversation" and call.reference is None:
@@ -121,7 +121,7 @@ class Thread:
 
     def rewind(self, to: int) -> None:
         back = event(HistoryRewound(to=to), len(self.events) + 1)._replace(stream=self.stream)
-        bound = service_side(self.stream, [*self.events, back], self.after_cuts).bound
+        bound = service_state(self.stream, [*self.events, back], self.after_cuts).bound
         self.add(HistoryRewound(to=to, service_thread_id=bound[-1].reference.id if bound else None), run=False)
 
     def fork(self, cut: int) -> Thread:
@@ -185,9 +185,9 @@ def test_nothing_is_dropped_and_nothing_sent_twice(kind: ServiceKind, done: list
 def test_nothing_is_bound_before_the_service_names_it() -> None:
     thread = begun()
     thread.say()
-    assert thread.side == ServiceSide()
+    assert thread.side == ServiceState()
     thread.ask("fault")
-    assert thread.side == ServiceSide()
+    assert thread.side == ServiceState()
 
 
 def test_goes_on_from_the_last_complete_response_after_a_cut() -> None:
@@ -246,19 +246,19 @@ def test_a_conversation_is_left_where_it_would_have_to_go_back() -> None:
     thread.say()
     before = len(thread.events)
     thread.ask("ask")
-    assert not thread.side.left
+    assert not thread.side.diverged
     newest = len(thread.events)
-    assert thread.fork(newest).side.left, "the other goes on writing into it"
-    assert thread.fork(before).side == ServiceSide()
+    assert thread.fork(newest).side.diverged, "the other goes on writing into it"
+    assert thread.fork(before).side == ServiceState()
     bound = thread.side.bound[0].version
     thread.rewind(bound)
-    assert thread.side.left, "it holds what is not on the path, though nothing on the path was answered"
+    assert thread.side.diverged, "it holds what is not on the path, though nothing on the path was answered"
     thread.rewind(newest)
-    assert not thread.side.left, "that was undone"
+    assert not thread.side.diverged, "that was undone"
     thread.rewind(next(each.version for each in thread.events if isinstance(each.data, ModelCalled)))
-    assert thread.side.left, "it holds the answer"
+    assert thread.side.diverged, "it holds the answer"
     thread.rewind(before)
-    assert thread.side == ServiceSide()
+    assert thread.side == ServiceState()
 
 
 def test_a_conversation_is_not_left_by_what_never_came_to_it() -> None:
@@ -269,14 +269,14 @@ def test_a_conversation_is_not_left_by_what_never_came_to_it() -> None:
     thread.say()
     thread.ask("fault")
     thread.rewind(newest)
-    assert not thread.side.left
+    assert not thread.side.diverged
     thread.ask("cut")
     thread.rewind(newest)
-    assert thread.side.left, "nobody knows how much came to it"
+    assert thread.side.diverged, "nobody knows how much came to it"
     given_ = begun("conversation")
     given_.add(ServiceThreadBound(id="conv_1", kind="conversation"), run=False)
-    assert not given_.side.left
-    assert given_.fork(2).side.left
+    assert not given_.side.diverged
+    assert given_.fork(2).side.diverged
 
 
 def test_a_conversation_that_named_itself_has_what_it_answered() -> None:

@@ -155,7 +155,7 @@ class ContextProvider:
         del ctx
         return None if self.state_model is None else self.state_model()
 
-    async def on_thread_created(self, ctx: ProviderContext, input: Sequence[Message]) -> None:  # noqa: A002  # the field's word
+    async def on_thread_created(self, ctx: ProviderContext, input: Sequence[Message]) -> None:
         """A thread has begun, with this input."""
 
     async def on_message(self, ctx: ProviderContext, message: HistoryMessage) -> None:
@@ -219,10 +219,10 @@ class ThreadProviders:
     def remove(self, provider: ContextProvider | str) -> None:
         """Detach a provider; its state is kept. Raises AgentConfigurationError if it is not attached."""
         id_ = provider if isinstance(provider, str) else provider.id
-        left = tuple(each for each in self.attached if each.id != id_)
-        if len(left) == len(self.attached):
+        remaining = tuple(each for each in self.attached if each.id != id_)
+        if len(remaining) == len(self.attached):
             raise AgentConfigurationError(f"context_providers: there is no {id_!r} to remove.")
-        self.attached = left
+        self.attached = remaining
         self.removed.add(id_)
 
     def copy(self) -> ThreadProviders:

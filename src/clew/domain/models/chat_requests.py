@@ -32,9 +32,9 @@ def chat_body(question: Question) -> JsonObject:
             }
             for tool in question.tools
         ]
-    if (wanted := question.response_format) is not None:
-        schema: JsonObject = {"name": wanted.name, "schema": wanted.json_schema}
-        if is_strict(wanted.json_schema):
+    if (response_format := question.response_format) is not None:
+        schema: JsonObject = {"name": response_format.name, "schema": response_format.json_schema}
+        if is_strict(response_format.json_schema):
             schema["strict"] = True
         body["response_format"] = {"type": "json_schema", "json_schema": schema}
     return with_options(body, question.options)
@@ -131,8 +131,8 @@ def _part(role: Role, content: Content) -> JsonObject | None:
             return _media(content)
         case Media():
             return {"type": "text", "text": media_words(content)}
-        case Raw(value=value) if _is_part(role, value):
-            return value  # type: ignore[return-value]  # a part is an object
+        case Raw(value=dict() as value) if _is_part(role, value):
+            return value
         case _:
             return None
 
@@ -187,11 +187,11 @@ def arguments_text(call: FunctionCall) -> str:
 
 def unique_ids(calls: Sequence[FunctionCall], used: set[str]) -> list[str]:
     """An id for each call: its own, unless that is missing or in ``used``. Adds the ids to ``used``."""
-    wanted = {call.call_id for call in calls}
+    own_ids = {call.call_id for call in calls}
     ids = []
     for call in calls:
         id_, number = call.call_id, 1
-        while not id_ or id_ in used or (number > 1 and id_ in wanted):
+        while not id_ or id_ in used or (number > 1 and id_ in own_ids):
             number += 1
             id_ = f"{call.call_id or 'call'}-{number}"
         used.add(id_)

@@ -136,7 +136,7 @@ Update: TypeAlias = TextDelta | ReasoningDelta | CallDelta | ServiceBound | Answ
 
 
 def joined(pieces: Sequence[str]) -> str:
-    """The text of some pieces. A character may be split between two pieces."""
+    """The text of pieces that arrived one by one. A character may be split between two pieces."""
     text = "".join(pieces)
     try:
         text.encode()

@@ -84,12 +84,12 @@ def responses_body(question: Question) -> JsonObject:
             for tool in question.tools
         ]
     options = question.options or {}
-    if (wanted := question.response_format) is not None:
+    if (response_format := question.response_format) is not None:
         schema: JsonObject = {
             "type": "json_schema",
-            "name": wanted.name,
-            "schema": wanted.json_schema,
-            "strict": is_strict(wanted.json_schema),
+            "name": response_format.name,
+            "schema": response_format.json_schema,
+            "strict": is_strict(response_format.json_schema),
         }
         more = options.get("text")
         body["text"] = {**(more if isinstance(more, dict) else {}), "format": schema}

@@ -24,7 +24,7 @@ def reducible(
     history: Sequence[HistoryMessage],
     previous: HistoryReduced | None,
     previous_version: int,
-    input: Sequence[HistoryMessage] = (),  # noqa: A002  # the field's word
+    input: Sequence[HistoryMessage] = (),
     instructions: str | None = None,
 ) -> Reducible:
     """The input of a reducer: the whole history, without the messages that an earlier summary replaces.

@@ -16,7 +16,7 @@ from clew.domain.memory.ports import MemoryPort
 from clew.domain.messages import Message
 from clew.domain.models.client import ThreadKind
 from clew.domain.ports import Blob, Draft, Lease
-from clew.domain.runs.remote_threads import ServiceSide
+from clew.domain.runs.remote_threads import ServiceState
 
 LEASE_SECONDS = 30.0
 """How long a run counts as under way after its last write."""
@@ -32,26 +32,17 @@ class Holding(NamedTuple):
 class RunLog(Protocol):
     """What a run reads and writes of its thread."""
 
-    @property
-    def thread_id(self) -> str:
-        """The id of the thread."""
-        ...
+    thread_id: str
+    tenant: str
+    """The tenant of the thread."""
+    actor: str | None
+    """The actor of calls that name none."""
 
     async def control(self, *, fresh: bool = False) -> Control:
         """The thread's control; unless it is to be ``fresh``, as far as this process has seen it.
 
         For a thread that begins with the run, the control that it begins with. Raises UnknownThreadError.
         """
-        ...
-
-    @property
-    def tenant(self) -> str:
-        """The tenant of the thread."""
-        ...
-
-    @property
-    def actor(self) -> str | None:
-        """The actor of calls that name none."""
         ...
 
     @property
@@ -63,7 +54,7 @@ class RunLog(Protocol):
         """The messages on the path, with the context state and the version that they were read at."""
         ...
 
-    async def service_side(self) -> ServiceSide:
+    async def service_state(self) -> ServiceState:
         """The state of the thread at the service that holds it."""
         ...
 

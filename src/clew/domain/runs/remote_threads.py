@@ -20,26 +20,26 @@ from clew.domain.runs.requests import request_body
 class Bound(NamedTuple):
     """An id from the service: the version and the stream of the event that recorded it.
 
-    ``given`` is True if the thread began with this id. Then the service already has the messages before it.
+    ``is_initial`` is True if the thread began with this id. Then the service already has the messages before it.
     """
 
     version: int
     stream: str
     reference: ServiceReference
-    given: bool = False
+    is_initial: bool = False
 
 
-class ServiceSide(NamedTuple):
+class ServiceState(NamedTuple):
     """The state of a thread at its service, at a version.
 
     ``bound`` are the service's ids on the path, oldest first. ``call`` is what the next request continues: for a chain
-    of responses, the last complete one. ``left`` is True for a conversation that this thread cannot continue, because
-    it has messages that are not on the path, or because another thread writes to it.
+    of responses, the last complete one. ``diverged`` is True for a conversation that this thread cannot continue: it
+    has messages that are not on the path, or another thread writes to it.
     """
 
     bound: tuple[Bound, ...] = ()
     call: ServiceCall = ServiceCall()
-    left: bool = False
+    diverged: bool = False
 
 
 class _Lineage:
@@ -71,24 +71,24 @@ class _Lineage:
         self.on_path = _on_path(spans(rewinds, version))
 
 
-def service_side(stream: str, events: Iterable[Event], after_cuts: Iterable[Event] = ()) -> ServiceSide:
+def service_state(stream: str, events: Iterable[Event], after_cuts: Iterable[Event] = ()) -> ServiceState:
     """The state at the service of the thread with this stream, from the events of its lineage.
 
     An answer counts if its message is on the path, even if a cut lies between the message and the event that names its
     call. ``after_cuts`` are the events right after the cuts of forks.
     """
-    found = _Lineage(events, after_cuts)
-    bound = tuple(each for each in found.bound if found.on_path(each.version))
+    lineage = _Lineage(events, after_cuts)
+    bound = tuple(each for each in lineage.bound if lineage.on_path(each.version))
     if not bound:
-        return ServiceSide()
-    answers = [answer for answer in found.answers if found.on_path(answer.message)]
+        return ServiceState()
+    answers = [answer for answer in lineage.answers if lineage.on_path(answer.message)]
     last = bound[-1]
     if last.reference.kind == "conversation":
-        into = {at for at, reference in found.calls.items() if reference == last.reference}
-        holds = (*into, *(answer.message for answer in found.answers if answer.call in into))
-        left = last.stream != stream or not all(map(found.on_path, holds))
-        return ServiceSide(bound, _conversation(last, answers, found.calls), left)
-    return ServiceSide(bound, _chain(bound, answers))
+        into = {at for at, reference in lineage.calls.items() if reference == last.reference}
+        holds = (*into, *(answer.message for answer in lineage.answers if answer.call in into))
+        diverged = last.stream != stream or not all(map(lineage.on_path, holds))
+        return ServiceState(bound, _conversation(last, answers, lineage.calls), diverged)
+    return ServiceState(bound, _chain(bound, answers))
 
 
 def _conversation(
@@ -100,7 +100,7 @@ def _conversation(
         named = into is None and answer.call < last.version < answer.message  # its id came with this answer
         if into == last.reference or named:
             return ServiceCall(reference=last.reference, sent=answer.call, answer=answer.message)
-    return ServiceCall(reference=last.reference, sent=last.version if last.given else 0)
+    return ServiceCall(reference=last.reference, sent=last.version if last.is_initial else 0)
 
 
 def _chain(bound: Sequence[Bound], answers: Sequence[ModelAnswered]) -> ServiceCall:
@@ -110,7 +110,7 @@ def _chain(bound: Sequence[Bound], answers: Sequence[ModelAnswered]) -> ServiceC
         answer = complete.get(each.reference.id)
         if answer is not None:
             return ServiceCall(reference=each.reference, sent=answer.call, answer=answer.message)
-        if each.given:
+        if each.is_initial:
             return ServiceCall(reference=each.reference, sent=each.version)
     return ServiceCall()
 
@@ -146,25 +146,25 @@ def _bare(message: Message) -> Message:
 
 
 def _as_service_messages(record: Iterable[HistoryMessage]) -> Iterator[HistoryMessage]:
-    for said in record:
-        if said.message is None:
-            yield said
+    for recorded in record:
+        if recorded.message is None:
+            yield recorded
             continue
-        items = request_body("openai-responses", Question("", (said.message,)))["input"]
+        items = request_body("openai-responses", Question("", (recorded.message,)))["input"]
         for message in item_messages(as_objects(items)):
-            yield said._replace(role=message.role, message=_bare(message))
+            yield recorded._replace(role=message.role, message=_bare(message))
 
 
 def _joined(messages: Iterable[HistoryMessage]) -> Iterator[HistoryMessage]:
     """The messages, with adjacent ones of the assistant joined."""
     last: HistoryMessage | None = None
-    for said in messages:
-        if last is None or last.message is None or said.message is None or not last.role == said.role == "assistant":
+    for item in messages:
+        if last is None or last.message is None or item.message is None or not last.role == item.role == "assistant":
             if last is not None:
                 yield last
-            last = said
+            last = item
             continue
-        contents = (*last.message.contents, *said.message.contents)
-        last = said._replace(message=Message(role="assistant", contents=contents))
+        contents = (*last.message.contents, *item.message.contents)
+        last = item._replace(message=Message(role="assistant", contents=contents))
     if last is not None:
         yield last

@@ -120,16 +120,16 @@ class Contributions:
         """A view, as versions and messages, with the providers' messages inserted."""
         if not self.provided:
             return tuple([message for _, message in view])
-        found: list[tuple[int, Message]] = list(view)
+        merged: list[tuple[int, Message]] = list(view)
         for each in self.provided:
             if each.messages:
                 place = next(
-                    (n for n, (version, _) in enumerate(found) if each.before and version >= each.before), len(found)
+                    (n for n, (version, _) in enumerate(merged) if each.before and version >= each.before), len(merged)
                 )
-                while place < len(found) and found[place][1].results:  # results stay with their calls
+                while place < len(merged) and merged[place][1].results:  # results stay with their calls
                     place += 1
-                found[place:place] = [(0, message) for message in each.messages]
-        return tuple(message for _, message in found)
+                merged[place:place] = [(0, message) for message in each.messages]
+        return tuple(message for _, message in merged)
 
 
 NO_CONTRIBUTIONS = Contributions()
@@ -159,7 +159,7 @@ def question_of(
     call: ModelCalled,
     definitions: Definitions,
     history: Iterable[HistoryMessage],
-    given: Contributions = NO_CONTRIBUTIONS,
+    contributions: Contributions = NO_CONTRIBUTIONS,
     reduction: HistoryReduced | None = None,
 ) -> Question:
     """The request to a model, in no provider's format.
@@ -168,12 +168,12 @@ def question_of(
     reduction of the history, None for all of it.
     """
     remote = call.service is not None
-    said = unsent(model_view(history if reduction is None else reduced(history, reduction, 0)), call.service)
+    view = unsent(model_view(history if reduction is None else reduced(history, reduction, 0)), call.service)
     return Question(
         model=call.model,
-        messages=tuple(message for _, message in said) if remote else given.messages(said),
-        instructions=given.instructions(definitions.instructions, with_messages=remote),
-        tools=(*definitions.tools, *given.tools),
+        messages=tuple(message for _, message in view) if remote else contributions.messages(view),
+        instructions=contributions.instructions(definitions.instructions, with_messages=remote),
+        tools=(*definitions.tools, *contributions.tools),
         response_format=definitions.response_format,
         options=call.options,
         service=None if call.service is None else call.service.reference,
@@ -190,13 +190,13 @@ def rebuilt(
     call: ModelCalled,
     definitions: Definitions,
     history: Iterable[HistoryMessage],
-    given: Contributions = NO_CONTRIBUTIONS,
+    contributions: Contributions = NO_CONTRIBUTIONS,
     reduction: HistoryReduced | None = None,
 ) -> Request:
     """The request of the model call at a version."""
-    said = list(history)
-    body = request_body(call.wire, question_of(call, definitions, said, given, reduction))
-    found = body_digest(body)
+    messages = list(history)
+    body = request_body(call.wire, question_of(call, definitions, messages, contributions, reduction))
+    actual_digest = body_digest(body)
     sent = streamed(call.wire, body) if call.streamed else body
     return Request(
         version=version,
@@ -206,8 +206,8 @@ def rebuilt(
         body=sent,
         content=request_bytes(sent),
         digest=call.digest,
-        verified=found == call.digest,
-        redacted=tuple(each.version for each in said if each.redacted and _is_sent(each.version, call.service)),
+        verified=actual_digest == call.digest,
+        redacted=tuple(each.version for each in messages if each.redacted and _is_sent(each.version, call.service)),
     )
 
 
@@ -217,12 +217,12 @@ def unsent(view: ModelView, service: ServiceCall | None) -> list[tuple[int, Mess
     For a remote thread these are the messages that the service does not have. It has those up to its last call, and its
     own answer, but not the results of the calls in that answer.
     """
-    said = list(zip(view.versions, view.messages, strict=True))
+    messages = list(zip(view.versions, view.messages, strict=True))
     if service is None:
-        return said
+        return messages
     return [
         (version, message)
-        for version, message in said
+        for version, message in messages
         if version > service.sent and (version != service.answer or message.role == "tool")
     ]
 

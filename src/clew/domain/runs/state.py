@@ -262,8 +262,8 @@ def with_newest(provided: tuple[ContextProvided, ...], newest: ContextProvided) 
 
 def provided_to(run_id: str, events: Iterable[Event]) -> tuple[ContextProvided, ...]:
     """What providers gave to a run, from the events of its thread."""
-    found: tuple[ContextProvided, ...] = ()
+    provided: tuple[ContextProvided, ...] = ()
     for event in events:
         if event.run_id == run_id and isinstance(event.data, ContextProvided):
-            found = with_newest(found, event.data)
-    return found
+            provided = with_newest(provided, event.data)
+    return provided

@@ -150,17 +150,17 @@ def run_summaries(events: Iterable[Event], at: int | None = None, after_cuts: It
 
 def _on_path(events: Sequence[Event], at: int | None) -> Iterator[Event]:
     """The events on the path that belong to runs, or end them."""
-    found: list[Event] = []
+    relevant: list[Event] = []
     rewinds: dict[int, int] = {}
     for event in events:
         if event.run_id is not None or _cut(event) is not None:
-            found.append(event)
+            relevant.append(event)
         if isinstance(event.data, HistoryRewound):
             rewinds[event.version] = event.data.to
     newest = events[-1].version if events else 0
-    versions = [event.version for event in found]
+    versions = [event.version for event in relevant]
     for first, last in spans(rewinds, newest if at is None else at):
-        yield from found[bisect_left(versions, first) : bisect_right(versions, last)]
+        yield from relevant[bisect_left(versions, first) : bisect_right(versions, last)]
 
 
 def _answer_outcomes(events: Iterable[Event]) -> dict[int, ModelAnswered | AnswerInterrupted]:
@@ -187,7 +187,7 @@ def _answered_before_cut(
         return None
     reason = None if outcome is None else outcome.finish_reason
     if outcome is not None and run.last_version == message.version:
-        run = _asked(run, outcome)  # it is behind the cut
+        run = _after_model_step(run, outcome)  # that event is after the cut
     return _ended(run, message, "completed", reason)
 
 
@@ -216,15 +216,15 @@ def _after(run: RunSummary, event: Event) -> RunSummary:
         case RunResumed(attempt=attempt):
             return run._replace(attempts=attempt)
         case ModelCalled() | ModelAnswered() | ModelFailed() | AnswerInterrupted():
-            return _asked(run, event.data)
+            return _after_model_step(run, event.data)
         case ToolStarted() | ToolFinished() | ToolFailed():
-            return _carried_out(run, event.data)
+            return _after_tool_step(run, event.data)
         case ContextProvided() | ContextFailed() | HistoryReduced():
             return run._replace(context=(*run.context, Contribution(event.version, event.data)))
         case ApprovalRequested(message=message, index=index, reason=reason):
-            return _waiting(run, (*run.approvals, AskedApproval(event.version, message, index, reason)))
+            return _with_approvals(run, (*run.approvals, AskedApproval(event.version, message, index, reason)))
         case ApprovalGiven(request=request):
-            return _waiting(run, tuple(each for each in run.approvals if each.version != request))
+            return _with_approvals(run, tuple(each for each in run.approvals if each.version != request))
         case RunCompleted(finish_reason=reason):
             return _ended(run, event, "completed", reason)
         case RunFailed(error=error):
@@ -235,7 +235,9 @@ def _after(run: RunSummary, event: Event) -> RunSummary:
             return run
 
 
-def _asked(run: RunSummary, data: ModelCalled | ModelAnswered | ModelFailed | AnswerInterrupted) -> RunSummary:
+def _after_model_step(
+    run: RunSummary, data: ModelCalled | ModelAnswered | ModelFailed | AnswerInterrupted
+) -> RunSummary:
     match data:
         case ModelCalled(model=model):
             models = run.models if model in run.models else (*run.models, model)
@@ -255,7 +257,7 @@ def _asked(run: RunSummary, data: ModelCalled | ModelAnswered | ModelFailed | An
             return run._replace(failed_calls=run.failed_calls + 1, interrupted=interrupted)
 
 
-def _carried_out(run: RunSummary, data: ToolStarted | ToolFinished | ToolFailed) -> RunSummary:
+def _after_tool_step(run: RunSummary, data: ToolStarted | ToolFinished | ToolFailed) -> RunSummary:
     match data:
         case ToolStarted():
             return run._replace(tool_calls=run.tool_calls + 1)
@@ -265,5 +267,5 @@ def _carried_out(run: RunSummary, data: ToolStarted | ToolFinished | ToolFailed)
             return run._replace(failed_calls=run.failed_calls + 1, tool_ms=run.tool_ms + ms)
 
 
-def _waiting(run: RunSummary, approvals: tuple[AskedApproval, ...]) -> RunSummary:
+def _with_approvals(run: RunSummary, approvals: tuple[AskedApproval, ...]) -> RunSummary:
     return run._replace(approvals=approvals, outcome="waiting" if approvals else "open")

@@ -125,11 +125,11 @@ class OpenAIResponsesClient:
             return item_messages(await self._listed(f"/conversations/{_quote_id(service.id)}/items"))
         items: list[JsonObject] = []
         for response in reversed(await self._chain(service.id)):
-            asked = await self._listed(f"/responses/{_quote_id(as_text(response.get('id')))}/input_items")
+            inputs = await self._listed(f"/responses/{_quote_id(as_text(response.get('id')))}/input_items")
             # Some services also list all earlier items.
-            if _bare_messages(asked[: len(items)]) == _bare_messages(items):
-                asked = asked[len(items) :]
-            items += [*asked, *as_objects(response.get("output"))]
+            if _bare_messages(inputs[: len(items)]) == _bare_messages(items):
+                inputs = inputs[len(items) :]
+            items += [*inputs, *as_objects(response.get("output"))]
         return item_messages(items)
 
     async def delete_service_thread(self, service: ServiceReference) -> None:
@@ -174,8 +174,8 @@ def _options(options: JsonObject, *, store: bool) -> JsonObject:
     if store:
         return {"store": True, **options}
     include = options.get("include", [])
-    asked: list[Json] = [each for each in include if each != _ENCRYPTED] if isinstance(include, list) else []
-    return {**options, "store": False, "include": [_ENCRYPTED, *asked]}
+    included: list[Json] = [each for each in include if each != _ENCRYPTED] if isinstance(include, list) else []
+    return {**options, "store": False, "include": [_ENCRYPTED, *included]}
 
 
 def _bare_messages(items: Sequence[JsonObject]) -> list[tuple[str, list[Content]]]:

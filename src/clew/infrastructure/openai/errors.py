@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from typing import Any
 
 from clew.domain.json_values import Json, JsonObject
@@ -37,6 +38,7 @@ _SECRET_HEADERS = re.compile(r"auth|key|token|secret|cookie|organization|project
 _OVERFLOW_CODES = frozenset(
     {"context_length_exceeded", "exceed_context_size_error", "model_max_prompt_tokens_exceeded"}
 )
+_SERVER_ERROR_CODES = frozenset({"server_error", "internal_error", "vector_store_timeout"})
 _OVERFLOW = re.compile(
     r"(?:maximum|max) (?:context|model|prompt) length|exceeds? the (?:available )?context|context (?:length|size|"
     r"window) (?:exceeded|of only)|prompt is too long|input token count .{0,30}exceeds|too large for model with|"
@@ -194,7 +196,7 @@ def _message(error: JsonObject) -> str:
 
 def _status_in(failure: Json) -> int | None:
     match failure:
-        case {"code": int(status)} | {"status": int(status)} if 400 <= status < 600:  # noqa: PLR2004  # errors of HTTP
+        case {"code": int(status)} | {"status": int(status)} if status in range(400, 600):
             return status
         case _:
             return None
@@ -242,11 +244,7 @@ def _classified(
             retryable=True,
             retry_after=after,
         )
-    if (status is not None and (status >= 500 or status in {408, 409})) or reported.code in {  # noqa: PLR2004  # of HTTP
-        "server_error",
-        "internal_error",
-        "vector_store_timeout",
-    }:
+    if status in {408, 409, *range(500, 600)} or reported.code in _SERVER_ERROR_CODES:
         return ModelUnavailableError(
             f"{context} failed{at}{quote}. Try again later.",
             status=status,
@@ -254,7 +252,9 @@ def _classified(
             retryable=True,
             retry_after=after,
         )
-    advice = "Check that the names, ids and base_url are right." if status == 404 else "Change the request."  # noqa: PLR2004  # of HTTP
+    advice = "Change the request."
+    if status == HTTPStatus.NOT_FOUND:
+        advice = "Check that the names, ids and base_url are right."
     return ModelRequestError(f"{context} refused the request{at}{quote}. {advice}", status=status, code=code)
 
 

@@ -53,7 +53,7 @@ def memory_tools(scope: MemoryPort, store: Callable[[str, WriteOptions], Awaitab
 
     async def update_memory(  # noqa: D417  # the same
         context: ToolContext,
-        id: str,  # noqa: A002  # the model's word
+        id: str,
         text: str,
     ) -> JsonObject:
         """Replace a memory that is no longer right.
