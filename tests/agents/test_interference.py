@@ -306,16 +306,16 @@ async def test_a_run_that_begins_while_another_is_abandoned_for_a_rewind_is_aban
 ) -> None:
     """The rewind looks, then another run begins, then it writes: it looks again, and nothing is interleaved."""
     core: Any = run.other._core
-    really, looked, begun = type(core.log).draft, asyncio.Event(), asyncio.Event()
+    really, looked, begun = core.log.draft, asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def draft(log: Any, stream: str) -> Any:
-        if log is core.log and not looked.is_set():
+    def draft(stream: str) -> Any:
+        if not looked.is_set():
             loop.call_soon_threadsafe(looked.set)
             asyncio.run_coroutine_threadsafe(begun.wait(), loop).result(PATIENCE)
-        return really(log, stream)
+        return really(stream)
 
-    monkeypatch.setattr(type(core.log), "draft", draft)
+    monkeypatch.setattr(core.log, "draft", draft)
     rewinding = asyncio.create_task(run.there.rewind(to=2, abandon_run=True))
     await looked.wait()
     await run.ends()
