@@ -82,8 +82,8 @@ def test_a_chain_of_responses_is_sent_only_what_is_new(
 def test_what_the_service_holds_is_listed_and_compared_with_the_record(
     server: StatefulServer, aimock: Aimock, tmp_path: Path, kind: ServiceKind
 ) -> None:
-    @tool
-    def weather(city: str) -> dict[str, Any]:
+    @tool  # in the event loop: functions in threads may end in another order
+    async def weather(city: str) -> dict[str, Any]:
         """The weather of a city."""
         return {"city": city, "degrees": 20}
 

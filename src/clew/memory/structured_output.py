@@ -78,8 +78,8 @@ def _read(text: str, reply: type[ReplyT], model: str) -> ReplyT:
     """The reply in a text, which may have reasoning before it and words or a code fence around it."""
     if len(text) > MOST_ANSWER_CHARACTERS:
         raise AnswerFormatError(
-            f"The model {model!r} answered with {len(text):,} characters, and at most "
-            f"{MOST_ANSWER_CHARACTERS:,} are read. It was not used.",
+            f"The model {model!r} answered with {len(text):,} characters, and {MOST_ANSWER_CHARACTERS:,} are read "
+            "at most. It was not used.",
             text[:MOST_ANSWER_CHARACTERS],
         )
     answer = text.rpartition("</think>")[2]
