@@ -17,9 +17,10 @@ from benchmarks.measurement import store_url
 from clew import Conversations, Message
 from clew.domain.events import Event, MessageAppended, ThreadEvent, ThreadStarted
 from clew.domain.json_values import JsonObject
+from clew.domain.ports import Row
 from clew.domain.streams import stream_name
 from clew.infrastructure.envelope import encode
-from clew.infrastructure.recorder import Append, Recorder, Row
+from clew.infrastructure.recorder import Append, Recorder
 from clew.infrastructure.stores import store_at
 
 SAMPLES = Path(__file__).parent.parent / "examples"

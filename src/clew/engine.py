@@ -379,8 +379,8 @@ class Engine:
         Conversations that cannot be imported are in the report's ``failed``; the others are imported. Raises
         ImportFormatError for a path that does not exist or, if it is the only one, holds no conversations.
         """
-        found = (paths,) if isinstance(paths, str | Path) else paths
-        return await self.import_items(read_conversations(found), actor=actor, progress=progress)
+        many = (paths,) if isinstance(paths, str | Path) else paths
+        return await self.import_items(read_conversations(many), actor=actor, progress=progress)
 
     async def import_items(
         self,

@@ -15,9 +15,10 @@ from tests.infrastructure.recorder_steps import PATIENCE, Opener, append, event,
 from tests.infrastructure.side_tables_contract import BlobContract, DraftContract, LeaseContract
 from tests.infrastructure.waiting_contract import FutureContract, WakeContract
 
+from clew.domain.ports import Fork, Row
 from clew.infrastructure import recorder as recorder_port
 from clew.infrastructure.postgres import recorder as postgres_recorder
-from clew.infrastructure.recorder import Fork, Recorder, Row, Snapshot
+from clew.infrastructure.recorder import Recorder, Snapshot
 
 
 class ReadContract:

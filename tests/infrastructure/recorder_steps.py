@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from eventsourcing.persistence import StoredEvent
 
+from clew.domain.ports import Appended, Row
 from clew.domain.streams import ROOT, digest, link
-from clew.infrastructure.recorder import Append, Appended, Recorder, Row
+from clew.infrastructure.recorder import Append, Recorder
 
 Opener = Callable[[], Any]
 PATIENCE = 20.0

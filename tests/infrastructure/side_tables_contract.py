@@ -12,19 +12,9 @@ from hypothesis import strategies as st
 from tests.infrastructure.recorder_steps import PATIENCE, append, event, failure, fill, paused_writer
 
 from clew.domain.errors import InvalidNameError
+from clew.domain.ports import Appended, Blob, Claim, Draft, Fork, Key, Lease
 from clew.domain.runs.errors import RunInProgressError, RunTakenOverError
-from clew.infrastructure.recorder import (
-    Append,
-    Appended,
-    Blob,
-    Claim,
-    Draft,
-    Fork,
-    Key,
-    Lease,
-    RecordedConflictError,
-    Recorder,
-)
+from clew.infrastructure.recorder import Append, RecordedConflictError, Recorder
 
 STREAMS = ("s", "t")
 HOLDERS = ("me", "you", "they")

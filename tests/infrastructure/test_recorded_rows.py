@@ -6,10 +6,10 @@ import pytest
 
 from clew.conversations import Conversations
 from clew.domain.messages import Message
+from clew.domain.ports import Row
 from clew.domain.projection import Recorded
 from clew.infrastructure.envelope import RecordedRows, recorded
 from clew.infrastructure.event_log import ConversationLog
-from clew.infrastructure.recorder import Row
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from clew import Conversations, Message
 from clew.domain.formats.clew_jsonl import End, Header, write_line
 from clew.domain.formats.conversation_import import Item
 from clew.domain.memory.events import Provenance
+from clew.domain.ports import StreamInfo
 from clew.domain.projection import Query
 from clew.errors import NotAuthorizedError, UnknownThreadError
 from clew.infrastructure.inmemory.recorder import InMemoryRecorder
-from clew.infrastructure.recorder import StreamInfo
 from clew.service import thread_queries
 from clew.service.usage_queries import UsageCounts
 
@@ -129,18 +129,19 @@ def test_a_prefix_needs_to_be_unique_among_readable_threads(opened: Opened) -> N
 
 
 def test_skips_many_unreadable_threads_in_few_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages: list[int] = []
+    streams = InMemoryRecorder.streams
+
+    def counted(store: InMemoryRecorder, **options: Any) -> list[StreamInfo]:
+        pages.append(options["limit"])
+        return streams(store, **options)
+
+    monkeypatch.setattr(InMemoryRecorder, "streams", counted)
     with Conversations.open("memory:", authorize=lambda actor, _, __: actor == "operator") as conversations:
         operator = conversations.acting_as("operator")
         for number in range(200):
             operator.start_thread(thread_id=f"a{number}")
-        pages: list[int] = []
-        streams = InMemoryRecorder.streams
-
-        def counted(store: InMemoryRecorder, **options: Any) -> list[StreamInfo]:
-            pages.append(options["limit"])
-            return streams(store, **options)
-
-        monkeypatch.setattr(InMemoryRecorder, "streams", counted)
+        pages.clear()
         with pytest.raises(UnknownThreadError):
             conversations.acting_as("ada").find("a")
     assert 1 < len(pages) < 10

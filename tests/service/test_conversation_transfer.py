@@ -185,7 +185,7 @@ def test_refuses_a_thread_of_the_same_id_that_was_not_imported(core: Core) -> No
     (failed,) = import_values(core, conversation(HELLO)).failed
     assert "taken by another thread" in failed.error
     run(thread_commands.start(core, "parent", Start(), None))
-    plain = thread_commands.Begun()
+    plain = thread_commands.ForkStart()
     run(thread_commands.fork(core, "parent", plain, at=None, at_message=None, new_id=thread_id("d"), actor=None))
     (failed,) = import_values(core, conversation(id="d")).failed
     assert "taken by another thread" in failed.error
@@ -282,7 +282,7 @@ def test_exports_imported_threads_first_then_the_others_by_creation(
     )
     import_values(core, conversation(HELLO, id="z"), conversation(HELLO, id="gone"), conversation(HELLO, id="a"))
     run(thread_commands.start(core, "later", Start(), None))
-    titled = thread_commands.Begun("F")
+    titled = thread_commands.ForkStart("F")
     run(thread_commands.fork(core, thread_id("z"), titled, at=None, at_message=None, new_id="f", actor=None))
     change(core, "gone", Delete())
     assert [each["id"] for each in export_all(core)] == ["z", "a", "own", "later"]

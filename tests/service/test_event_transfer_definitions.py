@@ -160,7 +160,7 @@ def test_an_unreadable_event_names_no_definition(source: Conversations) -> None:
 def test_refuses_more_definitions_than_an_agent_can_have(
     source: Conversations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_transfer, "MOST_HELD", 20)
+    monkeypatch.setattr(event_transfer, "MOST_WAITING_BYTES", 20)
     with Conversations.open("memory:") as copy:
         ((line, error),) = import_lines(copy, exported(source)).failed
         assert line == 4

@@ -213,7 +213,7 @@ def test_does_not_wait_for_a_missing_redaction(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(event_transfer, "MOST_EVENTS", 2)
-    monkeypatch.setattr(event_transfer, "MOST_HELD", held)
+    monkeypatch.setattr(event_transfer, "MOST_WAITING_BYTES", held)
     messages = [("message-appended", STORED_MESSAGE)] * 9
     entries = forged(("thread-started", STARTED), ("message-appended", STUB, SHREDDED), *messages)
     lines = file_of(*entries)[: None if ended else -1]

@@ -121,7 +121,7 @@ def test_an_interrupted_import_leaves_whole_commits_and_can_continue(
 def test_reads_ahead_for_a_redaction_that_is_far_away(
     lines: list[bytes], held: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_transfer, "MOST_HELD", held)
+    monkeypatch.setattr(event_transfer, "MOST_WAITING_BYTES", held)
     for count in range(1, len(lines) + 1):
         with Conversations.open("memory:") as copy:
             entries = import_lines(copy, lines[:count])
@@ -138,7 +138,7 @@ def test_refuses_a_distant_redaction_in_a_pipe(lines: list[bytes], monkeypatch: 
 
     with Conversations.open("memory:") as copy:
         assert copy.import_events(Pipe(b"".join(lines))).failed == []
-    monkeypatch.setattr(event_transfer, "MOST_HELD", 0)
+    monkeypatch.setattr(event_transfer, "MOST_WAITING_BYTES", 0)
     monkeypatch.setattr(event_transfer, "MOST_EVENTS", 1)
     with Conversations.open("memory:") as copy:
         (failed,) = copy.import_events(Pipe(b"".join(lines))).failed

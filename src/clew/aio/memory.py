@@ -210,9 +210,9 @@ class MemoryScope:
         return () if learner is None else tuple(ScopeRead(scope=each[0], version=each[1]) for each in learner.reads)
 
     def _by_meaning(self, facts: scope_queries.Selection, meaning: EmbeddingIndex) -> SearchIndex:
-        index: SearchIndex | None = facts.cached.made.get("meaning")
+        index: SearchIndex | None = facts.cached.indexes.get("meaning")
         if index is None or index.embeddings is None or index.embeddings.space != meaning.space:
-            index = facts.cached.made["meaning"] = SearchIndex(facts.collection, meaning)
+            index = facts.cached.indexes["meaning"] = SearchIndex(facts.collection, meaning)
         return index
 
     # asyncio only: end

@@ -204,7 +204,7 @@ class Thread:
             thread_commands.fork(
                 self._core,
                 self.id,
-                thread_commands.Begun(title, kind, memory=memory),
+                thread_commands.ForkStart(title, kind, memory=memory),
                 at=at,
                 at_message=at_message,
                 new_id=thread_id,

@@ -14,18 +14,10 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from clew.domain.errors import IdempotencyKeyReusedError, InvalidNameError
+from clew.domain.ports import Appended, Blob, Claim, Fork, Key, Lease
 from clew.domain.runs.errors import RunInProgressError, RunTakenOverError
 from clew.domain.streams import ROOT, digest, link
-from clew.infrastructure.recorder import (
-    Append,
-    Appended,
-    Blob,
-    Claim,
-    Fork,
-    Key,
-    Lease,
-    RecordedConflictError,
-)
+from clew.infrastructure.recorder import Append, RecordedConflictError
 
 SALT_BYTES = 16
 

@@ -10,7 +10,8 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from clew.domain.errors import ClosedError
-from clew.infrastructure.recorder import Append, Appended
+from clew.domain.ports import Appended
+from clew.infrastructure.recorder import Append
 
 BATCH_SIZE = 512
 

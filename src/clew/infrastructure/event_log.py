@@ -168,8 +168,8 @@ class ConversationLog(Application[str]):
 
     def position_of(self, stream: str, version: int) -> int | None:
         """The position of one of the stream's own rows."""
-        found = self._recorder.own_rows(stream, after=version - 1, limit=1)
-        return found[0].position if found and found[0].version == version else None
+        rows = self._recorder.own_rows(stream, after=version - 1, limit=1)
+        return rows[0].position if rows and rows[0].version == version else None
 
     def control(self, stream: str, upto: int | None = None) -> Control:
         """The control of a thread, ``Control()`` if the thread does not exist."""
@@ -207,10 +207,10 @@ class ConversationLog(Application[str]):
 
     def blob(self, digest: bytes) -> Blob | None:
         """The blob with that digest. Raises CorruptEventError when its bytes do not match it."""
-        found = self._recorder.blob(digest)
-        if found is not None and not is_whole(found):
+        blob = self._recorder.blob(digest)
+        if blob is not None and not is_whole(blob):
             raise CorruptEventError(f"The blob {digest.hex()} is damaged. Restore it from a copy of the store.")
-        return found
+        return blob
 
     def verify(self, *streams: str) -> Verdict:
         """Recompute the chains of streams and their ancestors, each once; of the whole store if none is named."""
@@ -227,12 +227,12 @@ def _event(row: Row) -> Event:
         _checked(row)
         return decode(row.stream, row.version, row.type, row.state, row.position, row.hash)
     except CorruptEventError as error:
-        found = CorruptEventError(
+        located = CorruptEventError(
             f"{error} To continue after it, read the events after version {row.version}, "
             f"or of the whole store after position {row.position}."
         )
-        found.stream, found.version, found.position = row.stream, row.version, row.position
-        raise found from None
+        located.stream, located.version, located.position = row.stream, row.version, row.position
+        raise located from None
 
 
 def _checked(row: Row) -> Row:

@@ -12,8 +12,9 @@ from uuid import UUID
 
 from eventsourcing.persistence import ApplicationRecorder, Notification, ProcessRecorder, StoredEvent, Subscription
 
+from clew.domain.ports import Appended
 from clew.infrastructure.append_plan import stream_name
-from clew.infrastructure.recorder import Append, Appended
+from clew.infrastructure.recorder import Append
 
 PAGE = 500
 

@@ -25,7 +25,7 @@ class ForkAware(ABC):
 
 
 _open: weakref.WeakKeyDictionary[ForkAware, None] = weakref.WeakKeyDictionary()
-_resting: list[ForkAware] = []
+_paused: list[ForkAware] = []
 
 
 def watch(store: ForkAware) -> None:
@@ -41,18 +41,18 @@ def unwatch(store: ForkAware) -> None:
 def _before() -> None:
     # The newest first: a store that was opened on top of another reads that one while it pauses.
     for store in reversed(list(_open)):
-        _resting.append(store)
+        _paused.append(store)
         store.before_fork()
 
 
 def _in_parent() -> None:
-    while _resting:
-        _resting.pop().after_fork_in_parent()
+    while _paused:
+        _paused.pop().after_fork_in_parent()
 
 
 def _in_child() -> None:
-    while _resting:
-        _resting.pop().after_fork_in_child()
+    while _paused:
+        _paused.pop().after_fork_in_child()
 
 
 os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

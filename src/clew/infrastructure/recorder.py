@@ -16,44 +16,10 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from clew.domain.decider_state import Control
 from clew.domain.errors import ConflictError
-from clew.domain.ports import (
-    NOTHING,
-    Appended,
-    Blob,
-    Claim,
-    Draft,
-    Fork,
-    Key,
-    Lease,
-    Row,
-    Shred,
-    StreamInfo,
-)
-
-__all__ = [
-    "Append",
-    "Appended",
-    "Appends",
-    "Blob",
-    "Claim",
-    "Draft",
-    "Fork",
-    "Key",
-    "Lease",
-    "NewEvent",
-    "PositionOrder",
-    "RecordedConflictError",
-    "Recorder",
-    "Row",
-    "Shred",
-    "SideTables",
-    "Snapshot",
-    "StreamInfo",
-    "Streams",
-]
+from clew.domain.ports import NOTHING, Appended, Blob, Claim, Draft, Fork, Key, Lease, Row, Shred, StreamInfo
 
 PAGE_BYTES = 1 << 24
-"""A page ends when the states in it have this many bytes together, however few events they are."""
+"""A page ends when the states in it have this many bytes in total."""
 
 SNAPSHOT_FORMAT = b"3"
 """The first byte of a stored control. A snapshot with another one has another shape and is not used."""
@@ -63,15 +29,15 @@ _CONTROL: TypeAdapter[Any] = TypeAdapter(_CONTROL_SHAPE, config=ConfigDict(ser_j
 
 
 def page(rows: Iterable[Row]) -> list[Row]:
-    """The first of these rows, as many as fill a page."""
-    found: list[Row] = []
+    """The first of these rows, up to the size of a page."""
+    first_rows: list[Row] = []
     size = 0
     for row in rows:
-        found.append(row)
+        first_rows.append(row)
         size += _size(row)
         if size >= PAGE_BYTES:
             break
-    return found
+    return first_rows
 
 
 def is_full(rows: Iterable[Row]) -> bool:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from clew.domain.decider_state import Control, advance
 from clew.domain.errors import CorruptEventError
 from clew.domain.events import MESSAGE_APPENDED, NEVER_SHREDDED, MessageRedacted, ThreadForked
-from clew.domain.ports import Blob, IntegrityFault, StreamInfo, Verdict
+from clew.domain.ports import Blob, IntegrityFault, Row, StreamInfo, Verdict
 from clew.domain.streams import ROOT, digest, link, parse_stream_name
 from clew.infrastructure.envelope import decode, peek
 from clew.infrastructure.recorder import read_control
 
 if TYPE_CHECKING:
-    from clew.infrastructure.recorder import Recorder, Row
+    from clew.infrastructure.recorder import Recorder
 
 PAGE = 1_000
 """Rows, or streams, in one read."""

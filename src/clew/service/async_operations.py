@@ -1,4 +1,4 @@
-"""Operations on an event loop, with a cancellation that neither loses nor repeats a write."""
+"""Operations on an event loop. A cancellation neither loses nor repeats a write."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ T = TypeVar("T")
 
 
 async def drive(operation: Operation[T]) -> T:
-    """Run an operation: reads in a thread, and the writer's futures awaited."""
+    """Run an operation: its reads run in a thread, and the writer's futures are awaited."""
     try:
         step = next(operation)
         while True:
             try:
-                found: Any = None
+                result: Any = None
                 if isinstance(step, Wait):
-                    found = await settled(step.outcome)
+                    result = await outcome_of(step.outcome)
                 elif isinstance(step, Read):
-                    found = await asyncio.to_thread(step.do)
+                    result = await asyncio.to_thread(step.do)
                 else:
                     await asyncio.sleep(step.seconds)
             except BaseException as error:  # noqa: BLE001  # the operation decides what it means
                 step = operation.throw(error)
             else:
-                step = operation.send(found)
+                step = operation.send(result)
     except StopIteration as done:
         outcome: T = done.value
         return outcome
 
 
-async def settled(outcome: Future[T]) -> T:
+async def outcome_of(outcome: Future[T]) -> T:
     """The outcome of a future of the writer.
 
     A write that is cancelled before the writer begins with it is withdrawn and never stored. A later cancellation
@@ -88,7 +88,7 @@ class ThreadsafeEvent:
         """Let the next wait() wait."""
         self._event.clear()
 
-    async def wait(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109  # as in threading.Event
+    async def wait(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109  # the parameter of threading.Event.wait
         """Wait until the event is set, at most ``timeout`` seconds. Returns whether it is set."""
         try:
             return await asyncio.wait_for(self._event.wait(), timeout)

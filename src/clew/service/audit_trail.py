@@ -43,7 +43,7 @@ class AuditEntry(NamedTuple):
     scope: str | None = None
 
 
-def audit(  # noqa: PLR0913 - what the faces take, and the core
+def audit(  # noqa: PLR0913 - every filter has its own parameter
     core: Core,
     *,
     thread: str | None = None,
@@ -72,7 +72,7 @@ def audit(  # noqa: PLR0913 - what the faces take, and the core
         where.append(Where("recorded_at", ">=", _microseconds(since, "since")))
     if until is not None:
         where.append(Where("recorded_at", "<", _microseconds(until, "until")))
-    return Pages(partial(_page, core, tuple(where), newest_first, thread), after, limit)
+    return Pages(partial(_page, core, tuple(where), thread, newest_first=newest_first), after, limit)
 
 
 def _microseconds(time: datetime, name: str) -> int:
@@ -84,10 +84,11 @@ def _microseconds(time: datetime, name: str) -> int:
 def _page(
     core: Core,
     wanted: Sequence[Where],
-    newest_first: bool,  # noqa: FBT001 - bound above
     thread: str | None,
     after: int | None,
     limit: int,
+    *,
+    newest_first: bool,
 ) -> Operation[Page[AuditEntry, int]]:
     if thread is not None:
         yield from check(core, "audit", thread)
@@ -98,15 +99,15 @@ def _page(
         return [], None
     shown = yield from permitted(core, "audit", rows, lambda row: None if row["memory"] else row["thread_id"])
     events = yield from read(partial(core.log.recorded_at, [row["position"] for row in shown]))
-    there = {event.position: event for event in events}
-    found = [_entry(row, there[row["position"]]) for row in shown if row["position"] in there]
-    return found, rows[-1]["position"] if len(rows) == limit else None
+    by_position = {event.position: event for event in events}
+    entries = [_entry(row, by_position[row["position"]]) for row in shown if row["position"] in by_position]
+    return entries, rows[-1]["position"] if len(rows) == limit else None
 
 
 def _entry(row: RowValues, event: Recorded | Unreadable) -> AuditEntry:
-    more: dict[str, Any] = {"run_id": None, "cause": None, "subject": None, "event_id": ""}
+    fields: dict[str, Any] = {"run_id": None, "cause": None, "subject": None, "event_id": ""}
     if isinstance(event, Recorded):
-        more = {name: getattr(event, name) for name in more}
+        fields = {name: getattr(event, name) for name in fields}
         actor, id_ = event.actor, event.thread_id
     else:
         name = parse_stream_name(event.stream)
@@ -122,12 +123,12 @@ def _entry(row: RowValues, event: Recorded | Unreadable) -> AuditEntry:
         version=event.version,
         hash=event.hash.hex(),
         scope=id_ if row["memory"] else None,
-        **more,
+        **fields,
     )
 
 
 def what(event: Recorded | Unreadable) -> str:
-    """What was done, in a few words that never hold what a message says. Names come quoted, in printable characters."""
+    """What the actor did, without the text of messages. Names are quoted and printable."""
     if isinstance(event, Unreadable):
         return _unreadable(event.type)
     if event.type == MESSAGE_APPENDED and event.redacted:

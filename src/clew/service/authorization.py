@@ -41,24 +41,24 @@ def check(core: Core, action: Action, thread_id: str | None = None) -> Operation
 
 
 def permitted(
-    core: Core, action: Action, found: Sequence[T], thread_of: Callable[[T], str | None]
+    core: Core, action: Action, results: Sequence[T], thread_of: Callable[[T], str | None]
 ) -> Operation[Sequence[T]]:
     """The results that the actor may see; the function is asked once for each thread."""
-    if core.authorize is None or not found:
-        return found
-    return (yield from read(lambda: _permitted(core, action, found, thread_of)))
+    if core.authorize is None or not results:
+        return results
+    return (yield from read(lambda: _permitted(core, action, results, thread_of)))
 
 
-def check_there(core: Core, stream: str) -> None:
+def check_existing_stream(core: Core, stream: str) -> None:
     """Raise NotAuthorizedError for an existing stream that the actor may not read: a write would reveal it."""
     if core.authorize is None or core.log.stream(stream) is None:
         return
-    action, thread_id = asked_of(stream, "read")
+    action, thread_id = action_on(stream, "read")
     if not allows(core, action, thread_id):
         raise NotAuthorizedError(core.actor, action, thread_id)
 
 
-def asked_of(stream: str, action: Action) -> tuple[Action, str | None]:
+def action_on(stream: str, action: Action) -> tuple[Action, str | None]:
     """The action and the thread to check for a stream; the stream of a memory scope has no thread."""
     name = parse_stream_name(stream)
     if name is not None and name.kind == "thread":
@@ -66,7 +66,7 @@ def asked_of(stream: str, action: Action) -> tuple[Action, str | None]:
     return ("memory" if action == "read" else action), None
 
 
-def _permitted(core: Core, action: Action, found: Sequence[T], thread_of: Callable[[T], str | None]) -> Sequence[T]:
-    ids = [thread_of(each) for each in found]
+def _permitted(core: Core, action: Action, results: Sequence[T], thread_of: Callable[[T], str | None]) -> Sequence[T]:
+    ids = [thread_of(result) for result in results]
     allowed = {id_: allows(core, action, id_) for id_ in dict.fromkeys(ids)}
-    return [each for each, id_ in zip(found, ids, strict=True) if allowed[id_]]
+    return [result for result, id_ in zip(results, ids, strict=True) if allowed[id_]]

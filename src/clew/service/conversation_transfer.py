@@ -42,7 +42,7 @@ from clew.domain.history import HistoryBuilder
 from clew.domain.json_values import JsonObject
 from clew.domain.streams import stream_id
 from clew.service import thread_queries
-from clew.service.authorization import check, check_there, permitted
+from clew.service.authorization import check, check_existing_stream, permitted
 from clew.service.core import ATTEMPTS, CommitOptions, Core, commit
 from clew.service.operations import Operation, read
 from clew.service.thread_commands import start
@@ -96,7 +96,7 @@ def import_conversation(
     id_ = thread_id(conversation.key(occurrence))
     attempts = 0
     while True:
-        yield from read(lambda: check_there(core, core.stream(id_)))
+        yield from read(lambda: check_existing_stream(core, core.stream(id_)))
         stored = yield from _stored_thread(core, id_)
         try:
             match plan(conversation, stored):

@@ -33,7 +33,6 @@ T = TypeVar("T")
 ATTEMPTS = 1_000
 """How often an append without an expected version is decided before the conflict is raised."""
 
-
 CACHED_THREADS = 1_024
 CACHED_HISTORIES = 256
 CACHED_MESSAGES = 100_000
@@ -88,19 +87,19 @@ class CachedHistory:
 
 @dataclass(frozen=True, slots=True)
 class CachedFold:
-    """The fold of a memory stream, valid until a row is shredded; ``made`` holds its search indexes."""
+    """The fold of a memory stream, valid until a row is shredded, with the search indexes made of it by name."""
 
     fold: Any
     shredded: int
-    made: dict[str, Any] = field(default_factory=dict)
+    indexes: dict[str, Any] = field(default_factory=dict)
 
 
 class Caches(process_forks.ForkAware):
     """The caches of a service, shared by its actors.
 
     ``submitted`` holds the controls that appends are decided on, which include events that are not stored yet.
-    ``stored`` and ``histories`` hold what was in the log: they are never ahead of it. ``blobs`` are digests of blobs
-    in the log. ``scopes`` are the folds of memory scopes.
+    ``stored`` and ``histories`` include only events in the log. ``blobs`` are digests of blobs in the log. ``scopes``
+    are the folds of memory scopes.
     """
 
     def __init__(self) -> None:
@@ -108,7 +107,7 @@ class Caches(process_forks.ForkAware):
         process_forks.watch(self)
 
     def clear(self) -> None:
-        """Empty all of them."""
+        """Empty the caches."""
         self._locks = [threading.Lock() for _ in range(LOCKS)]
         self.submitted: BoundedCache[Control] = BoundedCache(CACHED_THREADS, CACHED_THREADS)
         self.stored: BoundedCache[Control] = BoundedCache(CACHED_THREADS, CACHED_THREADS)
@@ -121,7 +120,7 @@ class Caches(process_forks.ForkAware):
         return self._locks[hash(stream) % LOCKS]
 
     def after_fork_in_child(self) -> None:
-        """Start empty: a lock that another thread of the parent held would never be released."""
+        """Start empty: nothing releases a lock that another thread of the parent held."""
         self.clear()
 
 
@@ -152,10 +151,10 @@ class Core:
 
     def close(self) -> None:
         """Write what was submitted, then release the store."""
-        with ExitStack() as last:  # all of them, even if one raises
-            last.callback(self.vectors.close)
-            last.callback(self.models.close)
-            last.callback(self.log.close)
+        with ExitStack() as closing_all:  # even if one of them raises
+            closing_all.callback(self.vectors.close)
+            closing_all.callback(self.models.close)
+            closing_all.callback(self.log.close)
             self.models.stop()
 
     def stream(self, thread_id: str) -> str:
@@ -187,20 +186,20 @@ def open_core(
     """
     check_id(tenant, "tenant")
     check_function(authorize)
-    shown = SHIPPED if projections is None else projections
-    check_projections(shown)
+    chosen = SHIPPED if projections is None else projections
+    check_projections(chosen)
     store = store_at(url).of_tenant(tenant, create=create)
     with ExitStack() as opened:  # closes what is open if a later part fails
         log = opened.enter_context(closing(store.open_log(create=create, tenant=tenant)))
-        fills, bound = log.may_fill(), log.is_bound()
+        can_maintain, one_tenant = log.may_fill(), log.is_bound()
         tables = opened.enter_context(closing(store.open_projections(tenant=tenant)))
         models = ReadModels(
             log,
             tables,
-            shown,
-            embedded=embedded and fills,
-            awaited=embedded and bound,
-            on_standby=embedded and not fills and not bound,
+            chosen,
+            embedded=embedded and can_maintain,
+            awaited=embedded and one_tenant,
+            on_standby=embedded and not can_maintain and not one_tenant,
         )
         vectors = store.open_vectors(tenant=tenant)
         opened.pop_all()
@@ -418,11 +417,11 @@ def cache_new_history(core: Core, thread_id: str, events: Sequence[Event]) -> No
 def _extend_history(core: Core, stream: str, events: Sequence[Event]) -> None:
     """Add the events to the cached history, so that it need not be read again."""
     cached = core.caches.histories.get(stream)
-    own = [each for each in map(unshared, events) if each is not None]
-    if cached is None or not own or len(own) < len(events):
+    private = [event for event in map(unshared, events) if event is not None]
+    if cached is None or not private or len(private) < len(events):
         return
     with core.caches.lock(stream):
-        if cached.builder.version != own[0].version - 1:
+        if cached.builder.version != private[0].version - 1:
             return
-        cached.builder.add(own)
+        cached.builder.add(private)
     core.caches.histories.put(stream, cached, cached.builder.weight)

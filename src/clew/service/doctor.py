@@ -35,17 +35,17 @@ def examine(
         yield Finding("database", "ok", "A store in memory is empty, and ends with the process.")
         return
     try:
-        found = store.schemas()
+        schemas = store.schemas()
     except ClewError as error:
         name = "schema" if isinstance(error, StoreSchemaError) else "database"
         yield Finding(name, "failed", str(error), "Solve this first: the other checks need it.")
         return
     yield from store.check_files()
-    if found is not None:
-        if found.found != found.known:
-            yield _of_schema(store.name, found.found, found.known)
+    if schemas is not None:
+        if schemas.found != schemas.known:
+            yield _of_schema(store.name, schemas.found, schemas.known)
             return
-        yield Finding("schema", "ok", f"{store.name} has schema {found.known}, which this Clew needs.")
+        yield Finding("schema", "ok", f"{store.name} has schema {schemas.known}, which this Clew needs.")
     try:
         core = open_core(url, tenant=tenant, create=False, now=clock.now, projections=projections, embedded=False)
     except ClewError as error:
@@ -94,7 +94,7 @@ def _projections(core: Core) -> Iterator[Finding]:
 def of_projection(status: ProjectionStatus) -> Finding:
     """The finding for the status of a projection."""
     name = f"projection {status.name}"
-    found = f"{status.state}, version {status.version}, at position {status.position:,} of {status.last_position:,}"
+    summary = f"{status.state}, version {status.version}, at position {status.position:,} of {status.last_position:,}"
     if status.parked:
         first = status.parked_events[0]
         return Finding(
@@ -105,16 +105,16 @@ def of_projection(status: ProjectionStatus) -> Finding:
         )
     if status.state == "newer":
         advice = "Use the newer Clew: this one reads the tables, but does not fill them."
-        return Finding(name, "warning", f"A newer version of it has built its tables: {found}.", advice)
+        return Finding(name, "warning", f"A newer version of it has built its tables: {summary}.", advice)
     if status.state == "changed":
         advice = "The next process that fills it rebuilds it: `clew project run --once`."
-        return Finding(name, "warning", f"Other code built its tables: {found}.", advice)
+        return Finding(name, "warning", f"Other code built its tables: {summary}.", advice)
     if status.lag >= FAR_BEHIND:
         advice = "The next read waits until it has caught up. `clew project run --once` catches up now."
-        return Finding(name, "warning", f"It is {status.lag:,} events behind: {found}.", advice)
+        return Finding(name, "warning", f"It is {status.lag:,} events behind: {summary}.", advice)
     if status.lag:
-        return Finding(name, "ok", f"It is {status.lag:,} events behind and catches up at its next read: {found}.")
-    return Finding(name, "ok", f"{found[0].upper()}{found[1:]}.")
+        return Finding(name, "ok", f"It is {status.lag:,} events behind and catches up at its next read: {summary}.")
+    return Finding(name, "ok", f"{summary[0].upper()}{summary[1:]}.")
 
 
 def _newest(log: EventLog) -> Finding:

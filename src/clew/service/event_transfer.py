@@ -33,7 +33,7 @@ from clew.domain.ports import Blob, EventLog, Fork, Restore, Row, Write
 from clew.domain.streams import Kind, is_thread, stream_prefix
 from clew.infrastructure.envelope import decode_row
 from clew.infrastructure.event_files import EventFile, FileLine, Redactions
-from clew.service.authorization import allows, asked_of, check_there
+from clew.service.authorization import action_on, allows, check_existing_stream
 from clew.service.core import ATTEMPTS, Core
 from clew.service.operations import Operation, read, wait
 from clew.service.thread_commands import forget
@@ -48,7 +48,7 @@ MOST_EVENTS = 500
 MOST_BYTES = 1 << 20
 """The most events and stored bytes of a commit."""
 
-MOST_HELD = 32 << 20
+MOST_WAITING_BYTES = 32 << 20
 """The most stored bytes of a commit that waits for the redactions of its shredded rows, so that the copy verifies."""
 
 
@@ -93,7 +93,7 @@ def _with_ancestors(core: Core, thread_ids: Iterable[str]) -> list[str]:
 
 
 def _check_export(core: Core, stream: str) -> None:
-    _, thread_id = asked_of(stream, "export")
+    _, thread_id = action_on(stream, "export")
     if not allows(core, "export", thread_id):
         raise NotAuthorizedError(core.actor, "export", thread_id)
 
@@ -110,7 +110,7 @@ def _is_permitted(core: Core, name: str, permitted: dict[str, bool]) -> bool:
     if name not in permitted:
         stream = core.log.stream(name)
         parent = None if stream is None else stream.parent
-        _, thread_id = asked_of(name, "export")
+        _, thread_id = action_on(name, "export")
         permitted[name] = (parent is None or permitted.get(parent, False)) and allows(core, "export", thread_id)
     return permitted[name]
 
@@ -285,7 +285,7 @@ class _Reader:
 
     def _must_wait(self, batch: Batch, size: int) -> bool:
         """Whether the batch must wait for redactions. A large batch only waits if the file contains them."""
-        if not batch.open or size < MOST_HELD:
+        if not batch.open or size < MOST_WAITING_BYTES:
             return bool(batch.open)
         try:
             self._ahead = self._ahead or self._file.redactions()
@@ -346,14 +346,14 @@ class _Reader:
         names = (entry.row.stream,) if entry.fork is None else (entry.row.stream, entry.fork.parent)
         for name in names:
             if name not in self._checked:
-                check_there(self._core, name)
+                check_existing_stream(self._core, name)
             self._checked.add(name)
 
     def _add_blob(self, blob: Blob) -> None:
         """Keep a blob until the next event, which names it."""
         self._blobs.append(blob)
         self._blobs_read += 1
-        if sum(len(each.data) for each in self._blobs) > MOST_HELD:
+        if sum(len(each.data) for each in self._blobs) > MOST_WAITING_BYTES:
             raise ImportFormatError(f"There are more definitions before one event than any agent has. {AGAIN}")
 
     def _finish(self, batch: Batch, end: End) -> None:

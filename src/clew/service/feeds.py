@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 from clew.domain.errors import CorruptEventError
-from clew.service.authorization import asked_of, check, permitted
+from clew.service.authorization import action_on, check, permitted
 from clew.service.operations import Operation, read, undamaged
 from clew.service.thread_queries import PAGE
 
@@ -34,8 +34,8 @@ class Feed:
 
     def next_page(self) -> Operation[list[Event]]:
         """The next events; none at the end of the log."""
-        found, self._after = yield from self._page(self._after)
-        return found
+        events, self._after = yield from self._page(self._after)
+        return events
 
 
 def store_feed(core: Core, after: int) -> Feed:
@@ -53,15 +53,15 @@ def _of_store(core: Core, after: int) -> Operation[Page]:
     while True:
         page = partial(_store_page, core.log, core.prefix(), after)
         try:
-            found, after = yield from read(partial(undamaged, page, PAGE))
+            events, after = yield from read(partial(undamaged, page, PAGE))
         except CorruptEventError as error:
             if error.position is None or (yield from permitted(core, "subscribe", [error], _damaged_thread)):
                 raise
             after = error.position
             continue
-        shown = yield from permitted(core, "subscribe", found, attrgetter("thread_id"))
-        if shown or not found:
-            return list(shown), after
+        permitted_events = yield from permitted(core, "subscribe", events, attrgetter("thread_id"))
+        if permitted_events or not events:
+            return list(permitted_events), after
 
 
 def _of_thread(core: Core, thread_id: str, stream: str, after: int) -> Operation[Page]:
@@ -70,16 +70,16 @@ def _of_thread(core: Core, thread_id: str, stream: str, after: int) -> Operation
 
 
 def _damaged_thread(error: CorruptEventError) -> str | None:
-    return asked_of(error.stream or "", "subscribe")[1]
+    return action_on(error.stream or "", "subscribe")[1]
 
 
 def _store_page(log: EventLog, prefix: str, after: int, size: int) -> Page:
     last = log.last_position()  # read first: later events are on the next page
-    found = log.events_after(after, size, prefix)
+    events = log.events_after(after, size, prefix)
     # At the end, events of other tenants are skipped, and not read again at every wake-up.
-    return found, found[-1].position or after if found else max(after, last)
+    return events, events[-1].position or after if events else max(after, last)
 
 
 def _thread_page(log: EventLog, stream: str, after: int, size: int) -> Page:
-    found = log.lineage(stream, after=after, upto=after + size)
-    return found, found[-1].version if found else after
+    events = log.lineage(stream, after=after, upto=after + size)
+    return events, events[-1].version if events else after

@@ -109,12 +109,12 @@ def _lineage(core: Core, models: ReadModels, words: Words, thread: str, before: 
     Inherited messages are always older than the thread's own.
     """
     yield from readable(core, thread, "search", "search")
-    found: list[_Scope] = []
+    scopes: list[_Scope] = []
     upto: int | None = None
     id_: str | None = thread
     while id_ is not None:
-        scopes = (tenant_scope(core.tenant), thread_scope(core.tenant, id_))
-        found.append(_Scope(words._replace(scopes=scopes), before, upto))
+        index_scopes = (tenant_scope(core.tenant), thread_scope(core.tenant, id_))
+        scopes.append(_Scope(words._replace(scopes=index_scopes), before, upto))
         where = [Where("tenant", "=", core.tenant), Where("thread_id", "=", id_)]
         query = Query("thread", where, columns=["begun", "parent_id", "forked_at"])
         rows = yield from models.select(DIRECTORY, query)
@@ -123,7 +123,7 @@ def _lineage(core: Core, models: ReadModels, words: Words, thread: str, before: 
         begun, id_, cut = rows[0]["begun"], rows[0]["parent_id"], rows[0]["forked_at"]
         upto = cut if upto is None or cut is None else min(upto, cut)
         before = begun if before is None or begun is None else min(before, begun)
-    return found
+    return scopes
 
 
 def _messages(core: Core, events: Iterable[Recorded | Unreadable], upto: int | None) -> list[Recorded]:
@@ -139,15 +139,15 @@ def _messages(core: Core, events: Iterable[Recorded | Unreadable], upto: int | N
     ]
 
 
-def _hit(event: Recorded, words: Words, trees: _Trees, asked: str | None) -> Hit | None:
+def _hit(event: Recorded, words: Words, trees: _Trees, searched: str | None) -> Hit | None:
     """The hit for a message; None if the actor may not read any thread that has it."""
     tree = trees.get(event.thread_id, ())
-    having = [each for each in tree if each.id == event.thread_id]
+    holders = [each for each in tree if each.id == event.thread_id]
     if len(tree) > 1:
-        having += containing(tree, event.thread_id, event.version)
-    readers = [each.id for each in having if not each.hidden]
-    if asked in readers and readers[0] != event.thread_id:  # hidden, but the searched thread has the message
-        readers = [asked, *(id_ for id_ in readers if id_ != asked)]
+        holders += containing(tree, event.thread_id, event.version)
+    readers = [each.id for each in holders if not each.hidden]
+    if searched in readers and readers[0] != event.thread_id:  # hidden, but the searched thread has the message
+        readers = [searched, *(id_ for id_ in readers if id_ != searched)]
     if event.data is None or not readers:
         return None
     message = event.data["message"]

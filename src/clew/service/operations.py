@@ -20,21 +20,21 @@ C = TypeVar("C")
 
 @dataclass(frozen=True, slots=True)
 class Read(Generic[T]):
-    """Call this; asyncio calls it in a thread."""
+    """A call that may read the disk: asyncio makes it in a thread."""
 
     do: Callable[[], T]
 
 
 @dataclass(frozen=True, slots=True)
 class Wait(Generic[T]):
-    """Wait for the writer."""
+    """A wait for the writer."""
 
     outcome: Future[T]
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait that many seconds; asyncio needs no thread for it."""
+    """A wait of that many seconds, for which asyncio needs no thread."""
 
     seconds: float
 
@@ -46,14 +46,14 @@ Operation: TypeAlias = Generator[Step, Any, T]
 
 def read(do: Callable[[], T]) -> Operation[T]:
     """The result of ``do``."""
-    found: T = yield Read(do)
-    return found
+    result: T = yield Read(do)
+    return result
 
 
 def wait(outcome: Future[T]) -> Operation[T]:
     """The outcome of the writer's future."""
-    found: T = yield Wait(outcome)
-    return found
+    result: T = yield Wait(outcome)
+    return result
 
 
 def pause(seconds: float) -> Operation[None]:
@@ -67,24 +67,24 @@ def run(operation: Operation[T]) -> T:
         step = next(operation)
         while True:
             try:
-                found: Any = None
+                result: Any = None
                 if isinstance(step, Wait):
-                    found = step.outcome.result()
+                    result = step.outcome.result()
                 elif isinstance(step, Read):
-                    found = step.do()
+                    result = step.do()
                 else:
                     time.sleep(step.seconds)
             except BaseException as error:  # noqa: BLE001  # the operation decides what it means
                 step = operation.throw(error)
             else:
-                step = operation.send(found)
+                step = operation.send(result)
     except StopIteration as done:
         outcome: T = done.value
         return outcome
 
 
 PAGE = 100
-"""Items of a list that are read at a time."""
+"""Items of a list that are read together."""
 
 Page: TypeAlias = tuple[list[T], C | None]
 """The items, possibly none, and the cursor of the next page; None after the last page."""
@@ -112,17 +112,17 @@ class Pages(Generic[T]):
     ) -> None:
         self._page = page
         self._after = after
-        self._left = limit
+        self._remaining = limit
         self._done = limit is not None and limit <= 0
 
     def next(self) -> Operation[list[T]]:
         """The next page, empty after the last."""
         while not self._done:
-            size = PAGE if self._left is None else min(PAGE, self._left)
-            found, self._after = yield from self._page(self._after, size)
-            if self._left is not None:
-                self._left -= len(found)
-            self._done = self._after is None or self._left == 0
-            if found:
-                return found
+            size = PAGE if self._remaining is None else min(PAGE, self._remaining)
+            items, self._after = yield from self._page(self._after, size)
+            if self._remaining is not None:
+                self._remaining -= len(items)
+            self._done = self._after is None or self._remaining == 0
+            if items:
+                return items
         return []

@@ -19,7 +19,7 @@ from clew.domain.runs.ports import Holding
 from clew.domain.runs.remote_threads import ServiceState
 from clew.domain.streams import ROOT
 from clew.service import thread_queries
-from clew.service.async_operations import ThreadsafeEvent, drive, settled
+from clew.service.async_operations import ThreadsafeEvent, drive, outcome_of
 from clew.service.authorization import check
 from clew.service.core import CommitOptions, Core, cache_new_history, commit, load
 from clew.service.operations import Operation, read, wait
@@ -195,7 +195,7 @@ class ThreadRuns:
         return await drive(operation)
 
     async def _write(self, write: Write) -> None:
-        await settled(self._core.log.submit(write).outcome)
+        await outcome_of(self._core.log.submit(write).outcome)
 
     def _claim(self, holding: Holding) -> Claim:
         now = self._core.now()

@@ -1,4 +1,4 @@
-"""The commands of a thread: start, append, label, checkpoint, fork, rewind, edit, end, delete, redact and more."""
+"""The commands of a thread: start, append, label, checkpoint, fork, rewind, edit and redact."""
 
 from __future__ import annotations
 
@@ -48,6 +48,9 @@ from clew.service.operations import Operation, Read, read
 from clew.service.remote_threads import check_fork, check_rewind, kind_of_fork
 from clew.service.thread_queries import At, cut, event, existing, readable, resolve
 
+LONGEST_KEY = 200
+"""Characters of an idempotency key."""
+
 MessageRef: TypeAlias = HistoryMessage | int
 """An existing message: an item of a history, or its version."""
 
@@ -55,24 +58,24 @@ MessageRef: TypeAlias = HistoryMessage | int
 def start(core: Core, thread_id: str | None, intent: Start, actor: str | None) -> Operation[str]:
     """Begin a thread; returns its id. Raises ThreadExistsError."""
     _check_messages(intent.messages)
-    chosen = core.thread_id() if thread_id is None else thread_id
+    id_ = core.thread_id() if thread_id is None else thread_id
     try:
-        yield from commit(core, chosen, intent, CommitOptions(actor=actor, base=Control()))
+        yield from commit(core, id_, intent, CommitOptions(actor=actor, base=Control()))
     except ConflictError:
-        raise ThreadExistsError(chosen) from None
-    return chosen
+        raise ThreadExistsError(id_) from None
+    return id_
 
 
 def start_remote(core: Core, service_thread_id: str | None) -> Operation[str]:
     """Begin a thread that a service holds, with the service's id for it if known; returns its id in Clew."""
-    chosen = core.thread_id()
+    thread_id = core.thread_id()
     intents: list[Intent] = [Start(kind="remote")]
     if service_thread_id is not None:
         check_text(service_thread_id, "service_thread_id")
-        known: ServiceKind = "conversation" if service_thread_id.startswith("conv") else "response"
-        intents.append(Record((ServiceThreadBound(id=service_thread_id, kind=known),)))
-    yield from commit(core, chosen, intents, CommitOptions(base=Control()))
-    return chosen
+        kind: ServiceKind = "conversation" if service_thread_id.startswith("conv") else "response"
+        intents.append(Record((ServiceThreadBound(id=service_thread_id, kind=kind),)))
+    yield from commit(core, thread_id, intents, CommitOptions(base=Control()))
+    return thread_id
 
 
 def open_or_start(core: Core, thread_id: str, actor: str | None) -> Operation[Control]:
@@ -95,7 +98,7 @@ def append(
     idempotency_key: str | None,
 ) -> Operation[list[HistoryMessage]]:
     """Append one or more messages in one commit; returns them as items of the history."""
-    many = (messages,) if isinstance(messages, Message) else _many(messages)
+    many = (messages,) if isinstance(messages, Message) else _checked_messages(messages)
     if expected_version is not None and type(expected_version) is not int:
         raise UnknownVersionError(f"expected_version: {type(expected_version).__name__} is not a version. Give an int.")
     if not many:
@@ -104,15 +107,15 @@ def append(
     if core.authorize is not None:
         yield from check(core, "read", thread_id)
     options = CommitOptions(actor, expected_version, key)
-    done = yield from commit(core, thread_id, Append(many), options)
-    if done.events:
-        return list(filter(None, map(as_message, done.events)))
-    found: list[HistoryMessage] = []  # an earlier append with the same key wrote them
-    for version in done.versions:
+    committed = yield from commit(core, thread_id, Append(many), options)
+    if committed.events:
+        return list(filter(None, map(as_message, committed.events)))
+    items: list[HistoryMessage] = []  # an earlier append with the same key wrote them
+    for version in committed.versions:
         message = as_message((yield from event(core, thread_id, version)))
         if message is not None:
-            found.append(message)
-    return found
+            items.append(message)
+    return items
 
 
 def change(core: Core, thread_id: str, intent: Intent, actor: str | None) -> Operation[Committed]:
@@ -122,11 +125,11 @@ def change(core: Core, thread_id: str, intent: Intent, actor: str | None) -> Ope
     return (yield from commit(core, thread_id, intent, CommitOptions(actor=actor, drafts=drafts)))
 
 
-def labels(given: Mapping[str, Json] | None, more: JsonObject) -> JsonObject:
+def labels(mapping: Mapping[str, Json] | None, keywords: JsonObject) -> JsonObject:
     """Labels from a mapping and from keyword arguments. Raises InvalidContentError for anything else."""
-    if given is not None and not isinstance(given, Mapping):
-        raise InvalidContentError(f"label: {type(given).__name__} is not a mapping of names to values. Give a dict.")
-    return {**(given or {}), **more}
+    if mapping is not None and not isinstance(mapping, Mapping):
+        raise InvalidContentError(f"label: {type(mapping).__name__} is not a mapping of names to values. Give a dict.")
+    return {**(mapping or {}), **keywords}
 
 
 def label(core: Core, thread_id: str, labels: JsonObject, actor: str | None) -> Operation[Committed]:
@@ -144,11 +147,11 @@ def checkpoint(core: Core, thread_id: str, name: str, at: At, actor: str | None)
     if at is not None:
         control = yield from readable(core, thread_id, "checkpoint")
         version = yield from resolve(core, thread_id, control, at)
-    done = yield from commit(core, thread_id, Checkpoint(name, version), CommitOptions(actor=actor))
-    return done.versions[0] - 1 if version is None else version
+    committed = yield from commit(core, thread_id, Checkpoint(name, version), CommitOptions(actor=actor))
+    return committed.versions[0] - 1 if version is None else version
 
 
-class Begun(NamedTuple):
+class ForkStart(NamedTuple):
     """How a fork begins. By default it has its parent's title and kind, and no further messages.
 
     ``memory`` is how it reads memory scopes; None means like its parent.
@@ -163,7 +166,7 @@ class Begun(NamedTuple):
 def fork(
     core: Core,
     thread_id: str,
-    begun: Begun,
+    begins: ForkStart,
     *,
     at: At,
     at_message: int | None,
@@ -176,9 +179,9 @@ def fork(
     ServiceCannotForkError.
     """
     control = yield from readable(core, thread_id, "fork")
-    if begun.memory not in (None, *get_args(MemoryReading)):
-        raise InvalidContentError(f"fork: memory={begun.memory!r} is not valid. Give 'live', 'as-of', or nothing.")
-    kind = control.kind if begun.kind is None else kind_of_fork(begun.kind)
+    if begins.memory not in (None, *get_args(MemoryReading)):
+        raise InvalidContentError(f"fork: memory={begins.memory!r} is not valid. Give 'live', 'as-of', or nothing.")
+    kind = control.kind if begins.kind is None else kind_of_fork(begins.kind)
     version = control.version
     if at is not None or at_message is not None:
         version = yield from resolve(core, thread_id, control, at, at_message)
@@ -191,15 +194,15 @@ def fork(
     if owner != stream:
         name = parse_stream_name(owner)
         parent_id = owner if name is None else name.id
-    differs = None if kind == base.kind else kind
-    intent = Branch(parent_id, version, base.head.hex(), begun.title, begun.messages, differs, begun.memory)
+    new_kind = None if kind == base.kind else kind
+    intent = Branch(parent_id, version, base.head.hex(), begins.title, begins.messages, new_kind, begins.memory)
     options = CommitOptions(actor=actor, base=base, fork=Fork(owner, version))
-    chosen = core.thread_id() if new_id is None else new_id
+    fork_id = core.thread_id() if new_id is None else new_id
     try:
-        yield from commit(core, chosen, intent, options)
+        yield from commit(core, fork_id, intent, options)
     except ConflictError:
-        raise ThreadExistsError(chosen) from None
-    return chosen
+        raise ThreadExistsError(fork_id) from None
+    return fork_id
 
 
 def rewind(core: Core, thread_id: str, to: At, *, abandon_run: bool, actor: str | None) -> Operation[int]:
@@ -219,8 +222,8 @@ def rewind(core: Core, thread_id: str, to: At, *, abandon_run: bool, actor: str 
         options = CommitOptions(actor=actor, claims=_without_run(core, thread_id))
         try:
             return (yield from commit(core, thread_id, back, options)).versions[-1]
-        except RunInProgressError as found:
-            raise RunInProgressError(thread_id, found.holder, _END_IT) from None
+        except RunInProgressError as error:
+            raise RunInProgressError(thread_id, error.holder, _END_IT) from None
     conflict: ConflictError | None = None
     for _ in range(ATTEMPTS):
         run = control.run
@@ -230,8 +233,8 @@ def rewind(core: Core, thread_id: str, to: At, *, abandon_run: bool, actor: str 
             ended, options = yield from _abandoned(core, thread_id, run, actor)
         try:
             return (yield from commit(core, thread_id, [*ended, back], options)).versions[-1]
-        except (RunTakenOverError, RunInProgressError) as found:  # another run has begun: try again
-            conflict = found
+        except (RunTakenOverError, RunInProgressError) as error:  # another run has begun: try again
+            conflict = error
             control = yield from load(core, thread_id)
     raise conflict or ConflictError(thread_id, 0, 0)
 
@@ -246,9 +249,9 @@ def _abandoned(
     stream = core.stream(thread_id)
     draft = yield from read(lambda: core.log.draft(stream))
     steps = (*interrupted(run, draft, "stopped"), RunAbandoned(reason="asked"))
-    gone = Claim(stream, holder_of(run), core.now(), 0)
+    release = Claim(stream, holder_of(run), core.now(), 0)
     options = CommitOptions(
-        actor=actor, claims=(gone, *_without_run(core, thread_id)), drafts=(Draft(stream, run.id, None),)
+        actor=actor, claims=(release, *_without_run(core, thread_id)), drafts=(Draft(stream, run.id, None),)
     )
     return [Advance(run.id, run.attempt, steps)], options
 
@@ -273,35 +276,34 @@ def edit(
     yield from readable(core, thread_id, "edit")
     version = _version(ref)
     old = yield from _message_event(core, thread_id, ref, "edit")
-    message = _instead_of(old, new)
+    message = _replacement(old, new)
     check_message(message)
-    begun = Begun(title, messages=(message,))
-    return (yield from fork(core, thread_id, begun, at=version - 1, at_message=None, new_id=new_id, actor=actor))
+    begins = ForkStart(title, messages=(message,))
+    return (yield from fork(core, thread_id, begins, at=version - 1, at_message=None, new_id=new_id, actor=actor))
 
 
 def redact(core: Core, thread_id: str, ref: MessageRef, reason: str | None, actor: str | None) -> Operation[int]:
     """Shred a message in the stream that owns it; returns the version of the redaction event there."""
     yield from existing(core, thread_id)
     version = _version(ref)
-    found = yield from _message_event(core, thread_id, ref, "redact")
-    if found.thread_id != thread_id:
-        yield from check(core, "read", found.thread_id)  # it writes to this stream, and its readers lose the message
+    old = yield from _message_event(core, thread_id, ref, "redact")
+    owner = old.thread_id
+    if owner != thread_id:
+        yield from check(core, "read", owner)  # the redaction is recorded there, and its readers lose the message
     conflict = ConflictError(thread_id, 0, 0)
     for _ in range(ATTEMPTS):
-        taken = yield from read(lambda: core.log.redactable(found.stream, version))
-        if taken is None:
+        redactable = yield from read(lambda: core.log.redactable(old.stream, version))
+        if redactable is None:
             raise NotRedactableError(f"Version {version} of thread {thread_id!r} is already redacted.")
-        intent = Redact(version, taken.digest.hex(), taken.stub.decode("latin-1"), reason)
-        shred = Shred(found.stream, version, taken.digest, taken.stub)
+        intent = Redact(version, redactable.digest.hex(), redactable.stub.decode("latin-1"), reason)
+        shred = Shred(old.stream, version, redactable.digest, redactable.stub)
+        options = CommitOptions(actor=actor, shreds=(shred,), retry=False)
         try:
-            done = yield from commit(
-                core, found.thread_id, intent, CommitOptions(actor=actor, shreds=(shred,), retry=False)
-            )
-        except ConflictError as found_other:
-            conflict = found_other  # another process appended, or redacted the same message: try again
+            by = (yield from commit(core, owner, intent, options)).versions[0]
+        except ConflictError as error:
+            conflict = error  # another process appended, or redacted the same message: try again
         else:
-            by = done.versions[0]
-            yield from forget(core, found.stream, version, by)
+            yield from forget(core, old.stream, version, by)
             return by
     raise conflict
 
@@ -317,7 +319,7 @@ def forget(core: Core, stream: str, version: int, by: int) -> Operation[None]:
         ) from error
 
 
-def _many(messages: Sequence[Message]) -> tuple[Message, ...]:
+def _checked_messages(messages: Sequence[Message]) -> tuple[Message, ...]:
     if isinstance(messages, str) or not isinstance(messages, Sequence):
         kind = type(messages).__name__
         text = f"append: {kind} is neither a Message nor a list of them. Use Message.user(…), Message.assistant(…)."
@@ -334,11 +336,9 @@ def _check_messages(messages: Sequence[Message]) -> None:
             raise InvalidContentError(text)
 
 
-def _key(core: Core, thread_id: str, messages: Sequence[Message], key: str | None) -> Key | None:
-    if key is None:
-        return None
-    if not isinstance(key, str) or not 1 <= len(key) <= 200 or not key.isprintable():  # noqa: PLR2004  # as for ids
-        raise InvalidNameError("idempotency key: it must be 1 to 200 printable characters.")
+def _key(core: Core, thread_id: str, messages: Sequence[Message], key: str) -> Key:
+    if not isinstance(key, str) or not 1 <= len(key) <= LONGEST_KEY or not key.isprintable():
+        raise InvalidNameError(f"idempotency key: it must be 1 to {LONGEST_KEY} printable characters.")
     for message in messages:
         check_message(message)
     content = json.dumps([message.model_dump() for message in messages], sort_keys=True)
@@ -353,22 +353,22 @@ def _version(ref: MessageRef) -> int:
     return version
 
 
-def _message_event(core: Core, thread_id: str, ref: MessageRef, asked: str) -> Operation[Event]:
+def _message_event(core: Core, thread_id: str, ref: MessageRef, command: str) -> Operation[Event]:
     version = _version(ref)
-    found = yield from event(core, thread_id, version)
-    if isinstance(ref, HistoryMessage) and ref.event_id != found.event_id:
+    old = yield from event(core, thread_id, version)
+    if isinstance(ref, HistoryMessage) and ref.event_id != old.event_id:
         raise NotRedactableError(
-            f"{asked}: the message belongs to another thread, not to {thread_id!r}. Use the thread that it came from."
+            f"{command}: the message belongs to another thread, not to {thread_id!r}. Use the thread that it came from."
         )
-    if found.type != MESSAGE_APPENDED:
+    if old.type != MESSAGE_APPENDED:
         raise NotRedactableError(
-            f"{asked}: version {version} of thread {thread_id!r} is {found.type}, not a message. "
+            f"{command}: version {version} of thread {thread_id!r} is {old.type}, not a message. "
             "The versions of its messages are in its history."
         )
-    return found
+    return old
 
 
-def _instead_of(old: Event, new: Message | str) -> Message:
+def _replacement(old: Event, new: Message | str) -> Message:
     if isinstance(new, Message):
         return new
     if not isinstance(new, str):

@@ -32,7 +32,7 @@ CANDIDATES = 5
 """Most threads that the error for an ambiguous prefix names."""
 
 FEW = 1_000
-"""Most threads that are sorted here: the indexes by label and by parent have another order than the last change."""
+"""Most threads that are sorted in memory: no index has threads of a label or parent in the order of their change."""
 
 FIRST = -1
 """Less than every position and time."""
@@ -101,9 +101,9 @@ def threads(
 def _threads(core: Core, wanted: _Filter, after: object, limit: int) -> Operation[Page[ThreadSummary, _Place]]:
     core = core.read_barrier()
     place = None if after is None else (yield from _place(core, after))
-    few = (yield from _few(core, wanted)) if wanted.labels or wanted.has_parent else None
-    if few is not None:
-        rows = yield from _sorted(core, wanted, few, place)
+    ids = (yield from _few_ids(core, wanted)) if wanted.labels or wanted.has_parent else None
+    if ids is not None:
+        rows = yield from _sorted(core, wanted, ids, place)
     elif wanted.order == "begun" and wanted.labels and len(wanted.where) == 1:
         return (yield from _by_label(core, wanted, place, limit))
     elif wanted.order == "begun":
@@ -121,20 +121,20 @@ def _by_label(core: Core, wanted: _Filter, place: _Place | None, limit: int) -> 
     """Threads in the order in which they began, by the index of labels, which has that order for each label."""
     (name, value), *others = wanted.labels
     beyond = wanted.beyond("begun", place and place.begun)
-    where = (*_having(core, name, value), beyond, *[_with_label(core, *other) for other in others])
-    found = yield from _rows(core, Query("label", where, wanted.ordered("begun"), limit, ["thread_id", "begun"]))
-    rows = yield from _named(core, wanted.where, [row["thread_id"] for row in found])
+    where = (*_label_where(core, name, value), beyond, *[_with_label(core, *other) for other in others])
+    labelled = yield from _rows(core, Query("label", where, wanted.ordered("begun"), limit, ["thread_id", "begun"]))
+    rows = yield from _named(core, wanted.where, [row["thread_id"] for row in labelled])
     rows.sort(key=itemgetter("begun"), reverse=wanted.newest_first)
-    next_place = _Place(0, found[-1]["begun"]) if len(found) == limit else None
+    next_place = _Place(0, labelled[-1]["begun"]) if len(labelled) == limit else None
     return (yield from _summaries(core, (yield from _permitted(core, rows)))), next_place
 
 
-def _few(core: Core, wanted: _Filter) -> Operation[list[str] | None]:
-    """The threads with one of the labels, or with the parent, if they are few enough to be sorted here.
+def _few_ids(core: Core, wanted: _Filter) -> Operation[list[str] | None]:
+    """The ids of threads with one of the labels, or with the parent, if they are few enough to be sorted in memory.
 
     For many threads, reading all of them in order is faster.
     """
-    queries = [Query("label", _having(core, *label), (), FEW + 1, ["thread_id"]) for label in wanted.labels]
+    queries = [Query("label", _label_where(core, *label), (), FEW + 1, ["thread_id"]) for label in wanted.labels]
     if wanted.has_parent:
         # In the order of an index that begins with the parent.
         queries.append(Query("thread", wanted.where, ["begun"], FEW + 1, ["thread_id"]))
@@ -147,8 +147,8 @@ def _few(core: Core, wanted: _Filter) -> Operation[list[str] | None]:
 
 def _sorted(core: Core, wanted: _Filter, ids: Sequence[str], place: _Place | None) -> Operation[list[RowValues]]:
     """The matching threads with these ids, after a place, in order."""
-    found = yield from _named(core, wanted.where, ids)
-    rows = [row for row in found if all(_has(row, *label) for label in wanted.labels)]
+    named = yield from _named(core, wanted.where, ids)
+    rows = [row for row in named if all(_has(row, *label) for label in wanted.labels)]
 
     def key(row: RowValues) -> tuple[int, int]:
         return (0 if wanted.order == "begun" else row["updated_at"] or 0, row["begun"] or 0)
@@ -156,8 +156,8 @@ def _sorted(core: Core, wanted: _Filter, ids: Sequence[str], place: _Place | Non
     rows.sort(key=key, reverse=wanted.newest_first)
     if place is None:
         return rows
-    there = (0 if wanted.order == "begun" else place.updated_at, place.begun)
-    return [row for row in rows if (key(row) < there if wanted.newest_first else key(row) > there)]
+    start = (0 if wanted.order == "begun" else place.updated_at, place.begun)
+    return [row for row in rows if (key(row) < start if wanted.newest_first else key(row) > start)]
 
 
 def _by_change(core: Core, wanted: _Filter, place: _Place | None, limit: int) -> Operation[list[RowValues]]:
@@ -175,7 +175,7 @@ def _by_change(core: Core, wanted: _Filter, place: _Place | None, limit: int) ->
 
 
 def _named(core: Core, where: Sequence[Where], ids: Sequence[str]) -> Operation[list[RowValues]]:
-    """The matching threads with these ids. If it had to sort them, SQLite would read all threads."""
+    """The matching threads with these ids, unsorted: to sort them, SQLite would read all threads."""
     rows: list[RowValues] = []
     for start in range(0, len(ids), ROWS):
         query = Query("thread", (*where, Where("thread_id", "in", ids[start : start + ROWS])))
@@ -197,11 +197,11 @@ def _place(core: Core, after: object) -> Operation[_Place | None]:
     id_ = after.id if isinstance(after, ThreadSummary) else str(after)
     yield from check(core, "list", id_)
     row = yield from _row(core, id_)
-    changed = to_microseconds(after.updated_at) if isinstance(after, ThreadSummary) else row["updated_at"]
-    return _Place(changed or 0, row["begun"])
+    updated_at = to_microseconds(after.updated_at) if isinstance(after, ThreadSummary) else row["updated_at"]
+    return _Place(updated_at or 0, row["begun"])
 
 
-def _having(core: Core, name: str, value: Any) -> tuple[Where, ...]:
+def _label_where(core: Core, name: str, value: Any) -> tuple[Where, ...]:
     return (
         Where("tenant", "=", core.tenant),
         Where("name", "=", name),
@@ -217,7 +217,7 @@ def _has(row: RowValues, name: str, value: Any) -> bool:
 
 
 def _with_label(core: Core, name: str, value: Any) -> Where:
-    return Where("thread_id", "in", Query("label", _having(core, name, value), columns=["thread_id"]))
+    return Where("thread_id", "in", Query("label", _label_where(core, name, value), columns=["thread_id"]))
 
 
 def _rows(core: Core, query: Query) -> Operation[list[RowValues]]:
@@ -226,7 +226,7 @@ def _rows(core: Core, query: Query) -> Operation[list[RowValues]]:
 
 def _row(core: Core, thread_id: str) -> Operation[RowValues]:
     """The row of a thread. Raises UnknownThreadError."""
-    core.stream(thread_id)  # refuses what cannot be an id
+    core.stream(thread_id)  # raises InvalidNameError
     where = (Where("tenant", "=", core.tenant), Where("thread_id", "=", thread_id))
     rows = yield from _rows(core, Query("thread", where))
     if not rows or rows[0]["begun"] is None:
@@ -247,14 +247,14 @@ def _summaries(core: Core, rows: Sequence[RowValues]) -> Operation[list[ThreadSu
 def _marks(core: Core, rows: Sequence[RowValues]) -> Operation[dict[str, list[RowValues]]]:
     """The checkpoints of threads, inherited ones too, in the order in which they were made."""
     heads = {row["thread_id"]: row["version"] for row in rows}
-    found: dict[str, list[RowValues]] = {id_: [] for id_ in heads}
+    marks: dict[str, list[RowValues]] = {id_: [] for id_ in heads}
     ids = list(heads)
     for start in range(0, len(ids), ROWS):
         where = (Where("tenant", "=", core.tenant), Where("thread_id", "in", ids[start : start + ROWS]))
         for mark in (yield from _rows(core, Query("checkpoint", where, ["version"]))):
             if mark["version"] <= heads[mark["thread_id"]]:  # later ones were made after the thread was read
-                found[mark["thread_id"]].append(mark)
-    return found
+                marks[mark["thread_id"]].append(mark)
+    return marks
 
 
 def _summary(row: RowValues, marks: Sequence[RowValues]) -> ThreadSummary:
@@ -285,7 +285,7 @@ def tree(core: Core, thread_id: str | None, *, newest_first: bool = False) -> Pa
     """The tree that a thread belongs to, or all trees one after another; each depth first."""
     if thread_id is not None:
         return Pages(partial(_one_tree, core, thread_id))
-    return Pages(partial(_trees, core, newest_first))
+    return Pages(partial(_trees, core, newest_first=newest_first))
 
 
 def _one_tree(
@@ -300,9 +300,10 @@ def _one_tree(
 
 def _trees(
     core: Core,
-    newest_first: bool,  # noqa: FBT001 - bound above
     after: int | None,
     _limit: int,
+    *,
+    newest_first: bool,
 ) -> Operation[Page[Branch[ThreadSummary], int]]:
     """Whole trees: as many as fit into a page of rows, and at least one."""
     core = core.read_barrier()
@@ -317,10 +318,10 @@ def _trees(
         whole = [row for row in rows if row["tree"] != last]
         rows = whole or (yield from _rows(core, Query("thread", _in_tree(core, last), [f"{sign}begun"])))
         last = rows[-1]["tree"]
-    found: list[Branch[ThreadSummary]] = []
-    for _, those in groupby((yield from _permitted(core, rows)), key=itemgetter("tree")):
-        found += yield from _branches(core, sorted(those, key=itemgetter("begun")))
-    return found, last
+    trees: list[Branch[ThreadSummary]] = []
+    for _, rows_of_tree in groupby((yield from _permitted(core, rows)), key=itemgetter("tree")):
+        trees += yield from _branches(core, sorted(rows_of_tree, key=itemgetter("begun")))
+    return trees, last
 
 
 def _in_tree(core: Core, begun: int) -> tuple[Where, ...]:
@@ -353,13 +354,13 @@ def find(core: Core, prefix: str) -> Operation[str]:
     control = yield from load(core, prefix)
     if control.version and (yield from permitted(core, "list", [prefix], lambda id_: id_)):
         return prefix
-    begun = core.prefix(prefix)
+    stream_prefix = core.prefix(prefix)
     names: list[str] = []
     after, limit, more = 0, CANDIDATES + 1, True
     while more and len(names) <= CANDIDATES:
-        streams = yield from read(partial(core.log.streams, prefix=begun, after=after, limit=limit))
-        found = [name.id for stream in streams if (name := parse_stream_name(stream.name)) is not None]
-        names += yield from permitted(core, "list", found, lambda id_: id_)
+        streams = yield from read(partial(core.log.streams, prefix=stream_prefix, after=after, limit=limit))
+        ids = [name.id for stream in streams if (name := parse_stream_name(stream.name)) is not None]
+        names += yield from permitted(core, "list", ids, lambda id_: id_)
         more = len(streams) == limit
         # Larger pages each time: the actor may be allowed to see only a few of them.
         after, limit = streams[-1].key if streams else after, min(2 * limit, PAGE)

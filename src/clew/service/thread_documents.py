@@ -38,7 +38,7 @@ from clew.domain.runs.remote_threads import service_state
 from clew.domain.streams import stream_id
 from clew.infrastructure.envelope import decode_row
 from clew.service import thread_commands
-from clew.service.authorization import check_there
+from clew.service.authorization import check_existing_stream
 from clew.service.core import ATTEMPTS, CommitOptions, Core, commit, load
 from clew.service.event_transfer import PAGE, StoredRows, own_rows, write_batch
 from clew.service.operations import Operation, read, wait
@@ -94,7 +94,7 @@ def restore(
             raise ThreadAheadError(thread_id, ahead, lineage.head.version)
         at = lineage.head.version
         thread_id = yield from thread_commands.fork(
-            core, thread_id, thread_commands.Begun(), at=at, at_message=None, new_id=None, actor=actor
+            core, thread_id, thread_commands.ForkStart(), at=at, at_message=None, new_id=None, actor=actor
         )
     return Restored(thread_id, (yield from load(core, thread_id)).kind)
 
@@ -103,7 +103,7 @@ def _check_readable(core: Core, lineage: Lineage) -> None:
     """Raise NotAuthorizedError unless the caller may read the existing thread, or the ancestors of a new one."""
     exists = core.log.stream(lineage.stream) is not None
     for name in (lineage.stream,) if exists else (stream.name for stream in lineage.streams):
-        check_there(core, name)
+        check_existing_stream(core, name)
 
 
 def _add_missing(core: Core, lineage: Lineage) -> Operation[int]:

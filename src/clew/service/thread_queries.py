@@ -74,9 +74,9 @@ def existing(
     return control
 
 
-def readable(core: Core, thread_id: str, asked: str, action: Action = "read") -> Operation[Control]:
+def readable(core: Core, thread_id: str, request: str, action: Action = "read") -> Operation[Control]:
     """The control of a thread that exists and is not deleted. Raises ThreadDeletedError and what existing() raises."""
-    return existing(core, thread_id, action, not_deleted=asked)
+    return existing(core, thread_id, action, not_deleted=request)
 
 
 def resolve(core: Core, thread_id: str, control: Control, at: At, at_message: int | None = None) -> Operation[int]:
@@ -99,8 +99,8 @@ def history(core: Core, thread_id: str, at: At = None, at_message: int | None = 
     version = control.version
     if at is not None or at_message is not None:
         version = yield from resolve(core, thread_id, control, at, at_message)
-    found: History = yield Read(partial(_history, core, thread_id, control.version, version))
-    return found
+    messages: History = yield Read(partial(_history, core, thread_id, control.version, version))
+    return messages
 
 
 def newest(core: Core, thread_id: str) -> Operation[History]:
@@ -116,8 +116,8 @@ def newest(core: Core, thread_id: str) -> Operation[History]:
         with core.caches.lock(stream):
             if cached.builder.version == submitted.version:
                 return cached.builder.history()
-    found: History = yield Read(partial(_history, core, thread_id))
-    return found
+    messages: History = yield Read(partial(_history, core, thread_id))
+    return messages
 
 
 def events(core: Core, thread_id: str, after: int, upto: int | None) -> Operation[list[Event]]:
@@ -138,7 +138,7 @@ def events(core: Core, thread_id: str, after: int, upto: int | None) -> Operatio
 def upto(core: Core, thread_id: str, at: At, at_message: int | None) -> Operation[int | None]:
     """The version up to which events are read. Events of a deleted thread can be read, too.
 
-    None means the newest version: an event that the control needs is damaged, but the other events can still be read.
+    None means the newest version, where the control cannot be read because an event of it is damaged.
     """
     try:
         control = yield from existing(core, thread_id)
@@ -152,26 +152,26 @@ def upto(core: Core, thread_id: str, at: At, at_message: int | None) -> Operatio
 def event(core: Core, thread_id: str, version: int) -> Operation[Event]:
     """One event of a thread's lineage."""
     stream = core.stream(thread_id)
-    found: list[Event] = yield Read(partial(core.log.lineage, stream, after=version - 1, upto=version))
-    if not found:
+    events: list[Event] = yield Read(partial(core.log.lineage, stream, after=version - 1, upto=version))
+    if not events:
         raise UnknownVersionError(f"Thread {thread_id!r} has no version {version}.")
-    return found[0]
+    return events[0]
 
 
 def cut(core: Core, thread_id: str, version: int) -> Operation[Cut]:
     """The control of a thread at a version that exists, and the stream that holds the version."""
-    found: Cut = yield Read(partial(core.log.cut, core.stream(thread_id), version))
-    return found
+    at: Cut = yield Read(partial(core.log.cut, core.stream(thread_id), version))
+    return at
 
 
 def state(core: Core, thread_id: str, at: At = None, at_message: int | None = None) -> Operation[ThreadState]:
     """The control, the messages and the provider states of a thread at a version."""
     control = yield from readable(core, thread_id, "state")
     version = yield from resolve(core, thread_id, control, at, at_message)
-    found: History = yield Read(partial(_history, core, thread_id, control.version, version))
+    history: History = yield Read(partial(_history, core, thread_id, control.version, version))
     if version != control.version:
         control = (yield from cut(core, thread_id, version)).control
-    return ThreadState(detached(control), found.messages, found.context)
+    return ThreadState(detached(control), history.messages, history.context)
 
 
 def summary(core: Core, thread_id: str) -> Operation[ThreadSummary]:
@@ -184,8 +184,8 @@ def forks(core: Core, thread_id: str) -> Operation[list[ThreadSummary]]:
     """The threads that were forked from this one, in the order of their creation."""
     yield from existing(core, thread_id)
     stream = core.stream(thread_id)
-    found = yield from read(lambda: _summarise(core.log, core.log.forks(stream)))
-    return list((yield from permitted(core, "list", found, attrgetter("id"))))
+    summaries = yield from read(lambda: _summarise(core.log, core.log.forks(stream)))
+    return list((yield from permitted(core, "list", summaries, attrgetter("id"))))
 
 
 def verify(core: Core, thread_id: str | None) -> Operation[Verdict]:
@@ -194,10 +194,10 @@ def verify(core: Core, thread_id: str | None) -> Operation[Verdict]:
     if thread_id is None:
         return (yield from read(core.log.verify))
     stream = core.stream(thread_id)
-    found = yield from read(lambda: core.log.verify(stream))
-    if not found.threads:
+    verdict = yield from read(lambda: core.log.verify(stream))
+    if not verdict.threads:
         raise UnknownThreadError(thread_id)
-    return found
+    return verdict
 
 
 def _summarise(log: EventLog, streams: list[StreamInfo]) -> list[ThreadSummary]:
@@ -234,12 +234,12 @@ def _history(core: Core, thread_id: str, head: int | None = None, version: int |
     cached = core.caches.histories.get(stream)
     builder = HistoryBuilder(thread_id) if cached is None or cached.shredded != shredded else cached.builder
     after = builder.version
-    more = [] if head is not None and after >= head else core.log.lineage(stream, after=after)
+    events = [] if head is not None and after >= head else core.log.lineage(stream, after=after)
     with core.caches.lock(stream):  # another reader may have added to the same builder meanwhile
-        builder.add(more[builder.version - after :])
-        found = builder.history(version)
+        builder.add(events[builder.version - after :])
+        history = builder.history(version)
     core.caches.histories.put(stream, CachedHistory(builder, shredded), builder.weight)
-    return found
+    return history
 
 
 def _at(thread_id: str, control: Control, at: int | str | None) -> int:
@@ -261,8 +261,8 @@ def _at(thread_id: str, control: Control, at: int | str | None) -> int:
 def _at_message(core: Core, thread_id: str, control: Control, number: int) -> Operation[int]:
     if not isinstance(number, int) or isinstance(number, bool):
         raise UnknownVersionError(f"at_message={number!r} is not the number of a message. The first is 1.")
-    found: History = yield Read(partial(_history, core, thread_id, control.version, control.version))
-    messages = found.messages
+    history: History = yield Read(partial(_history, core, thread_id, control.version, control.version))
+    messages = history.messages
     if not 0 <= number <= len(messages):
         message = f"Thread {thread_id!r} has no message {number}: there are {len(messages)} on its path."
         raise UnknownVersionError(message)
@@ -276,12 +276,12 @@ def _at_time(core: Core, thread_id: str, control: Control, at: datetime) -> Oper
         message = f"{at.isoformat()} has no offset from UTC. Add one, as in {at.isoformat()}+00:00."
         raise InvalidTimeError(message)
     stream = core.stream(thread_id)
-    found = yield from read(lambda: _last_until(core.log, stream, control.version, to_microseconds(at)))
-    if not found:
+    version = yield from read(lambda: _last_until(core.log, stream, control.version, to_microseconds(at)))
+    if not version:
         first = yield from event(core, thread_id, 1)
         message = f"Thread {thread_id!r} did not exist at {at.isoformat()}: it began at {first.time.isoformat()}."
         raise UnknownVersionError(message)
-    return found
+    return version
 
 
 def _last_until(log: EventLog, stream: str, head: int, time: int) -> int:

@@ -7,7 +7,7 @@ from functools import partial
 
 from clew.domain.decider_state import detached
 from clew.domain.differences.diff import Diff
-from clew.domain.differences.diff import diff as compared
+from clew.domain.differences.diff import diff as compare
 from clew.domain.events import Event, HistoryRewound
 from clew.domain.history import HistoryMessage, Step, Walk, removed_messages
 from clew.service.core import Core
@@ -30,22 +30,22 @@ def step(core: Core, thread_id: str, at: At = None, at_message: int | None = Non
     head = yield from readable(core, thread_id, "replay")
     version = yield from resolve(core, thread_id, head, at, at_message)
     stream = core.stream(thread_id)
-    happened = yield from event(core, thread_id, version)
-    then = head
+    stepped = yield from event(core, thread_id, version)
+    control = head
     if version != head.version:
-        then = yield from read(lambda: core.log.control(stream, version))
+        control = yield from read(lambda: core.log.control(stream, version))
     path = Walk(version)
     yield from _back(core, stream, path, lambda: len(path.messages) >= last)
     messages = path.last(last)
-    gone = yield from _taken(core, stream, happened, path, last)
-    return Step(happened, detached(then), detached(head), messages, gone)
+    removed = yield from _removed(core, stream, stepped, path, last)
+    return Step(stepped, detached(control), detached(head), messages, removed)
 
 
-def _taken(core: Core, stream: str, happened: Event, path: Walk, last: int) -> Operation[tuple[HistoryMessage, ...]]:
+def _removed(core: Core, stream: str, stepped: Event, path: Walk, last: int) -> Operation[tuple[HistoryMessage, ...]]:
     """The messages that a rewind removed, of the last ones before it."""
-    if not isinstance(happened.data, HistoryRewound):
+    if not isinstance(stepped.data, HistoryRewound):
         return ()
-    before = Walk(happened.version - 1)
+    before = Walk(stepped.version - 1)
     yield from _back(core, stream, before, lambda: len(before.messages) >= last)
     messages = before.last(last)
     if messages:
@@ -73,4 +73,4 @@ def diff(
     """The diff of two threads, or without ``other_id`` of two versions of one. Raises what history() raises."""
     one = yield from history(core, thread_id, at, at_message)
     other = yield from history(core, thread_id if other_id is None else other_id, other_at, other_at_message)
-    return (yield from read(lambda: compared(one, other)))
+    return (yield from read(lambda: compare(one, other)))

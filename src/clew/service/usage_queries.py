@@ -67,8 +67,8 @@ def usage(
         where.append(Where("day", ">=", since.isoformat()))
     if until is not None:
         where.append(Where("day", "<=", until.isoformat()))
-    found_rows = yield from core.models.select(USAGE, Query("usage", where))
-    rows = yield from permitted(core, "audit", found_rows, itemgetter("thread_id"))
+    all_rows = yield from core.models.select(USAGE, Query("usage", where))
+    rows = yield from permitted(core, "audit", all_rows, itemgetter("thread_id"))
     forks = yield from _forks(core)
     groups: dict[str, list[RowValues]] = defaultdict(list)
     if by == "total":
@@ -76,10 +76,10 @@ def usage(
     else:
         for row in rows:
             groups[row["thread_id" if by == "thread" else "day"]].append(row)
-    found = [_usage(group, forks, by, key) for key, group in groups.items()]
+    counts = [_usage(group, forks, by, key) for key, group in groups.items()]
     if by == "thread":
-        return sorted(found, key=lambda each: (-each.bytes, each.thread_id))
-    return sorted(found, key=lambda each: each.day or date.min)
+        return sorted(counts, key=lambda each: (-each.bytes, each.thread_id))
+    return sorted(counts, key=lambda each: each.day or date.min)
 
 
 def _forks(core: Core) -> Operation[frozenset[str]]:

@@ -7,10 +7,9 @@ import tests.infrastructure.library_contract as library
 from eventsourcing.popo import POPOAggregateRecorder, POPOTrackingRecorder
 from eventsourcing.utils import Environment
 
-from clew.infrastructure.inmemory.factory import InMemoryFactory
-from clew.infrastructure.inmemory.recorder import InMemoryRecorder
+from clew.infrastructure.inmemory.recorder import InMemoryFactory, InMemoryRecorder
 
-MODULE = "clew.infrastructure.inmemory.factory"
+MODULE = "clew.infrastructure.inmemory.recorder"
 
 
 class Memory:

@@ -10,9 +10,10 @@ from types import FrameType
 from tests.infrastructure.interruptions import Points
 from tests.infrastructure.recorder_steps import PATIENCE, event
 
+from clew.domain.ports import Appended, Draft
 from clew.infrastructure.postgres import append_pool
 from clew.infrastructure.postgres.append_pool import AppendPool
-from clew.infrastructure.recorder import Append, Appended, Draft
+from clew.infrastructure.recorder import Append
 
 DONE = Appended((), (), ())
 

@@ -12,10 +12,11 @@ import psycopg
 from tests.infrastructure.recorder_steps import append, event, failure, run_threads
 
 from clew.domain.errors import StoreUnavailableError
+from clew.domain.ports import Fork, Key
 from clew.domain.streams import ROOT, digest, link
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.postgres.stream_ids import stream_id, tenant_id
-from clew.infrastructure.recorder import Fork, Key, RecordedConflictError, Recorder
+from clew.infrastructure.recorder import RecordedConflictError, Recorder
 
 Seen: TypeAlias = tuple[int, str, int]
 """The position, the stream and the version of an event that was read."""

@@ -15,8 +15,9 @@ from tests.infrastructure.postgres.append_pools import DONE, ignore_commit, join
 from tests.infrastructure.recorder_steps import PATIENCE, event, wait_until
 
 from clew.domain.errors import ClosedError
+from clew.domain.ports import Appended, Claim, Draft, Fork, Key, Shred
 from clew.infrastructure.postgres.append_pool import AppendPool
-from clew.infrastructure.recorder import Append, Appended, Claim, Draft, Fork, Key, Shred, Snapshot
+from clew.infrastructure.recorder import Append, Snapshot
 
 
 def test_writes_appends_of_different_streams_concurrently() -> None:

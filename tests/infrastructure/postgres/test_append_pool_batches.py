@@ -12,9 +12,10 @@ from tests.infrastructure.postgres.append_pools import DONE, ignore_commit, join
 from tests.infrastructure.recorder_steps import PATIENCE, event, wait_until
 
 from clew.domain.errors import StoreUnavailableError
+from clew.domain.ports import Appended
 from clew.infrastructure.postgres import append_pool
 from clew.infrastructure.postgres.append_pool import AppendPool
-from clew.infrastructure.recorder import Append, Appended
+from clew.infrastructure.recorder import Append
 
 
 class Gate:

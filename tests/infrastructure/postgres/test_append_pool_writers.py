@@ -20,9 +20,10 @@ from tests.infrastructure.postgres.append_pools import (
 from tests.infrastructure.recorder_steps import PATIENCE, event, in_forked_child, wait_until
 
 from clew.domain.errors import ClosedError, StoreUnavailableError
+from clew.domain.ports import Appended
 from clew.infrastructure.postgres import append_pool
 from clew.infrastructure.postgres.append_pool import AppendPool
-from clew.infrastructure.recorder import Append, Appended
+from clew.infrastructure.recorder import Append
 
 
 class Writers:

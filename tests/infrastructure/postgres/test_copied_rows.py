@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import pytest
 from tests.infrastructure.recorder_steps import PATIENCE, append, event, failure, fill, recomputed_hashes
 
+from clew.domain.ports import Fork
 from clew.domain.streams import digest
 from clew.infrastructure.postgres import append_transaction
 from clew.infrastructure.postgres.recorder import PostgresRecorder
-from clew.infrastructure.recorder import Append, Fork, RecordedConflictError
+from clew.infrastructure.recorder import Append, RecordedConflictError
 
 MANY = append_transaction.COPY_THRESHOLD
 

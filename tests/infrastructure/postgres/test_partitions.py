@@ -18,9 +18,10 @@ from tests.servers.postgres_server import PostgresServer, ask, reachable
 
 from clew.cli import main
 from clew.domain.errors import StoreSchemaError, StoreUrlError
+from clew.domain.ports import Blob, Fork, Key
 from clew.infrastructure.postgres.factory import PostgresFactory
 from clew.infrastructure.postgres.recorder import PostgresRecorder
-from clew.infrastructure.recorder import Blob, Fork, Key, Snapshot
+from clew.infrastructure.recorder import Snapshot
 from clew.infrastructure.stores import store_at
 
 PARTITIONS = 3

@@ -16,8 +16,8 @@ from tests.servers.postgres_server import OWNER, PostgresServer, ask
 
 from clew import Conversations, Message
 from clew.domain.errors import StoreUrlError
+from clew.domain.ports import Key
 from clew.infrastructure.postgres.recorder import PostgresRecorder
-from clew.infrastructure.recorder import Key
 
 
 @pytest.fixture

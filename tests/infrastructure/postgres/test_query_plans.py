@@ -10,13 +10,14 @@ from tests.infrastructure.recorder_steps import append, event
 from tests.servers.postgres_server import ask
 from tests.servers.tenant_databases import Logins, ask_as_tenant
 
+from clew.domain.ports import Fork, Key
 from clew.infrastructure.postgres import recorder as postgres_recorder
 from clew.infrastructure.postgres import writer
 from clew.infrastructure.postgres.pipeline import BYTEA_TYPE, INT8_TYPE
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.postgres.stream_ids import stream_id
-from clew.infrastructure.recorder import Fork, Key, Snapshot
+from clew.infrastructure.recorder import Snapshot
 from clew.infrastructure.stores import store_at
 
 MINE = statements("row_level_security.sql")["own rows"]

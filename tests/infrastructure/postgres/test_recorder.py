@@ -15,11 +15,12 @@ from tests.infrastructure.recorder_steps import PATIENCE, Opener, event, paused_
 from tests.infrastructure.waiting_contract import LostReplyContract
 from tests.servers.postgres_server import ask
 
+from clew.domain.ports import Blob
 from clew.infrastructure.postgres.connection import Session
 from clew.infrastructure.postgres.datastore import PostgresDatastore
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.postgres.stream_ids import stream_id
-from clew.infrastructure.recorder import Append, Blob, Recorder
+from clew.infrastructure.recorder import Append, Recorder
 from clew.infrastructure.verification import verify_store
 
 

@@ -13,10 +13,10 @@ from tests.servers.postgres_server import ask
 from tests.servers.tenant_databases import Logins, ask_as_tenant
 
 from clew import Conversations, Message
+from clew.domain.ports import Fork
 from clew.infrastructure.postgres.datastore import PostgresDatastore
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.postgres.stream_ids import stream_id
-from clew.infrastructure.recorder import Fork
 from clew.infrastructure.stores import store_at
 
 A, B = stream_id("a"), stream_id("b")

@@ -16,10 +16,11 @@ from tests.servers.tenant_databases import Logins, isolate_tenants
 
 from clew import Conversations, Message
 from clew.domain.errors import ProjectionBehindError, StoreUnavailableError, TenantRequiredError
+from clew.domain.ports import Blob, Claim, Draft, Lease
 from clew.infrastructure.postgres.datastore import PostgresDatastore
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.postgres.stream_ids import stream_id
-from clew.infrastructure.recorder import Append, Blob, Claim, Draft, Lease
+from clew.infrastructure.recorder import Append
 from clew.service import projector
 from clew.service.projection_runner import Runner
 

@@ -16,12 +16,13 @@ from tests.servers.cutting_proxy import CuttingProxy
 from tests.servers.postgres_server import GUARDED, PASSWORD, PostgresServer, ask, end_sessions
 
 from clew.domain.errors import StoreError, StoreSchemaError, StoreUnavailableError, StoreUrlError
+from clew.domain.ports import Claim, Draft, Key, Shred
 from clew.domain.streams import ROOT, digest
 from clew.infrastructure.postgres.connection import Session
 from clew.infrastructure.postgres.pipeline import BoundStatement
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.postgres.store import PostgresStore
-from clew.infrastructure.recorder import Append, Claim, Draft, Key, RecordedConflictError, Shred
+from clew.infrastructure.recorder import Append, RecordedConflictError
 from clew.infrastructure.stores import store_at
 
 

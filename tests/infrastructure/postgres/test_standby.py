@@ -20,9 +20,10 @@ from tests.servers.postgres_server import OWNER, VERSIONS, PostgresServer, Stand
 from clew import Conversations, Engine, Message
 from clew.cli import main
 from clew.domain.errors import ProjectionBehindError, StoreError, StoreUnavailableError
+from clew.domain.ports import Claim, Draft, Key
 from clew.infrastructure.postgres import datastore
 from clew.infrastructure.postgres.recorder import PostgresRecorder
-from clew.infrastructure.recorder import Append, Claim, Draft, Key
+from clew.infrastructure.recorder import Append
 from clew.infrastructure.stores import store_at
 
 

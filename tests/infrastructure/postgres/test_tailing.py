@@ -18,9 +18,9 @@ from tests.servers.postgres_server import Databases, ask
 
 from clew import Conversations, Message
 from clew.domain.errors import ProjectionBehindError
+from clew.domain.ports import Key
 from clew.infrastructure.postgres import datastore
 from clew.infrastructure.postgres.recorder import PostgresRecorder
-from clew.infrastructure.recorder import Key
 
 ROOT = Path(__file__).parent.parent.parent.parent
 

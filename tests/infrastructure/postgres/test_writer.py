@@ -15,6 +15,7 @@ from tests.servers.postgres_server import PostgresServer
 from tests.servers.tenant_databases import isolate_tenants
 
 from clew.domain.errors import StoreUnavailableError
+from clew.domain.ports import Appended
 from clew.domain.streams import ROOT
 from clew.infrastructure.inmemory.recorder import InMemoryRecorder
 from clew.infrastructure.postgres.connection import Session
@@ -22,7 +23,7 @@ from clew.infrastructure.postgres.datastore import PostgresDatastore
 from clew.infrastructure.postgres.pipeline import Statement, int8
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.postgres.stream_ids import only_stream, stream_id
-from clew.infrastructure.recorder import Append, Appended, RecordedConflictError, Recorder
+from clew.infrastructure.recorder import Append, RecordedConflictError, Recorder
 from clew.infrastructure.verification import verify_store
 
 BITS = 20

@@ -20,8 +20,9 @@ import pytest
 from tests.infrastructure.recorder_steps import PATIENCE, append, event, fill, in_forked_child, last_version
 from tests.infrastructure.sqlite.test_processes import environment
 
+from clew.domain.ports import Row
 from clew.domain.streams import ROOT, digest, link
-from clew.infrastructure.recorder import Append, Row
+from clew.infrastructure.recorder import Append
 from clew.infrastructure.sqlite.recorder import SQLiteRecorder
 
 EVENTS_EACH = 3

@@ -23,7 +23,8 @@ from tests.infrastructure.recorder_steps import (
 )
 
 from clew.domain.errors import ClewError, StoreSchemaError, StoreUnavailableError, StoreUrlError
-from clew.infrastructure.recorder import Append, Fork
+from clew.domain.ports import Fork
+from clew.infrastructure.recorder import Append
 from clew.infrastructure.sqlite.datastore import ClewSQLiteDatastore
 from clew.infrastructure.sqlite.file_lock import FileLock
 from clew.infrastructure.sqlite.reads import Readers

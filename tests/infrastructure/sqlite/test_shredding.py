@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from tests.infrastructure.recorder_steps import append, event, fill, in_forked_child, wait_until
 
+from clew.domain.ports import Key, Shred
 from clew.domain.streams import digest
-from clew.infrastructure.recorder import Append, Key, Shred
+from clew.infrastructure.recorder import Append
 from clew.infrastructure.sqlite.checkpoints import Checkpoints
 from clew.infrastructure.sqlite.recorder import SQLiteRecorder
 

@@ -16,9 +16,9 @@ from tests.infrastructure.recorder_steps import append, event, failure, fill, in
 from tests.infrastructure.sqlite.test_processes import finish, start
 from tests.infrastructure.sqlite.test_shredding import bytes_of
 
+from clew.domain.ports import Blob, Claim, Draft, Lease, Shred
 from clew.domain.runs.errors import RunInProgressError
 from clew.domain.streams import digest
-from clew.infrastructure.recorder import Blob, Claim, Draft, Lease, Shred
 from clew.infrastructure.sqlite import checkpoints as sqlite_checkpoints
 from clew.infrastructure.sqlite.recorder import SQLiteRecorder
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from uuid import UUID
 
+from clew.domain.ports import Appended, Blob, Draft, Fork, Key, Lease, Row, Shred, StreamInfo
 from clew.infrastructure.append_plan import (
     KnownHead,
     Outcome,
@@ -16,7 +17,7 @@ from clew.infrastructure.append_plan import (
     new_salt,
     outcome,
 )
-from clew.infrastructure.recorder import Appended, Blob, Draft, Fork, Key, Lease, Row, Shred, Snapshot, StreamInfo
+from clew.infrastructure.recorder import Snapshot
 
 
 @dataclass(slots=True)
@@ -66,8 +67,8 @@ class InMemoryEvents:
             self._streams[snapshot.stream].snapshots[snapshot.version] = snapshot
         if append.key is not None:
             salt = new_salt()
-            found = Outcome(salt, content_digest(salt, append.key.content), appended)
-            self._keys[append.key.stream, append.key.key] = found
+            outcome_of_key = Outcome(salt, content_digest(salt, append.key.content), appended)
+            self._keys[append.key.stream, append.key.key] = outcome_of_key
         if plan.has_side_tables:
             self._put_side_tables(plan)
         return appended
@@ -101,18 +102,18 @@ class InMemoryEvents:
             return
         self.rows[row.position - 1] = row._replace(state=shred.stub, digest=shred.digest)
         self.shredded += 1
-        for name, found in self._keys.items():
-            if row.position in found.appended.positions:
-                self._keys[name] = Outcome(found.salt, None, found.appended)
+        for name, first in self._keys.items():
+            if row.position in first.appended.positions:
+                self._keys[name] = Outcome(first.salt, None, first.appended)
 
     # Reads for the plan of the next append
 
     def head(self, stream: str) -> KnownHead | None:
         """The last version and hash of a stream's own events."""
-        found = self._streams.get(stream)
-        if found is None:
+        line = self._streams.get(stream)
+        if line is None:
             return None
-        row = self.rows[found.positions[-1] - 1]
+        row = self.rows[line.positions[-1] - 1]
         return row.version, row.hash
 
     def hash_at(self, stream: str, version: int) -> bytes | None:
@@ -137,8 +138,8 @@ class InMemoryEvents:
 
     def stream(self, name: str) -> StreamInfo | None:
         """The stream of that name, None if there is none."""
-        found = self._streams.get(name)
-        return None if found is None else found.info
+        line = self._streams.get(name)
+        return None if line is None else line.info
 
     def originator_id(self, stream: str) -> UUID | str:
         """The library's id of an existing stream."""
@@ -150,13 +151,13 @@ class InMemoryEvents:
 
     def own(self, stream: str, after: int, upto: int | None) -> list[Row]:
         """The rows of the stream itself, in version order."""
-        found = self._streams.get(stream)
-        return [] if found is None else self._slice(found, after, upto)
+        line = self._streams.get(stream)
+        return [] if line is None else self._slice(line, after, upto)
 
     def first(self, stream: str, after: int, limit: int) -> list[Row]:
         """The first rows of the stream itself after a version, at most ``limit``."""
-        found = self._streams.get(stream)
-        return [] if found is None else self._slice(found, after, max(after, found.first - 1) + limit)
+        line = self._streams.get(stream)
+        return [] if line is None else self._slice(line, after, max(after, line.first - 1) + limit)
 
     def lineage(self, stream: str, after: int, upto: int | None) -> list[Row]:
         """The rows of a stream and of its ancestors up to each cut, in version order."""
@@ -172,10 +173,10 @@ class InMemoryEvents:
         return None
 
     def _own(self, stream: str, version: int) -> Row | None:
-        found = self._streams.get(stream)
-        if found is None or not 0 <= version - found.first < len(found.positions):
+        line = self._streams.get(stream)
+        if line is None or not 0 <= version - line.first < len(line.positions):
             return None
-        return self.rows[found.positions[version - found.first] - 1]
+        return self.rows[line.positions[version - line.first] - 1]
 
     def _slice(self, stream: _Stream, after: int, upto: int | None) -> list[Row]:
         start = max(after + 1 - stream.first, 0)
@@ -183,11 +184,11 @@ class InMemoryEvents:
         return [self.rows[position - 1] for position in stream.positions[start:stop]]
 
     def _line(self, stream: str, after: int, upto: int | None) -> Iterator[tuple[_Stream, int | None]]:
-        found = self._streams.get(stream)
-        while found is not None:
-            yield found, upto
-            cut = found.info.cut
+        line = self._streams.get(stream)
+        while line is not None:
+            yield line, upto
+            cut = line.info.cut
             if cut is None or cut <= after:
                 return
             upto = cut if upto is None else min(upto, cut)
-            found = self._streams.get(found.info.parent or "")
+            line = self._streams.get(line.info.parent or "")

@@ -9,29 +9,19 @@ from itertools import islice
 from threading import RLock
 from uuid import UUID
 
-from eventsourcing.persistence import IntegrityError, Tracking
-from eventsourcing.popo import POPOProcessRecorder
+from eventsourcing.persistence import ApplicationRecorder, IntegrityError, ProcessRecorder, Tracking
+from eventsourcing.popo import POPOFactory, POPOProcessRecorder
+from eventsourcing.utils import Environment, EnvType
 
 from clew.domain.errors import ClewError, ClosedError
+from clew.domain.ports import Appended, Blob, Draft, Key, Lease, Row, StreamInfo
 from clew.infrastructure import process_forks
 from clew.infrastructure.append_plan import make_plan
 from clew.infrastructure.append_queue import AppendQueue
 from clew.infrastructure.commit_listeners import CommitListeners
 from clew.infrastructure.inmemory.events import InMemoryEvents
 from clew.infrastructure.library_recorder import LibraryRecorder
-from clew.infrastructure.recorder import (
-    Append,
-    Appended,
-    Blob,
-    Draft,
-    Key,
-    Lease,
-    RecordedConflictError,
-    Row,
-    Snapshot,
-    StreamInfo,
-    page,
-)
+from clew.infrastructure.recorder import Append, RecordedConflictError, Snapshot, page
 
 
 class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder, process_forks.ForkAware):
@@ -41,7 +31,7 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder, process_forks.ForkA
         super().__init__()
         self._events = InMemoryEvents()
         self._committed = False
-        self._shut = False
+        self._closed = False
         self._commit_listeners = CommitListeners()
         self._queue = AppendQueue(self._write, self._after_batch)
         self.submit = self._queue.submit
@@ -51,9 +41,9 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder, process_forks.ForkA
 
     def _write(self, appends: Sequence[Append]) -> Sequence[Appended | Exception]:
         with self._database_lock:
-            return [self._one(append) for append in appends]
+            return [self._append(append) for append in appends]
 
-    def _one(self, append: Append) -> Appended | Exception:
+    def _append(self, append: Append) -> Appended | Exception:
         try:
             plan = make_plan(append, self._events)
             if isinstance(plan, Appended):
@@ -72,9 +62,9 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder, process_forks.ForkA
         try:
             self._assert_tracking_uniqueness(tracking)
         except IntegrityError as error:
-            found = self._max_tracking_ids[tracking.application_name] or 0
+            last = self._max_tracking_ids[tracking.application_name] or 0
             name = f"tracking of {tracking.application_name}"
-            raise RecordedConflictError(name, tracking.notification_id - 1, found) from error
+            raise RecordedConflictError(name, tracking.notification_id - 1, last) from error
 
     def _after_batch(self) -> float | None:
         if self._committed:
@@ -87,8 +77,8 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder, process_forks.ForkA
     def repeated(self, key: Key) -> Appended | None:
         """The first outcome of an append with this key."""
         with self._open_lock():
-            found = self._events.outcome(key)
-        return None if found is None else found.repeat(key)
+            outcome = self._events.outcome(key)
+        return None if outcome is None else outcome.repeat(key)
 
     def lineage(self, stream: str, *, after: int = -1, upto: int | None = None) -> list[Row]:
         """The rows of a stream and of its ancestors up to each cut, in version order."""
@@ -105,8 +95,8 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder, process_forks.ForkA
         with self._open_lock():
             if not prefix:
                 return page(self._events.rows[max(after, 0) : max(after, 0) + limit])
-            found = (row for row in self._events.rows[max(after, 0) :] if row.stream.startswith(prefix))
-            return page(islice(found, min(limit, sys.maxsize)))
+            rows = (row for row in self._events.rows[max(after, 0) :] if row.stream.startswith(prefix))
+            return page(islice(rows, min(limit, sys.maxsize)))
 
     def rows_at(self, positions: Sequence[int]) -> list[Row]:
         """The rows at these positions, in position order."""
@@ -184,7 +174,7 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder, process_forks.ForkA
     def close(self) -> None:
         """Write what was submitted; later calls raise ClosedError."""
         self._queue.close()
-        self._shut = True
+        self._closed = True
         self._commit_listeners.close()
         process_forks.unwatch(self)
 
@@ -214,7 +204,7 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder, process_forks.ForkA
         return self._events.originator_id(stream)
 
     def _open_lock(self) -> AbstractContextManager[object]:
-        if self._shut:
+        if self._closed:
             raise ClosedError("The store is closed: nothing can be read. Open it again.")
         return self._database_lock
 
@@ -222,11 +212,11 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder, process_forks.ForkA
 
     def before_fork(self) -> None:
         """Wait until no thread changes the data."""
-        self._rested = self._database_lock.acquire(timeout=process_forks.WAIT_SECONDS)
+        self._locked_for_fork = self._database_lock.acquire(timeout=process_forks.WAIT_SECONDS)
 
     def after_fork_in_parent(self) -> None:
         """Continue."""
-        if self._rested:
+        if self._locked_for_fork:
             self._database_lock.release()
 
     def after_fork_in_child(self) -> None:
@@ -234,3 +224,32 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder, process_forks.ForkA
         self._database_lock = RLock()
         self._commit_listeners.restart()
         self._queue.restart()
+
+
+class InMemoryFactory(POPOFactory):
+    """The library's factory: ``PERSISTENCE_MODULE=clew.infrastructure.inmemory.recorder``.
+
+    It works for any application of the library. Snapshots and plain tracking stay in the library's recorders.
+    """
+
+    def __init__(self, env: Environment | EnvType | None) -> None:
+        super().__init__(env)
+        self._recorders: list[InMemoryRecorder] = []
+
+    def application_recorder(self) -> ApplicationRecorder:
+        """A new, empty store."""
+        return self._make()
+
+    def process_recorder(self) -> ProcessRecorder:
+        """A new, empty store."""
+        return self._make()
+
+    def close(self) -> None:
+        """Close all its stores."""
+        for recorder in self._recorders:
+            recorder.close()
+
+    def _make(self) -> InMemoryRecorder:
+        recorder = InMemoryRecorder()
+        self._recorders.append(recorder)
+        return recorder

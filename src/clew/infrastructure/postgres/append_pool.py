@@ -24,8 +24,9 @@ from itertools import count, islice
 from typing import Protocol
 
 from clew.domain.errors import ClosedError, StoreUnavailableError
+from clew.domain.ports import Appended
 from clew.infrastructure.postgres.stream_ids import only_stream, streams_of
-from clew.infrastructure.recorder import Append, Appended
+from clew.infrastructure.recorder import Append
 
 CONCURRENT_BATCHES = 2
 BATCH_THRESHOLD = 8

@@ -11,6 +11,7 @@ import psycopg
 from psycopg.types.numeric import Int8
 
 from clew.domain.errors import StoreError
+from clew.domain.ports import Appended, Draft, Key, Lease, Shred
 from clew.infrastructure.append_plan import (
     KnownHead,
     Outcome,
@@ -31,7 +32,7 @@ from clew.infrastructure.postgres.pipeline import (
 )
 from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.postgres.stream_ids import HIGHEST, stream_id, streams_of, tenant_id, tenant_of, text
-from clew.infrastructure.recorder import Append, Appended, Draft, Key, Lease, RecordedConflictError, Shred
+from clew.infrastructure.recorder import Append, RecordedConflictError
 
 COPY_THRESHOLD = 50
 """From this number of rows on, COPY is faster than an INSERT, as measured: COPY needs extra round trips."""

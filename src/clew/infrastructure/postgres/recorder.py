@@ -11,6 +11,7 @@ from uuid import UUID
 from eventsourcing.persistence import Tracking
 from psycopg.types.numeric import Int8
 
+from clew.domain.ports import Appended, Blob, Draft, Key, Lease, Row, StreamInfo
 from clew.infrastructure.append_plan import first_after
 from clew.infrastructure.library_recorder import LibraryRecorder
 from clew.infrastructure.postgres.append_transaction import find_outcome
@@ -18,19 +19,7 @@ from clew.infrastructure.postgres.connection import Rows
 from clew.infrastructure.postgres.datastore import READERS, WORKERS, PostgresDatastore
 from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.postgres.stream_ids import HIGHEST, stream_id, tenant_id, text, within
-from clew.infrastructure.recorder import (
-    PAGE_BYTES,
-    Append,
-    Appended,
-    Blob,
-    Draft,
-    Key,
-    Lease,
-    Row,
-    Snapshot,
-    StreamInfo,
-    is_full,
-)
+from clew.infrastructure.recorder import PAGE_BYTES, Append, Snapshot, is_full
 
 WINDOW = 50_000
 """How many positions one query for a prefix examines at most, so that no query takes long."""

@@ -16,6 +16,7 @@ import psycopg
 from psycopg.types.numeric import Int8
 
 from clew.domain.errors import ClewError, StoreError
+from clew.domain.ports import Appended, Shred
 from clew.domain.streams import ROOT, digest, link
 from clew.infrastructure.append_plan import KnownHead, Plan, PlannedRow, make_plan, outcome
 from clew.infrastructure.postgres.append_transaction import Transaction, tracked
@@ -24,7 +25,7 @@ from clew.infrastructure.postgres.errors import PostgresUnavailableError, is_cut
 from clew.infrastructure.postgres.pipeline import BYTEA_TYPE, INT8_TYPE, Statement, int8
 from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.postgres.stream_ids import HIGHEST, only_stream, stream_id, tenant_id
-from clew.infrastructure.recorder import Append, Appended, Shred
+from clew.infrastructure.recorder import Append
 
 if TYPE_CHECKING:
     from clew.infrastructure.postgres.connection import Address

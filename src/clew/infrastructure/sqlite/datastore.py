@@ -48,8 +48,8 @@ class ClewSQLiteDatastore(SQLiteDatastore, process_forks.ForkAware):
         create: bool = True,
     ) -> None:
         self._closed = True
-        # Connections are opened later, too: then the process may have another working directory.
-        self.path = os.path.abspath(file_path(db_name))  # noqa: PTH100 - paths stay as given but for that
+        # Absolute: later connections may be opened in another working directory.
+        self.path = os.path.abspath(file_path(db_name))  # noqa: PTH100 - without "..", unlike pathlib's
         super().__init__(db_name, single_row_tracking=single_row_tracking, originator_id_type=originator_id_type)
         self.synchronous = synchronous
         self.lock_timeout = LOCK_TIMEOUT if lock_timeout is None else lock_timeout
@@ -68,7 +68,7 @@ class ClewSQLiteDatastore(SQLiteDatastore, process_forks.ForkAware):
         self.listeners = CommitListeners(self.readers.changed)
 
     def _open(self, *, create: bool) -> None:
-        if not os.path.isdir(os.path.dirname(self.path) or "."):  # noqa: PTH112, PTH120 - paths stay as given
+        if not os.path.isdir(os.path.dirname(self.path)):  # noqa: PTH112, PTH120 - False also if it cannot be looked up
             raise unavailable(self.path, FileNotFoundError(errno.ENOENT, "no such folder"))
         try:
             schema.refuse_other_files(self.path)
@@ -211,13 +211,13 @@ class ClewSQLiteDatastore(SQLiteDatastore, process_forks.ForkAware):
 
     def before_fork(self) -> None:
         """Wait until no thread of the process is inside SQLite for this store."""
-        self._rested = self.lock.threads.acquire(timeout=process_forks.WAIT_SECONDS)
+        self._locked_for_fork = self.lock.threads.acquire(timeout=process_forks.WAIT_SECONDS)
         self.readers.pause()
 
     def after_fork_in_parent(self) -> None:
         """Continue."""
         self.readers.resume()
-        if self._rested:
+        if self._locked_for_fork:
             self.lock.threads.release()
 
     def after_fork_in_child(self) -> None:
@@ -230,7 +230,7 @@ class ClewSQLiteDatastore(SQLiteDatastore, process_forks.ForkAware):
         self.lock.forget()
         connection, self.connection = self.connection, None
         if connection is not None:
-            if self._rested and not connection.in_transaction:
+            if self._locked_for_fork and not connection.in_transaction:
                 connection.close()
             else:
                 _inherited.append(connection)

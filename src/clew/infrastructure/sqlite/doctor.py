@@ -23,15 +23,15 @@ FREE_GOOD = 256 * 1024 * 1024
 
 def of_library(version: tuple[int, ...] | None = None) -> Iterator[Finding]:
     """SQLite's version, by default that of this Python, and the features that it was built with."""
-    found = sqlite3.sqlite_version_info if version is None else version
-    shown = ".".join(map(str, found))
+    version = version or sqlite3.sqlite_version_info
+    name = ".".join(map(str, version))
     yield Finding(
         "sqlite",
         "ok",
-        f"SQLite {shown}."
+        f"SQLite {name}."
         # https://sqlite.org/wal.html, "The WAL-Reset Bug": Clew's processes take turns by a lock of their own
-        if not FIRST_WITH_BUG <= found < FIRST_WITHOUT_BUG
-        else f"SQLite {shown} is safe with Clew. It matters only if another program writes to the same file while Clew "
+        if not FIRST_WITH_BUG <= version < FIRST_WITHOUT_BUG
+        else f"SQLite {name} is safe with Clew. It matters only if another program writes to the same file while Clew "
         "has it open: before 3.51.3, SQLite can then damage the database.",
     )
     with closing(sqlite3.connect(":memory:")) as connection:
@@ -51,14 +51,14 @@ def _has(connection: sqlite3.Connection, name: str, sql: str, without: str) -> F
 def of_file(path: str) -> Iterator[Finding]:
     """The files of a database, seen from outside."""
     yield _permissions(path)
-    folder = os.path.dirname(path) or "."  # noqa: PTH120 - paths stay as given
+    folder = str(Path(path).parent)
     yield of_disk(folder, shutil.disk_usage(folder).free)
     for name, each in (("wal", path), ("projections-wal", path + ".projections")):
         yield of_write_ahead_log(name, each, log_size(each))
 
 
 def _permissions(path: str) -> Finding:
-    folder = os.path.dirname(path) or "."  # noqa: PTH120 - as above
+    folder = str(Path(path).parent)
     files = [path, *(path + end for end in ("-wal", "-shm", ".lock", ".projections", ".projections.lock"))]
     closed = [each for each in (folder, *files) if Path(each).exists() and not os.access(each, os.R_OK | os.W_OK)]
     if closed:
@@ -69,20 +69,20 @@ def _permissions(path: str) -> Finding:
 
 def of_disk(folder: str, free: int) -> Finding:
     """The free space for the database to grow, in bytes."""
-    found = f"{binary_size(free)} free on the disk of {os.path.realpath(folder)}."
+    summary = f"{binary_size(free)} free on the disk of {os.path.realpath(folder)}."
     if free >= FREE_GOOD:
-        return Finding("disk", "ok", found)
+        return Finding("disk", "ok", summary)
     advice = "Free some space. On a full disk appends fail; committed events are not lost."
-    return Finding("disk", "warning" if free >= FREE_LEAST else "failed", found, advice)
+    return Finding("disk", "warning" if free >= FREE_LEAST else "failed", summary, advice)
 
 
 def of_write_ahead_log(name: str, path: str, size: int) -> Finding:
     """The size of the write-ahead log of a file, in bytes."""
-    found = f"{path}-wal has {binary_size(size)}."
+    summary = f"{path}-wal has {binary_size(size)}."
     if size <= LONG_LOG:
-        return Finding(name, "ok", found)
+        return Finding(name, "ok", summary)
     advice = "A program reads for a very long time, or was killed. End it: the next writer empties the log."
-    return Finding(name, "warning", found, advice)
+    return Finding(name, "warning", summary, advice)
 
 
 def of_runs(path: str, now: int) -> Finding:
@@ -104,11 +104,11 @@ def of_pages(name: str, path: str) -> Iterator[Finding]:
         return
     try:
         with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as connection:
-            said = [str(line) for (line,) in connection.execute("PRAGMA quick_check(3)")]
+            problems = [str(line) for (line,) in connection.execute("PRAGMA quick_check(3)")]
     except sqlite3.Error as error:
-        said = [str(error)]
-    if said == ["ok"]:
+        problems = [str(error)]
+    if problems == ["ok"]:
         yield Finding(name, "ok", f"The pages of {path} are intact.")
         return
     advice = "Restore a backup." if name == "pages" else "Delete it: Clew rebuilds it from the log."
-    yield Finding(name, "failed", f"{path} is damaged: {'; '.join(said)}.", advice)
+    yield Finding(name, "failed", f"{path} is damaged: {'; '.join(problems)}.", advice)

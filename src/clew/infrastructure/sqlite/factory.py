@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from pathlib import Path
 from typing import cast
 
 import eventsourcing.sqlite as library
@@ -73,7 +73,7 @@ class SQLiteFactory(library.SQLiteFactory):
 def _refuse_missing(path: str) -> None:
     """Raise StoreUnavailableError for a missing database, before a lock file is made."""
     try:
-        size = os.stat(path).st_size  # noqa: PTH116 - the path may be bytes that pathlib would change
+        size = Path(path).stat().st_size
     except (FileNotFoundError, NotADirectoryError):
         msg = f"{path}: the database does not exist. Create it with `clew import FILE`, or name another."
         raise SQLiteUnavailableError(msg) from None

@@ -6,6 +6,7 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from urllib.parse import quote
 
 from clew.domain.errors import StoreUnavailableError
@@ -30,18 +31,18 @@ def migrate(path: str, *, backup: str | None = None, lock_timeout: float = LOCK_
     First copies it to ``backup``, which must not exist, unless there is nothing to do. Raises StoreUnavailableError,
     also when another process has the store open, or StoreSchemaError.
     """
-    schemas(path)  # no lock file is left next to another program's file
+    schemas(path)  # checked first, so that no lock file is left next to another program's file
     lock = FileLock(path + ".lock", lock_timeout)
     with _connected(path, "rw") as connection:
         lock.acquire()
         try:
-            found = _schemas(connection, path)
-            if found.found != found.known:
-                _alone(connection, path)
+            schemas_found = _schemas(connection, path)
+            if schemas_found.found != schemas_found.known:
+                _leave_wal_mode(connection, path)
                 if backup is not None:
                     _copy(connection, backup)
-                _lead(connection, found.found)
-            return found
+                _apply(connection, schemas_found.found)
+            return schemas_found
         finally:
             lock.close()
 
@@ -50,12 +51,12 @@ def _schemas(connection: sqlite3.Connection, path: str) -> Schemas:
     version = schema.schema_version(connection, path)
     if version is None:
         raise StoreUnavailableError(f"{path}: the file is empty: there is nothing to migrate.")
-    if schema.way(version) is None:
+    if schema.migrations_from(version) is None:
         schema.is_prepared(connection, path)  # says what is wrong
     return Schemas(version, schema.SCHEMA_VERSION)
 
 
-def _alone(connection: sqlite3.Connection, path: str) -> None:
+def _leave_wal_mode(connection: sqlite3.Connection, path: str) -> None:
     """Leave the write-ahead log mode, which SQLite allows only if this is the only connection.
 
     A process that continues with the old schema would write rows that do not fit.
@@ -68,11 +69,11 @@ def _alone(connection: sqlite3.Connection, path: str) -> None:
         ) from error
 
 
-def _lead(connection: sqlite3.Connection, version: int) -> None:
+def _apply(connection: sqlite3.Connection, version: int) -> None:
     connection.execute("PRAGMA secure_delete = ON")  # shredded bytes must not stay behind in a dropped table
     connection.execute("BEGIN EXCLUSIVE")
     try:
-        for step in schema.way(version) or ():
+        for step in schema.migrations_from(version) or ():
             for statement in schema.MIGRATIONS[step]:
                 connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
@@ -96,14 +97,14 @@ def _copy(connection: sqlite3.Connection, backup: str) -> None:
             connection.backup(copy)
     except BaseException:
         with suppress(OSError):
-            os.unlink(backup)  # noqa: PTH108 - paths stay as given
+            Path(backup).unlink()
         raise
 
 
 @contextmanager
 def _connected(path: str, mode: str) -> Iterator[sqlite3.Connection]:
-    """A connection for a while. SQLite's errors become Clew's."""
-    if not os.path.exists(path):  # noqa: PTH110 - as above
+    """A connection inside ``with``. SQLite's errors become Clew's."""
+    if not os.path.exists(path):  # noqa: PTH110 - False also for a path that cannot be looked up
         raise StoreUnavailableError(f"{path}: the database does not exist. Name an existing one.")
     schema.refuse_other_files(path)
     try:

@@ -45,7 +45,7 @@ class SQLiteNames:
 
     def _rows(self, sql: str, parameters: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         """If no process has the file open, it is read as immutable: otherwise SQLite would make files next to it."""
-        is_open = os.path.exists(f"{self._path}-shm")  # noqa: PTH110 - paths stay as given
-        how = "mode=ro" if is_open else "mode=ro&immutable=1"
-        with closing(sqlite3.connect(f"file:{quote(self._path)}?{how}", uri=True, timeout=_TIMEOUT)) as connection:
+        is_open = os.path.exists(f"{self._path}-shm")  # noqa: PTH110 - False also for a path that cannot be looked up
+        options = "mode=ro" if is_open else "mode=ro&immutable=1"
+        with closing(sqlite3.connect(f"file:{quote(self._path)}?{options}", uri=True, timeout=_TIMEOUT)) as connection:
             return connection.execute(sql, parameters).fetchall()

@@ -11,8 +11,9 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 from clew.domain.errors import ClosedError
+from clew.domain.ports import Appended, Blob, Draft, Key, Lease, Row, StreamInfo
 from clew.infrastructure.append_plan import Outcome, first_after
-from clew.infrastructure.recorder import Appended, Blob, Draft, Key, Lease, Row, Snapshot, StreamInfo, is_full, page
+from clew.infrastructure.recorder import Snapshot, is_full, page
 from clew.infrastructure.sqlite.errors import unavailable
 
 if TYPE_CHECKING:
@@ -268,10 +269,10 @@ class SQLiteReads:
 
     def lineage(self, stream: str, *, after: int = -1, upto: int | None = None) -> list[Row]:
         """The rows of a stream and of its ancestors up to each cut, in version order."""
-        found = self.query(_LINEAGE, {"name": stream, "after": after, "upto": HIGHEST if upto is None else upto})
+        rows = self.query(_LINEAGE, {"name": stream, "after": after, "upto": HIGHEST if upto is None else upto})
         # The rows come stream by stream, each in order. Python sorts such runs faster than SQLite.
-        found.sort(key=_version)
-        return list(map(Row._make, found))
+        rows.sort(key=_version)
+        return list(map(Row._make, rows))
 
     def own_rows(self, stream: str, *, after: int = -1, limit: int) -> list[Row]:
         """The rows of the stream itself, in version order."""
@@ -304,8 +305,8 @@ class SQLiteReads:
 
     def last_position(self) -> int:
         """The highest position that readers see, 0 for an empty store."""
-        found = self.query("SELECT max(position) FROM event")
-        return found[0][0] or 0
+        rows = self.query("SELECT max(position) FROM event")
+        return rows[0][0] or 0
 
     def count_after(self, position: int, limit: int) -> int:
         """How many rows come after a position, counted up to ``limit``: positions have no gaps."""
@@ -317,7 +318,7 @@ class SQLiteReads:
             sql = _STREAMS + "WHERE s.id > ? ORDER BY s.id LIMIT ?"
             return list(map(_info, self.query(sql, (after, limit))))
         names, bounds = _named(prefix)
-        # A prefix of few streams is found by its names; for many, the order of keys is faster.
+        # Few streams are found by their names; for many, the order of keys is faster.
         few = self.query(
             f"SELECT s.id FROM stream s WHERE {names} LIMIT ?",  # noqa: S608 - of constants
             (*bounds, FEW_STREAMS),
@@ -333,14 +334,14 @@ class SQLiteReads:
 
     def stream(self, name: str) -> StreamInfo | None:
         """The stream of that name, None if there is none."""
-        found = self.query(_STREAMS + "WHERE s.name = ?", (name,))
-        return _info(found[0]) if found else None
+        rows = self.query(_STREAMS + "WHERE s.name = ?", (name,))
+        return _info(rows[0]) if rows else None
 
     def forks(self, stream: str) -> list[StreamInfo]:
         """The streams whose parent is this one, in the order of their creation."""
         sql = _STREAMS + "WHERE s.parent = (SELECT id FROM stream WHERE name = ?) ORDER BY s.id"  # noqa: S608 - of constants
-        found = self.query(sql, (stream,))
-        return list(map(_info, found))
+        rows = self.query(sql, (stream,))
+        return list(map(_info, rows))
 
     def orphans(self, limit: int) -> list[tuple[int, int]]:
         """Stream key and version of rows without a stream, or with a version below 0."""
@@ -349,14 +350,14 @@ class SQLiteReads:
     def snapshot(self, stream: str, upto: int | None = None) -> Snapshot | None:
         """The newest snapshot along the lineage at a version ≤ ``upto``."""
         # The query goes from the stream to its ancestors and stops at the first that has one.
-        found = self.query(_SNAPSHOT, {"name": stream, "after": -1, "upto": HIGHEST if upto is None else upto})
-        return Snapshot(*found[0]) if found else None
+        rows = self.query(_SNAPSHOT, {"name": stream, "after": -1, "upto": HIGHEST if upto is None else upto})
+        return Snapshot(*rows[0]) if rows else None
 
     def blob(self, digest: bytes, key: int | None = None) -> Blob | None:
         """The blob with that digest as it is stored."""
         del key
-        found = self.query(BLOB, (digest,))
-        return Blob._make(found[0]) if found else None
+        rows = self.query(BLOB, (digest,))
+        return Blob._make(rows[0]) if rows else None
 
     def blobs(self, *, after: int = 0, limit: int) -> list[tuple[int, bytes]]:
         """Key and digest of each blob in the order of their creation."""
@@ -365,21 +366,21 @@ class SQLiteReads:
 
     def lease(self, stream: str) -> Lease | None:
         """The lease of a stream."""
-        found = self.query(LEASE, (stream,))
-        return Lease(stream, *found[0]) if found else None
+        rows = self.query(LEASE, (stream,))
+        return Lease(stream, *rows[0]) if rows else None
 
     def draft(self, stream: str) -> Draft | None:
         """The part of an answer that was stored last for the stream."""
-        found = self.query(DRAFT, (stream,))
-        return Draft(stream, *found[0]) if found else None
+        rows = self.query(DRAFT, (stream,))
+        return Draft(stream, *rows[0]) if rows else None
 
     def shredded(self) -> int:
         """How many rows were ever shredded."""
-        found = self.query("SELECT value FROM counter WHERE name = 'shredded'")
-        return int(found[0][0]) if found else 0
+        rows = self.query("SELECT value FROM counter WHERE name = 'shredded'")
+        return int(rows[0][0]) if rows else 0
 
     def _page(self, sql: str, parameters: Sequence[Any]) -> list[Row]:
-        return self.query(sql, parameters, lambda found: page(map(Row._make, found)))
+        return self.query(sql, parameters, lambda rows: page(map(Row._make, rows)))
 
 
 def _info(row: tuple[Any, ...]) -> StreamInfo:
@@ -390,10 +391,10 @@ def _info(row: tuple[Any, ...]) -> StreamInfo:
 
 def find_outcome(query: Callable[[str, tuple[Any, ...]], _Rows], key: Key) -> Outcome | None:
     """The outcome of an idempotency key, for the readers and for the writer within its transaction."""
-    found = query(KEY, (key.stream, key.key))
-    if not found:
+    keys = query(KEY, (key.stream, key.key))
+    if not keys:
         return None
-    first, last, salt, digest = found[0]
+    first, last, salt, digest = keys[0]
     rows = query(KEY_ROWS, (first, last))
     positions, hashes, versions = (tuple(row[column] for row in rows) for column in range(3))
     return Outcome(salt, digest, Appended(positions, hashes, versions))

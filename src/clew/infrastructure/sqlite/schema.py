@@ -15,7 +15,7 @@ APPLICATION_ID = 0x436C6577
 
 SCHEMA_VERSION = 2
 
-_BESIDE = (
+_SIDE_TABLES = (
     # A table with row ids, so that a new blob never moves the others: the writer explains why shredding needs this.
     "CREATE TABLE blob (digest BLOB PRIMARY KEY NOT NULL, kind TEXT NOT NULL, data BLOB NOT NULL)",
     "CREATE TABLE lease (stream INTEGER PRIMARY KEY, holder TEXT NOT NULL, until INTEGER NOT NULL)",
@@ -30,7 +30,7 @@ _BESIDE = (
 )
 """The side tables, since schema 2."""
 
-MIGRATIONS: dict[int, tuple[str, ...]] = {1: _BESIDE}
+MIGRATIONS: dict[int, tuple[str, ...]] = {1: _SIDE_TABLES}
 """The statements that lead from a schema to the next one."""
 
 # Streams are integers inside, so that rows and their index stay small and a lineage is read by integer keys.
@@ -73,7 +73,7 @@ TABLES = (
     ) WITHOUT ROWID""",
     "CREATE TABLE counter (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
     "INSERT INTO counter (name, value) VALUES ('shredded', 0)",
-    *_BESIDE,
+    *_SIDE_TABLES,
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
@@ -82,10 +82,10 @@ TABLES = (
 def refuse_other_files(path: str) -> None:
     """Check a file before anything is made next to it. Raises StoreSchemaError when it is not a SQLite database.
 
-    SQLite reads the file: a process that opens and closes it directly loses all its locks on it (POSIX), and another
-    process would then delete the write-ahead log of a store that is open here.
+    SQLite reads the file. If this process opened and closed it directly, it would lose all its locks on the file
+    (POSIX), and another process could delete the write-ahead log of a store that is open here.
     """
-    if not os.path.exists(path):  # noqa: PTH110 - the path may be bytes that pathlib would change
+    if not os.path.exists(path):  # noqa: PTH110 - False also for a path that cannot be looked up
         return
     if os.path.isdir(path):  # noqa: PTH112 - as above
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -124,14 +124,14 @@ def schema_version(connection: sqlite3.Connection, path: str) -> int | None:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
-def way(version: int) -> list[int] | None:
+def migrations_from(version: int) -> list[int] | None:
     """The schemas from this one to the present one, each with a migration; None if one is missing."""
     schemas = list(range(version, SCHEMA_VERSION))
     return schemas if version <= SCHEMA_VERSION and all(schema in MIGRATIONS for schema in schemas) else None
 
 
 def _advice(version: int) -> str:
-    if way(version) is not None:
+    if migrations_from(version) is not None:
         return "Copy it, then bring it up to date with `clew migrate`."
     return "Open it with the Clew that made it" + (", or a newer one." if version > SCHEMA_VERSION else ".")
 

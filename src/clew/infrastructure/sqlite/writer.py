@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from eventsourcing.persistence import IntegrityError
 
 from clew.domain.errors import ClewError
+from clew.domain.ports import Appended, Key, Lease, Shred
 from clew.infrastructure.append_plan import (
     KnownHead,
     Outcome,
@@ -20,7 +21,7 @@ from clew.infrastructure.append_plan import (
     new_salt,
     outcome,
 )
-from clew.infrastructure.recorder import Append, Appended, Key, Lease, RecordedConflictError, Shred
+from clew.infrastructure.recorder import Append, RecordedConflictError
 from clew.infrastructure.sqlite.checkpoints import COMMIT_BYTES, Checkpoints
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, unavailable
 from clew.infrastructure.sqlite.reads import BLOB, DRAFT, HIGHEST, LEASE, find_outcome
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from eventsourcing.persistence import Tracking
     from eventsourcing.sqlite import SQLiteTrackingRecorder
 
-    from clew.infrastructure.recorder import Draft
+    from clew.domain.ports import Draft
     from clew.infrastructure.sqlite.datastore import ClewSQLiteDatastore
 
 MOST_HEADS = 65_536

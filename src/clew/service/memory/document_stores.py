@@ -142,9 +142,9 @@ def _namespace_at(core: Core, store: StoreView, cached: CachedFold, at: MemoryAt
 
 def _search_index(core: Core, store: StoreView, cached: CachedFold, view: NamespaceView, when: str) -> SearchIndex:
     """The search index of a namespace. Recently used indexes are cached."""
-    indexes = cached.made.get("indexes")
+    indexes = cached.indexes.get("indexes")
     if indexes is None:
-        indexes = cached.made["indexes"] = BoundedCache(CACHED_NAMESPACES, CACHED_PASSAGES)
+        indexes = cached.indexes["indexes"] = BoundedCache(CACHED_NAMESPACES, CACHED_PASSAGES)
     space = "" if store.embeddings is None else store.embeddings.space
     name = f"{when} {space} {store.namespace}"
     index = indexes.get(name)
@@ -156,7 +156,7 @@ def _search_index(core: Core, store: StoreView, cached: CachedFold, view: Namesp
 
 def _past(core: Core, name: str, cached: CachedFold, version: int) -> DocumentFold:
     """The state of the store at a version, folded from the beginning. The last result is cached."""
-    last = cached.made.get("past")
+    last = cached.indexes.get("past")
     if isinstance(last, DocumentFold) and last.version == version:
         return last
     fold = DocumentFold()
@@ -164,7 +164,7 @@ def _past(core: Core, name: str, cached: CachedFold, version: int) -> DocumentFo
         upto = min(version, fold.version + PAGE)
         for event in core.log.lineage(scope_stream(core, name), after=fold.version, upto=upto):
             fold.add(event)
-    cached.made["past"] = fold
+    cached.indexes["past"] = fold
     return fold
 
 

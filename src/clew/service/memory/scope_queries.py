@@ -94,7 +94,7 @@ def select_facts(
 
 def word_index(selection: Selection) -> SearchIndex:
     """The cached index of the facts' words."""
-    index: SearchIndex = selection.cached.made.setdefault("words", SearchIndex(selection.collection))
+    index: SearchIndex = selection.cached.indexes.setdefault("words", SearchIndex(selection.collection))
     return index
 
 
@@ -138,11 +138,11 @@ def _version(scope: Scope, fold: ScopeFold, head: int, at: MemoryAt) -> tuple[in
 def _select(scope: Scope, cached: CachedFold, point: ReadPoint, kind: str | None) -> Selection:
     fold: ScopeFold = cached.fold
     numbers = fold.numbers(point, kind=kind)
-    texts: Texts | None = cached.made.get("texts")
+    texts: Texts | None = cached.indexes.get("texts")
     if texts is None or texts.stamp < len(fold):
         all_texts = fold.texts()
         texts = Texts(len(all_texts), dict(enumerate(all_texts)))
-        cached.made["texts"] = texts
+        cached.indexes["texts"] = texts
     # After a shredding the same numbers may stand for other facts.
     collection = f"{scope_stream(scope.core, scope.name)}#{cached.shredded}"
     return Selection(scope.name, point, numbers, texts, cached, collection)
