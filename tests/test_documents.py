@@ -327,7 +327,7 @@ def test_the_code_of_the_recipes_imports_what_exists() -> None:
         for name in node.names
         if not hasattr(importlib.import_module(str(node.module)), name.name)
     ]
-    assert missing == ["clew.domain.events: MessagePinned"]  # the recipe adds it
+    assert set(missing) <= {"clew.domain.events: MessagePinned"}  # the recipe adds it
 
 
 def test_the_target_of_every_link_exists() -> None:
