@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial, reduce
 from typing import NamedTuple, TypeAlias
 
-from clew.domain.decider import Append, check_readable
+from clew.domain.decider import Append, Start, check_readable
 from clew.domain.decider_state import Control, advance
 from clew.domain.errors import (
     ConflictError,
@@ -20,16 +21,13 @@ from clew.domain.errors import (
 )
 from clew.domain.events import ThreadStarted
 from clew.domain.formats.conversation_import import (
-    Begin,
     Conversation,
     Extend,
     ImportFailure,
     ImportReport,
     Item,
-    Occurrences,
-    Refuse,
-    Skip,
     StoredThread,
+    count_occurrence,
     failure,
     plan,
     read_conversation,
@@ -67,14 +65,14 @@ def import_conversations(
 
     Raises the errors of the reader of the items, and StoreError if the store fails. Earlier imports stay.
     """
-    occurrences = Occurrences()
+    counts: Counter[str] = Counter()
     report = ImportReport(0, 0, 0, 0, [])
     while (item := (yield from read(lambda: next(items, None)))) is not None:
         if isinstance(item, ImportFailure):
             report.failed.append(item)
         else:
             try:
-                done = yield from _import_item(core, item, occurrences, actor)
+                done = yield from _import_item(core, item, counts, actor)
             except (ImportFormatError, InvalidContentError, NotAuthorizedError) as error:
                 report.failed.append(failure(item, error))
             else:
@@ -99,12 +97,10 @@ def import_conversation(
         yield from read(lambda: check_existing_stream(core, core.stream(id_)))
         stored = yield from _stored_thread(core, id_)
         try:
-            match plan(conversation, stored):
-                case Skip():
+            match plan(id_, conversation, stored):
+                case None:
                     return Imported(id_, 0, 0)
-                case Refuse(reason=reason):
-                    raise ImportFormatError(f"Conversation of thread {id_!r}: {reason}.")
-                case Begin(intent=intent):
+                case Start() as intent:
                     yield from start(core, id_, intent, actor)
                     return Imported(id_, len(intent.messages), 1 + len(intent.messages))
                 case Extend(messages=messages, expected_version=version):
@@ -117,9 +113,9 @@ def import_conversation(
                 raise
 
 
-def _import_item(core: Core, item: Item, occurrences: Occurrences, actor: str | None) -> Operation[Imported]:
+def _import_item(core: Core, item: Item, counts: Counter[str], actor: str | None) -> Operation[Imported]:
     conversation = yield from read(lambda: read_conversation(item.value))
-    return (yield from import_conversation(core, conversation, occurrences.next(conversation), actor))
+    return (yield from import_conversation(core, conversation, count_occurrence(conversation, counts), actor))
 
 
 def _add_imported(report: ImportReport, done: Imported) -> ImportReport:

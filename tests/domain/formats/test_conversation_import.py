@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -11,15 +12,12 @@ from clew.domain.errors import ImportFormatError, InvalidContentError
 from clew.domain.event_types import Status
 from clew.domain.events import Source, ThreadStarted
 from clew.domain.formats.conversation_import import (
-    Begin,
     Conversation,
     Extend,
     ImportFailure,
     Item,
-    Occurrences,
-    Refuse,
-    Skip,
     StoredThread,
+    count_occurrence,
     failure,
     plan,
     read_conversation,
@@ -53,9 +51,9 @@ def there(
 
 
 def reason(given: Conversation, thread: StoredThread) -> str:
-    planned = plan(given, thread)
-    assert isinstance(planned, Refuse)
-    return planned.reason
+    with pytest.raises(ImportFormatError) as caught:
+        plan("t", given, thread)
+    return str(caught.value).removeprefix("Conversation of thread 't': ")
 
 
 def test_reads_a_list_of_messages_as_a_conversation_without_an_id() -> None:
@@ -132,35 +130,35 @@ def test_knows_a_conversation_without_an_id_by_its_content_and_its_occurrence(va
 
 
 def test_counts_equal_conversations_without_ids() -> None:
-    occurrences = Occurrences()
+    counts: Counter[str] = Counter()
     bare, other = read_conversation([HELLO]), read_conversation([HI])
-    assert [occurrences.next(each) for each in (bare, other, bare, bare, other)] == [1, 1, 2, 3, 2]
-    assert [occurrences.next(conversation(HELLO)) for _ in range(3)] == [1, 1, 1]
+    assert [count_occurrence(each, counts) for each in (bare, other, bare, bare, other)] == [1, 1, 2, 3, 2]
+    assert [count_occurrence(conversation(HELLO), counts) for _ in range(3)] == [1, 1, 1]
 
 
 def test_begins_a_thread_that_is_not_there() -> None:
     given = conversation(HELLO, HI)
-    assert plan(given, None) == Begin(given.start())
+    assert plan("t", given, None) == given.start()
 
 
 @pytest.mark.parametrize("status", ["active", "suspended", "ended", "deleted"])
 def test_skips_equal_content_whatever_the_status(status: Status) -> None:
     given = conversation(HELLO, HI, metadata={"n": 1})
-    assert plan(given, there(given, status=status)) == Skip()
+    assert plan("t", given, there(given, status=status)) is None
 
 
 def test_a_redacted_message_equals_any() -> None:
     given = conversation(HELLO, HI)
-    assert plan(given, there(given, redacted=(0, 1))) == Skip()
+    assert plan("t", given, there(given, redacted=(0, 1))) is None
     changed = conversation({"role": "assistant", "content": "Other"}, HI)
-    assert plan(changed, there(given, redacted=(0,))) == Skip()
-    assert isinstance(plan(changed, there(given, redacted=(1,))), Refuse)
+    assert plan("t", changed, there(given, redacted=(0,))) is None
+    assert "at message 1" in reason(changed, there(given, redacted=(1,)))
 
 
 def test_extends_an_active_thread_by_the_rest() -> None:
     thread = there(conversation(HELLO), version=9)
-    assert plan(conversation(HELLO, HI, BYE), thread) == Extend((Message.assistant("Hi"), Message.user("Bye")), 9)
-    assert plan(conversation(BYE, HI), there(conversation(HELLO), redacted=(0,))) == Extend(
+    assert plan("t", conversation(HELLO, HI, BYE), thread) == Extend((Message.assistant("Hi"), Message.user("Bye")), 9)
+    assert plan("t", conversation(BYE, HI), there(conversation(HELLO), redacted=(0,))) == Extend(
         (Message.assistant("Hi"),), 2
     )
 
@@ -194,7 +192,7 @@ def test_is_strict_about_numbers(one: object, other: object) -> None:
 
 def test_the_order_of_keys_says_nothing() -> None:
     given = read_conversation({"messages": [{"content": "Hello", "role": "user"}], "x": {"b": 1, "a": 2}, "id": "c"})
-    assert plan(given, there(conversation(HELLO, x={"a": 2, "b": 1}))) == Skip()
+    assert plan("t", given, there(conversation(HELLO, x={"a": 2, "b": 1}))) is None
 
 
 def test_refuses_other_fields_and_names_them() -> None:

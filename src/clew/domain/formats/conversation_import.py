@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import takewhile
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from clew.domain.decider import Start
 from clew.domain.decider_state import Control
@@ -113,34 +114,11 @@ class StoredThread:
     messages: Sequence[HistoryMessage]
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
-    """Start the thread, with all its messages."""
-
-    intent: Start
-
-
-@dataclass(frozen=True, slots=True)
-class Extend:
+class Extend(NamedTuple):
     """Append the rest of the messages to the thread, if it is still at this version."""
 
     messages: tuple[Message, ...]
     expected_version: int
-
-
-@dataclass(frozen=True, slots=True)
-class Skip:
-    """Do nothing: the thread is complete."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refuse:
-    """The conversation cannot be imported; ``reason`` is one line."""
-
-    reason: str
-
-
-Plan: TypeAlias = Begin | Extend | Skip | Refuse
 
 
 def source_fields(started: ThreadStarted) -> JsonObject:
@@ -149,19 +127,15 @@ def source_fields(started: ThreadStarted) -> JsonObject:
     return {**fields, "metadata": started.metadata} if started.metadata else fields
 
 
-@dataclass(slots=True)
-class Occurrences:
-    """Counts equal conversations without ids within one input."""
+def count_occurrence(conversation: Conversation, counts: Counter[str]) -> int:
+    """The number of the conversation among those with equal content, from 1; always 1 for one with an id.
 
-    _counts: dict[str, int] = field(default_factory=dict)
-
-    def next(self, conversation: Conversation) -> int:
-        """The number of the conversation among those with equal content, from 1; always 1 for one with an id."""
-        if conversation.id is not None:
-            return 1
-        digest = conversation.digest
-        self._counts[digest] = self._counts.get(digest, 0) + 1
-        return self._counts[digest]
+    ``counts`` has the counts of the earlier conversations in the input, by digest.
+    """
+    if conversation.id is not None:
+        return 1
+    counts[conversation.digest] += 1
+    return counts[conversation.digest]
 
 
 def read_conversation(value: object) -> Conversation:
@@ -195,26 +169,37 @@ def thread_id(key: Json) -> str:
     return _digest(key)[:_ID_DIGITS]
 
 
-def plan(conversation: Conversation, stored: StoredThread | None) -> Plan:
-    """What to do with a conversation; ``stored`` is the thread with its id, None if it does not exist."""
+def plan(thread_id: str, conversation: Conversation, stored: StoredThread | None) -> Start | Extend | None:
+    """How to import a conversation: start its thread, extend it, or None if it is complete.
+
+    ``stored`` is the thread with its id, None if it does not exist. Raises ImportFormatError for another thread.
+    """
     if stored is None:
-        return Begin(conversation.start())
-    started = stored.started
+        return conversation.start()
+    started, given = stored.started, conversation.values
     if started is None or started.source is None or not same(started.source.id, conversation.id):
-        return Refuse("its thread's id is taken by another thread. Import it into another store, or give it another id")
+        raise ImportFormatError(
+            f"Conversation of thread {thread_id!r}: its thread's id is taken by another thread. Import it into another "
+            "store, or give it another id."
+        )
     values = _encode(stored.messages)
-    equal = _equal_beginning(values, conversation.values)
-    if equal < min(len(values), len(conversation.values)):
-        return Refuse(f"it differs from its thread at message {equal + 1}; {_state(stored)}")
-    if len(values) > len(conversation.values):
-        return Refuse(f"it ends at message {equal}, but its thread has {len(values)} messages; {_state(stored)}")
-    if unequal := _unequal_fields(source_fields(started), conversation.fields):
-        return Refuse(f"it differs from its thread in {unequal}; {_state(stored)}")
-    if equal == len(conversation.values):
-        return Skip()
-    if stored.control.status != "active":
-        return Refuse(f"it has {len(conversation.values) - equal} more messages than its thread; {_state(stored)}")
-    return Extend(conversation.messages[equal:], stored.control.version)
+    equal = _equal_beginning(values, given)
+    reason = ""
+    if equal < min(len(values), len(given)):
+        reason = f"it differs from its thread at message {equal + 1}"
+    elif len(values) > len(given):
+        reason = f"it ends at message {equal}, but its thread has {len(values)} messages"
+    elif unequal := _unequal_fields(source_fields(started), conversation.fields):
+        reason = f"it differs from its thread in {unequal}"
+    elif equal < len(given) and stored.control.status != "active":
+        reason = f"it has {len(given) - equal} more messages than its thread"
+    if reason:
+        control = stored.control
+        raise ImportFormatError(
+            f"Conversation of thread {thread_id!r}: {reason}; the thread is {control.status}, at version "
+            f"{control.version}. Fork it, or import under another id."
+        )
+    return Extend(conversation.messages[equal:], stored.control.version) if equal < len(given) else None
 
 
 def failure(item: Item, error: ClewError | str) -> ImportFailure:
@@ -263,8 +248,3 @@ def _unequal_fields(stored: JsonObject, given: JsonObject) -> str:
 
 def _quote(name: str) -> str:
     return repr(name) if len(name) <= _LONGEST_NAME else repr(name[:_LONGEST_NAME]) + "…"
-
-
-def _state(stored: StoredThread) -> str:
-    control = stored.control
-    return f"the thread is {control.status}, at version {control.version}. Fork it, or import under another id"
