@@ -112,6 +112,10 @@ def _without(calls: tuple[CallLocation, ...], removed: CallLocation) -> tuple[Ca
     return tuple(call for call in calls if call != removed)
 
 
+_EMPTY: dict[str, Any] = {}
+"""The dict of a new control. No dict of a control is changed in place."""
+
+
 class Control(NamedTuple):
     """The state of a thread at a version, without its history.
 
@@ -129,17 +133,17 @@ class Control(NamedTuple):
     updated_at: int = 0
     status: Status = "active"
     title: str | None = None
-    labels: JsonObject = {}  # noqa: RUF012  # nothing in a control is changed in place
-    metadata: JsonObject = {}  # noqa: RUF012  # the same
+    labels: JsonObject = _EMPTY
+    metadata: JsonObject = _EMPTY
     imported: bool = False
     source_id: Json = None
-    checkpoints: dict[str, int] = {}  # noqa: RUF012  # the same
+    checkpoints: dict[str, int] = _EMPTY
     parent_id: str | None = None
     forked_at: int | None = None
     created_at: int = 0
     kind: ThreadKind = "local"
     run: OpenRun | None = None
-    agents: dict[str, int] = {}  # noqa: RUF012  # the same
+    agents: dict[str, int] = _EMPTY
     service_thread_id: str | None = None
     as_of: tuple[str, int] | None = None
 

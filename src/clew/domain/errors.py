@@ -34,7 +34,7 @@ ClewError
 ├── MemoryServiceError           an external memory service failed
 ├── ReducerError                 a reducer returned a result from which no request can be built
 ├── HistoryStoreError            a history store failed
-│   ├── HistoryStoreSharedError  two threads would be kept in one place
+│   ├── HistoryStoreSharedError  two threads would be stored in one place
 │   └── HistoryStoreContractError  a history store breaks the contract
 ├── CredentialError              something that looks like a credential would be stored or shown
 └── StoreError                   the store cannot do what was requested
@@ -90,17 +90,17 @@ class InvalidAuthorizeError(ClewError):
 
 
 class NotAuthorizedError(ClewError):
-    """The actor may not do that with the thread. The error does not say whether such a thread exists.
+    """The actor does not have this permission. The error does not say whether the thread exists.
 
     Attributes: ``actor`` (None without an actor), ``action`` and ``thread_id`` (None for actions without a thread).
     """
 
     def __init__(self, actor: str | None, action: str, thread_id: str | None) -> None:
         who = "A caller without an actor" if actor is None else f"{actor!r}"
-        what = "what belongs to no single thread" if thread_id is None else f"thread {thread_id!r}, if it exists"
-        asked = {"memory": "use memory", "rows": "read the rows of projections"}.get(action) or f"{action} {what}"
+        what = "data outside single threads" if thread_id is None else f"thread {thread_id!r}, if it exists"
+        request = {"memory": "use memory", "rows": "read the rows of projections"}.get(action) or f"{action} {what}"
         super().__init__(
-            f"{who} may not {asked}. Use acting_as(actor) with an actor who may, or allow it in authorize."
+            f"{who} may not {request}. Use acting_as(actor) with an actor who may, or allow it in authorize."
         )
         self.actor = actor
         self.action = action
@@ -119,8 +119,8 @@ class AmbiguousThreadError(ClewError):
     """The ids of several threads begin with this prefix."""
 
     def __init__(self, prefix: str, candidates: list[str], *, more: bool = False) -> None:
-        there = ", ".join(candidates) + (" and others" if more else "")
-        super().__init__(f"More than one thread's id begins with {prefix!r}: {there}. Give more of the id.")
+        listed = ", ".join(candidates) + (" and others" if more else "")
+        super().__init__(f"More than one thread's id begins with {prefix!r}: {listed}. Give more of the id.")
         self.prefix = prefix
         self.candidates = candidates
 
@@ -133,8 +133,8 @@ class UnknownCheckpointError(ClewError):
     """The thread has no checkpoint with that name."""
 
     def __init__(self, thread_id: str, name: str, known: list[str]) -> None:
-        there = "It has none." if not known else "It has: " + ", ".join(repr(k) for k in known[:10]) + "."
-        super().__init__(f"Thread {thread_id!r} has no checkpoint {name!r}. {there}")
+        existing = "It has none." if not known else f"It has: {', '.join(map(repr, known[:10]))}."
+        super().__init__(f"Thread {thread_id!r} has no checkpoint {name!r}. {existing}")
         self.thread_id = thread_id
         self.name = name
 
@@ -142,8 +142,8 @@ class UnknownCheckpointError(ClewError):
 class ThreadExistsError(ClewError):
     """The store already has a thread with that id."""
 
-    def __init__(self, thread_id: str, found: str = "", advice: str = "Choose another id, or") -> None:
-        super().__init__(f"There is already a thread {thread_id!r}{found}. {advice} open the existing one.")
+    def __init__(self, thread_id: str, details: str = "", advice: str = "Choose another id, or") -> None:
+        super().__init__(f"There is already a thread {thread_id!r}{details}. {advice} open the existing one.")
         self.thread_id = thread_id
 
 
@@ -151,8 +151,8 @@ class ThreadAheadError(ThreadExistsError):
     """The store has newer versions of the document's thread. ``there`` and ``given`` are the two versions."""
 
     def __init__(self, thread_id: str, there: int, given: int) -> None:
-        found = f", at version {there}, and the document has its version {given}"
-        super().__init__(thread_id, found, 'Give on_existing="fork" to continue from the document, or')
+        details = f", at version {there}, and the document has its version {given}"
+        super().__init__(thread_id, details, 'Give on_existing="fork" to continue from the document, or')
         self.there = there
         self.given = given
 
@@ -241,9 +241,9 @@ class ThreadDivergedError(ClewError):
         given: str,
         advice: str = "Import the file into another database to keep both.",
     ) -> None:
-        found = "is not an event of its own" if there is None else f"has the hash {there}"
+        stored = "is not an event of its own" if there is None else f"has the hash {there}"
         super().__init__(
-            f"Thread {thread_id!r} exists with another past: its version {version} {found}, and the given one "
+            f"Thread {thread_id!r} exists with another past: its version {version} {stored}, and the given one "
             f"has the hash {given}. The thread was not changed. {advice}"
         )
         self.thread_id = thread_id
@@ -266,9 +266,9 @@ class UnknownProjectionError(ClewError):
                 "`clew project run` or a service that can write; on a standby, do so on its primary."
             )
             return
-        there = f"There are: {', '.join(known)}." if known else "No projection was built yet."
+        existing = f"There are: {', '.join(known)}." if known else "No projection was built yet."
         super().__init__(
-            f"There is no projection {name!r}. {there} "
+            f"There is no projection {name!r}. {existing} "
             "Add it to open(projections=…), next to clew.projections.SHIPPED, or build it with `clew project run`."
         )
 
@@ -354,7 +354,7 @@ class EmbeddingMismatchError(EmbeddingError):
 
 
 class MemoryServiceError(ClewError):
-    """An external memory service that could not be reached, or refused."""
+    """An external memory service cannot be reached, or refuses a request."""
 
 
 class ReducerError(ClewError):
@@ -367,7 +367,7 @@ class ReducerError(ClewError):
 
 
 class HistoryStoreError(ClewError):
-    """A history store that cannot be reached, refuses, or does not return a list of messages."""
+    """A history store cannot be reached, refuses a request, or does not return a list of messages."""
 
 
 class HistoryStoreSharedError(HistoryStoreError):
@@ -378,8 +378,8 @@ class HistoryStoreSharedError(HistoryStoreError):
 
     def __init__(self, provider: str, thread_id: str, other: str) -> None:
         super().__init__(
-            f"Thread {thread_id!r} has the same state of {provider!r} as thread {other!r}: both would be kept in one "
-            "place. Make the state of each thread from ctx.tenant and ctx.thread_id."
+            f"Thread {thread_id!r} has the same state of {provider!r} as thread {other!r}: both would be stored in "
+            "one place. Make the state of each thread from ctx.tenant and ctx.thread_id."
         )
         self.provider = provider
         self.thread_id = thread_id
@@ -396,12 +396,12 @@ class HistoryStoreContractError(HistoryStoreError, AssertionError):
 
 
 class CredentialError(ClewError):
-    """Something that looks like a credential would be stored or shown. ``place`` says where it is."""
+    """Data that looks like a credential would be stored or shown. ``place`` says where it is."""
 
     def __init__(self, place: str, found: str) -> None:
         super().__init__(
-            f"{place}: it looks like {found}. Threads never hold credentials. Leave it out; the process that needs it "
-            "reads it from its own settings."
+            f"{place}: it looks like {found}. Threads never store credentials. Leave it out. The process that needs it "
+            "must read it from its own settings."
         )
         self.place = place
         self.found = found

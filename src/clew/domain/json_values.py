@@ -66,20 +66,20 @@ class _NotJsonError(Exception):
         self.steps: list[str] = []
 
 
-def _check(value: object, depth: int) -> None:
+def _check(value: Any, depth: int) -> None:
     kind = type(value)
     if kind is str:
-        if not value.isascii():  # type: ignore[attr-defined]  # the exact type was just compared
-            _check_unicode(value)  # type: ignore[arg-type]  # the same
+        if not value.isascii():
+            _check_unicode(value)
     elif kind is dict or kind is list:
         if depth > MAX_DEPTH:
             raise _NotJsonError(f"nested deeper than {MAX_DEPTH} levels.")
         if kind is dict:
-            _check_dict(value, depth)  # type: ignore[arg-type]  # the same, and keys are looked at first
+            _check_dict(value, depth)  # keys are checked first
         else:
-            _check_list(value, depth)  # type: ignore[arg-type]  # the same
+            _check_list(value, depth)
     elif kind is float or kind is int:
-        _check_number(value)  # type: ignore[arg-type]  # the same
+        _check_number(value)
     elif value is not None and kind is not bool:
         raise _NotJsonError(f"{kind.__name__} is not JSON. Use str, int, float, bool, None, list or dict.")
 

@@ -40,9 +40,9 @@ class RefusedLine(NamedTuple):
 class EventsReport(NamedTuple):
     """The result of an import of events.
 
-    ``threads`` were started or extended with ``events``, of which ``messages`` are messages; the store already had
-    ``skipped`` equal events. ``torn`` is true if the file is cut off: it was imported up to ``line``, the last one that
-    was read and stored. ``definitions`` of agents were added.
+    ``threads`` counts the threads that were started or extended, ``events`` their new events, ``messages`` the messages
+    among these, ``skipped`` the events that the store already had, and ``definitions`` the new definitions of agents.
+    ``torn`` is true if the file is cut off. It was imported up to ``line``, the last line that was read and stored.
     """
 
     threads: int
@@ -260,10 +260,8 @@ def add_batch(report: EventsReport, batch: Batch, *, since: int, line: int) -> E
 
 
 def _names_fork(forked: ThreadForked, fork: Fork | None) -> bool:
-    parent = None if fork is None else parse_stream_name(fork.parent)
-    return (
-        fork is not None and parent is not None and (parent.id, fork.cut) == (forked.parent_id, forked.parent_version)
-    )
+    named = forked.parent_id, forked.parent_version
+    return fork is not None and (stream_id(fork.parent), fork.cut) == named
 
 
 def _named(row: Row) -> str:

@@ -12,6 +12,9 @@ from clew.domain.memory.events import FactReference, Provenance
 
 FactStatus: TypeAlias = Literal["live", "superseded", "retracted"]
 
+_NO_METADATA: JsonObject = {}
+"""The metadata of a fact that has none. It is never changed in place."""
+
 
 class Fact(NamedTuple):
     """A fact that a scope knows, or knew.
@@ -31,7 +34,7 @@ class Fact(NamedTuple):
     valid_to: datetime | None = None
     key: str | None = None
     kind: str | None = None
-    metadata: JsonObject = {}  # noqa: RUF012  # never changed in place
+    metadata: JsonObject = _NO_METADATA
     learned: Provenance | None = None
     promoted: FactReference | None = None
     replaces: str | None = None

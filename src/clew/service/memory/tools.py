@@ -40,7 +40,7 @@ def memory_tools(scope: MemoryPort, store: Callable[[str, WriteOptions], Awaitab
         return _as_json(await store(text, options))
 
     async def retrieve_memories(query: str = "", top: int = 5) -> list[JsonObject]:
-        """Look up what was remembered.
+        """Look up memories.
 
         Args:
             query: Words related to what you look for; none for the newest memories.
