@@ -18,7 +18,7 @@ class DatabaseHistory(HistoryStore):
     def _do(self, sql: str, rows: Sequence[tuple[str, ...]]) -> list[tuple[str]]:
         with closing(sqlite3.connect(self.path, timeout=60)) as database, database:
             database.execute("CREATE TABLE IF NOT EXISTS message (key TEXT, id TEXT, text TEXT, UNIQUE (key, id))")
-            return [found for row in rows for found in database.execute(sql, row).fetchall()]
+            return [result for row in rows for result in database.execute(sql, row).fetchall()]
 
     async def add_messages(self, messages: Sequence[StoredMessage]) -> None:
         """Add messages, except those that are already stored."""

@@ -80,7 +80,7 @@ async def acting_engine(request: Request, x_actor: Annotated[str | None, Header(
 
 
 async def named_thread(engine: TheEngine, thread_id: str) -> Thread:
-    """The thread in the path. An unknown thread is refused before anything else happens."""
+    """The thread in the path. A request for an unknown thread is refused first."""
     return await engine.thread(thread_id)
 
 
@@ -122,9 +122,9 @@ async def append(
 @app.get("/threads/{thread_id}", response_model=list[MessageOut])
 async def history(thread: TheThread, response: Response, at: At = None) -> tuple[HistoryMessage, ...]:
     """The messages now, or at a version, a checkpoint or a time."""
-    found = await thread.history(at=at)
-    response.headers["ETag"] = f'"{found.version}"'
-    return found.messages
+    past = await thread.history(at=at)
+    response.headers["ETag"] = f'"{past.version}"'
+    return past.messages
 
 
 @app.post("/threads/{thread_id}/fork", status_code=201, response_model=ThreadOut)

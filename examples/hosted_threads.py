@@ -32,14 +32,14 @@ STATUS_CODES: dict[type[ClewError], int] = {
 }
 
 
-class Said(BaseModel):
+class UserMessage(BaseModel):
     """A user's message in a chat; ``chat`` is the host's id."""
 
     chat: str
     text: str
 
 
-class Decided(BaseModel):
+class Decision(BaseModel):
     """A decision about the call that waits in a chat."""
 
     chat: str
@@ -64,8 +64,8 @@ def script(body: dict[str, Any]) -> Any:
     last = body["messages"][-1]
     if last["role"] == "tool":
         return f"Done. {last['content']}"
-    heard = sum(message["role"] == "user" for message in body["messages"])
-    return call("book", seat="7A") if "book" in last["content"] else f"That was message {heard}."
+    count = sum(message["role"] == "user" for message in body["messages"])
+    return call("book", seat="7A") if "book" in last["content"] else f"That was message {count}."
 
 
 def agent_in(engine: Engine) -> Agent:
@@ -100,13 +100,13 @@ async def refuse(_request: Request, error: ClewError) -> JSONResponse:
 
 
 @app.post("/messages")
-async def say(opened: Opened, said: Said) -> Answer:
+async def say(opened: Opened, message: UserMessage) -> Answer:
     """Send a message to a chat. The first message starts it."""
     _, store = opened
     while True:
-        thread = await store.get(said.chat)
+        thread = await store.get(message.chat)
         try:
-            return answer(await thread.run(said.text, on_conflict="wait"))
+            return answer(await thread.run(message.text, on_conflict="wait"))
         except errors.ThreadStatusError as error:
             if error.status != "suspended":  # another request has just suspended it: get it again
                 raise
@@ -115,13 +115,13 @@ async def say(opened: Opened, said: Said) -> Answer:
 
 
 @app.post("/decisions")
-async def decide(opened: Opened, decided: Decided) -> Answer:
+async def decide(opened: Opened, decision: Decision) -> Answer:
     """Approve or reject the waiting call of a chat, and continue the run."""
     _, store = opened
-    thread = await store.get(decided.chat)
+    thread = await store.get(decision.chat)
     try:
         for approval in await thread.approvals():
-            await (approval.approve() if decided.approved else approval.reject())
+            await (approval.approve() if decision.approved else approval.reject())
         return answer(await thread.continue_run(on_conflict="wait"))
     finally:
         await store.save(thread)
@@ -129,7 +129,7 @@ async def decide(opened: Opened, decided: Decided) -> Answer:
 
 @app.get("/document")
 async def document(opened: Opened, chat: Annotated[str, Query()]) -> dict[str, Any]:
-    """Return a chat with its whole past as a document."""
+    """Return a chat with its complete history as a document."""
     _, store = opened
     thread = await store.get(chat)
     try:
@@ -140,7 +140,7 @@ async def document(opened: Opened, chat: Annotated[str, Query()]) -> dict[str, A
 
 @app.put("/document")
 async def restore(opened: Opened, document: dict[str, Any]) -> dict[str, str]:
-    """Restore the chat of a document. A document that was changed is refused, and nothing is stored."""
+    """Restore the chat of a document. A changed document is refused, and nothing is stored."""
     agent, _ = opened
     return {"thread_id": (await agent.deserialize_thread(document)).id}
 

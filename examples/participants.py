@@ -11,8 +11,8 @@ from clew.errors import NotAuthorizedError, UnknownThreadError
 class Participants:
     """Checks the labels of a thread, with a service that has no ``authorize``."""
 
-    def __init__(self, everything: Conversations) -> None:
-        self._everything = everything
+    def __init__(self, unrestricted: Conversations) -> None:
+        self._unrestricted = unrestricted
 
     def __call__(self, actor: str | None, action: str, thread: str | None) -> bool:
         """Return whether a thread's label names the actor. Without a thread, as for memory, return False."""
@@ -20,7 +20,7 @@ class Participants:
         if actor is None or thread is None:
             return False
         try:
-            labels = self._everything.thread(thread).summary().labels
+            labels = self._unrestricted.thread(thread).summary().labels
         except UnknownThreadError:
             return False
         participants = labels.get("participants")
@@ -31,8 +31,8 @@ class Participants:
 def opened(url: str) -> Iterator[Conversations]:
     """Open the service for users: ``acting_as`` sets the user of each call."""
     with (
-        Conversations.open(url, embedded=False) as everything,
-        Conversations.open(url, authorize=Participants(everything)) as service,
+        Conversations.open(url, embedded=False) as unrestricted,
+        Conversations.open(url, authorize=Participants(unrestricted)) as service,
     ):
         yield service
 

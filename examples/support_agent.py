@@ -1,4 +1,4 @@
-"""A support desk that pays refunds after approval, and that can be killed at any moment and started again.
+"""A support desk that pays refunds after approval. You can kill it at any moment and start it again.
 
     python examples/support_agent.py                  # the customer asks; the refund waits for approval
     python examples/support_agent.py --approve ada    # ada approves; the run continues
@@ -86,10 +86,10 @@ async def main() -> None:
     parser.add_argument("--approve", metavar="WHO", help="approve the waiting call as WHO")
     parser.add_argument("--db", default="sqlite:///clew.db")
     parser.add_argument("--ledger", type=Path, default=Path("refunds.txt"))
-    given = parser.parse_args()
-    async with Engine.open(given.db) as engine:
+    arguments = parser.parse_args()
+    async with Engine.open(arguments.db) as engine:
         try:
-            response = await attend(engine, given.question, given.ledger, given.approve)
+            response = await attend(engine, arguments.question, arguments.ledger, arguments.approve)
         except ApprovalPendingError as error:
             print(error)
             return

@@ -1,4 +1,4 @@
-"""The command in a folder of its own, as people and programs start it, and conversations to give it."""
+"""The ``clew`` command in its own folder, as users and programs start it, and conversations to import."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ GLAZE = {"id": "glaze", "messages": [{"role": "user", "content": "Is the green g
 
 
 class Clew:
-    """The command in a folder of its own."""
+    """The command in its own folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -63,11 +63,11 @@ class Clew:
         return [json.loads(line) for line in self.text(*arguments).splitlines()]
 
     def object(self, *arguments: str) -> Any:
-        (found,) = self.lines(*arguments)
-        return found
+        (line,) = self.lines(*arguments)
+        return line
 
     def refused(self, code: int, *arguments: str, **options: Any) -> str:
-        """The one line on stderr of a command that fails with this code."""
+        """Return the only line on stderr of a command that fails with this code."""
         done = self.run(*arguments, **options)
         assert done.returncode == code, done
         assert done.stdout == ""

@@ -1,4 +1,4 @@
-"""A component of an application, as its programs have it: a context provider that keeps its state in the thread."""
+"""A component of an application: a context provider that keeps its state in the thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from clew import Context, ContextProvider
 
 
 class Preferences(ContextProvider):
-    """What the user prefers, kept in the thread."""
+    """The user's preferences, kept in the thread."""
 
     id = "preferences"
 
@@ -22,8 +22,8 @@ class Preferences(ContextProvider):
 
     async def invoking(self, ctx: Any, messages: Sequence[Any]) -> Context:
         del messages
-        told = "User preferences: " + ", ".join(f"{k}: {v}" for k, v in ctx.state.items())
-        return Context(instructions=told) if ctx.state else Context()
+        instructions = "User preferences: " + ", ".join(f"{k}: {v}" for k, v in ctx.state.items())
+        return Context(instructions=instructions) if ctx.state else Context()
 
     async def invoked(
         self,

@@ -1,4 +1,4 @@
-"""Makes sure that the acceptance tests meet the installed wheel when ``make test`` says that they do."""
+"""Check that the acceptance tests use the installed wheel if CLEW_EXPECT_WHEEL is 1, as in ``make test``."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import clew
 
 @pytest.fixture(scope="session", autouse=True)
 def clew_is_the_installed_wheel() -> None:
-    """Refuse to test the source tree in the wheel's name: CLEW_EXPECT_WHEEL=1 asks for the wheel."""
+    """Fail if ``clew`` is the source tree although CLEW_EXPECT_WHEEL=1 requires the wheel."""
     if os.environ.get("CLEW_EXPECT_WHEEL") == "1":
-        found = Path(clew.__file__).resolve()
+        imported = Path(clew.__file__).resolve()
         installed = Path(sysconfig.get_path("purelib")).resolve()
-        assert found.is_relative_to(installed), f"clew should be the wheel in {installed}, and is {found}"
+        assert imported.is_relative_to(installed), f"clew should be the wheel in {installed}, and is {imported}"

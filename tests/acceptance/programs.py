@@ -1,4 +1,4 @@
-"""Programs that acceptance tests run in a process of their own, and what threads were sent, rebuilt from the log."""
+"""Run programs in their own process; rebuild the requests of a thread from its events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def in_another_process(program: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a program of its own in the folder."""
+    """Run a program in the folder."""
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", program, *arguments],
         cwd=folder,
@@ -25,18 +25,18 @@ def in_another_process(program: str, folder: Path, *arguments: str) -> subproces
     )
 
 
-def printed(program: str, folder: Path, *arguments: str) -> Any:
-    """What a program of its own prints, as JSON."""
+def json_output(program: str, folder: Path, *arguments: str) -> Any:
+    """Return the JSON that a program prints."""
     done = in_another_process(program, folder, *arguments)
     assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout)
 
 
-def said(request: Any) -> list[tuple[str, str | None]]:
-    """Who says what in a request."""
+def turns_in(request: Any) -> list[tuple[str, str | None]]:
+    """Return role and text of each message of a request."""
     return [(message["role"], message["content"]) for message in request.body["messages"]]
 
 
 async def requests(thread: Any) -> list[Any]:
-    """The requests that were sent, rebuilt from the log."""
+    """Return the requests that were sent, rebuilt from the events."""
     return [await thread.request(event.version) async for event in thread.events() if event.type == "model-called"]

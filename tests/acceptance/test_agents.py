@@ -1,4 +1,4 @@
-"""Agents as applications use them: across processes, through kills, and with their definitions kept apart."""
+"""Agents in applications: across processes and kills, with definitions stored outside the events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from tests.acceptance.programs import in_another_process, printed, requests, said
+from tests.acceptance.programs import in_another_process, json_output, requests, turns_in
 
 from clew import Agent, Engine, Message, ScriptedChatClient, tool
 from clew.errors import (
@@ -28,17 +28,17 @@ from clew.testing import call
 
 QUESTIONS = ["Has invoice 33-22-6324 from Fabrikam been paid yet?", "And invoice 33-22-6325?"]
 LATER = 60_000_000
-"""Microseconds after which the lease of a process that was killed has run out."""
+"""Microseconds after which the lease of a killed process is expired."""
 
 
 def creditors_agent(engine: Engine | None, *script: str) -> Agent:
-    """The agent that helps pay creditors."""
+    """Return the agent that helps pay creditors."""
     client = ScriptedChatClient(script)
     return Agent(client=client, engine=engine, name="CreditorsAgent", instructions="You help pay creditors.")
 
 
 async def two_questions(engine: Engine | None) -> Any:
-    """The first two turns of the creditors' conversation; gives its thread."""
+    """Run the first two turns of the creditors' conversation and return its thread."""
     agent = creditors_agent(engine, "Yes.", "Not yet.")
     first = await agent.run(QUESTIONS[0])
     again = await agent.run(QUESTIONS[1], thread=first.thread)
@@ -65,7 +65,7 @@ asyncio.run(main())
 """
 
 
-def test_a_thread_that_a_run_made_is_taken_up_by_its_id_in_another_process(tmp_path: Path) -> None:
+def test_another_process_continues_a_thread_by_its_id(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/clew.db"
 
     async def before() -> str:
@@ -82,24 +82,24 @@ def test_a_thread_that_a_run_made_is_taken_up_by_its_id_in_another_process(tmp_p
             rebuilt = await requests(thread)
             assert [each.verified for each in rebuilt] == [True, True, True]
             assert [rebuilt[2].body] == sent
-            assert [text for role, text in said(rebuilt[2]) if role == "user"] == [
+            assert [text for role, text in turns_in(rebuilt[2]) if role == "user"] == [
                 *QUESTIONS,
                 "Which two did I ask about?",
             ]
             with pytest.raises(ThreadStatusError, match=f"Thread '{thread_id}' is ended: a run is refused"):
                 await agent.run("One more?", thread=thread)
             assert (await thread.summary()).version == len(types)
-            with pytest.raises(UnknownThreadError, match="There is no thread 'nobody'"):
-                await agent.thread("nobody")
+            with pytest.raises(UnknownThreadError, match="There is no thread 'missing'"):
+                await agent.thread("missing")
             assert (await engine.verify()).first_bad is None
 
     thread_id = asyncio.run(before())
-    text, sent = printed(THIRD_QUESTION, tmp_path, thread_id)
+    text, sent = json_output(THIRD_QUESTION, tmp_path, thread_id)
     assert text == "33-22-6324 and 33-22-6325"
     asyncio.run(afterwards(thread_id, sent))
 
 
-def test_the_same_works_in_memory_with_nothing_configured() -> None:
+def test_a_thread_in_memory_needs_no_configuration() -> None:
     async def talk() -> None:
         thread = await two_questions(None)
         assert [message.role for message in await thread.history()] == ["user", "assistant"] * 2
@@ -111,10 +111,10 @@ def test_the_same_works_in_memory_with_nothing_configured() -> None:
 @tool(approval="always")
 def refund(order: int) -> str:
     """Pay an order back."""
-    raise AssertionError(order)  # the test's own process never carries it out
+    raise AssertionError(order)  # the test's own process never calls it
 
 
-APPROVES = """
+APPROVE = """
 import asyncio, json, sys
 from clew import Engine
 
@@ -127,7 +127,7 @@ async def main():
 
 asyncio.run(main())
 """
-GOES_ON = """
+CONTINUE = """
 import asyncio, json, sys
 from clew import Agent, Engine, ScriptedChatClient, ToolContext, tool
 
@@ -149,9 +149,9 @@ asyncio.run(main())
 """
 
 
-def test_an_approval_is_given_and_the_run_gone_on_with_in_other_processes(tmp_path: Path) -> None:
+def test_other_processes_approve_a_call_and_continue_the_run(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/clew.db"
-    script: list[Any] = [call("refund", order=7), "It is being looked at."]
+    script: list[Any] = [call("refund", order=7), "It is in progress."]
 
     async def ask() -> str:
         async with Engine.open(url) as engine:
@@ -180,13 +180,13 @@ def test_an_approval_is_given_and_the_run_gone_on_with_in_other_processes(tmp_pa
                 await Agent(client=ScriptedChatClient("?"), name="Desk").continue_run(thread)
 
     thread_id = asyncio.run(ask())
-    assert printed(APPROVES, tmp_path, thread_id) == ["refund", '{"order": 7}', "approval"]
-    text, acted = printed(GOES_ON, tmp_path, thread_id)
+    assert json_output(APPROVE, tmp_path, thread_id) == ["refund", '{"order": 7}', "approval"]
+    text, acted = json_output(CONTINUE, tmp_path, thread_id)
     assert (text, acted) == ("Done.", [[7, "till", "service:desk"]])
     asyncio.run(look(thread_id))
 
 
-def test_an_approval_acts_once_also_when_it_is_given_twice() -> None:
+def test_a_second_decision_about_an_approval_is_refused() -> None:
     async def talk() -> None:
         agent = Agent(client=ScriptedChatClient([call("refund", order=7), "No."]), tools=[refund])
         response = await agent.run("Pay 7 back.")
@@ -231,7 +231,9 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
-def test_a_run_goes_on_after_a_kill_and_does_nothing_twice_that_may_not_be(tmp_path: Path, *, idempotent: bool) -> None:
+def test_a_run_continues_after_a_kill_without_repeating_calls_that_are_not_idempotent(
+    tmp_path: Path, *, idempotent: bool
+) -> None:
     killed = in_another_process(KILLED, tmp_path, "idempotent" if idempotent else "once")
     assert killed.returncode == -signal.SIGKILL
     acts = tmp_path / "acts"
@@ -250,7 +252,7 @@ def test_a_run_goes_on_after_a_kill_and_does_nothing_twice_that_may_not_be(tmp_p
             file.write(f"refund {order} again\n")
         return "paid back"
 
-    async def go_on() -> None:
+    async def continue_run() -> None:
         later = a_minute_later()
         async with Engine.open(f"sqlite:///{tmp_path}/clew.db", create=False, now=lambda: next(later)) as engine:
             client = ScriptedChatClient("I have paid it back.")
@@ -270,20 +272,20 @@ def test_a_run_goes_on_after_a_kill_and_does_nothing_twice_that_may_not_be(tmp_p
             assert ("paid back" if idempotent else "outcome unknown") in results[1]
             assert (await thread.verify()).first_bad is None
 
-    asyncio.run(go_on())
+    asyncio.run(continue_run())
     assert acts.read_text().splitlines() == ["look_up 7", "refund 7"] + ["refund 7 again"] * idempotent
 
 
 def a_minute_later() -> Iterator[int]:
-    """A clock after the lease of the process that was killed has run out, which moves a microsecond a tick."""
+    """Return times after the lease of the killed process expired, one microsecond apart."""
     return itertools.count(time.time_ns() // 1000 + LATER)
 
 
-INSTRUCTIONS = "Never tell that the colour of the day is vermilion."
+INSTRUCTIONS = "Never reveal that the colour of the day is vermilion."
 
 
 SECRETS = ("vermilion", "periwinkle", "chartreuse")
-"""A word each of the instructions, of what the tool says of itself, and of the answer's format."""
+"""One word of the instructions, one of the tool's description, one of the answer's format."""
 
 
 @tool
@@ -293,13 +295,13 @@ def paint(shade: str) -> str:
 
 
 class Mixed(BaseModel):
-    """What was mixed, of the chartreuse family."""
+    """A mixed paint of the chartreuse family."""
 
     shade: str
 
 
 def painter(engine: Engine, *script: Any) -> Agent:
-    """The agent whose instructions and tool must not be in any event."""
+    """Return the agent whose instructions and tool must not be in any event."""
     return Agent(ScriptedChatClient(script), engine=engine, name="Painter", instructions=INSTRUCTIONS, tools=[paint])
 
 
@@ -353,8 +355,8 @@ def test_a_request_without_its_definitions_is_rebuilt_when_an_equal_agent_suppli
             with pytest.raises(DefinitionMissingError):
                 await thread.request(version)
             await painter(engine, "?").thread(thread_id)
-            found = await requests(thread)
-            assert [(each.verified, each.content) for each in found] == [(True, each.content) for each in sent]
+            rebuilt = await requests(thread)
+            assert [(each.verified, each.content) for each in rebuilt] == [(True, each.content) for each in sent]
 
     thread_id, sent = asyncio.run(talk())
     assert len(sent) == 2

@@ -1,4 +1,4 @@
-"""The command line as people and programs meet it: what it writes, and how it ends."""
+"""The output and the exit codes of the command line."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ def filled(clew: Clew) -> Clew:
     return clew
 
 
-def test_the_conversations_come_back_equal_and_a_second_import_adds_nothing(
-    clew: Clew, corpus: list[dict[str, Any]]
-) -> None:
+def test_an_export_equals_the_import_and_a_second_import_adds_nothing(clew: Clew, corpus: list[dict[str, Any]]) -> None:
     file, messages = clew.file("all.jsonl", *corpus), sum(len(each["messages"]) for each in corpus)
     first = clew.object("import", file, "--json")
     assert first == {
@@ -66,17 +64,17 @@ def test_threads_have_the_documented_shape(filled: Clew) -> None:
 
 
 def test_show_has_the_documented_shape(filled: Clew) -> None:
-    found = filled.object("show", filled.ids()[0], "--json")
-    assert list(found) == ["thread_id", "version", "messages", "runs"]
-    assert found["version"] == 6
-    assert found["messages"][1] == {
+    output = filled.object("show", filled.ids()[0], "--json")
+    assert list(output) == ["thread_id", "version", "messages", "runs"]
+    assert output["version"] == 6
+    assert output["messages"][1] == {
         "version": 3,
         "role": "user",
         "author": "Maeve",
         "contents": [{"type": "text", "text": "My teapot broke. It cost 48 euros."}],
         "redacted": False,
     }
-    call, result = found["messages"][2]["contents"][0], found["messages"][3]["contents"][0]
+    call, result = output["messages"][2]["contents"][0], output["messages"][3]["contents"][0]
     assert call == {"type": "function-call", "call_id": "c1", "name": "refund", "arguments": '{"sum": 48}'}
     assert result == {"type": "function-result", "call_id": "c1", "result": '{"ok": true}'}
     assert next(iter(call)) == next(iter(result)) == "type"
@@ -109,7 +107,7 @@ def test_the_log_of_a_fork_has_the_documented_shape_and_its_lineage(filled: Clew
     assert events[-1]["hash"] == fork["head"]
 
 
-def test_a_fork_is_a_thread_that_stands_still_when_its_parent_goes_on(clew: Clew) -> None:
+def test_a_fork_does_not_change_when_its_parent_grows(clew: Clew) -> None:
     longer = {**TEAPOT, "messages": [*TEAPOT["messages"], {"role": "user", "content": "Thanks!"}]}
     clew.text("import", clew.file("a.jsonl", TEAPOT))
     (parent,) = clew.ids()
@@ -124,27 +122,27 @@ def test_a_fork_is_a_thread_that_stands_still_when_its_parent_goes_on(clew: Clew
     assert f"Forked {parent} at version 7" in clew.text("fork", parent)
 
 
-def test_verify_names_thread_and_version_of_a_changed_byte(filled: Clew) -> None:
+def test_verify_reports_the_thread_and_version_of_a_changed_byte(filled: Clew) -> None:
     first = filled.ids()[0]
-    good = filled.object("verify", "--json")
-    assert good == {"ok": True, "threads": 2, "events": 8, "first_bad": None}
+    valid = filled.object("verify", "--json")
+    assert valid == {"ok": True, "threads": 2, "events": 8, "first_bad": None}
     database = filled.folder / "clew.db"
     stored = database.read_bytes()
     assert stored.count(b"48 euros are on") == 1
     database.write_bytes(stored.replace(b"48 euros are on", b"98 euros are on"))
     done = filled.run("verify", "--json")
-    found = json.loads(done.stdout)
+    output = json.loads(done.stdout)
     assert (done.returncode, done.stderr) == (3, "")
-    assert list(found) == ["ok", "threads", "events", "first_bad"]
-    assert found["ok"] is False
-    assert list(found["first_bad"]) == ["thread_id", "version", "reason"]
-    assert (found["first_bad"]["thread_id"], found["first_bad"]["version"]) == (first, 6)
-    people = filled.run("verify", first)
-    assert people.returncode == 3
-    assert f"thread {first}, version 6" in " ".join(people.stdout.split())
+    assert list(output) == ["ok", "threads", "events", "first_bad"]
+    assert output["ok"] is False
+    assert list(output["first_bad"]) == ["thread_id", "version", "reason"]
+    assert (output["first_bad"]["thread_id"], output["first_bad"]["version"]) == (first, 6)
+    report = filled.run("verify", first)
+    assert report.returncode == 3
+    assert f"thread {first}, version 6" in " ".join(report.stdout.split())
 
 
-def test_help_loads_nothing_heavy(clew: Clew) -> None:
+def test_help_imports_no_large_module(clew: Clew) -> None:
     code = "import sys; from clew.cli import main; main(['--help']); print(*sys.modules, file=sys.stderr)"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=clew.folder, env=ENVIRONMENT, check=True, capture_output=True, text=True
@@ -155,26 +153,28 @@ def test_help_loads_nothing_heavy(clew: Clew) -> None:
 
 
 def on_a_terminal(clew: Clew, *arguments: str, **environment: str) -> str:
-    """What a command writes on a terminal of 100 columns."""
-    ours, theirs = pty.openpty()
+    """Return the output of a command on a terminal of 100 columns."""
+    parent_end, child_end = pty.openpty()
     env = {**ENVIRONMENT, "TERM": "xterm-256color", "COLUMNS": "100", **environment}
-    with subprocess.Popen([*COMMAND, *arguments], cwd=clew.folder, env=env, stdout=theirs, stderr=theirs) as process:
-        os.close(theirs)
+    with subprocess.Popen(
+        [*COMMAND, *arguments], cwd=clew.folder, env=env, stdout=child_end, stderr=child_end
+    ) as process:
+        os.close(child_end)
         written = b""
         while True:
             try:
-                block = os.read(ours, 65_536)
-            except OSError:  # Linux says so when the other side is closed
+                block = os.read(parent_end, 65_536)
+            except OSError:  # Linux raises it when the other side is closed
                 break
             if not block:
                 break
             written += block
-    os.close(ours)
+    os.close(parent_end)
     assert process.returncode == 0
     return written.decode()
 
 
-def test_colour_is_for_terminals_and_not_with_no_color(filled: Clew) -> None:
+def test_colour_is_only_on_terminals_without_no_color(filled: Clew) -> None:
     assert "\x1b[" not in filled.text("threads")
     coloured, plain = on_a_terminal(filled, "threads"), on_a_terminal(filled, "threads", NO_COLOR="1")
     assert "\x1b[32m" in coloured
@@ -182,7 +182,7 @@ def test_colour_is_for_terminals_and_not_with_no_color(filled: Clew) -> None:
     assert "Teapot" in plain
 
 
-def test_import_and_verify_show_that_they_work_on_a_terminal_only(clew: Clew) -> None:
+def test_import_and_verify_show_progress_only_on_a_terminal(clew: Clew) -> None:
     file = clew.file("two.jsonl", TEAPOT, GLAZE)
     assert "Importing" in on_a_terminal(clew, "import", file)
     assert "Importing" not in on_a_terminal(clew, "import", file, "--json")
@@ -190,7 +190,7 @@ def test_import_and_verify_show_that_they_work_on_a_terminal_only(clew: Clew) ->
     assert "Verifying" not in clew.text("verify")
 
 
-def test_output_survives_a_terminal_without_unicode_and_json_is_always_utf_8(clew: Clew) -> None:
+def test_text_is_readable_without_unicode_and_json_is_always_utf_8(clew: Clew) -> None:
     clew.text("import", clew.file("u.jsonl", {"id": "ü", "messages": [{"role": "user", "content": "1,240 °C 🫖"}]}))
     (id_,) = clew.ids()
     ascii_only = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
@@ -199,7 +199,7 @@ def test_output_survives_a_terminal_without_unicode_and_json_is_always_utf_8(cle
     assert "1,240 °C 🫖" in clew.text("export", env=ascii_only)
 
 
-def test_a_reader_that_has_seen_enough_ends_the_command_quietly(clew: Clew, corpus: list[dict[str, Any]]) -> None:
+def test_a_closed_pipe_ends_the_command_without_an_error_message(clew: Clew, corpus: list[dict[str, Any]]) -> None:
     clew.text("import", clew.file("all.jsonl", *corpus))
     for command in (["export"], ["threads"], ["threads", "--json"]):
         reader, writer = os.pipe()
@@ -212,24 +212,24 @@ def test_a_reader_that_has_seen_enough_ends_the_command_quietly(clew: Clew, corp
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_an_interrupted_command_says_so_in_one_line(clew: Clew, *, as_json: bool) -> None:
+def test_an_interrupted_command_prints_one_line(clew: Clew, *, as_json: bool) -> None:
     os.mkfifo(clew.folder / "slow.jsonl")
     command = [*COMMAND, "import", "slow.jsonl", *(["--json"] if as_json else [])]
     with (
         subprocess.Popen(
             command, cwd=clew.folder, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as process,
-        (clew.folder / "slow.jsonl").open("w"),  # opens when the command opens it, and then says nothing
+        (clew.folder / "slow.jsonl").open("w"),  # opens when the command opens it, and stays empty
     ):
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert output == ""
-    said = {"error": {"type": "KeyboardInterrupt", "message": "interrupted."}}
-    assert errors == (json.dumps(said, separators=(",", ":")) if as_json else "clew: interrupted.") + "\n"
+    error = {"error": {"type": "KeyboardInterrupt", "message": "interrupted."}}
+    assert errors == (json.dumps(error, separators=(",", ":")) if as_json else "clew: interrupted.") + "\n"
 
 
-def test_the_demo_runs_without_a_terminal_is_the_same_each_time_and_cleans_up(clew: Clew, tmp_path: Path) -> None:
+def test_the_demo_is_repeatable_without_a_terminal_and_cleans_up(clew: Clew, tmp_path: Path) -> None:
     folder = tmp_path / "temporary"
     folder.mkdir()
     here = {"TMPDIR": str(folder)}
@@ -238,20 +238,20 @@ def test_the_demo_runs_without_a_terminal_is_the_same_each_time_and_cleans_up(cl
     assert list(folder.iterdir()) == []
     assert [each.name for each in clew.folder.iterdir()] == ["temporary"]
     assert "\x1b" not in first
-    # Where clew is not on the path, what to try next names it by its own, however long that is.
+    # If clew is not on PATH, the suggested commands contain its full path, which may be long.
     assert max(len(line) for line in first.splitlines() if not line.startswith("$ ")) <= 80
     assert re.search(r"NOT VERIFIED: thread 188667f3228b6306, version 10\b", first)
 
 
 def without_durations(text: str) -> str:
-    """What was printed, without how long the calls of a run took."""
+    """Return the output without the durations of the calls."""
     return re.sub(r"\d+(\.\d+)? m?s\b.*", "… ms", text)
 
 
-def test_the_demo_in_json_says_what_happened_at_each_step(clew: Clew) -> None:
-    found = clew.object("demo", "--json")
-    assert found["ok"] is True
-    steps = {step["step"]: step for step in found["steps"]}
+def test_the_demo_in_json_has_the_result_of_each_step(clew: Clew) -> None:
+    output = clew.object("demo", "--json")
+    assert output["ok"] is True
+    steps = {step["step"]: step for step in output["steps"]}
     assert list(steps) == [
         "Import",
         "List",
@@ -286,13 +286,13 @@ def test_the_demo_in_json_says_what_happened_at_each_step(clew: Clew) -> None:
     assert steps["Tamper"]["result"]["first_bad"]["version"] == 10
 
 
-def test_what_the_demo_says_to_try_next_works(clew: Clew) -> None:
-    told = clew.text("demo").split("What to try next")[1].splitlines()
-    commands = [line.removeprefix("$ ") for line in told if line.startswith("$ ")]
+def test_the_commands_that_the_demo_suggests_work(clew: Clew) -> None:
+    suggestions = clew.text("demo").split("What to try next")[1].splitlines()
+    commands = [line.removeprefix("$ ") for line in suggestions if line.startswith("$ ")]
     assert len(commands) == 7
     for command in commands:
-        words = re.sub(r"^('[^']*'|\S+)( -m clew)? ", "", command)  # without the program, whose path may hold spaces
-        done = subprocess.run(  # noqa: S602  # as people type it, with a redirection
+        words = re.sub(r"^('[^']*'|\S+)( -m clew)? ", "", command)  # without the program, whose path may have spaces
+        done = subprocess.run(  # noqa: S602  # as users type it, with a redirection
             f"{shlex.join(COMMAND)} {words}",
             shell=True,
             cwd=clew.folder,

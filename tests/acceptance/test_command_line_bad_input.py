@@ -1,4 +1,4 @@
-"""Bad input and bad disks: a one-line error that says what to do, and nothing half-written."""
+"""Bad input and bad disks: a one-line error with a remedy, and no partial writes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from tests.acceptance.clew_command import GLAZE, TEAPOT, Clew
 
 ROOTS_CAPABILITIES = (1, 2)
-"""CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH of Linux's capability.h: what lets root write to read-only files."""
+"""CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH of Linux's capability.h: with them, root writes to read-only files."""
 
 PR_CAPBSET_DROP = 24
 
@@ -31,7 +31,7 @@ def filled(clew: Clew) -> Clew:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "expected"),
     [
         ("notes.txt", b"Dear diary", "not valid JSON"),
         ("picture.json", b"\x89PNG\r\n\x1a\n\0\0", "UTF-8"),
@@ -42,17 +42,17 @@ def filled(clew: Clew) -> Clew:
         ("none.json", b"[]", "no conversation"),
     ],
 )
-def test_a_file_without_conversations_is_refused_and_makes_no_database(
-    clew: Clew, name: str, content: bytes, said: str
+def test_a_file_without_conversations_is_refused_and_creates_no_database(
+    clew: Clew, name: str, content: bytes, expected: str
 ) -> None:
     (clew.folder / name).write_bytes(content)
     error = clew.refused(1, "import", name)
     assert error.startswith(f"{name}: ")
-    assert said in error
+    assert expected in error
     assert [each.name for each in clew.folder.iterdir()] == [name]
 
 
-def test_a_directory_without_conversations_and_a_path_that_is_not_there_are_refused(clew: Clew) -> None:
+def test_a_directory_without_conversations_and_a_missing_path_are_refused(clew: Clew) -> None:
     (clew.folder / "empty").mkdir()
     (clew.folder / "empty" / "notes.txt").write_text("[]")
     assert "no *.json or *.jsonl file" in clew.refused(1, "import", "empty")
@@ -96,16 +96,16 @@ def test_a_message_of_fifty_megabytes_is_refused_and_the_rest_is_imported(clew: 
     assert (clew.folder / "clew.db").stat().st_size < 1_000_000
 
 
-def test_invalid_names_and_addresses_are_wrong_usage(filled: Clew) -> None:
+def test_invalid_names_and_urls_are_usage_errors(filled: Clew) -> None:
     assert "10000 characters" in filled.refused(2, "show", "x" * 10_000)
     for url in ("postgres//x", "mysql://user:secret@host/db", "sqlite:clew.db", "sqlite://clew.db", "", "clew"):
-        said = filled.refused(2, "--db", url, "threads")
-        assert "sqlite:///file.db" in said
-        assert "secret" not in said
+        error = filled.refused(2, "--db", url, "threads")
+        assert "sqlite:///file.db" in error
+        assert "secret" not in error
     assert "too long" in filled.refused(1, "--db", f"sqlite:///{'x' * 10_000}.db", "threads").lower()
 
 
-def test_a_database_of_a_newer_schema_is_refused_as_it_is(filled: Clew) -> None:
+def test_a_database_with_a_newer_schema_is_refused_and_unchanged(filled: Clew) -> None:
     with sqlite3.connect(filled.folder / "clew.db") as database:
         database.execute("PRAGMA user_version = 99")
     database.close()
@@ -115,11 +115,11 @@ def test_a_database_of_a_newer_schema_is_refused_as_it_is(filled: Clew) -> None:
     assert (filled.folder / "clew.db").read_bytes() == before
 
 
-def test_the_files_of_other_programs_are_refused_as_they_are(clew: Clew) -> None:
+def test_files_of_other_programs_are_refused_and_unchanged(clew: Clew) -> None:
     with sqlite3.connect(clew.folder / "other.db") as database:
         database.execute("CREATE TABLE bookmarks (url)")
     database.close()
-    (clew.folder / "text.db").write_text("Dear diary, this is no database.\n" * 10)
+    (clew.folder / "text.db").write_text("Dear diary, this is not a database.\n" * 10)
     clew.file("two.jsonl", TEAPOT, GLAZE)
     before = {each.name: each.read_bytes() for each in clew.folder.iterdir()}
     for command in (["threads"], ["import", "two.jsonl"]):
@@ -128,8 +128,8 @@ def test_the_files_of_other_programs_are_refused_as_they_are(clew: Clew) -> None
     assert {each.name: each.read_bytes() for each in clew.folder.iterdir()} == before
 
 
-def without_roots_rights() -> None:
-    """Let the child meet the permissions of files: root is asked for them too once it has lost two capabilities."""
+def drop_roots_rights() -> None:
+    """Drop two capabilities, so that file permissions also apply to root in the child."""
     if os.geteuid() == 0:
         libc = ctypes.CDLL(None, use_errno=True)
         for capability in ROOTS_CAPABILITIES:
@@ -137,7 +137,7 @@ def without_roots_rights() -> None:
                 raise OSError(ctypes.get_errno(), "prctl")
 
 
-def test_a_read_only_database_or_folder_is_refused_as_it_is(filled: Clew) -> None:
+def test_a_read_only_database_or_folder_is_refused_and_unchanged(filled: Clew) -> None:
     (filled.folder / "new.jsonl").write_text(json.dumps({**GLAZE, "id": "new"}))
     database, folder = filled.folder / "clew.db", filled.folder / "locked"
     before = database.read_bytes()
@@ -145,10 +145,10 @@ def test_a_read_only_database_or_folder_is_refused_as_it_is(filled: Clew) -> Non
     database.chmod(0o444)
     folder.chmod(0o555)
     try:
-        said = filled.refused(1, "import", "new.jsonl", preexec_fn=without_roots_rights)
-        assert "read-only" in said
+        error = filled.refused(1, "import", "new.jsonl", preexec_fn=drop_roots_rights)
+        assert "read-only" in error
         elsewhere = ("--db", "sqlite:///locked/new.db", "import", "new.jsonl")
-        assert "locked/new.db" in filled.refused(1, *elsewhere, preexec_fn=without_roots_rights)
+        assert "locked/new.db" in filled.refused(1, *elsewhere, preexec_fn=drop_roots_rights)
     finally:
         database.chmod(0o644)
         folder.chmod(0o755)
@@ -157,22 +157,22 @@ def test_a_read_only_database_or_folder_is_refused_as_it_is(filled: Clew) -> Non
     assert filled.text("import", "new.jsonl").startswith("Imported 1 message ")
 
 
-def test_a_full_disk_ends_an_import_cleanly_and_a_second_import_completes_it(filled: Clew) -> None:
+def test_a_full_disk_ends_an_import_and_a_second_import_completes_it(filled: Clew) -> None:
     long = [
         {"id": f"long {number}", "messages": [{"role": "user", "content": f"{number} " + "x" * 20_000}] * 3}
         for number in range(10)
     ]
     filled.file("long.jsonl", *long)
-    room = (filled.folder / "clew.db").stat().st_size + 250_000
+    max_bytes = (filled.folder / "clew.db").stat().st_size + 250_000
 
-    def little_room() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+    def limit_file_size() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, max_bytes))
 
-    assert "clew.db: " in filled.refused(1, "import", "long.jsonl", preexec_fn=little_room)
+    assert "clew.db: " in filled.refused(1, "import", "long.jsonl", preexec_fn=limit_file_size)
     assert filled.object("verify", "--json")["ok"] is True
-    there = filled.lines("export")
-    assert there[:2] == [TEAPOT, GLAZE]
-    assert there[2:] == long[: len(there) - 2]
-    assert len(there) < 12
+    exported = filled.lines("export")
+    assert exported[:2] == [TEAPOT, GLAZE]
+    assert exported[2:] == long[: len(exported) - 2]
+    assert len(exported) < 12
     filled.text("import", "long.jsonl")
     assert filled.lines("export") == [TEAPOT, GLAZE, *long]

@@ -11,7 +11,7 @@ import clew
 from clew import ClewError, Conversations, Engine, Message
 
 
-def test_the_front_door_offers_these_names() -> None:
+def test_clew_exports_these_names() -> None:
     assert clew.__all__ == [
         "Agent",
         "AgentLessons",
@@ -97,16 +97,16 @@ def test_heavy_modules_are_imported_on_first_use_only() -> None:
 def test_clew_errors_has_every_error() -> None:
     from clew import errors
 
-    def below(root: type[ClewError]) -> set[type[ClewError]]:
-        return {root}.union(*map(below, root.__subclasses__()))
+    def subclasses(root: type[ClewError]) -> set[type[ClewError]]:
+        return {root}.union(*map(subclasses, root.__subclasses__()))
 
-    public = {each.__name__ for each in below(ClewError) if each.__module__.startswith("clew.domain.")}
+    public = {each.__name__ for each in subclasses(ClewError) if each.__module__.startswith("clew.domain.")}
     assert errors.__all__ == sorted(errors.__all__)
     assert set(errors.__all__) == public | {"AgentChangedWarning", "MissingProviderWarning"}
     assert all(issubclass(getattr(errors, name), ClewError | UserWarning) for name in errors.__all__)
 
 
-def test_clew_testing_offers_these_names() -> None:
+def test_clew_testing_exports_these_names() -> None:
     from clew import ScriptedChatClient, testing
 
     assert testing.__all__ == [
@@ -123,7 +123,7 @@ def test_clew_testing_offers_these_names() -> None:
     assert testing.ScriptedChatClient is ScriptedChatClient
 
 
-def test_the_first_lines_of_the_design_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_of_the_design_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with Conversations.open("sqlite:///clew.db") as conversations:
         thread = conversations.start_thread(title="Refund", actor="user:42")
@@ -147,15 +147,15 @@ def test_the_first_lines_of_the_design_run(tmp_path: Path, monkeypatch: pytest.M
             "checkpoint-made",
             "history-rewound",
         ]
-        with pytest.raises(ClewError, match="There is no thread 'nobody'") as caught:
-            conversations.thread("nobody")
+        with pytest.raises(ClewError, match="There is no thread 'missing'") as caught:
+            conversations.thread("missing")
         assert type(caught.value).__name__ == "UnknownThreadError"
         assert [each.title for each in conversations.threads()] == ["Refund", "What if", "Refund"]
         assert conversations.open_thread("mine").version == conversations.open_thread("mine").version == 1
     assert (tmp_path / "clew.db").stat().st_size > 0
 
 
-def test_the_same_lines_run_with_asyncio(tmp_path: Path) -> None:
+def test_the_example_of_the_design_runs_with_asyncio(tmp_path: Path) -> None:
     async def talk() -> None:
         async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
             thread = await engine.start_thread(title="Refund", actor="user:42")
@@ -170,8 +170,8 @@ def test_the_same_lines_run_with_asyncio(tmp_path: Path) -> None:
             assert [each.text for each in await edited.history()] == ["Where is my parcel?", "I cannot look."]
             again = await engine.thread(thread.id)
             assert [event.version async for event in again.events()] == [1, 2, 3, 4, 5]
-            with pytest.raises(ClewError, match="There is no thread 'nobody'"):
-                await engine.thread("nobody")
+            with pytest.raises(ClewError, match="There is no thread 'missing'"):
+                await engine.thread("missing")
 
     asyncio.run(talk())
     with Conversations.open(f"sqlite:///{tmp_path}/clew.db") as conversations:
@@ -186,7 +186,7 @@ def test_a_url_that_names_no_store_raises_an_error_of_clew() -> None:
         Engine.open("clew")
 
 
-def test_a_path_is_accepted_wherever_a_url_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_works_instead_of_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with Conversations.open("clew.db") as conversations:
         conversations.start_thread(thread_id="a")
@@ -203,20 +203,28 @@ def test_a_path_is_accepted_wherever_a_url_is(tmp_path: Path, monkeypatch: pytes
     assert '"thread_id":"a"' in listed.stdout.replace(" ", "")
 
 
-def test_both_services_see_what_another_client_has_written(tmp_path: Path) -> None:
-    async def seen() -> None:
+def test_both_services_see_the_writes_of_another_client(tmp_path: Path) -> None:
+    async def compare() -> None:
         async with Engine.open(tmp_path / "clew.db") as engine:
             thread = await engine.start_thread()
             assert (await thread.version, await thread.status) == (1, "active")
             with Conversations.open(tmp_path / "clew.db") as other:
-                theirs = other.thread(thread.id)
-                theirs.append(Message.user("Hello"))
-                assert (await thread.version, await thread.status) == (theirs.version, theirs.status) == (2, "active")
-                theirs.end()
-                assert (await thread.version, await thread.status) == (theirs.version, theirs.status) == (3, "ended")
+                other_thread = other.thread(thread.id)
+                other_thread.append(Message.user("Hello"))
+                assert (
+                    (await thread.version, await thread.status)
+                    == (other_thread.version, other_thread.status)
+                    == (2, "active")
+                )
+                other_thread.end()
+                assert (
+                    (await thread.version, await thread.status)
+                    == (other_thread.version, other_thread.status)
+                    == (3, "ended")
+                )
                 summary = await thread.summary()
                 assert (summary.id, summary.version, summary.status) == (thread.id, 3, "ended")
                 await thread.delete()
-                assert theirs.status == "deleted"
+                assert other_thread.status == "deleted"
 
-    asyncio.run(seen())
+    asyncio.run(compare())

@@ -1,4 +1,4 @@
-"""What applications do with long histories: reduced, kept in stores elsewhere, and moved as documents."""
+"""Long histories in applications: reducers, external history stores and thread documents."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.acceptance.components import Preferences
 from tests.acceptance.models import KINDS, Model
-from tests.acceptance.programs import printed, requests, said
+from tests.acceptance.programs import json_output, requests, turns_in
 from tests.servers.aimock_server import Aimock
 from tests.servers.redis_server import RedisServer
 
@@ -38,7 +38,7 @@ def url(tmp_path: Path) -> str:
 
 
 async def history(thread: Any) -> list[tuple[str, str]]:
-    """Who said what on a thread."""
+    """Return role and text of each message of a thread."""
     return [(each.role, each.text) for each in await thread.history()]
 
 
@@ -48,7 +48,7 @@ JOKES = {"A pirate joke.": "Arrr.", "A parrot joke.": "Twice.", "A poet joke.": 
 
 
 @pytest.mark.parametrize("when", ["after_message_added", "before_retrieval"])
-def test_a_reducer_leaves_out_of_requests_what_the_history_keeps(model: Model, url: str, when: Any) -> None:
+def test_a_reducer_shortens_requests_but_not_the_history(model: Model, url: str, when: Any) -> None:
     for question, answer in JOKES.items():
         model.says(question, answer)
 
@@ -62,8 +62,8 @@ def test_a_reducer_leaves_out_of_requests_what_the_history_keeps(model: Model, u
                 await agent.run(text, thread=thread)
             turns = [turn for pair in JOKES.items() for turn in zip(("user", "assistant"), pair, strict=True)]
             _, second, third = await requests(thread)
-            assert said(second) == [("system", "Be funny."), *turns[:3]]
-            assert said(third) == [("system", "Be funny."), *turns[2:5]]
+            assert turns_in(second) == [("system", "Be funny."), *turns[:3]]
+            assert turns_in(third) == [("system", "Be funny."), *turns[2:5]]
             assert [second.body, third.body] == model.asked()[1:]
             assert await history(thread) == turns
 
@@ -85,8 +85,8 @@ def test_a_reducer_keeps_a_call_and_its_result_together_or_leaves_both_out(url: 
             for text in ("Look.", "Once more.", "And?"):
                 await agent.run(text, thread=thread)
             _, _, third, fourth = await requests(thread)
-            assert [role for role, _ in said(third)] == ["assistant", "tool", "assistant", "user"]
-            assert [role for role, _ in said(fourth)] == ["user", "assistant", "user"]
+            assert [role for role, _ in turns_in(third)] == ["assistant", "tool", "assistant", "user"]
+            assert [role for role, _ in turns_in(fourth)] == ["user", "assistant", "user"]
 
     asyncio.run(talk())
 
@@ -102,11 +102,11 @@ def test_a_reducer_on_a_remote_thread_is_a_configuration_error(url: str) -> None
     asyncio.run(talk())
 
 
-# Redis, killed in the middle
+# Redis, killed between runs
 
 
 def looking_up() -> ScriptedChatClient:
-    """A model that looks a number up, then says so."""
+    """Return a model that looks up a number and then answers."""
 
     def answer(body: Any) -> Any:
         last = body["messages"][-1]
@@ -117,7 +117,7 @@ def looking_up() -> ScriptedChatClient:
     return ScriptedChatClient(answer)
 
 
-def test_what_redis_missed_while_it_was_down_it_is_fed_when_it_is_back(redis: RedisServer, url: str) -> None:
+def test_redis_receives_the_missed_messages_when_it_is_back(redis: RedisServer, url: str) -> None:
     async def talk() -> None:
         async with Engine.open(url) as engine:
             agent = Agent(
@@ -133,17 +133,18 @@ def test_what_redis_missed_while_it_was_down_it_is_fed_when_it_is_back(redis: Re
             failed: list[Any] = [event.data async for event in thread.events() if event.type == "context-failed"]
             assert {(each.provider, each.error.kind) for each in failed} == {("history-store", "HistoryStoreError")}
             assert len(await history(thread)) == 8
-            assert len((await requests(thread))[-1].body["messages"]) == 7  # the log's, for want of the store's
+            # The messages of the log, because the store is down.
+            assert len((await requests(thread))[-1].body["messages"]) == 7
             redis.start()
             await agent.run("Look up 3", thread=thread)
             (key,) = redis.ask("KEYS", "*")
-            held = [json.loads(each)["id"] for each in redis.ask("LRANGE", key, 0, -1)]
-            assert held == [message.event_id for message in await thread.history()]
+            stored_ids = [json.loads(each)["id"] for each in redis.ask("LRANGE", key, 0, -1)]
+            assert stored_ids == [message.event_id for message in await thread.history()]
 
     asyncio.run(talk())
 
 
-# To a JSON file and back, elsewhere
+# To a JSON file and to another process
 
 ELSEWHERE = """
 import asyncio, json, sys, warnings
@@ -167,16 +168,16 @@ async def main():
             await agent.run("What's my name?", thread=thread)
         versions = [event.version async for event in thread.events() if event.type == "model-called"]
         sent = await thread.request(versions[-1])
-        told, kept = [str(each.message) for each in caught], (await thread.state()).states
-        print(json.dumps([thread.id, before.head, sent.content.decode(), told, kept]))
+        warned, states = [str(each.message) for each in caught], (await thread.state()).states
+        print(json.dumps([thread.id, before.head, sent.content.decode(), warned, states]))
 
 asyncio.run(main())
 """
-VERMILION = "You know the names of everybody, vermilion."
+VERMILION = "You know all names, vermilion."
 
 
 def serialized(model: Model, url: str, path: Path) -> tuple[str, str, str]:
-    """Writes the document of a thread; gives its id, its head, and the request that it goes on with here."""
+    """Write the document of a thread. Return its id, its head and its next request in this process."""
     for words, text in (("I prefer", "Noted."), ("my name is Alice", "Hello, Alice."), ("What's my name?", "Alice.")):
         model.says(words, text)
 
@@ -202,37 +203,37 @@ def serialized(model: Model, url: str, path: Path) -> tuple[str, str, str]:
     return asyncio.run(talk())
 
 
-def test_a_thread_goes_to_a_file_and_on_in_another_process_with_another_store(
+def test_a_thread_continues_from_a_file_in_another_process_with_another_store(
     model: Model, url: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "thread.json"
     thread_id, head, content = serialized(model, url, path)
     assert "units: kilometres" in content
-    found = printed(ELSEWHERE, tmp_path, str(path), model.base_url, "with its provider", VERMILION)
-    assert found == [thread_id, head, content, [], {"preferences": {"units": "kilometres"}}]
+    output = json_output(ELSEWHERE, tmp_path, str(path), model.base_url, "with its provider", VERMILION)
+    assert output == [thread_id, head, content, [], {"preferences": {"units": "kilometres"}}]
     document = path.read_text()
     assert "vermilion" not in document
     assert "api_key" not in document
 
 
-def test_another_agent_and_a_missing_provider_are_reported_by_name(url: str, tmp_path: Path) -> None:
+def test_a_changed_agent_and_a_missing_provider_are_reported_by_name(url: str, tmp_path: Path) -> None:
     path = tmp_path / "thread.json"
     serialized(Model(), url, path)
-    *_, content, told, kept = printed(ELSEWHERE, tmp_path, str(path), "", "", "You know nobody.")
-    assert any("instructions" in each for each in told)
-    assert any("preferences" in each for each in told)
+    *_, content, warned, states = json_output(ELSEWHERE, tmp_path, str(path), "", "", "You know no names.")
+    assert any("instructions" in each for each in warned)
+    assert any("preferences" in each for each in warned)
     assert "units: kilometres" not in content
-    assert kept == {"preferences": {"units": "kilometres"}}
+    assert states == {"preferences": {"units": "kilometres"}}
 
 
-def test_a_document_that_is_not_as_it_was_written_is_refused_and_nothing_is_stored(url: str, tmp_path: Path) -> None:
+def test_a_changed_document_is_refused_and_nothing_is_stored(url: str, tmp_path: Path) -> None:
     path = tmp_path / "thread.json"
     thread_id, *_ = serialized(Model(), url, path)
     text = path.read_text()
     whole = json.loads(text)
 
     def changed(value: Any) -> Any:
-        """The same with one byte of the first stored event changed."""
+        """Return the document with one changed byte in the first stored event."""
         if isinstance(value, str) and len(value) > 100:
             return value[:60] + ("A" if value[60] != "A" else "B") + value[61:]
         if isinstance(value, list):
@@ -255,4 +256,4 @@ def test_a_document_that_is_not_as_it_was_written_is_refused_and_nothing_is_stor
     asyncio.run(restore({**whole, version: whole[version] + 1}))
     asyncio.run(restore({name: value for name, value in whole.items() if name != "history"} | {"events": []}))
     with pytest.raises(json.JSONDecodeError):
-        json.loads(text[: len(text) // 2])  # a torn file is no JSON, and never comes so far
+        json.loads(text[: len(text) // 2])  # half of a file is not JSON

@@ -1,4 +1,4 @@
-"""Histories that are kept elsewhere too, as applications use them."""
+"""External history stores in applications."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.acceptance.programs import in_another_process, requests, said
+from tests.acceptance.programs import in_another_process, requests, turns_in
 from tests.servers.redis_server import PASSWORD, RedisServer
 
 from clew import Agent, Engine, HistoryStore, RedisHistory, ScriptedChatClient, StoredMessage
@@ -22,7 +22,7 @@ from clew.testing import call
 
 HELLO = [("user", "I am Alice."), ("assistant", "Noted.")]
 
-DIES_BEFORE_IT_FEEDS = """
+KILLED_BEFORE_FEEDING = """
 import asyncio, os, signal
 from clew import Agent, Engine, HistoryStore, ScriptedChatClient
 
@@ -47,9 +47,9 @@ class DatabaseHistory(HistoryStore):
 
     async def add_messages(self, messages: Any) -> None:
         with closing(sqlite3.connect(self.path)) as database, database:
-            database.execute("CREATE TABLE IF NOT EXISTS said (key, id, message, UNIQUE (key, id))")
+            database.execute("CREATE TABLE IF NOT EXISTS stored (key, id, message, UNIQUE (key, id))")
             rows = [(self.key, each.id, each.to_text()) for each in messages]
-            database.executemany("INSERT OR IGNORE INTO said VALUES (?, ?, ?)", rows)
+            database.executemany("INSERT OR IGNORE INTO stored VALUES (?, ?, ?)", rows)
 
     async def list_messages(self) -> list[StoredMessage]:
         rows = [StoredMessage.from_text(text) for _, text in self.rows()]
@@ -65,11 +65,13 @@ class DatabaseHistory(HistoryStore):
         with closing(sqlite3.connect(self.path)) as database:
             if not database.execute("SELECT 1 FROM sqlite_master").fetchone():
                 return []
-            return database.execute("SELECT id, message FROM said WHERE key = ? ORDER BY rowid", (self.key,)).fetchall()
+            return database.execute(
+                "SELECT id, message FROM stored WHERE key = ? ORDER BY rowid", (self.key,)
+            ).fetchall()
 
 
 async def ids(thread: Any) -> list[str]:
-    """The ids of the messages on the log."""
+    """Return the event ids of the thread's messages."""
     return [message.event_id for message in await thread.history()]
 
 
@@ -77,7 +79,7 @@ async def events(thread: Any, type_: str) -> list[Any]:
     return [event async for event in thread.events() if event.type == type_]
 
 
-def test_a_history_store_of_ones_own(tmp_path: Path) -> None:
+def test_a_custom_history_store_receives_the_messages_of_its_thread(tmp_path: Path) -> None:
     made: dict[str, DatabaseHistory] = {}
 
     async def make(ctx: Any) -> DatabaseHistory:
@@ -89,7 +91,7 @@ def test_a_history_store_of_ones_own(tmp_path: Path) -> None:
             agent = Agent(ScriptedChatClient("Noted.", loop=True), engine=engine, history_store=make)
             one, two = await agent.run("I am Alice."), await agent.run("I am Bob.")
             await agent.run("Who am I?", thread=one.thread)
-            assert said((await requests(one.thread))[-1]) == [*HELLO, ("user", "Who am I?")]
+            assert turns_in((await requests(one.thread))[-1]) == [*HELLO, ("user", "Who am I?")]
             assert len(made) == 2
             for thread in (one.thread, two.thread):
                 assert [id_ for id_, _ in made[thread.id].rows()] == await ids(thread)
@@ -97,13 +99,13 @@ def test_a_history_store_of_ones_own(tmp_path: Path) -> None:
     asyncio.run(talk())
 
 
-def test_what_a_process_that_was_killed_did_not_feed_is_fed_later(tmp_path: Path) -> None:
-    done = in_another_process(DIES_BEFORE_IT_FEEDS, tmp_path)
+def test_messages_that_a_killed_process_did_not_feed_are_fed_later(tmp_path: Path) -> None:
+    done = in_another_process(KILLED_BEFORE_FEEDING, tmp_path)
     assert done.returncode == -signal.SIGKILL
     store = DatabaseHistory(tmp_path / "history.db", "killed")
 
-    async def go_on() -> None:
-        # A minute later nobody holds the lease of the one that was killed.
+    async def continue_later() -> None:
+        # A minute later, the lease of the killed process is expired.
         later = time.time_ns() // 1_000 + 60_000_000
         async with Engine.open(f"sqlite:///{tmp_path}/clew.db", now=lambda: later) as engine:
             agent = Agent(ScriptedChatClient("Noted."), engine=engine, history_store=lambda _: store)
@@ -112,10 +114,10 @@ def test_what_a_process_that_was_killed_did_not_feed_is_fed_later(tmp_path: Path
             await agent.run("Who am I?", thread=thread, abandon_run=True)
             assert [id_ for id_, _ in store.rows()] == await ids(thread)
 
-    asyncio.run(go_on())
+    asyncio.run(continue_later())
 
 
-def test_a_store_that_returns_its_last_two_decides_what_the_model_is_sent(tmp_path: Path) -> None:
+def test_a_store_that_returns_two_messages_limits_the_request(tmp_path: Path) -> None:
     async def talk() -> None:
         async with Engine.open("memory:") as engine:
             agent = Agent(
@@ -127,13 +129,13 @@ def test_a_store_that_returns_its_last_two_decides_what_the_model_is_sent(tmp_pa
             thread = (await agent.run("I am Bob.")).thread
             for text in ("I am Alice.", "Who am I?"):
                 await agent.run(text, thread=thread)
-            assert said((await requests(thread))[-1]) == [*HELLO, ("user", "Who am I?")]
+            assert turns_in((await requests(thread))[-1]) == [*HELLO, ("user", "Who am I?")]
             assert len(await thread.history()) == 6
 
     asyncio.run(talk())
 
 
-def test_a_store_that_raises_costs_no_message_and_is_recorded() -> None:
+def test_a_failing_store_is_recorded_and_loses_no_message() -> None:
     class Broken(HistoryStore):
         async def add_messages(self, messages: Any) -> None:
             raise OSError(PASSWORD, len(messages))
@@ -153,11 +155,11 @@ def test_a_store_that_raises_costs_no_message_and_is_recorded() -> None:
     asyncio.run(talk())
 
 
-def test_no_store_is_asked_for_a_thread_that_a_service_holds() -> None:
+def test_a_remote_thread_has_no_history_store() -> None:
     async def talk() -> None:
         async with Engine.open("memory:") as engine:
             client = ScriptedChatClient("Noted.", thread_kinds=["remote"])
-            agent = Agent(client, engine=engine, history_store=lambda _: pytest.fail("it was asked"))
+            agent = Agent(client, engine=engine, history_store=lambda _: pytest.fail("the store was created"))
             assert (await agent.run("I am Alice.")).text == "Noted."
 
     asyncio.run(talk())
@@ -174,11 +176,11 @@ async def lookup(number: int) -> str:
 def answers() -> Iterator[Any]:
     for number in range(40):
         yield from (call("lookup", number=number), f"It is {number}.")
-    yield "Gone on."
+    yield "Done."
 
 
 async def forty_turns(redis: RedisServer, engine: Engine, *, lost: bool) -> tuple[Any, Any]:
-    """Gives the thread and the request that was sent last, after the list was lost or was not."""
+    """Run forty turns; return the thread and its last request. If ``lost``, Redis loses the list before it."""
     agent = Agent(
         client=ScriptedChatClient(list(answers())),
         engine=engine,
@@ -197,7 +199,7 @@ async def forty_turns(redis: RedisServer, engine: Engine, *, lost: bool) -> tupl
     return thread, (await requests(thread))[-1].body
 
 
-def test_a_hundred_messages_in_redis_whether_it_lost_them_or_not(redis: RedisServer, tmp_path: Path) -> None:
+def test_redis_gets_the_last_hundred_messages_again_after_a_loss(redis: RedisServer, tmp_path: Path) -> None:
     async def talk() -> None:
         async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
             whole, sent = await forty_turns(redis, engine, lost=False)
@@ -231,7 +233,7 @@ def test_one_key_for_two_threads_is_an_error(redis: RedisServer) -> None:
     asyncio.run(talk())
 
 
-def test_with_redis_down_a_run_goes_on(redis: RedisServer, tmp_path: Path) -> None:
+def test_a_run_continues_without_redis(redis: RedisServer, tmp_path: Path) -> None:
     async def talk() -> None:
         async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
             agent = Agent(
@@ -243,7 +245,7 @@ def test_with_redis_down_a_run_goes_on(redis: RedisServer, tmp_path: Path) -> No
             thread = (await agent.run("I am Alice.")).thread
             redis.kill()
             await agent.run("Who am I?", thread=thread)
-            assert said((await requests(thread))[-1]) == [*HELLO, ("user", "Who am I?")]
+            assert turns_in((await requests(thread))[-1]) == [*HELLO, ("user", "Who am I?")]
             (failed,) = await events(thread, "context-failed")
             assert "cannot be reached" in failed.data.error.message
 

@@ -1,4 +1,4 @@
-"""Mem0 remembers for an agent: asked before each run, told after it, and never needed to see what was sent."""
+"""Mem0 as an agent's memory: searched before each run, extended after it, not needed to read old requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from tests.acceptance.programs import requests, said
+from tests.acceptance.programs import requests, turns_in
 from tests.servers.mem0_server import Mem0Server, mem0_server
 
 from clew import Agent, Engine, Mem0Memory, ScriptedChatClient
@@ -24,7 +24,7 @@ def assistant(engine: Engine, memory: Any) -> Agent:
     return Agent(client=client, engine=engine, instructions=INSTRUCTIONS, context_providers=memory)
 
 
-def remembers(host: str, **more: Any) -> Mem0Memory:
+def memory_of(host: str, **more: Any) -> Mem0Memory:
     return Mem0Memory(**{"api_key": KEY, "host": host, "user_id": "user_123", "app_id": "my_app", **more})
 
 
@@ -33,34 +33,34 @@ async def events(thread: Any, type_: str | None = None) -> list[Any]:
 
 
 def leaks(folder: Path) -> list[Path]:
-    """The files that hold the key."""
+    """Return the files that contain the key."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert files
     return [path for path in files if KEY.encode() in path.read_bytes()]
 
 
-def test_what_was_said_on_one_thread_is_known_on_the_next(
+def test_a_memory_of_one_thread_is_available_on_the_next(
     tmp_path: Path, mem0: Mem0Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
 
     async def main() -> None:
         async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
-            agent = assistant(engine, remembers(mem0.url))
+            agent = assistant(engine, memory_of(mem0.url))
             first = await agent.run("I only eat vegetables.")
             second = await agent.run("What should I cook?")
             assert first.thread.id != second.thread.id
             assert [each.path.split("/")[-2] for each in mem0.requests] == ["ping", "search", "add", "search", "add"]
             [one] = await requests(first.thread)
             [two] = await requests(second.thread)
-            assert said(one) == [("system", INSTRUCTIONS), ("user", "I only eat vegetables.")]
-            (_, system), user = said(two)
+            assert turns_in(one) == [("system", INSTRUCTIONS), ("user", "I only eat vegetables.")]
+            (_, system), user = turns_in(two)
             assert str(system).startswith(INSTRUCTIONS)
             assert "I only eat vegetables." in str(system)
             assert user == ("user", "What should I cook?")
-            [given] = await events(second.thread, "context-provided")
-            assert given.data.provider == "mem0"
-            assert "I only eat vegetables." in given.data.instructions
+            [recalled] = await events(second.thread, "context-provided")
+            assert recalled.data.provider == "mem0"
+            assert "I only eat vegetables." in recalled.data.instructions
             assert [each.text for each in (await second.thread.history()).messages] == [
                 "What should I cook?",
                 "A soup.",
@@ -72,31 +72,31 @@ def test_what_was_said_on_one_thread_is_known_on_the_next(
     assert KEY not in caplog.text
 
 
-def test_what_was_sent_is_seen_again_without_mem0(tmp_path: Path, mem0: Mem0Server) -> None:
+def test_requests_are_rebuilt_without_mem0(tmp_path: Path, mem0: Mem0Server) -> None:
     async def run() -> tuple[str, str]:
         async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
-            agent = assistant(engine, remembers(mem0.url))
+            agent = assistant(engine, memory_of(mem0.url))
             await agent.run("I only eat vegetables.")
             thread = (await agent.run("What should I cook?")).thread
-            return thread.id, str([said(request) for request in await requests(thread)])
+            return thread.id, str([turns_in(request) for request in await requests(thread)])
 
-    async def look(thread_id: str) -> str:
+    async def read_again(thread_id: str) -> str:
         async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
-            return str([said(request) for request in await requests(await engine.thread(thread_id))])
+            return str([turns_in(request) for request in await requests(await engine.thread(thread_id))])
 
     thread_id, sent = asyncio.run(run())
     count = len(mem0.requests)
     assert "I only eat vegetables." in sent
-    assert asyncio.run(look(thread_id)) == sent
+    assert asyncio.run(read_again(thread_id)) == sent
     assert len(mem0.requests) == count
 
 
-def test_the_memory_of_another_user_is_not_given(mem0: Mem0Server) -> None:
+def test_an_agent_does_not_get_the_memory_of_another_user(mem0: Mem0Server) -> None:
     async def main() -> None:
         async with Engine.open("memory:") as engine:
-            await assistant(engine, remembers(mem0.url)).run("I only eat vegetables.")
+            await assistant(engine, memory_of(mem0.url)).run("I only eat vegetables.")
             for other in ({"user_id": "user_7"}, {"app_id": "other_app"}):
-                response = await assistant(engine, remembers(mem0.url, **other)).run("What should I cook?")
+                response = await assistant(engine, memory_of(mem0.url, **other)).run("What should I cook?")
                 assert await events(response.thread, "context-provided") == []
 
     asyncio.run(main())
@@ -104,7 +104,7 @@ def test_the_memory_of_another_user_is_not_given(mem0: Mem0Server) -> None:
 
 @pytest.mark.parametrize("trouble", ["refusing", "failing", "refused key", "stalling"])
 @pytest.mark.parametrize("policy", ["fail", "continue"])
-def test_a_run_fails_or_goes_on_without_it_as_configured(
+def test_a_run_fails_or_continues_without_mem0_as_configured(
     tmp_path: Path,
     trouble: str,
     policy: Literal["fail", "continue"],
@@ -117,7 +117,7 @@ def test_a_run_fails_or_goes_on_without_it_as_configured(
     if trouble in reply:
         mem0.replies.extend([reply[trouble]] * 2)
     host = refusing if trouble == "refusing" else mem0.url
-    memory = remembers(host, on_failure=policy, timeout=0.2 if trouble == "stalling" else 30)
+    memory = memory_of(host, on_failure=policy, timeout=0.2 if trouble == "stalling" else 30)
 
     async def main() -> list[Any]:
         async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
@@ -148,11 +148,11 @@ def test_a_run_fails_or_goes_on_without_it_as_configured(
     assert KEY not in caplog.text
 
 
-def test_a_server_that_goes_away_between_the_runs_is_said_in_the_log(tmp_path: Path) -> None:
+def test_a_server_that_stops_between_the_runs_is_recorded(tmp_path: Path) -> None:
     async def main() -> None:
         async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
             with mem0_server(KEY) as server:
-                agent = assistant(engine, remembers(server.url, on_failure="continue"))
+                agent = assistant(engine, memory_of(server.url, on_failure="continue"))
                 first = await agent.run("I only eat vegetables.")
             second = await agent.run("What should I cook?", thread=first.thread)
             assert len(await events(second.thread, "context-failed")) == 2
@@ -160,6 +160,6 @@ def test_a_server_that_goes_away_between_the_runs_is_said_in_the_log(tmp_path: P
     asyncio.run(main())
 
 
-def test_no_scope_at_all_is_refused() -> None:
+def test_a_memory_without_a_scope_is_refused() -> None:
     with pytest.raises(ScopeError):
         Mem0Memory(api_key=KEY)

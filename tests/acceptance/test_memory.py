@@ -1,4 +1,4 @@
-"""What applications do with context providers, memory scopes and documents, as they write it."""
+"""Context providers, memory scopes and documents in applications."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.acceptance.components import Preferences
 from tests.acceptance.models import KINDS, Model
-from tests.acceptance.programs import printed, requests, said
+from tests.acceptance.programs import json_output, requests, turns_in
 from tests.servers.aimock_server import Aimock
 
 from clew import (
@@ -43,21 +43,21 @@ def url(tmp_path: Path) -> str:
 
 
 def system(request: Any) -> str:
-    """The instructions of a request."""
-    return "\n".join(text or "" for role, text in said(request) if role in {"system", "developer"})
+    """Return the instructions of a request."""
+    return "\n".join(text or "" for role, text in turns_in(request) if role in {"system", "developer"})
 
 
 async def events(thread: Any, *types: str) -> list[Any]:
-    """The events of a thread of these types."""
+    """Return the events of a thread of these types."""
     return [event async for event in thread.events() if event.type in types]
 
 
 async def provided(thread: Any) -> list[str]:
-    """The providers that gave something, each once for each run."""
+    """Return the provider of each provided context."""
     return [event.data.provider for event in await events(thread, "context-provided")]
 
 
-# A thread made by the run, response.thread, taken up again by id
+# A thread that a run creates, continued by its id
 
 QUESTIONS = [
     "Has invoice 33-22-6324 from Fabrikam been paid yet?",
@@ -86,9 +86,7 @@ asyncio.run(main())
 """
 
 
-def test_a_run_without_a_provider_of_the_thread_reports_it_and_keeps_what_it_knows(
-    model: Model, url: str, tmp_path: Path
-) -> None:
+def test_a_run_reports_a_missing_provider_and_keeps_its_facts(model: Model, url: str, tmp_path: Path) -> None:
     for words, text in zip(QUESTIONS, ["Yes.", "Not yet.", "33-22-6324 and 33-22-6325."], strict=True):
         model.says(words, text)
 
@@ -97,8 +95,8 @@ def test_a_run_without_a_provider_of_the_thread_reports_it_and_keeps_what_it_kno
             await (await engine.memory("user/42")).remember("in short", key="answers", kind="preference")
             agent = Agent(client=model.client(), engine=engine, **CREDITORS)
             first = await agent.run(QUESTIONS[0], context_providers=[UserPreferences(scope="user/42")])
-            again = await agent.run(QUESTIONS[1], thread=first.thread)
-            assert (first.text, again.text) == ("Yes.", "Not yet.")
+            second = await agent.run(QUESTIONS[1], thread=first.thread)
+            assert (first.text, second.text) == ("Yes.", "Not yet.")
             assert await provided(first.thread) == ["user-preferences"] * 2
             thread_id: str = first.thread.id
             return thread_id
@@ -111,12 +109,12 @@ def test_a_run_without_a_provider_of_the_thread_reports_it_and_keeps_what_it_kno
             sent = await requests(thread)
             assert [each.verified for each in sent] == [True] * 3
             assert ["in short" in system(each) for each in sent] == [True, True, False]
-            assert [text for role, text in said(sent[2]) if role == "user"] == QUESTIONS
+            assert [text for role, text in turns_in(sent[2]) if role == "user"] == QUESTIONS
             assert await provided(thread) == ["user-preferences"] * 2
             started = await events(thread, "run-started")
             assert [each.data.missing for each in started] == [(), (), ("user-preferences",)]
-            (kept,) = await (await engine.memory("user/42")).facts()
-            assert (kept.key, kept.text) == ("answers", "in short")
+            (fact,) = await (await engine.memory("user/42")).facts()
+            assert (fact.key, fact.text) == ("answers", "in short")
             version = await thread.version
             supplied = [UserPreferences(scope="user/42")]
             with pytest.raises(ThreadStatusError, match=f"Thread '{thread_id}' is ended: a run is refused"):
@@ -126,18 +124,18 @@ def test_a_run_without_a_provider_of_the_thread_reports_it_and_keeps_what_it_kno
             with pytest.raises(MissingProviderError, match="user-preferences"):
                 await strict.run("One more?", thread=fork)
             assert (await fork.summary()).messages == 6
-            with pytest.raises(UnknownThreadError, match="There is no thread 'nobody'"):
-                await agent.thread("nobody")
+            with pytest.raises(UnknownThreadError, match="There is no thread 'missing'"):
+                await agent.thread("missing")
 
     thread_id = asyncio.run(two_questions())
-    text, ((warning, message),) = printed(THIRD_QUESTION, tmp_path, thread_id, model.base_url)
+    text, ((warning, message),) = json_output(THIRD_QUESTION, tmp_path, thread_id, model.base_url)
     assert text == "33-22-6324 and 33-22-6325."
     assert warning == "MissingProviderWarning"
     assert "user-preferences" in message
     asyncio.run(afterwards(thread_id))
 
 
-def test_a_thread_made_by_a_run_has_its_providers_with_nothing_configured(model: Model) -> None:
+def test_a_thread_that_a_run_creates_keeps_the_providers_of_the_run(model: Model) -> None:
     model.says("6324", "Yes.")
     model.says("6325", "Not yet.")
 
@@ -150,10 +148,10 @@ def test_a_thread_made_by_a_run_has_its_providers_with_nothing_configured(model:
     asyncio.run(talk())
 
 
-# A preferences component, its state in the thread
+# A preferences component with its state in the thread
 
 
-def test_what_a_provider_keeps_of_a_thread_follows_its_forks(model: Model, url: str) -> None:
+def test_a_fork_has_the_provider_state_at_its_cut(model: Model, url: str) -> None:
     for words, text in (("Hello", "Hi."), ("I prefer", "Noted."), ("Cork", "Far.")):
         model.says(words, text)
 
@@ -173,21 +171,21 @@ def test_what_a_provider_keeps_of_a_thread_follows_its_forks(model: Model, url: 
             assert all(each.verified for each in sent)
             assert ["units: kilometres" in system(each) for each in sent] == [False, False, True, False]
             assert not any("units:" in message.text for message in await thread.history())
-            assert not any("units:" in str(text) for each in sent for role, text in said(each) if role != "system")
+            assert not any("units:" in str(text) for each in sent for role, text in turns_in(each) if role != "system")
             assert [each.body for each in sent] == model.asked()
             recorded = await events(thread, "context-state-recorded")
             assert [each.data.state for each in recorded if each.data.state] == [{"units": "kilometres"}]
             assert await events(branch, "context-state-recorded") == [each for each in recorded if not each.data.state]
             assert preferences.failures == [None] * 4
 
-            other = await engine.start_thread()  # the same instance, and nothing of the first thread
+            other = await engine.start_thread()  # the same instance, without the state of the first thread
             await agent.run("How far is Cork?", thread=other)
             assert "kilometres" not in str((await requests(other))[0].body)
 
     asyncio.run(talk())
 
 
-def test_a_provider_is_told_of_a_model_that_failed_and_the_question_is_kept(aimock: Aimock, url: str) -> None:
+def test_a_provider_gets_the_models_error_and_the_question_is_kept(aimock: Aimock, url: str) -> None:
     aimock.fail(500)
 
     async def talk() -> None:
@@ -211,8 +209,8 @@ def test_a_provider_is_told_of_a_model_that_failed_and_the_question_is_kept(aimo
 LEARNED = {"facts": [{"text": "The user's name is Caoimhe.", "message": 1, "replaces": None}], "forget": []}
 
 
-def test_a_fact_that_was_learned_in_one_thread_is_known_in_another_of_the_same_user(model: Model, url: str) -> None:
-    model.says('"said": "Hello, my name', json.dumps(LEARNED))  # what the extractor is asked
+def test_a_fact_of_one_thread_is_available_in_another_of_the_same_user(model: Model, url: str) -> None:
+    model.says('"said": "Hello, my name', json.dumps(LEARNED))  # the extractor's request
     model.says('"known"', json.dumps({"facts": [], "forget": []}))
     model.says("my name is Caoimhe", "Hello, Caoimhe.")
     model.says("What is my name?", "I looked it up.")
@@ -228,9 +226,9 @@ def test_a_fact_that_was_learned_in_one_thread_is_known_in_another_of_the_same_u
             other = await engine.start_thread(context_providers=[UserFacts(scope="user/777", client=extractor)])
             await agent.run("What is my name?", thread=other)
 
-            (sent,), (elsewhere,) = await requests(two), await requests(other)
+            (sent,), (sent_for_other_user,) = await requests(two), await requests(other)
             assert "Caoimhe" in str(sent.body)
-            assert "Caoimhe" not in str(elsewhere.body)
+            assert "Caoimhe" not in str(sent_for_other_user.body)
             assert sent.body in model.asked()
             scope = await engine.memory("user/12345")
             (fact,) = await scope.facts()
@@ -245,10 +243,10 @@ def test_a_fact_that_was_learned_in_one_thread_is_known_in_another_of_the_same_u
             with pytest.raises(ScopeError):
                 UserFacts(scope=None, client=extractor)
 
-            # The source can go: then that shows, and what was learned stays until it is taken back.
+            # After the source is redacted, the fact stays and its provenance shows the redaction.
             await one.redact(first)
-            again = await scope.why(fact)
-            assert (again.redacted, again.message) == (True, None)
+            redacted_source = await scope.why(fact)
+            assert (redacted_source.redacted, redacted_source.message) == (True, None)
 
     asyncio.run(talk())
 
@@ -263,7 +261,7 @@ def report(text: str = TEXT) -> Document:
     return Document(text, source_name="Contoso 2023 Financial Report", source_link=LINK, namespaces=["group/g2"])
 
 
-def test_documents_are_retrieved_in_their_namespace_and_cited(model: Model, url: str) -> None:
+def test_documents_are_retrieved_in_their_namespace_and_cited_in_answers(model: Model, url: str) -> None:
     model.says("income of Contoso", "EUR 174 000 000 [1].")
     question = "What was the income of Contoso for 2023"
 
@@ -287,7 +285,7 @@ def test_documents_are_retrieved_in_their_namespace_and_cited(model: Model, url:
             response = await agent.run(question, thread=thread)
             assert "citations" not in response.messages[-1].metadata
             (sent,) = await requests(thread)
-            assert said(sent) == [("user", question)]
+            assert turns_in(sent) == [("user", question)]
 
             await store.upsert([report(TEXT.replace("174", "175"))])
             (passage,) = await store.search("income")

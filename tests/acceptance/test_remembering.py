@@ -1,4 +1,4 @@
-"""What is learned in one thread and known in another, as applications use it."""
+"""Memories that applications share between threads."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ QUESTIONS = ["Has invoice 33-22-6324 from Fabrikam been paid yet?", "And invoice
 
 
 async def sent(thread: Any) -> list[Any]:
-    """The requests, rebuilt from the log."""
+    """Return the requests, rebuilt from the events."""
     return [await thread.request(event.version) async for event in thread.events() if event.type == "model-called"]
 
 
 def system(request: Any) -> str:
-    """The instructions of a request."""
+    """Return the instructions of a request."""
     return str(request.body["messages"][0]["content"])
 
 
 def test_one_user_facts_component_serves_two_threads_of_a_user() -> None:
-    def learns(body: Any) -> str:
+    def extract_name(body: Any) -> str:
         known = "name is Caoimhe" in json.loads(body["messages"][-1]["content"])["messages"][0]["said"]
         return json.dumps({"facts": [{"text": "The user's name is Caoimhe."}] if known else [], "forget": []})
 
     async def talk() -> None:
         async with Engine.open("memory:") as engine:
-            extractor = ScriptedChatClient(learns)
+            extractor = ScriptedChatClient(extract_name)
             agent = Agent(client=ScriptedChatClient("Hello.", loop=True), engine=engine, instructions="Be kind.")
             facts = UserFacts(scope="user/12345", client=extractor)
             one = await engine.start_thread(context_providers=[facts])
@@ -52,8 +52,8 @@ def test_one_user_facts_component_serves_two_threads_of_a_user() -> None:
             memory = await engine.memory("user/12345")
             (fact,) = await memory.facts()
             why = await memory.why(fact)
-            (said, _) = await one.history()
-            assert (why.thread_id, why.version) == (one.id, said.version)
+            (question, _) = await one.history()
+            assert (why.thread_id, why.version) == (one.id, question.version)
             (use,) = await memory.used_by(fact)
             assert (use.thread_id, use.version) == (two.id, (await sent(two))[0].version)
 
@@ -73,17 +73,17 @@ async def main():
             word.rstrip("?") for each in body["messages"] for word in str(each["content"]).split() if word[0] == "3"))
         agent = Agent(client=client, engine=engine, name="CreditorsAgent", instructions="You help pay creditors.")
         thread = await agent.thread(sys.argv[1])
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             response = await agent.run("Which two did I ask about?", thread=thread)
         await thread.end()
-        print(json.dumps([response.text, [str(each.message) for each in told]]))
+        print(json.dumps([response.text, [str(each.message) for each in caught]]))
 
 asyncio.run(main())
 """
 
 
-def test_preferences_serve_the_thread_that_they_began_with_and_are_missed_where_nobody_supplies_them(
+def test_preferences_apply_to_their_thread_and_a_run_without_them_warns(
     tmp_path: Path,
 ) -> None:
     url = f"sqlite:///{tmp_path}/clew.db"
@@ -109,12 +109,12 @@ def test_preferences_serve_the_thread_that_they_began_with_and_are_missed_where_
             supplied = UserPreferences(scope="user/42")
             agent = Agent(ScriptedChatClient("Late."), engine=engine, name="Creditors", context_providers=supplied)
             with pytest.raises(UnknownThreadError):
-                await agent.thread("nobody")
+                await agent.thread("missing")
             thread = await engine.thread(thread_id)
             events = [event async for event in thread.events()]
             assert [event.type for event in events].count("thread-started") == 1
-            begun: list[Any] = [event.data for event in events if event.type == "run-started"]
-            assert [each.missing for each in begun] == [(), (), ("user-preferences",)]
+            started_runs: list[Any] = [event.data for event in events if event.type == "run-started"]
+            assert [each.missing for each in started_runs] == [(), (), ("user-preferences",)]
             third = (await sent(thread))[-1]
             assert third.verified
             assert all(question in json.dumps(third.body) for question in QUESTIONS)
@@ -149,7 +149,7 @@ def test_preferences_work_without_an_engine() -> None:
     assert "- tone: short" in json.dumps(client.requests[-1])
 
 
-def test_a_thread_that_ends_leaves_one_summary_with_its_provenance() -> None:
+def test_an_ended_thread_has_one_summary_with_its_provenance() -> None:
     async def talk() -> None:
         async with Engine.open("memory:") as engine:
             summariser = ScriptedChatClient(json.dumps({"summary": "Lamps: Bark up the right tree."}))

@@ -1,4 +1,4 @@
-"""What applications do with agents and threads, as they write it."""
+"""Agents and threads in applications."""
 
 from __future__ import annotations
 
@@ -23,39 +23,39 @@ TURNS = [
 
 
 async def sent(thread: Any) -> list[Any]:
-    """The requests, rebuilt from the log."""
+    """Return the requests, rebuilt from the events."""
     return [await thread.request(event.version) async for event in thread.events() if event.type == "model-called"]
 
 
-def said(request: Any) -> list[tuple[str, str]]:
-    """Who says what in a request."""
+def turns_in(request: Any) -> list[tuple[str, str]]:
+    """Return role and text of each message of a request."""
     body = request.body
-    told = body["messages"] if "messages" in body else body["input"]
-    return [(message["role"], message["content"]) for message in told]
+    messages = body["messages"] if "messages" in body else body["input"]
+    return [(message["role"], message["content"]) for message in messages]
 
 
 async def service_id(thread: Any) -> str | None:
-    """What the service calls the thread, None for one that no service holds."""
+    """Return the service's id of the thread, or None for a local thread."""
     return await thread.service_thread_id if thread.kind == "remote" else None
 
 
 async def joke(engine: Engine, client: Any, kind: str) -> tuple[Any, list[str | None]]:
-    """Two turns; gives the thread, and what the service called it before and after each."""
+    """Run two turns; return the thread, and its service ids before and after each turn."""
     agent = Agent(client=client, engine=engine, name="Joker", instructions=INSTRUCTIONS)
     thread = await (agent.get_local_thread() if kind == "local" else agent.get_remote_thread())
-    names = [await service_id(thread)]
+    service_ids = [await service_id(thread)]
     first = await agent.run("Tell me a joke about a pirate.", thread=thread)
-    names.append(await service_id(thread))
+    service_ids.append(await service_id(thread))
     second = await agent.run("Now give it a parrot.", thread=thread)
-    names.append(await service_id(thread))
+    service_ids.append(await service_id(thread))
     assert [m.role for m in first.messages] == ["assistant"]
     assert [m.role for m in second.messages] == ["assistant"]
     assert len((await thread.history()).messages) == 4
-    return thread, names
+    return thread, service_ids
 
 
 async def history(thread: Any) -> list[tuple[str, str]]:
-    """Who said what on a thread."""
+    """Return role and text of each message of a thread."""
     return [(each.role, each.text) for each in await thread.history()]
 
 
@@ -71,46 +71,46 @@ def test_two_turns_on_a_local_thread(aimock: Aimock, tmp_path: Path, kind: str) 
 
     async def talk() -> None:
         async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
-            thread, names = await joke(engine, clients[kind](), "local")
+            thread, service_ids = await joke(engine, clients[kind](), "local")
             assert await history(thread) == TURNS
             _, second = await sent(thread)
             assert second.verified
             if kind == "responses":
                 assert second.body["instructions"] == INSTRUCTIONS
-                assert said(second) == TURNS[:3]
+                assert turns_in(second) == TURNS[:3]
             else:
-                assert said(second) == [("system", INSTRUCTIONS), *TURNS[:3]]
-            assert names == [None, None, None]
+                assert turns_in(second) == [("system", INSTRUCTIONS), *TURNS[:3]]
+            assert service_ids == [None, None, None]
             assert not {"previous_response_id", "conversation"} & set(second.body)
             assert "service-thread-bound" not in [event.type async for event in thread.events()]
 
     asyncio.run(talk())
 
 
-def test_two_turns_on_a_thread_that_a_service_holds(stateful: StatefulServer, aimock: Aimock, tmp_path: Path) -> None:
+def test_two_turns_on_a_remote_thread(stateful: StatefulServer, aimock: Aimock, tmp_path: Path) -> None:
     aimock.reply("pirate", text=TURNS[1][1])
     aimock.reply("parrot", text=TURNS[3][1])
 
     async def talk() -> None:
         async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
             client = OpenAIResponsesClient(stateful.model, store=True, api_key="none", base_url=stateful.base_url)
-            thread, names = await joke(engine, client, "remote")
+            thread, service_ids = await joke(engine, client, "remote")
             assert await history(thread) == TURNS
             first, second = await sent(thread)
             assert first.verified
             assert second.verified
-            assert said(first) == TURNS[:1]
-            assert said(second) == [TURNS[2]]
+            assert turns_in(first) == TURNS[:1]
+            assert turns_in(second) == [TURNS[2]]
             assert first.body["instructions"] == second.body["instructions"] == INSTRUCTIONS
             bound: list[Any] = [each.data async for each in thread.events() if each.type == "service-thread-bound"]
             assert [each.kind for each in bound] == ["response", "response"]
-            assert names == [None, *(each.id for each in bound)]
+            assert service_ids == [None, *(each.id for each in bound)]
             assert "previous_response_id" not in first.body
             assert second.body["previous_response_id"] == bound[0].id
             assert [(each.role, each.text) for each in await thread.service_history()] == TURNS
             assert (await thread.reconcile()).counts == (4, 0, 0, 0)
 
-            # A client that cannot is refused by the name of what it can, before any event.
+            # A client without remote threads is refused before any event. The error names the supported kind.
             before = [event.event_id async for event in thread.events()]
             chat = OpenAIChatClient("gpt-4o", api_key="none", base_url=aimock.base_url)
             agent = Agent(client=chat, engine=engine, name="Joker", instructions=INSTRUCTIONS)

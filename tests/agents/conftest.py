@@ -1,4 +1,4 @@
-"""What the tests of agents share: their event loop is asyncio's, and their stores are those that several may open."""
+"""Fixtures of the agent tests: the asyncio event loop, and stores that several services can open."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def url(shared_url: str) -> str:
-    """An empty store that several may open at once."""
+    """An empty store that several services can open at once."""
     return shared_url

@@ -1,4 +1,4 @@
-"""What goes wrong in a run: a table of faults, and what each leaves on the log."""
+"""A table of faults in a run, and the events that each one leaves on the log."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from tests.agents.run_checks import Told
-from tests.agents.services import BEGUN, Said, Trouble, as_json, calls
+from tests.agents.run_checks import RoleAndText
+from tests.agents.services import PARTIAL_ANSWER, ScriptedReply, Trouble, as_json, calls
 
 from clew.agents.tools import Tool, tool
 from clew.domain.runs.errors import (
@@ -30,73 +30,73 @@ async def lookup(order: int) -> str:
 
 @tool
 async def breaks(order: int) -> str:
-    """Break, and let the model know."""
+    """Fail, and report it to the model."""
     message = f"no order {order}"
     raise KeyError(message)
 
 
 @tool(errors="raise")
 def breaks_all(order: int) -> str:
-    """Break, and the run with it."""
+    """Fail, and end the run."""
     message = f"no order {order}"
     raise KeyError(message)
 
 
 @tool(timeout=0.01)
 async def is_late(order: int) -> str:
-    """Take longer than it may."""
+    """Take longer than the timeout."""
     await asyncio.Event().wait()
     return f"{order}"
 
 
 @dataclass
 class Waiting:
-    """A tool that is under way until its run is stopped."""
+    """A tool that runs until its run is stopped."""
 
-    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    started: asyncio.Event = field(default_factory=asyncio.Event)
 
     def tools(self) -> list[Tool]:
-        """All tools of the agent, this one among them."""
+        """Return all tools of the agent, including this one."""
 
         async def waits(order: int) -> str:
-            """Wait for ever."""
-            self.begun.set()
+            """Wait forever."""
+            self.started.set()
             await asyncio.Event().wait()
             return f"{order}"
 
         return [lookup, breaks, breaks_all, is_late, tool(waits)]
 
 
-Way = Literal["let go on", "cancelled in the answer", "cancelled in a tool", "left"]
+Interruption = Literal["uninterrupted", "cancelled in the answer", "cancelled in a tool", "abandoned"]
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A run in which something goes wrong.
+    """A run with a fault.
 
-    ``lines`` is what the model does in it; ``events`` are the types of those that it leaves after the user's message,
-    and ``added`` its messages. ``recorded`` are fields of one of the events; ``error`` is what the run raises.
+    ``lines`` are the answers of the model; ``events`` are the types of the events after the user's message,
+    ``added`` the new messages, ``recorded`` fields of some of the events, and ``error`` is what the run raises.
     """
 
     name: str
-    lines: tuple[Said, ...]
+    lines: tuple[ScriptedReply, ...]
     events: tuple[str, ...]
-    added: tuple[Told, ...]
+    added: tuple[RoleAndText, ...]
     recorded: dict[str, dict[str, Any]]
     error: type[BaseException] | None = None
     streams: tuple[bool, ...] = (False, True)
     retries: int = 0
-    way: Way = "let go on"
+    interruption: Interruption = "uninterrupted"
 
     @property
     def trouble(self) -> Trouble | None:
-        """What the service does in place of answering."""
+        """Return the fault of the service, if there is one."""
         return next((line for line in self.lines if isinstance(line, Trouble)), None)
 
 
 _CALLED = ("model-called", "message-appended", "model-answered")
 _ENDED = (*_CALLED, "run-completed")
-_LOOKED_UP: tuple[Told, ...] = (
+_LOOKED_UP: tuple[RoleAndText, ...] = (
     ("assistant", 'lookup{"order": 7}'),
     ("tool", "order 7 is on its way"),
 )
@@ -104,7 +104,7 @@ _ANSWER = ("assistant", "I see.")
 
 
 def after_tools(fault: Fault) -> Fault:
-    """The same, when the model has called a tool before and is given its result."""
+    """Return the same fault after a tool call and its result."""
     return replace(
         fault,
         name=f"{fault.name}, after a tool",
@@ -120,12 +120,12 @@ def _refused(trouble: Trouble, kind: type[ModelError], **error: Any) -> Fault:
 
 
 def _broken(trouble: Trouble) -> Fault:
-    """The stream breaks off: what had come is kept."""
+    """Return a fault in which the stream breaks off; the partial answer is recorded."""
     return Fault(
         f"{trouble.value} in the stream",
         (trouble,),
         ("model-called", "message-appended", "answer-interrupted", "run-failed"),
-        (("assistant", BEGUN),),
+        (("assistant", PARTIAL_ANSWER),),
         {"answer-interrupted": {"reason": "fault"}, "run-failed": {}},
         ModelStreamError,
         (True,),
@@ -133,17 +133,17 @@ def _broken(trouble: Trouble) -> Fault:
 
 
 def _no_answer(trouble: Trouble) -> Fault:
-    """The same of an answer that comes whole: nothing of it is there."""
+    """Return the same fault without streaming: no partial answer exists."""
     return replace(_refused(trouble, ModelError), name=f"{trouble.value} of the whole", streams=(False,))
 
 
 def _failing_tool(name: str, arguments: str, result: str, **recorded: Any) -> Fault:
-    """The model is told, and answers."""
-    begun = () if recorded["reason"] == "unknown-tool" else ("tool-started",)
+    """Return a fault in which a tool fails; the model gets the error and answers."""
+    started = () if recorded["reason"] == "unknown-tool" else ("tool-started",)
     return Fault(
         recorded["reason"],
         (calls((name, arguments)), "I see."),
-        (*_CALLED, *begun, "message-appended", "tool-failed", *_ENDED),
+        (*_CALLED, *started, "message-appended", "tool-failed", *_ENDED),
         (("assistant", f"{name}{arguments}"), ("tool", result), _ANSWER),
         {"tool-failed": recorded},
     )
@@ -157,7 +157,7 @@ _OF_THE_SERVICE = (
     *map(_broken, (Trouble.CUT, Trouble.STALL, Trouble.MALFORMED, Trouble.EARLY_END, Trouble.BROKEN_WITH_WORDS)),
     *map(_no_answer, (Trouble.CUT, Trouble.STALL, Trouble.MALFORMED, Trouble.EARLY_END)),
     Fault(
-        "overloaded, then not",
+        "overloaded once",
         (Trouble.OVERLOADED, "I see."),
         ("model-called", "model-failed", *_ENDED),
         (_ANSWER,),
@@ -181,26 +181,26 @@ _OF_THE_SERVICE = (
         {"answer-interrupted": {"reason": "cancelled"}, "run-abandoned": {"reason": "cancelled"}},
         asyncio.CancelledError,
         (False,),
-        way="cancelled in the answer",
+        interruption="cancelled in the answer",
     ),
     Fault(
         "cancelled in the answer",
         (Trouble.SILENCE,),
         ("model-called", "message-appended", "answer-interrupted", "run-abandoned"),
-        (("assistant", BEGUN),),
+        (("assistant", PARTIAL_ANSWER),),
         {"answer-interrupted": {"reason": "cancelled"}, "run-abandoned": {"reason": "cancelled"}},
         asyncio.CancelledError,
         (True,),
-        way="cancelled in the answer",
+        interruption="cancelled in the answer",
     ),
     Fault(
-        "left in the answer",
+        "abandoned in the answer",
         (Trouble.SILENCE,),
         ("model-called", "message-appended", "answer-interrupted", "run-abandoned"),
-        (("assistant", BEGUN),),
+        (("assistant", PARTIAL_ANSWER),),
         {"answer-interrupted": {"reason": "stopped"}, "run-abandoned": {"reason": "stopped"}},
         streams=(True,),
-        way="left",
+        interruption="abandoned",
     ),
 )
 
@@ -228,7 +228,7 @@ _OF_THE_TOOLS = (
         "is_late", '{"order": 7}', "Error: is_late gave no result in 0.01 s.", reason="timeout", kind="TimeoutError"
     ),
     Fault(
-        "raised, and the run with it",
+        "raised, and ended the run",
         (calls(("breaks_all", '{"order": 7}')),),
         (*_CALLED, "tool-started", "message-appended", "tool-failed", "run-failed"),
         (("assistant", 'breaks_all{"order": 7}'), ("tool", "Error: KeyError: 'no order 7'")),
@@ -242,10 +242,10 @@ _OF_THE_TOOLS = (
         (("assistant", 'waits{"order": 7}'), ("tool", _STOPPED)),
         {"tool-failed": {"reason": "stopped"}, "run-abandoned": {"reason": "cancelled"}},
         asyncio.CancelledError,
-        way="cancelled in a tool",
+        interruption="cancelled in a tool",
     ),
     Fault(
-        "one of four goes wrong",
+        "one of four calls fails",
         (
             calls(("lookup", '{"order": 7}'), ("find", "{}"), ("breaks", '{"order": 7}'), ("lookup", '{"order": 8}')),
             "I see.",

@@ -1,4 +1,4 @@
-"""Processes that run an agent and are killed at a point of the run that a test names by its number."""
+"""Processes that run an agent and are killed at a numbered point of the run."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from typing import Any, NamedTuple
 
 from clew.infrastructure.sqlite.writer import SQLiteWriter
 
-Passing = Callable[[str], None]
-"""Says that the process comes to a point, by its name: it may end there."""
+PassPoint = Callable[[str], None]
+"""Called with the name of a point when the process reaches it; the process may be killed there."""
 
 
-class Passed(NamedTuple):
-    """The points that a process passed, and whether it was killed at the next."""
+class PassedPoints(NamedTuple):
+    """The points that a process passed, and whether it was killed at the next one."""
 
     points: list[str]
     killed: bool
 
 
-def run_until(point: int | None, work: Callable[[Passing], Coroutine[Any, Any, None]]) -> Passed:
-    """Do the work in a process that is killed at a point, counted from 1; without one, it goes through.
+def run_until(point: int | None, work: Callable[[PassPoint], Coroutine[Any, Any, None]]) -> PassedPoints:
+    """Do the work in a process that is killed at a point, counted from 1; None lets it finish.
 
-    Points are before and after each commit, and those that ``work`` names.
+    The points are before and after each commit, and those that ``work`` names.
     """
     read, write = os.pipe()
     child = os.fork()
@@ -38,29 +38,29 @@ def run_until(point: int | None, work: Callable[[Passing], Coroutine[Any, Any, N
     with os.fdopen(read) as passed:
         names = passed.read().split("\n")[:-1]
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert code in {0, -signal.SIGKILL}, "the process that was to be killed failed on its own: see what it printed"
-    return Passed(names, code != 0)
+    assert code in {0, -signal.SIGKILL}, "the process failed before it was killed: see its output"
+    return PassedPoints(names, code != 0)
 
 
-def _end_in_child(point: int | None, work: Callable[[Passing], Coroutine[Any, Any, None]], told: int) -> None:
+def _end_in_child(point: int | None, work: Callable[[PassPoint], Coroutine[Any, Any, None]], pipe: int) -> None:
     numbers = itertools.count(1)
 
-    def passing(name: str) -> None:
+    def pass_point(name: str) -> None:
         if next(numbers) == point:
             os.kill(os.getpid(), signal.SIGKILL)
-        os.write(told, f"{name}\n".encode())
+        os.write(pipe, f"{name}\n".encode())
 
-    really = SQLiteWriter.commit
+    commit_changes = SQLiteWriter.commit
 
     def commit(self: SQLiteWriter, connection: sqlite3.Connection) -> None:
-        passing("before a commit")
-        really(self, connection)
-        passing("after a commit")
+        pass_point("before a commit")
+        commit_changes(self, connection)
+        pass_point("after a commit")
 
-    SQLiteWriter.commit = commit  # type: ignore[method-assign]  # of this process, which ends
+    SQLiteWriter.commit = commit  # type: ignore[method-assign]  # only in this process, which ends
     try:
-        asyncio.run(work(passing))
-    except BaseException:  # noqa: BLE001  # nothing of the parent's is to go on in here
+        asyncio.run(work(pass_point))
+    except BaseException:  # noqa: BLE001  # the child must not run the parent's code
         traceback.print_exc()
         os._exit(1)
     os._exit(0)

@@ -1,4 +1,4 @@
-"""A process that an agent runs in, which may die at any commit and in any answer, and what it does to the world."""
+"""A simulated process of an agent that may die at any commit or answer, and the effects of its tools."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from clew.infrastructure.scripted_client import Line, ScriptedChatClient, call, 
 from clew.service.run_log import ThreadRuns
 
 TOOLS = {"again": "idempotent", "once": "once", "ask": "approved", "fail": "once", "fail_all": "once", "stop": "once"}
-"""The tools, and how careful a run must be with each."""
+"""The tools, and the repetition that each one allows."""
 
 
 class Died(BaseException):
-    """The process is gone: nothing of it goes on, and nothing is recorded of how it ended."""
+    """The process died: it stops and records no end."""
 
 
 class Mortal(ScriptedChatClient):
-    """A client in whose answers a process may die; ``death`` is then called once."""
+    """A client that may call ``death`` once, in the middle of an answer."""
 
     death: Callable[[], None] | None = None
 
@@ -37,25 +37,25 @@ class Mortal(ScriptedChatClient):
 
 
 class Life:
-    """What a process is told to do, and what it did.
+    """The instructions for a process, and what it did.
 
-    ``lines`` are the answers of the model, ``asked`` the requests that it had, ``effects`` how often each call was
-    carried out, by idempotency key. ``deaths`` is how many moments it has to live, None for ever.
+    ``lines`` are the answers of the model, ``requests`` the requests to it, ``effects`` counts how often each call was
+    executed, by idempotency key. ``deaths`` counts the moments until the process dies; None means never.
     """
 
     def __init__(self) -> None:
         self.lines: deque[Any] = deque()
-        self.asked: list[JsonObject] = []
+        self.requests: list[JsonObject] = []
         self.effects: Counter[str] = Counter()
         self.task: asyncio.Task[Any] | None = None
         self.streams = False
         self.deaths: int | None = None
         self.died = False
         self.tools = self._tools()
-        self.client = self.begin()
+        self.client = self.start_process()
 
-    def begin(self) -> Mortal:
-        """A client for another process."""
+    def start_process(self) -> Mortal:
+        """Return a client for the next process."""
         self.client = Mortal(self._line)
         return self.client
 
@@ -64,18 +64,18 @@ class Life:
         raise Died
 
     def pass_by(self) -> None:
-        """A moment at which the process may die; of one that is dead nothing more is recorded."""
+        """Mark a point at which the process may die; a dead process stops recording."""
         if self.deaths is not None:
             self.deaths -= 1
             if self.deaths <= 0:
                 self.die()
 
-    def recording(self, really: Any) -> Any:
-        """Dies before or after what is to be recorded, when its time has come."""
+    def recording(self, record_steps: Any) -> Any:
+        """Wrap ``record`` so that the process may die before or after it."""
 
         async def record(log: ThreadRuns, *args: Any, **options: Any) -> Any:
             self.pass_by()
-            done = await really(log, *args, **options)
+            done = await record_steps(log, *args, **options)
             self.pass_by()
             return done
 
@@ -83,9 +83,9 @@ class Life:
 
     def _line(self, body: JsonObject) -> Line:
         check_body(body)
-        self.asked.append(body)
-        said = self.lines.popleft() if self.lines else "Fine."
-        match said:
+        self.requests.append(body)
+        answer = self.lines.popleft() if self.lines else "Fine."
+        match answer:
             case ("overloaded",):
                 return fault("overloaded", retry_after=0.0)
             case ("refused",):
@@ -96,11 +96,11 @@ class Life:
                 return self.die()
             case ("die later",):
                 self.client.death = self.die
-                return "Not to be heard to its end."
+                return "This answer is never complete."
             case list(names):
                 return [call(name) for name in names]
             case _:
-                return str(said)
+                return str(answer)
 
     def _tools(self) -> list[Tool]:
         async def act(context: ToolContext) -> str:
@@ -113,7 +113,7 @@ class Life:
             raise ValueError(message)
 
         async def stop(context: ToolContext) -> str:
-            """The caller goes away while it is under way."""
+            """Cancel the caller during the call."""
             await act(context)
             if self.task is not None:
                 self.task.cancel()

@@ -1,4 +1,4 @@
-"""Runs of agents with reducers: how they are begun, and what is looked at then."""
+"""Helpers to run agents with reducers and to check the results."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from clew.infrastructure.scripted_client import ScriptedChatClient
 
 TRIGGERS: tuple[ReductionTrigger, ...] = ("after_message_added", "before_retrieval")
 
-Doing = Callable[[Engine], Awaitable[None]]
+EngineWork = Callable[[Engine], Awaitable[None]]
 
 
-def within(doing: Doing) -> None:
-    """Do something with an engine."""
+def within(work: EngineWork) -> None:
+    """Run the work with an engine."""
 
     async def done() -> None:
         async with Engine.open("memory:", projections=()) as engine:
-            await doing(engine)
+            await work(engine)
 
     asyncio.run(done())
 
@@ -38,15 +38,15 @@ def reductions(events: Sequence[Event]) -> list[HistoryReduced]:
 
 
 async def checked(engine: Engine, thread: Thread) -> list[Event]:
-    """The events of a thread, each request of which is rebuilt as it was sent."""
+    """Check the requests and the store of a thread, and return its events."""
     events = await events_of(thread)
     await check_requests(thread, events)
     await check_store(engine, thread, events)
     return events
 
 
-def said(client: ScriptedChatClient, number: int = -1) -> list[str]:
-    """The words of a request."""
+def texts_sent(client: ScriptedChatClient, number: int = -1) -> list[str]:
+    """Return the texts of a request."""
     return [text for _, text in sent_turns(client.requests[number])]
 
 
@@ -62,7 +62,7 @@ def lookup(order: int) -> str:
 
 
 def short(body: Any) -> str:
-    """A summary that says of what it is."""
-    given = json.loads(body["messages"][-1]["content"])
-    parts = [*filter(None, [given.get("summary_so_far")]), *(each["said"] for each in given["messages"])]
+    """Return a summary that joins the texts that it summarizes."""
+    request = json.loads(body["messages"][-1]["content"])
+    parts = [*filter(None, [request.get("summary_so_far")]), *(each["said"] for each in request["messages"])]
     return json.dumps({"summary": "+".join(parts)})

@@ -1,4 +1,4 @@
-"""Turns on threads that a service holds, and what is looked at then."""
+"""Helpers for turns on remote threads, which a service holds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from clew.domain.events import ThreadDeleted
 from clew.domain.models.client import ServiceKind
 from clew.domain.runs.events import ServiceThreadBound
 
-TOLD = [
+TWO_TURNS = [
     ("user", "Tell me about a pirate."),
     ("assistant", "A pirate walks in."),
     ("user", "Now a parrot."),
@@ -31,7 +31,7 @@ GROWS: ServiceKind = "conversation"
 
 
 def will_joke(aimock: Aimock) -> None:
-    """Let the model answer the turns."""
+    """Script the answers to the turns."""
     aimock.reply("pirate", text="A pirate walks in.")
     aimock.reply("parrot", text="It talks.")
     aimock.reply("poet", text="It rhymes.")
@@ -54,9 +54,9 @@ async def engine_in(folder: Path) -> AsyncIterator[Engine]:
 
 
 async def two_turns(agent: Agent, *, streamed: bool = False) -> RemoteThread:
-    """A thread with the two turns of ``TOLD``."""
+    """Return a thread with the two turns of ``TWO_TURNS``."""
     thread: RemoteThread = await agent.get_remote_thread()
-    for _, text in TOLD[::2]:
+    for _, text in TWO_TURNS[::2]:
         if streamed:
             await agent.run(text, thread=thread, stream=True).get_final_response()
         else:
@@ -64,18 +64,18 @@ async def two_turns(agent: Agent, *, streamed: bool = False) -> RemoteThread:
     return thread
 
 
-async def bound(thread: Any) -> list[str]:
-    """What the service called the thread, in order."""
+async def service_ids(thread: Any) -> list[str]:
+    """Return the ids of the service for the thread, in order."""
     return [event.data.id for event in await events_of(thread) if isinstance(event.data, ServiceThreadBound)]
 
 
 async def deleted(thread: Any) -> tuple[str | None, dict[str, str | None]]:
-    """Who deleted the thread, and what became of each name at the service, in order."""
+    """Return the actor of the deletion, and the error or None for each id at the service, in order."""
     event = (await events_of(thread))[-1]
     assert isinstance(event.data, ThreadDeleted)
     return event.actor, {each.id: each.failed for each in event.data.service}
 
 
 async def bodies(thread: Any) -> list[Any]:
-    """The bodies that were sent, each rebuilt as it was."""
+    """Return the sent bodies, rebuilt from the log."""
     return [each.body for each in await check_requests(thread, await events_of(thread))]

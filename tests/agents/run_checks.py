@@ -1,4 +1,4 @@
-"""What holds of every thread that agents ran on, whatever went wrong."""
+"""Checks that hold for each thread with runs, after any fault."""
 
 from __future__ import annotations
 
@@ -14,56 +14,56 @@ from clew.domain.json_values import JsonObject
 from clew.domain.runs.requests import Request
 from clew.engine import Engine
 
-Told = tuple[str, str]
-"""A message in short: its role, and its words or what its results say."""
+RoleAndText = tuple[str, str]
+"""A short form of a message: its role, and its text or results."""
 
 
 async def events_of(thread: Thread) -> list[Event]:
-    """The events of a thread, oldest first."""
+    """Return the events of a thread, oldest first."""
     return [event async for event in thread.events()]
 
 
-async def told(thread: Thread) -> list[Told]:
-    """The history in short."""
+async def short_history(thread: Thread) -> list[RoleAndText]:
+    """Return the history in short form."""
     return [in_short(each.message) for each in await thread.history() if each.message is not None]
 
 
-def in_short(message: Any) -> Told:
-    """A message in short: a call is its name and arguments."""
-    said = [message.text, *(f"{each.name}{each.arguments}" for each in message.calls)]
-    return message.role, " ".join(filter(None, [*said, *(str(each.result) for each in message.results)]))
+def in_short(message: Any) -> RoleAndText:
+    """Return the short form of a message; a call becomes its name and arguments."""
+    parts = [message.text, *(f"{each.name}{each.arguments}" for each in message.calls)]
+    return message.role, " ".join(filter(None, [*parts, *(str(each.result) for each in message.results)]))
 
 
 async def check_requests(thread: Thread, events: Iterable[Event]) -> list[Request]:
-    """The requests of the model calls among events, each rebuilt as it was sent, and one that services take."""
-    found: list[Request] = []
+    """Rebuild and check the request of each model call among the events; return the requests."""
+    requests: list[Request] = []
     for event in events:
         if event.type == "model-called":
             request = await thread.request(event.version)
-            assert request.verified, f"the request of version {event.version} is another than was sent"
+            assert request.verified, f"the request of version {event.version} differs from the sent one"
             check_body(request.body)
-            found.append(request)
-    return found
+            requests.append(request)
+    return requests
 
 
 def check_body(body: JsonObject) -> None:
-    """Every call has its result, whatever form it is."""
+    """Check that each call has its result, in either wire format."""
     sent: Any = body
     if "messages" in sent:
         check_chat(sent["messages"], {each["function"]["name"] for each in sent.get("tools", ())})
     else:
-        goes_on = bool({"previous_response_id", "conversation"} & set(sent))
-        check_items(sent["input"], {each["name"] for each in sent.get("tools", ())}, remote=goes_on)
+        continues = bool({"previous_response_id", "conversation"} & set(sent))
+        check_items(sent["input"], {each["name"] for each in sent.get("tools", ())}, remote=continues)
 
 
 async def check_store(engine: Engine, thread: Thread, events: Iterable[Event]) -> Control:
-    """The store verifies, and what decisions go by is what the events say; returns that."""
+    """Check that the store verifies and that its control equals the folded events; return the control."""
     verdict = await engine.verify()
     assert verdict.first_bad is None
     folded = Control()
     for event in events:
         folded = advance(folded, event)
-    known = await thread.runs.control(fresh=True)
-    assert folded.run == known.run
-    assert (folded.version, folded.messages, folded.agents) == (known.version, known.messages, known.agents)
+    stored = await thread.runs.control(fresh=True)
+    assert folded.run == stored.run
+    assert (folded.version, folded.messages, folded.agents) == (stored.version, stored.messages, stored.agents)
     return folded

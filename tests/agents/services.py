@@ -1,4 +1,4 @@
-"""Model services that tests script alike: Clew's own, and a server of bytes that OpenAI's clients speak to."""
+"""Model services with one scripting interface: Clew's scripted client, and a raw HTTP server for OpenAI's clients."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from clew.infrastructure.openai.clients import OpenAIChatClient, OpenAIResponses
 from clew.infrastructure.scripted_client import Line, ScriptedChatClient, fault
 
 CANARY = "sk-canary0123456789"
-"""The key that must be nowhere."""
+"""An API key that must not appear anywhere."""
 
 USAGE = TokenUsage(input_tokens=9, output_tokens=4)
-BEGUN = "Halfway"
-"""What has come of an answer when it breaks off."""
+PARTIAL_ANSWER = "Halfway"
+"""The text of an answer that breaks off."""
 
 _PATIENCE = 60.0
 _STALLED = 1.0
-"""Seconds that a client waits for a service that stalls; what comes before has to be there in that time."""
+"""Seconds that a client waits for a stalled service; earlier parts must arrive within them."""
 
 
 class Trouble(Enum):
-    """What a service may do in place of answering."""
+    """Faults of a service."""
 
     OVERLOADED = "overloaded"
     SERVER_ERROR = "server-error"
@@ -48,64 +48,64 @@ class Trouble(Enum):
     MALFORMED = "malformed"
     EARLY_END = "early-end"
     DENIED = "denied"
-    """The service shows the key that it does not take."""
+    """The service refuses the key and repeats it in the error."""
     BROKEN_WITH_WORDS = "broken, with words"
-    """The service says in the stream what went wrong, and shows the key."""
+    """The service sends an error in the stream and repeats the key."""
     SILENCE = "silence"
-    """It says nothing more until the client has gone."""
+    """The service stops sending until the client disconnects."""
 
 
 @dataclass(frozen=True)
 class Calls:
-    """Function calls of one answer: id, name and arguments as the model wrote them; perhaps with words before."""
+    """Function calls of one answer: id, name and arguments as the model wrote them, with an optional text before."""
 
     calls: tuple[tuple[str, str, str], ...]
     text: str = ""
 
 
-Said: TypeAlias = str | Calls | Trouble
+ScriptedReply: TypeAlias = str | Calls | Trouble
 
 
 def calls(*made: tuple[str, str], text: str = "") -> Calls:
-    """Calls by name and arguments; their ids are the same in every answer."""
+    """Return calls by name and arguments; their ids are the same in each answer."""
     return Calls(tuple((f"call_{number}", *each) for number, each in enumerate(made)), text)
 
 
 class Service(Protocol):
-    """A model service as a test sees it."""
+    """The interface of a model service for tests."""
 
     def client(self, *, trouble: Trouble | None = None, streams: bool = False) -> ModelClient:
-        """A client of it, and one that it refuses, or that has little patience, where the trouble is of that kind."""
+        """Return a client; for some faults the service refuses it or its timeout is short."""
         ...
 
-    def add_replies(self, *said: Said, streams: bool) -> None:
-        """Say what the next requests are answered with."""
+    def add_replies(self, *replies: ScriptedReply, streams: bool) -> None:
+        """Script the answers to the next requests."""
         ...
 
     def received(self, requests: Sequence[Request]) -> bool:
-        """Whether what it received are these requests, in this order."""
+        """Return whether the service received exactly these requests in this order."""
         ...
 
     async def silent(self) -> None:
-        """Wait until a request came that nothing is answered to."""
+        """Wait until the service leaves a request unanswered."""
         ...
 
 
 class Scripted:
-    """Clew's own client, which needs no server."""
+    """Clew's scripted client, which needs no server."""
 
     kind = "scripted"
 
     def __init__(self) -> None:
-        self._lines: deque[Said] = deque()
+        self._lines: deque[ScriptedReply] = deque()
         self._bodies: list[JsonObject] = []
         self._silent = asyncio.Event()
 
-    def client(self, *, trouble: Trouble | None = None, streams: bool = False) -> ModelClient:  # noqa: ARG002  # as all
+    def client(self, *, trouble: Trouble | None = None, streams: bool = False) -> ModelClient:  # noqa: ARG002  # the protocol's parameters
         return ScriptedChatClient(self._line)
 
-    def add_replies(self, *said: Said, streams: bool) -> None:  # noqa: ARG002  # as all
-        self._lines.extend(said)
+    def add_replies(self, *replies: ScriptedReply, streams: bool) -> None:  # noqa: ARG002  # the protocol's parameters
+        self._lines.extend(replies)
 
     def received(self, requests: Sequence[Request]) -> bool:
         return [body_digest(body) for body in self._bodies] == [each.digest for each in requests]
@@ -114,19 +114,19 @@ class Scripted:
         await self._silent.wait()
 
     def _line(self, body: JsonObject) -> Line:
-        said = self._lines.popleft()
-        if said is not Trouble.REFUSED:  # that would never have come
+        reply = self._lines.popleft()
+        if reply is not Trouble.REFUSED:  # a refused request does not arrive
             self._bodies.append(body)
-        if isinstance(said, Trouble):
-            return self._trouble(said)
-        return Answer(_message(said), _finish(said), USAGE, "m-1")
+        if isinstance(reply, Trouble):
+            return self._trouble(reply)
+        return Answer(_message(reply), _finish(reply), USAGE, "m-1")
 
     def _trouble(self, trouble: Trouble) -> Line:
         if trouble is Trouble.SILENCE:
             self._silent.set()
-            return fault("stall", after=BEGUN)
+            return fault("stall", after=PARTIAL_ANSWER)
         if trouble is Trouble.STALL:
-            return fault("stall", after=BEGUN, seconds=0.001)
+            return fault("stall", after=PARTIAL_ANSWER, seconds=0.001)
         if trouble is Trouble.CONTEXT_WINDOW:
             return fault("context-window", tokens=9000, limit=8192)
         if trouble is Trouble.OVERLOADED:
@@ -134,13 +134,13 @@ class Scripted:
         if trouble is Trouble.DENIED:
             return ModelAccessError("No.", status=401, code="invalid_api_key")
         if trouble is Trouble.BROKEN_WITH_WORDS:
-            return fault("cut", after=BEGUN)
-        after = BEGUN if trouble in {Trouble.CUT, Trouble.MALFORMED, Trouble.EARLY_END} else ""
+            return fault("cut", after=PARTIAL_ANSWER)
+        after = PARTIAL_ANSWER if trouble in {Trouble.CUT, Trouble.MALFORMED, Trouble.EARLY_END} else ""
         return fault(trouble.value, after=after)
 
 
 class OverHttp:
-    """A server that says what it is told byte by byte, in one of the two forms."""
+    """A server that sends scripted bytes, in one of the two wire formats."""
 
     def __init__(self, kind: str, server: RawServer, refusing: str) -> None:
         self.kind = kind
@@ -153,8 +153,8 @@ class OverHttp:
         made = OpenAIChatClient if self.kind == "chat" else OpenAIResponsesClient
         return made("m-1", api_key=CANARY, base_url=url, timeout=timeout)
 
-    def add_replies(self, *said: Said, streams: bool) -> None:
-        self.server.add_replies(*(self._reply(each, streams) for each in said if each is not Trouble.REFUSED))
+    def add_replies(self, *replies: ScriptedReply, streams: bool) -> None:
+        self.server.add_replies(*(self._reply(each, streams) for each in replies if each is not Trouble.REFUSED))
 
     def received(self, requests: Sequence[Request]) -> bool:
         return [each.body for each in self.server.requests] == [each.content for each in requests]
@@ -162,19 +162,19 @@ class OverHttp:
     async def silent(self) -> None:
         await asyncio.to_thread(self.server.stalled.wait)
 
-    def _reply(self, said: Said, streams: bool) -> Reply:  # noqa: FBT001  # one of two
-        if isinstance(said, Trouble):
-            return self._trouble(said, streams)
+    def _reply(self, reply: ScriptedReply, streams: bool) -> Reply:  # noqa: FBT001  # private
+        if isinstance(reply, Trouble):
+            return self._trouble(reply, streams)
         if self.kind == "chat":
-            return stream(*_chunks(said)) if streams else whole(_completion(said))
-        return stream(*_events(said), done=False) if streams else whole(_response(said))
+            return stream(*_chunks(reply)) if streams else whole(_completion(reply))
+        return stream(*_events(reply), done=False) if streams else whole(_response(reply))
 
-    def _trouble(self, trouble: Trouble, streams: bool) -> Reply:  # noqa: FBT001  # the same
+    def _trouble(self, trouble: Trouble, streams: bool) -> Reply:  # noqa: FBT001  # private
         if trouble is Trouble.OVERLOADED:
             return whole({"error": {"message": f"Slow, {CANARY}."}}, status=429, headers={"retry-after-ms": "1"})
         if trouble is Trouble.DENIED:
-            said = {"message": f"Incorrect API key provided: {CANARY}.", "code": "invalid_api_key", "param": CANARY}
-            return whole({"error": said}, status=401)
+            error = {"message": f"Incorrect API key provided: {CANARY}.", "code": "invalid_api_key", "param": CANARY}
+            return whole({"error": error}, status=401)
         if trouble is Trouble.SERVER_ERROR:
             return whole({"error": {"message": f"Broken, {CANARY}."}}, status=500)
         if trouble is Trouble.CONTEXT_WINDOW:
@@ -188,7 +188,7 @@ class OverHttp:
         return whole(b'{"id": ' if trouble is Trouble.MALFORMED else {"id": "c1", "model": "m-1"})
 
     def _broken(self, trouble: Trouble) -> Reply:
-        begins = _chunks(BEGUN)[:2] if self.kind == "chat" else _events(BEGUN)[:2]
+        begins = _chunks(PARTIAL_ANSWER)[:2] if self.kind == "chat" else _events(PARTIAL_ANSWER)[:2]
         if trouble is Trouble.BROKEN_WITH_WORDS:
             error = {"message": f"No more of {CANARY}.", "code": "server_error"}
             return stream(*begins, {"error": error} if self.kind == "chat" else {"type": "error", **error})
@@ -204,13 +204,13 @@ KINDS = ("scripted", "chat", "responses")
 
 @contextmanager
 def service_of(kind: str) -> Iterator[Service]:
-    """The service of a kind of client, while the block lasts."""
+    """Run the service of a kind of client."""
     if kind == "scripted":
         yield Scripted()
         return
     with RawServer() as server, contextlib.closing(socket.socket()) as bound:
         server.stalled = threading.Event()
-        bound.bind(("127.0.0.1", 0))  # bound, and not listening
+        bound.bind(("127.0.0.1", 0))  # bound but not listening
         yield OverHttp(kind, server, f"http://127.0.0.1:{bound.getsockname()[1]}/v1")
 
 
@@ -224,15 +224,15 @@ _TOO_LARGE = {
 }
 
 
-def _message(said: str | Calls) -> Message:
-    text, made = (said, ()) if isinstance(said, str) else (said.text, said.calls)
+def _message(reply: str | Calls) -> Message:
+    text, made = (reply, ()) if isinstance(reply, str) else (reply.text, reply.calls)
     words = (Text(text=text),) if text else ()
-    asked = (FunctionCall(call_id=id_, name=name, arguments=arguments) for id_, name, arguments in made)
-    return Message(role="assistant", contents=(*words, *asked))
+    calls = (FunctionCall(call_id=id_, name=name, arguments=arguments) for id_, name, arguments in made)
+    return Message(role="assistant", contents=(*words, *calls))
 
 
-def _finish(said: str | Calls) -> str:
-    return "tool_calls" if isinstance(said, Calls) else "stop"
+def _finish(reply: str | Calls) -> str:
+    return "tool_calls" if isinstance(reply, Calls) else "stop"
 
 
 def _pieces(text: str) -> list[str]:
@@ -245,28 +245,28 @@ def _pieces(text: str) -> list[str]:
 _TOKENS = {"prompt_tokens": 9, "completion_tokens": 4}
 
 
-def _completion(said: str | Calls) -> Any:
-    message: JsonObject = {"role": "assistant", "content": (said if isinstance(said, str) else said.text) or None}
-    if isinstance(said, Calls):
+def _completion(reply: str | Calls) -> Any:
+    message: JsonObject = {"role": "assistant", "content": (reply if isinstance(reply, str) else reply.text) or None}
+    if isinstance(reply, Calls):
         message["tool_calls"] = [
             {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}
-            for id_, name, arguments in said.calls
+            for id_, name, arguments in reply.calls
         ]
-    choice = {"index": 0, "message": message, "finish_reason": _finish(said)}
+    choice = {"index": 0, "message": message, "finish_reason": _finish(reply)}
     return {"id": "c1", "model": "m-1", "choices": [choice], "usage": _TOKENS}
 
 
-def _chunks(said: str | Calls) -> list[Any]:
-    """The role, the words in one piece when they break off and else in two, the calls, the end, the tokens."""
-    text = said if isinstance(said, str) else said.text
+def _chunks(reply: str | Calls) -> list[Any]:
+    """Return the chunks of an answer; the text is one piece if the answer breaks off, otherwise two."""
+    text = reply if isinstance(reply, str) else reply.text
     deltas: list[Any] = [{"role": "assistant", "content": ""}]
-    deltas += [{"content": piece} for piece in ([text] if text == BEGUN else _pieces(text))]
-    for index, (id_, name, arguments) in enumerate(said.calls if isinstance(said, Calls) else ()):
-        begun = {"index": index, "id": id_, "type": "function", "function": {"name": name, "arguments": ""}}
-        deltas.append({"tool_calls": [begun]})
+    deltas += [{"content": piece} for piece in ([text] if text == PARTIAL_ANSWER else _pieces(text))]
+    for index, (id_, name, arguments) in enumerate(reply.calls if isinstance(reply, Calls) else ()):
+        started = {"index": index, "id": id_, "type": "function", "function": {"name": name, "arguments": ""}}
+        deltas.append({"tool_calls": [started]})
         deltas += [{"tool_calls": [{"index": index, "function": {"arguments": piece}}]} for piece in _pieces(arguments)]
     chunks = [_chunk(delta) for delta in deltas]
-    return [*chunks, _chunk({}, _finish(said)), {"id": "c1", "model": "m-1", "choices": [], "usage": _TOKENS}]
+    return [*chunks, _chunk({}, _finish(reply)), {"id": "c1", "model": "m-1", "choices": [], "usage": _TOKENS}]
 
 
 def _chunk(delta: Any, finish_reason: str | None = None) -> Any:
@@ -276,31 +276,31 @@ def _chunk(delta: Any, finish_reason: str | None = None) -> Any:
 # Responses
 
 
-def _response(said: str | Calls) -> Any:
+def _response(reply: str | Calls) -> Any:
     return {
         "id": "resp_1",
         "object": "response",
         "model": "m-1",
         "status": "completed",
-        "output": _items(said),
+        "output": _items(reply),
         "usage": {"input_tokens": 9, "output_tokens": 4},
     }
 
 
-def _items(said: str | Calls) -> list[Any]:
-    text = said if isinstance(said, str) else said.text
+def _items(reply: str | Calls) -> list[Any]:
+    text = reply if isinstance(reply, str) else reply.text
     items: list[Any] = []
     if text:
         part = {"type": "output_text", "text": text, "annotations": []}
         items.append({"type": "message", "id": "m1", "role": "assistant", "status": "completed", "content": [part]})
-    for id_, name, arguments in said.calls if isinstance(said, Calls) else ():
+    for id_, name, arguments in reply.calls if isinstance(reply, Calls) else ():
         made = {"type": "function_call", "id": f"fc_{id_}", "call_id": id_, "name": name, "arguments": arguments}
         items.append({**made, "status": "completed"})
     return items
 
 
-def _events(said: str | Calls) -> list[Any]:
-    done = _response(said)
+def _events(reply: str | Calls) -> list[Any]:
+    done = _response(reply)
     events: list[Any] = [{"type": "response.created", "response": {**done, "status": "in_progress", "output": []}}]
     for number, item in enumerate(done["output"]):
         at = {"output_index": number}
@@ -308,7 +308,7 @@ def _events(said: str | Calls) -> list[Any]:
             text = item["content"][0]["text"]
             events += [
                 {"type": "response.output_text.delta", **at, "delta": piece}
-                for piece in ([text] if text == BEGUN else _pieces(text))
+                for piece in ([text] if text == PARTIAL_ANSWER else _pieces(text))
             ]
             continue
         events.append({"type": "response.output_item.added", **at, "item": {**item, "arguments": ""}})
@@ -321,5 +321,5 @@ def _events(said: str | Calls) -> list[Any]:
 
 
 def as_json(**arguments: Any) -> str:
-    """Arguments as a model writes them."""
+    """Return arguments as a model writes them."""
     return json.dumps(arguments)

@@ -1,4 +1,4 @@
-"""History stores of tests: they keep threads in a dict, bound themselves, and fail as they are told."""
+"""History stores for tests: they keep messages in a dict, may limit their number, and fail on request."""
 
 from __future__ import annotations
 
@@ -10,60 +10,60 @@ from clew.domain.history_stores import HistoryStore, StoreContext, StoredMessage
 from clew.domain.json_values import Json
 
 
-class Cupboard:
-    """What several stores share: the messages of each key, for whom stores were made, and whether it can be reached."""
+class FakeHistoryBackend:
+    """The shared backend of several stores: messages by key, the contexts of the stores, and simulated failures."""
 
     def __init__(self, *, most: int | None = None, key: Callable[[StoreContext], str] | None = None) -> None:
         self.most = most
         self.rows: dict[str, list[StoredMessage]] = {}
         self.made: list[StoreContext] = []
-        self.taken_up: list[Json] = []
+        self.restored_states: list[Json] = []
         self.error: Exception | None = None
         self.hangs = False
         self._key = key or (lambda context: f"{context.tenant}/{context.thread_id}")
 
     def store(self, context: StoreContext) -> HistoryStore:
-        """What a factory gives."""
+        """Create a store; an agent uses this method as its factory."""
         self.made.append(context)
-        return Shelf(self, self._key(context))
+        return FakeHistoryStore(self, self._key(context))
 
-    async def reached(self) -> None:
+    async def check_available(self) -> None:
         if self.hangs:
             await asyncio.Event().wait()
         if self.error is not None:
             raise self.error
 
     def ids(self, thread: Any) -> list[str]:
-        """The ids of what is kept of a thread."""
+        """Return the ids of the stored messages of a thread."""
         return [each.id for each in self.rows.get(f"default/{thread.id}", [])]
 
     def texts(self, thread: Any) -> list[str]:
-        """The words of what is kept of a thread."""
+        """Return the texts of the stored messages of a thread."""
         return [each.message.text for each in self.rows.get(f"default/{thread.id}", [])]
 
 
-class Shelf(HistoryStore):
-    """The messages of one key, the newest only when the cupboard has room for no more."""
+class FakeHistoryStore(HistoryStore):
+    """Stores the messages of one key; the backend may keep only the newest ones."""
 
-    def __init__(self, cupboard: Cupboard, key: str) -> None:
-        self.cupboard = cupboard
+    def __init__(self, backend: FakeHistoryBackend, key: str) -> None:
+        self.backend = backend
         self.key = key
 
     async def add_messages(self, messages: Sequence[StoredMessage]) -> None:
-        await self.cupboard.reached()
-        held = self.cupboard.rows.setdefault(self.key, [])
-        known = {each.id for each in held}
-        held += [each for each in messages if each.id not in known]
-        if self.cupboard.most is not None:
-            del held[: max(0, len(held) - self.cupboard.most)]
+        await self.backend.check_available()
+        stored = self.backend.rows.setdefault(self.key, [])
+        known = {each.id for each in stored}
+        stored += [each for each in messages if each.id not in known]
+        if self.backend.most is not None:
+            del stored[: max(0, len(stored) - self.backend.most)]
 
     async def list_messages(self) -> list[StoredMessage]:
-        await self.cupboard.reached()
-        return list(self.cupboard.rows.get(self.key, []))
+        await self.backend.check_available()
+        return list(self.backend.rows.get(self.key, []))
 
     async def serialize(self, **_: Any) -> Json:
         return {"key": self.key}
 
     async def update_from_state(self, state: Any, **_: Any) -> None:
-        self.cupboard.taken_up.append(state)
+        self.backend.restored_states.append(state)
         self.key = state["key"]

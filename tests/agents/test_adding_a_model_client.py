@@ -1,4 +1,4 @@
-"""The recipe of CONTRIBUTING.md, followed: a class of five properties and one method is a model client."""
+"""Follows the recipe in CONTRIBUTING.md: a class with five properties and one method is a model client."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def engine() -> AsyncIterator[Engine]:
         yield engine
 
 
-async def test_an_agent_runs_on_it_and_the_log_names_it(engine: Engine) -> None:
+async def test_an_agent_runs_with_the_client_and_the_log_names_it(engine: Engine) -> None:
     client: ModelClient = Parrot()
     thread = await engine.start_thread()
     response = await Agent(client, engine=engine, name="Polly").run("Hello there", thread=thread)
@@ -55,13 +55,13 @@ async def test_an_agent_runs_on_it_and_the_log_names_it(engine: Engine) -> None:
     assert (await engine.verify()).first_bad is None
 
 
-async def test_its_answers_stream(engine: Engine) -> None:
+async def test_answers_of_the_client_stream(engine: Engine) -> None:
     agent = Agent(Parrot(), engine=engine, name="Polly")
     stream = agent.run("Hello there", stream=True)
     assert [update.text async for update in stream if update.text] == ["Hello", " there"]
 
 
-async def test_its_errors_end_the_run(engine: Engine) -> None:
+async def test_errors_of_the_client_end_the_run(engine: Engine) -> None:
     thread = await engine.start_thread()
     agent = Agent(Parrot(mute=True), engine=engine, name="Polly", retries=0)
     with pytest.raises(ModelUnavailableError, match="asleep"):

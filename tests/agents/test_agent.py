@@ -1,4 +1,4 @@
-"""What an application does with an agent: run it, on threads of all kinds, and see what it did."""
+"""Agents as applications use them: runs on all kinds of threads, and their records."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ def lookup(order: int) -> str:
     return f"order {order} has shipped"
 
 
-def said(body: JsonObject) -> list[tuple[Any, Any]]:
-    """Role and words of each message of a request."""
+def sent_messages(body: JsonObject) -> list[tuple[Any, Any]]:
+    """Return the role and text of each message of a request."""
     messages: Any = body["messages"]
     return [(each["role"], each["content"]) for each in messages]
 
 
 async def types_of(thread: Any) -> list[str]:
-    """The types of the thread's events."""
+    """Return the types of the thread's events."""
     return [event.type async for event in thread.events()]
 
 
-async def called(thread: Any) -> list[tuple[Event, ModelCalled]]:
-    """The thread's model calls."""
+async def model_calls(thread: Any) -> list[tuple[Event, ModelCalled]]:
+    """Return the thread's model calls."""
     return [(event, event.data) async for event in thread.events() if isinstance(event.data, ModelCalled)]
 
 
@@ -84,20 +84,20 @@ async def test_an_agent_keeps_its_threads_in_one_store() -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "input_",
     ["Hi", Message.user("Hi"), [Message.user("Hi")], [Message.user("Hi"), Message.assistant("Ho"), Message.user("Hm")]],
-    ids=["words", "message", "messages", "history"],
+    ids=["text", "message", "messages", "history"],
 )
-async def test_input_is_words_messages_or_a_whole_history(given: Input) -> None:
+async def test_the_input_is_a_text_a_message_or_messages(input_: Input) -> None:
     client = ScriptedChatClient("Hello.")
-    response = await Agent(client, instructions="Be brief.").run(given)
-    texts = ["Hi"] if isinstance(given, str | Message) or len(given or ()) == 1 else ["Hi", "Ho", "Hm"]
+    response = await Agent(client, instructions="Be brief.").run(input_)
+    texts = ["Hi"] if isinstance(input_, str | Message) or len(input_ or ()) == 1 else ["Hi", "Ho", "Hm"]
     assert [each.text for each in (await response.thread.history()).messages] == [*texts, "Hello."]
-    assert [content for _, content in said(client.requests[0])] == ["Be brief.", *texts]
+    assert [content for _, content in sent_messages(client.requests[0])] == ["Be brief.", *texts]
     assert len(response.messages) == 1
 
 
-async def test_without_input_it_answers_what_was_appended(any_url: str) -> None:
+async def test_a_run_without_input_answers_appended_messages(any_url: str) -> None:
     async with Engine.open(any_url) as engine:
         thread = await engine.start_thread(messages=[Message.user("Are you there?")])
         response = await Agent(ScriptedChatClient("Yes."), engine=engine).run(thread=thread)
@@ -117,13 +117,13 @@ async def test_nothing_to_answer_is_refused() -> None:
         await Agent(ScriptedChatClient("x")).run(3)  # type: ignore[call-overload]
 
 
-async def test_three_times_yes_is_three_messages() -> None:
+async def test_equal_inputs_are_separate_messages() -> None:
     client = ScriptedChatClient(["And?", "And?", "And?"])
     agent = Agent(client)
     thread = await agent.get_local_thread()
     for _ in range(3):
         await agent.run("yes", thread=thread)
-    assert said(client.requests[2]) == [
+    assert sent_messages(client.requests[2]) == [
         ("user", "yes"),
         ("assistant", "And?"),
         ("user", "yes"),
@@ -132,11 +132,11 @@ async def test_three_times_yes_is_three_messages() -> None:
     ]
 
 
-async def test_a_tool_is_called_and_its_result_answered() -> None:
+async def test_a_tool_is_called_and_its_result_is_sent_to_the_model() -> None:
     client = ScriptedChatClient([call("lookup", order=7), "It has shipped."])
     response = await Agent(client, tools=[lookup]).run("Where is 7?")
     assert [message.role for message in response.messages] == ["assistant", "tool", "assistant"]
-    assert said(client.requests[1])[-1] == ("tool", "order 7 has shipped")
+    assert sent_messages(client.requests[1])[-1] == ("tool", "order 7 has shipped")
     assert (await types_of(response.thread))[5:] == [
         "model-answered",
         "tool-started",
@@ -149,11 +149,11 @@ async def test_a_tool_is_called_and_its_result_answered() -> None:
     ]
 
 
-async def test_tools_are_called_side_by_side() -> None:
+async def test_tools_are_called_concurrently() -> None:
     both = asyncio.Barrier(2)
 
     async def meet(name: str) -> str:
-        """Wait for the other."""
+        """Wait for the other call."""
         async with asyncio.timeout(20):
             await both.wait()
         return name
@@ -161,10 +161,10 @@ async def test_tools_are_called_side_by_side() -> None:
     client = ScriptedChatClient([[call("meet", name="a"), call("meet", name="b")], "Done."])
     response = await Agent(client, tools=[meet]).run("Go")
     assert [each.text for each in response.messages] == ["", "", "", "Done."]
-    assert [content for role, content in said(client.requests[1]) if role == "tool"] == ["a", "b"]
+    assert [content for role, content in sent_messages(client.requests[1]) if role == "tool"] == ["a", "b"]
 
 
-async def test_a_tool_gets_what_it_asks_for() -> None:
+async def test_a_tool_receives_its_context() -> None:
     seen: list[ToolContext] = []
 
     def note(context: ToolContext, word: str) -> str:
@@ -180,7 +180,7 @@ async def test_a_tool_gets_what_it_asks_for() -> None:
     assert context.idempotency_key.startswith(response.run_id)
 
 
-async def test_a_run_can_be_given_tools_options_and_a_model_of_its_own() -> None:
+async def test_a_run_accepts_its_own_tools_options_and_model() -> None:
     client = ScriptedChatClient([call("lookup", order=1), "Done.", "Plain."])
     agent = Agent(client, options={"temperature": 0.5, "seed": 1})
     first = await agent.run("Go", tools=[lookup], model="bigger", options={"temperature": 0})
@@ -193,12 +193,12 @@ async def test_a_run_can_be_given_tools_options_and_a_model_of_its_own() -> None
     assert "tools" not in client.requests[2]
 
 
-async def test_an_answer_can_be_asked_for_in_a_format() -> None:
+async def test_an_answer_can_have_a_response_format() -> None:
     class Weather(BaseModel):
         city: str
         celsius: float | None = None
 
-    client = ScriptedChatClient(['{"city": "Cork", "celsius": 11.5}', "no JSON"])
+    client = ScriptedChatClient(['{"city": "Cork", "celsius": 11.5}', "not JSON"])
     agent = Agent(client)
     response = await agent.run("Weather?", response_format=Weather)
     assert response.value == Weather(city="Cork", celsius=11.5)
@@ -207,14 +207,14 @@ async def test_an_answer_can_be_asked_for_in_a_format() -> None:
     again = await agent.run("Weather?", response_format=Weather)
     with pytest.raises(AnswerFormatError, match="Weather") as caught:
         _ = again.value
-    assert caught.value.text == "no JSON"
+    assert caught.value.text == "not JSON"
     with pytest.raises(AgentConfigurationError, match="was not asked for a format"):
         _ = (await Agent(ScriptedChatClient("x")).run("y")).value
     with pytest.raises(AgentConfigurationError, match="not a pydantic model"):
         await agent.run("Weather?", response_format=dict)  # type: ignore[arg-type]
 
 
-async def test_a_run_on_a_fork_leaves_the_thread_as_it_is() -> None:
+async def test_a_run_on_a_fork_does_not_change_the_thread() -> None:
     agent = Agent(ScriptedChatClient(["One.", "Other.", "Earlier."]))
     first = await agent.run("1")
     forked = await agent.run("2", thread=first.thread, fork=True)
@@ -227,7 +227,7 @@ async def test_a_run_on_a_fork_leaves_the_thread_as_it_is() -> None:
         await agent.run("2", fork=True)
 
 
-async def test_a_stream_gives_what_comes_and_the_response_in_the_end() -> None:
+async def test_a_stream_gives_updates_and_then_the_response() -> None:
     agent = Agent(ScriptedChatClient([call("lookup", order=7), "It has shipped."]), tools=[lookup])
     stream = agent.run("Where is 7?", stream=True)
     updates = [update async for update in stream]
@@ -238,26 +238,26 @@ async def test_a_stream_gives_what_comes_and_the_response_in_the_end() -> None:
     assert [update.message for update in updates if update.message is not None] == response.messages
 
 
-async def test_the_response_of_a_stream_can_be_had_without_following_it() -> None:
+async def test_the_response_of_a_stream_is_available_without_iteration() -> None:
     stream = Agent(ScriptedChatClient("All of it.")).run("Go", stream=True)
     assert (await stream.get_final_response()).text == "All of it."
 
 
-async def test_what_was_left_is_recorded_before_the_store_is_closed(url: str) -> None:
+async def test_an_abandoned_stream_is_recorded_before_the_store_closes(url: str) -> None:
     async with Engine.open(url) as engine:
-        agent = Agent(ScriptedChatClient("Many words that are never heard."), engine=engine)
+        agent = Agent(ScriptedChatClient("Many words without a reader."), engine=engine)
         thread = await engine.start_thread()
         async for _ in agent.run("Go", thread=thread, stream=True):
             break
     async with Engine.open(url) as engine:
         again = await engine.thread(thread.id)
         assert (await types_of(again))[-3:] == ["message-appended", "answer-interrupted", "run-abandoned"]
-        said_last = (await again.history()).messages[-1].text
-        assert said_last
-        assert "Many words that are never heard.".startswith(said_last)
+        last_text = (await again.history()).messages[-1].text
+        assert last_text
+        assert "Many words without a reader.".startswith(last_text)
 
 
-async def test_threads_can_be_taken_up_by_id(url: str) -> None:
+async def test_an_agent_opens_a_thread_by_its_id(url: str) -> None:
     async with Engine.open(url) as engine:
         agent = Agent(ScriptedChatClient("One."), engine=engine, name="Clerk", instructions="Be brief.")
         first = await agent.run("1")
@@ -272,7 +272,7 @@ async def test_threads_can_be_taken_up_by_id(url: str) -> None:
             await agent.thread("nowhere")
 
 
-async def test_a_thread_without_an_agent_says_how_to_run_on_it(any_url: str) -> None:
+async def test_the_error_of_a_thread_without_an_agent_names_agent_run(any_url: str) -> None:
     async with Engine.open(any_url) as engine:
         thread = await engine.start_thread()
         with pytest.raises(AgentConfigurationError, match=r"agent\.run"):
@@ -281,7 +281,7 @@ async def test_a_thread_without_an_agent_says_how_to_run_on_it(any_url: str) -> 
             await Agent(ScriptedChatClient("x"), engine=engine).run("y", thread=3)  # type: ignore[call-overload]
 
 
-async def test_a_kind_that_the_client_cannot_do_is_refused_before_any_event(any_url: str) -> None:
+async def test_refuses_an_unsupported_thread_kind_before_any_event(any_url: str) -> None:
     async with Engine.open(any_url) as engine:
         agent = Agent(ScriptedChatClient("x"), engine=engine)
         with pytest.raises(UnsupportedThreadError, match="local") as caught:
@@ -295,7 +295,7 @@ async def test_a_kind_that_the_client_cannot_do_is_refused_before_any_event(any_
         assert await types_of(remote) == before
 
 
-async def test_what_an_agent_is_goes_on_the_log_by_digest_only(tmp_path: Path) -> None:
+async def test_definitions_of_an_agent_are_on_the_log_only_as_digests(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     async with Engine.open(f"sqlite:///{path}") as engine:
         agent = Agent(
@@ -309,7 +309,7 @@ async def test_what_an_agent_is_goes_on_the_log_by_digest_only(tmp_path: Path) -
         assert len(started.fingerprint.digests) == 2
         request = await response.thread.request(events[3].version)
         assert request.verified
-        assert said(request.body)[0] == ("system", "Canary one.")
+        assert sent_messages(request.body)[0] == ("system", "Canary one.")
     with sqlite3.connect(path) as connection:
         states = b"".join(row[0] for row in connection.execute("SELECT state FROM event"))
         kinds = [row[0] for row in connection.execute("SELECT kind FROM blob")]
@@ -319,7 +319,7 @@ async def test_what_an_agent_is_goes_on_the_log_by_digest_only(tmp_path: Path) -
     assert kinds == ["definition", "definition"]
 
 
-async def test_a_request_without_its_definitions_waits_for_an_agent_that_has_them(any_url: str, tmp_path: Path) -> None:
+async def test_a_request_without_definitions_needs_an_agent_with_them(any_url: str, tmp_path: Path) -> None:
     async with Engine.open(any_url) as engine:
         response = await Agent(ScriptedChatClient("Yes."), engine=engine, instructions="Be brief.").run("Hi")
         lines = [line async for line in engine.export_events(response.thread.id)]
@@ -328,7 +328,7 @@ async def test_a_request_without_its_definitions_waits_for_an_agent_that_has_the
     async with Engine.open("memory:") as elsewhere:
         await elsewhere.import_events(file)
         thread = await elsewhere.thread(response.thread.id)
-        ((event, _),) = await called(thread)
+        ((event, _),) = await model_calls(thread)
         with pytest.raises(DefinitionMissingError, match="agent") as caught:
             await thread.request(event.version)
         assert len(caught.value.digests) == 1
@@ -350,30 +350,30 @@ async def test_only_a_model_call_has_a_request() -> None:
 async def test_a_request_with_a_redacted_message_is_not_verified() -> None:
     response = await Agent(ScriptedChatClient("Yes.")).run("My number is 4711")
     await response.thread.redact(3)
-    ((event, _),) = await called(response.thread)
+    ((event, _),) = await model_calls(response.thread)
     request = await response.thread.request(event.version)
     assert not request.verified
     assert request.redacted == (3,)
 
 
-async def test_another_agent_of_the_same_id_is_noticed(any_url: str) -> None:
+async def test_a_changed_agent_with_the_same_id_is_reported(any_url: str) -> None:
     async with Engine.open(any_url) as engine:
         thread = await engine.start_thread()
         await Agent(ScriptedChatClient("One."), engine=engine, instructions="Be brief.").run("1", thread=thread)
         same = Agent(ScriptedChatClient("Two."), engine=engine, instructions="Be brief.")
         await same.run("2", thread=thread, tools=[lookup])
         again = Agent(ScriptedChatClient("Three."), engine=engine, instructions="Be brief.")
-        await again.run("3", thread=thread)  # the tools of one run are not the agent's
+        await again.run("3", thread=thread)  # the tools of the previous run are not the agent's tools
         strict = Agent(ScriptedChatClient("Four."), engine=engine, tools=[lookup], on_changed_agent="raise")
         with pytest.raises(AgentChangedError, match="the instructions, the tools") as caught:
             await strict.run("4", thread=thread)
         assert caught.value.changed == ("the instructions", "the tools")
         assert (await thread.summary()).messages == 6
-        someone = Agent(ScriptedChatClient("Five."), engine=engine, id="someone else", on_changed_agent="raise")
-        assert (await someone.run("5", thread=thread)).text == "Five."
+        stranger = Agent(ScriptedChatClient("Five."), engine=engine, id="another agent", on_changed_agent="raise")
+        assert (await stranger.run("5", thread=thread)).text == "Five."
 
 
-async def test_rounds_and_time_are_limited() -> None:
+async def test_a_run_is_limited_in_rounds_and_time() -> None:
     endless = ScriptedChatClient(call("lookup", order=1), loop=True)
     agent = Agent(endless, tools=[lookup], max_rounds=3)
     with pytest.raises(RunLimitError, match="3 times"):
@@ -395,7 +395,7 @@ async def test_rounds_and_time_are_limited() -> None:
     assert "stopped" in str(result.result)
 
 
-async def test_an_error_tells_on_which_thread_it_was() -> None:
+async def test_a_note_on_the_error_names_the_thread() -> None:
     agent = Agent(ScriptedChatClient([ModelRequestError("No."), "Yes."]))
     with pytest.raises(ModelRequestError) as caught:
         await agent.run("Hi")
@@ -405,7 +405,7 @@ async def test_an_error_tells_on_which_thread_it_was() -> None:
     assert (await agent.run(thread=thread)).text == "Yes."
 
 
-async def test_another_run_is_met_in_one_of_three_ways() -> None:
+async def test_refuses_an_unknown_on_conflict() -> None:
     agent = Agent(ScriptedChatClient("Yes."))
     with pytest.raises(AgentConfigurationError, match="'raise', 'wait', 'fork'"):
         await agent.run("Hi", on_conflict="ignore")  # type: ignore[call-overload]
@@ -414,14 +414,14 @@ async def test_another_run_is_met_in_one_of_three_ways() -> None:
         await agent.continue_run(response.thread, on_conflict="fork")  # type: ignore[call-overload]
 
 
-async def test_there_may_be_no_run_to_go_on_with() -> None:
+async def test_continue_run_needs_an_open_run() -> None:
     agent = Agent(ScriptedChatClient("Yes."))
     response = await agent.run("Hi")
     with pytest.raises(NoOpenRunError):
         await agent.continue_run(response.thread)
 
 
-async def test_a_run_goes_on_with_the_model_and_the_format_that_it_began_with(any_url: str) -> None:
+async def test_a_continued_run_uses_its_first_model_options_and_format(any_url: str) -> None:
     class Refund(BaseModel):
         done: bool
 
@@ -444,32 +444,32 @@ async def test_a_run_goes_on_with_the_model_and_the_format_that_it_began_with(an
     ]
 
 
-async def test_middleware_is_around_runs_model_calls_and_tool_calls() -> None:
-    told: list[str] = []
+async def test_middleware_wraps_runs_model_calls_and_tool_calls() -> None:
+    calls: list[str] = []
 
-    class Telling(Middleware):
+    class RecordingMiddleware(Middleware):
         async def run(self, context: RunContext, proceed: Proceed[Any]) -> Any:
-            told.append(f"run {context.agent_id}")
+            calls.append(f"run {context.agent_id}")
             return await proceed()
 
         async def model_call(self, context: ModelCallContext, proceed: Proceed[Answer]) -> Answer:
-            told.append(f"model {context.round}")
+            calls.append(f"model {context.round}")
             answer = await proceed()
             return answer if answer.message.calls else Answer(Message.assistant("Replaced."), "stop")
 
         async def tool_call(self, context: ToolCallContext, proceed: Proceed[ToolOutcome]) -> ToolOutcome:
-            told.append(f"tool {context.name} {context.arguments}")
+            calls.append(f"tool {context.name} {context.arguments}")
             await proceed()
             return ToolOutcome("Hidden.")
 
-    client = ScriptedChatClient([call("lookup", order=7), "Said."])
-    response = await Agent(client, tools=[lookup], middleware=[Telling()], name="Clerk").run("Go")
-    assert told == ["run Clerk", "model 1", 'tool lookup {"order": 7}', "model 2"]
+    client = ScriptedChatClient([call("lookup", order=7), "Done."])
+    response = await Agent(client, tools=[lookup], middleware=[RecordingMiddleware()], name="Clerk").run("Go")
+    assert calls == ["run Clerk", "model 1", 'tool lookup {"order": 7}', "model 2"]
     assert response.text == "Replaced."
-    assert said(client.requests[1])[-1] == ("tool", "Hidden.")
+    assert sent_messages(client.requests[1])[-1] == ("tool", "Hidden.")
 
 
-def test_an_agent_is_checked_when_it_is_made() -> None:
+def test_the_arguments_of_an_agent_are_checked() -> None:
     client = ScriptedChatClient("x")
     assert (Agent(client).id, Agent(client, name="A").id, Agent(client, name="A", id="b").id) == ("agent", "A", "b")
     with pytest.raises(AgentConfigurationError, match="on_changed_agent"):
@@ -489,9 +489,9 @@ def test_an_agent_is_checked_when_it_is_made() -> None:
         {"tools": lookup},
         {"tools": None},
     ]
-    for given in wrong:
-        with pytest.raises(AgentConfigurationError, match=next(iter(given))):
-            Agent(client, **given)
+    for options in wrong:
+        with pytest.raises(AgentConfigurationError, match=next(iter(options))):
+            Agent(client, **options)
     with pytest.raises(AgentConfigurationError, match="NoneType is not a model client"):
         Agent(None)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Approvals: whoever decides, wherever and however often, a call is made once or not at all."""
+"""Approvals: a call runs at most once for any number of decisions and deciders."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.agents.run_checks import check_requests
-from tests.agents.turns import PATIENCE, Child, ShiftedClock, Wire, check_runs, events_of, types_of
+from tests.agents.turns import PATIENCE, Child, Pipe, ShiftedClock, check_runs, events_of, types_of
 
 from clew import Agent, Engine, Message, ScriptedChatClient, tool
 from clew.agents import stream
@@ -30,7 +30,7 @@ DAYS = 3 * 24 * 3600.0
 
 
 class Shop:
-    """What is paid and looked up, and an agent that does it."""
+    """Records payments and look-ups, and makes an agent that does them."""
 
     def __init__(self) -> None:
         self.paid: list[int] = []
@@ -52,8 +52,8 @@ class Shop:
 
         return Agent(client=ScriptedChatClient(script), engine=engine, name="shop", tools=[pay, look_up])
 
-    async def asked(self, engine: Engine, *calls: FunctionCall) -> AgentResponse[Thread]:
-        """A run that waits for approvals."""
+    async def run_until_approval(self, engine: Engine, *calls: FunctionCall) -> AgentResponse[Thread]:
+        """Run the agent until it waits for approvals."""
         return await self.agent(engine, list(calls or [call("pay", order=7)])).run("Pay.")
 
 
@@ -62,22 +62,22 @@ def shop() -> Shop:
     return Shop()
 
 
-def given(events: list[Any]) -> list[tuple[int, bool]]:
-    """What was decided."""
+def decisions(events: list[Any]) -> list[tuple[int, bool]]:
+    """Return the decided requests and whether each was approved."""
     return [(each.data.request, each.data.approved) for each in events if isinstance(each.data, ApprovalGiven)]
 
 
 async def outcome(work: Any) -> Any:
-    """What comes of something, also when it is an error."""
+    """Return the result, or the type of the error."""
     try:
         return await work
     except ClewError as error:
         return type(error)
 
 
-async def test_an_approval_of_days_later_and_another_process_is_gone_on_with(url: str, shop: Shop) -> None:
+async def test_an_approval_days_later_and_in_another_process_is_executed(url: str, shop: Shop) -> None:
     async with Engine.open(url) as engine:
-        thread_id = (await shop.asked(engine)).thread.id
+        thread_id = (await shop.run_until_approval(engine)).thread.id
     async with Engine.open(url, now=ShiftedClock(DAYS)) as engine:
         thread = await engine.thread(thread_id)
         (approval,) = await thread.approvals()
@@ -86,7 +86,7 @@ async def test_an_approval_of_days_later_and_another_process_is_gone_on_with(url
         await approval.approve(actor="user:42")
         assert shop.paid == []
         events = await events_of(thread)
-        assert (events[-1].actor, given(events)) == ("user:42", [(approval.version, True)])
+        assert (events[-1].actor, decisions(events)) == ("user:42", [(approval.version, True)])
     async with Engine.open(url, now=ShiftedClock(2 * DAYS)) as engine:
         thread = await engine.thread(thread_id)
         with pytest.raises(ApprovalPendingError, match="continue_run"):
@@ -97,14 +97,14 @@ async def test_an_approval_of_days_later_and_another_process_is_gone_on_with(url
         assert (await thread.runs.control(fresh=True)).run is None
 
 
-async def test_a_rejected_call_is_not_made_and_the_model_is_told_why(url: str, shop: Shop) -> None:
+async def test_the_model_gets_the_reason_of_a_rejected_call(url: str, shop: Shop) -> None:
     async with Engine.open(url) as engine:
-        response = await shop.asked(engine)
-        await response.approvals[0].reject("too dear", actor="user:42")
+        response = await shop.run_until_approval(engine)
+        await response.approvals[0].reject("too expensive", actor="user:42")
         agent = shop.agent(engine, "Then not.")
         await agent.continue_run(response.thread)
         client: Any = agent.client
-        assert client.requests[0]["messages"][-1]["content"] == "The call was rejected: too dear"
+        assert client.requests[0]["messages"][-1]["content"] == "The call was rejected: too expensive"
         assert shop.paid == []
         types = types_of(await events_of(response.thread))
         assert types[-6:] == [
@@ -112,10 +112,10 @@ async def test_a_rejected_call_is_not_made_and_the_model_is_told_why(url: str, s
         ]  # fmt: skip
 
 
-async def test_of_several_calls_those_that_need_no_approval_are_made_at_once(url: str, shop: Shop) -> None:
+async def test_calls_without_approval_are_executed_at_once(url: str, shop: Shop) -> None:
     calls = [call("pay", order=1), call("look_up", order=2), call("pay", order=3), call("look_up", order=4)]
     async with Engine.open(url) as engine:
-        response = await shop.asked(engine, *calls)
+        response = await shop.run_until_approval(engine, *calls)
         assert (shop.paid, shop.seen) == ([], [2, 4])
         first, second = response.approvals
         await first.approve()
@@ -135,103 +135,103 @@ async def test_of_several_calls_those_that_need_no_approval_are_made_at_once(url
         await check_requests(response.thread, await events_of(response.thread))
 
 
-@pytest.mark.parametrize("what", ["approve", "reject"])
-async def test_of_two_decisions_at_once_one_counts(url: str, shop: Shop, what: str) -> None:
+@pytest.mark.parametrize("decision", ["approve", "reject"])
+async def test_only_one_of_two_concurrent_decisions_counts(url: str, shop: Shop, decision: str) -> None:
     async with Engine.open(url) as engine, Engine.open(url) as other:
         for _ in range(5):
-            response = await shop.asked(engine)
+            response = await shop.run_until_approval(engine)
             (here,) = response.approvals
-            there: Approval
-            (there,) = await (await other.thread(response.thread.id)).approvals()
-            found = await asyncio.gather(outcome(here.approve()), outcome(getattr(there, what)()))
-            assert sorted(map(str, found)) == sorted(["None", str(ApprovalNotPendingError)])
-            approved = found[0] is None or what == "approve"
+            elsewhere: Approval
+            (elsewhere,) = await (await other.thread(response.thread.id)).approvals()
+            outcomes = await asyncio.gather(outcome(here.approve()), outcome(getattr(elsewhere, decision)()))
+            assert sorted(map(str, outcomes)) == sorted(["None", str(ApprovalNotPendingError)])
+            approved = outcomes[0] is None or decision == "approve"
             events = await events_of(response.thread)
-            assert given(events) == [(here.version, approved)]
+            assert decisions(events) == [(here.version, approved)]
             shop.paid.clear()
             await shop.agent(engine, "Done.").continue_run(response.thread)
             assert shop.paid == ([7] if approved else [])
 
 
-async def _decides(url: str, thread_id: str, wire: Wire) -> None:
+async def _approve_in_process(url: str, thread_id: str, pipe: Pipe) -> None:
     async with Engine.open(url) as engine:
         (approval,) = await (await engine.thread(thread_id)).approvals()
-        wire.say("ready")
-        await wire.hear()
-        found = await outcome(approval.approve())
-        wire.say("approved" if found is None else found.__name__)
+        pipe.say("ready")
+        await pipe.hear()
+        result = await outcome(approval.approve())
+        pipe.say("approved" if result is None else result.__name__)
 
 
-async def _goes_on(url: str, thread_id: str, wire: Wire) -> None:
+async def _continue_in_process(url: str, thread_id: str, pipe: Pipe) -> None:
     async def answer(_: Any) -> Line:
-        wire.say("asked")
-        await wire.hear()
+        pipe.say("asked")
+        await pipe.hear()
         return "Done."
 
     shop = Shop()
     async with Engine.open(url) as engine:
         thread = await engine.thread(thread_id)
         agent = shop.agent(engine, answer)
-        wire.say("ready")
-        await wire.hear()
-        found = await outcome(agent.continue_run(thread))
-        wire.say("refused" if isinstance(found, type) else found.text, shop.paid)
+        pipe.say("ready")
+        await pipe.hear()
+        result = await outcome(agent.continue_run(thread))
+        pipe.say("refused" if isinstance(result, type) else result.text, shop.paid)
 
 
-async def test_two_processes_that_approve_and_go_on_at_once_make_the_call_once(url: str, shop: Shop) -> None:
+async def test_two_processes_that_approve_and_continue_make_the_call_once(url: str, shop: Shop) -> None:
     async with Engine.open(url) as engine:
-        thread_id = (await shop.asked(engine)).thread.id
-    two = [Child(lambda wire: _decides(url, thread_id, wire)) for _ in range(2)]
-    assert [child.heard() for child in two] == [["ready"]] * 2
-    for child in two:
+        thread_id = (await shop.run_until_approval(engine)).thread.id
+    children = [Child(lambda pipe: _approve_in_process(url, thread_id, pipe)) for _ in range(2)]
+    assert [child.heard() for child in children] == [["ready"]] * 2
+    for child in children:
         child.say("go")
-    assert sorted(child.heard()[0] for child in two) == ["ApprovalNotPendingError", "approved"]
-    assert [child.wait() for child in two] == [0, 0]
+    assert sorted(child.heard()[0] for child in children) == ["ApprovalNotPendingError", "approved"]
+    assert [child.wait() for child in children] == [0, 0]
 
-    two = [Child(lambda wire: _goes_on(url, thread_id, wire)) for _ in range(2)]
-    assert [child.heard() for child in two] == [["ready"]] * 2
-    for child in two:
+    children = [Child(lambda pipe: _continue_in_process(url, thread_id, pipe)) for _ in range(2)]
+    assert [child.heard() for child in children] == [["ready"]] * 2
+    for child in children:
         child.say("go")
-    said = [child.heard() for child in two]
-    assert sorted(said) == [["asked"], ["refused", []]]
-    winner = two[said.index(["asked"])]
+    answers = [child.heard() for child in children]
+    assert sorted(answers) == [["asked"], ["refused", []]]
+    winner = children[answers.index(["asked"])]
     winner.say("go")
     assert winner.heard() == ["Done.", [7]]
-    assert [child.wait() for child in two] == [0, 0]
+    assert [child.wait() for child in children] == [0, 0]
     async with Engine.open(url) as engine:
         await check_runs(await engine.thread(thread_id))
 
 
-async def test_whoever_waits_while_another_goes_on_finds_the_run_over(url: str, shop: Shop) -> None:
-    begun, let = asyncio.Event(), asyncio.Event()
+async def test_a_waiting_continuation_finds_the_run_completed(url: str, shop: Shop) -> None:
+    started, released = asyncio.Event(), asyncio.Event()
 
     async def answer(_: Any) -> Line:
-        begun.set()
-        await let.wait()
+        started.set()
+        await released.wait()
         return "Done."
 
     async with asyncio.timeout(PATIENCE), Engine.open(url) as engine, Engine.open(url) as other:
-        response = await shop.asked(engine)
+        response = await shop.run_until_approval(engine)
         await response.approvals[0].approve()
         first = asyncio.create_task(shop.agent(engine, answer).continue_run(response.thread))
-        await begun.wait()
-        there = await other.thread(response.thread.id)
+        await started.wait()
+        elsewhere = await other.thread(response.thread.id)
         with pytest.raises(RunInProgressError):
-            await shop.agent(other, "no").continue_run(there)
-        second = asyncio.create_task(shop.agent(other, "no").continue_run(there, on_conflict="wait"))
+            await shop.agent(other, "no").continue_run(elsewhere)
+        second = asyncio.create_task(shop.agent(other, "no").continue_run(elsewhere, on_conflict="wait"))
         for _ in range(20):
             await asyncio.sleep(0)
         assert not second.done()
-        let.set()
+        released.set()
         assert (await first).text == "Done."
         with pytest.raises(NoOpenRunError):
             await second
         assert shop.paid == [7]
 
 
-async def test_what_waited_cannot_be_approved_in_a_fork(url: str, shop: Shop) -> None:
+async def test_a_fork_does_not_inherit_pending_approvals(url: str, shop: Shop) -> None:
     async with Engine.open(url) as engine:
-        response = await shop.asked(engine)
+        response = await shop.run_until_approval(engine)
         branch = await response.thread.fork()
         assert await branch.approvals() == []
         with pytest.raises(NoOpenRunError):
@@ -251,16 +251,16 @@ async def test_what_waited_cannot_be_approved_in_a_fork(url: str, shop: Shop) ->
 
 
 @pytest.mark.parametrize("to", ["before", "request"])
-async def test_what_waited_cannot_be_approved_after_a_rewind(url: str, shop: Shop, to: str) -> None:
+async def test_refuses_an_approval_after_a_rewind(url: str, shop: Shop, to: str) -> None:
     async with Engine.open(url) as engine:
-        response = await shop.asked(engine)
+        response = await shop.run_until_approval(engine)
         (approval,) = response.approvals
         await response.thread.rewind(to=1 if to == "before" else approval.version)
         for decide in (approval.approve, approval.reject):
             with pytest.raises(ApprovalNotPendingError):
                 await decide()
         assert await response.thread.approvals() == []
-        await response.thread.rewind(to=approval.version)  # not even when it is on the path once more
+        await response.thread.rewind(to=approval.version)  # not even when it is on the path again
         with pytest.raises(ApprovalNotPendingError):
             await approval.approve()
         with pytest.raises(NoOpenRunError):
@@ -270,9 +270,9 @@ async def test_what_waited_cannot_be_approved_after_a_rewind(url: str, shop: Sho
         await check_requests(response.thread, await events_of(response.thread))
 
 
-async def test_what_was_approved_before_a_rewind_is_not_done_after_it(url: str, shop: Shop) -> None:
+async def test_a_call_approved_before_a_rewind_is_not_executed_after_it(url: str, shop: Shop) -> None:
     async with Engine.open(url) as engine:
-        response = await shop.asked(engine)
+        response = await shop.run_until_approval(engine)
         await response.approvals[0].approve()
         approved = (await response.thread.summary()).version
         await response.thread.rewind(to=1)
@@ -285,9 +285,9 @@ async def test_what_was_approved_before_a_rewind_is_not_done_after_it(url: str, 
         assert shop.paid == []
 
 
-async def test_what_waited_cannot_be_approved_when_the_run_was_given_up(url: str, shop: Shop) -> None:
+async def test_refuses_an_approval_of_an_abandoned_run(url: str, shop: Shop) -> None:
     async with Engine.open(url) as engine:
-        response = await shop.asked(engine)
+        response = await shop.run_until_approval(engine)
         agent = shop.agent(engine, "Hello.")
         with pytest.raises(ApprovalPendingError):
             await agent.run("Hi.", thread=response.thread)
@@ -302,25 +302,25 @@ async def test_what_waited_cannot_be_approved_when_the_run_was_given_up(url: str
         assert shop.paid == []
 
 
-@pytest.mark.parametrize(("does", "error"), [("end", ThreadStatusError), ("delete", ThreadDeletedError)])
-async def test_nothing_is_approved_on_a_thread_that_is_over(
-    url: str, shop: Shop, does: str, error: type[ClewError]
+@pytest.mark.parametrize(("method", "error"), [("end", ThreadStatusError), ("delete", ThreadDeletedError)])
+async def test_refuses_an_approval_on_an_ended_or_deleted_thread(
+    url: str, shop: Shop, method: str, error: type[ClewError]
 ) -> None:
     async with Engine.open(url) as engine:
-        response = await shop.asked(engine)
-        await getattr(response.thread, does)()
+        response = await shop.run_until_approval(engine)
+        await getattr(response.thread, method)()
         with pytest.raises(error):
             await response.approvals[0].approve()
-        if does == "end":
+        if method == "end":
             assert await response.thread.approvals() == []
             with pytest.raises(NoOpenRunError):
                 await shop.agent(engine, "no").continue_run(response.thread)
         assert shop.paid == []
 
 
-async def test_a_suspended_thread_takes_decisions_and_goes_on_when_it_is_resumed(url: str, shop: Shop) -> None:
+async def test_a_suspended_thread_accepts_decisions_and_continues_after_resuming(url: str, shop: Shop) -> None:
     async with Engine.open(url) as engine:
-        response = await shop.asked(engine)
+        response = await shop.run_until_approval(engine)
         await response.thread.suspend()
         await response.approvals[0].approve()
         agent = shop.agent(engine, "Done.")
@@ -333,9 +333,9 @@ async def test_a_suspended_thread_takes_decisions_and_goes_on_when_it_is_resumed
         assert shop.paid == [7]
 
 
-async def test_what_is_said_while_a_call_waits_comes_after_it(url: str, shop: Shop) -> None:
+async def test_messages_appended_while_a_call_waits_come_after_it(url: str, shop: Shop) -> None:
     async with Engine.open(url) as engine:
-        response = await shop.asked(engine)
+        response = await shop.run_until_approval(engine)
         await response.thread.append(Message.user("Hurry."))
         await response.approvals[0].approve()
         await shop.agent(engine, "Done.").continue_run(response.thread)
@@ -344,16 +344,16 @@ async def test_what_is_said_while_a_call_waits_comes_after_it(url: str, shop: Sh
 
 
 @pytest.mark.parametrize("approved", [False, True])
-async def test_a_call_that_was_redacted_while_it_waited_is_never_made(url: str, shop: Shop, approved: bool) -> None:  # noqa: FBT001  # a parameter
+async def test_a_call_redacted_while_it_waits_is_never_executed(url: str, shop: Shop, approved: bool) -> None:  # noqa: FBT001  # pytest passes it by name
     async with Engine.open(url) as engine:
-        response = await shop.asked(engine)
+        response = await shop.run_until_approval(engine)
         thread = response.thread
         if approved:
             await response.approvals[0].approve()
         await thread.redact((await thread.history()).messages[-1])
         assert await thread.approvals() == []
-        found = await outcome(shop.agent(engine, "no").continue_run(thread))
-        assert found is NoOpenRunError
+        result = await outcome(shop.agent(engine, "no").continue_run(thread))
+        assert result is NoOpenRunError
         assert shop.paid == []
         events = await events_of(thread)
         assert events[-1].data == RunAbandoned(reason="redacted")
@@ -363,15 +363,15 @@ async def test_a_call_that_was_redacted_while_it_waited_is_never_made(url: str, 
 
 async def test_a_new_run_closes_one_whose_waiting_call_was_redacted(url: str, shop: Shop) -> None:
     async with Engine.open(url) as engine:
-        response = await shop.asked(engine)
+        response = await shop.run_until_approval(engine)
         await response.thread.redact((await response.thread.history()).messages[-1])
         assert (await shop.agent(engine, "Hello.").run("Hi.", thread=response.thread)).text == "Hello."
         with pytest.raises(ApprovalNotPendingError):
             await response.approvals[0].approve()
 
 
-async def test_a_run_that_waits_is_not_ended_by_whoever_leaves_its_stream(url: str) -> None:
-    """Somebody else may have approved by then, and lost is what they approved."""
+async def test_leaving_the_stream_of_a_waiting_run_does_not_end_it(url: str) -> None:
+    """Another caller may have approved the call already; the approval must not be lost."""
     paid: list[str] = []
 
     @tool(approval="always")
@@ -382,8 +382,8 @@ async def test_a_run_that_waits_is_not_ended_by_whoever_leaves_its_stream(url: s
 
     async with asyncio.timeout(PATIENCE), Engine.open(url) as engine:
         thread = await engine.start_thread()
-        said = "word " * stream._BUFFERED  # one more than what may wait is a call, and the next the answer
-        agent = Agent(client=ScriptedChatClient([[said, call("pay")], "done"]), engine=engine, tools=[pay])
+        words = "word " * stream._BUFFERED  # the stream's buffer is full before the call
+        agent = Agent(client=ScriptedChatClient([[words, call("pay")], "done"]), engine=engine, tools=[pay])
         followed = agent.run("Pay.", thread=thread, stream=True)
         await anext(followed)
         events = thread.subscribe()

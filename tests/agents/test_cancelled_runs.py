@@ -1,4 +1,4 @@
-"""Runs whose caller is cancelled, wherever they wait: what was said is kept, and the thread is free at once."""
+"""Runs cancelled at any await: recorded messages are kept, and the thread is free at once."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ Work = Callable[[Engine, Any], Coroutine[Any, Any, None]]
 
 
 @types.coroutine
-def cancelled_at(work: Coroutine[Any, Any, T], places: set[int]) -> Generator[Any, Any, T]:
-    """Do the work; at the places, which count how often it waits, whoever waits for it is cancelled."""
+def cancel_at(work: Coroutine[Any, Any, T], places: set[int]) -> Generator[Any, Any, T]:
+    """Do the work; cancel the current task at these awaits, counted from 1."""
     task = asyncio.current_task()
     assert task is not None
     error: BaseException | None = None
@@ -39,15 +39,15 @@ def cancelled_at(work: Coroutine[Any, Any, T], places: set[int]) -> Generator[An
         try:
             waits = work.send(None) if error is None else work.throw(error)
         except StopIteration as done:
-            found: T = done.value
-            return found
+            result: T = done.value
+            return result
         place += 1
         if place in places:
             task.cancel()
         try:
             error = None
             yield waits
-        except BaseException as raised:  # noqa: BLE001  # it is the work's
+        except BaseException as raised:  # noqa: BLE001  # the work handles it
             error = raised
 
 
@@ -94,7 +94,7 @@ async def _fork(engine: Engine, thread: Any) -> None:
 
 
 async def _waiting(engine: Engine, thread: Any) -> None:
-    """A call needs approval, which ends the run for now; what came of it is then gone on with."""
+    """Run until a call needs approval, approve it, and continue the run."""
     agent = Agent(client=ScriptedChatClient([call("pay"), "Done."]), engine=engine, name="a", tools=[pay])
     response = await agent.run("one", thread=thread)
     await response.approvals[0].approve()
@@ -103,24 +103,24 @@ async def _waiting(engine: Engine, thread: Any) -> None:
 
 @pytest.mark.parametrize("again", [0, 1, 2], ids=["once", "twice", "twice-apart"])
 @pytest.mark.parametrize("work", [_run, _stream, _waiting, _fork], ids=["run", "stream", "waiting", "fork"])
-async def test_a_run_may_be_cancelled_wherever_it_waits(work: Work, again: int) -> None:
-    """Again a while later, too, when it is about to record that."""
+async def test_a_run_can_be_cancelled_at_any_await(work: Work, again: int) -> None:
+    """Some cases cancel a second time, while the run records the first cancellation."""
     place = 0
-    through = False
+    completed = False
     ends: set[str] = set()
     async with asyncio.timeout(PATIENCE), Engine.open("memory:") as engine:
-        while not through:
+        while not completed:
             place += 1
             thread = await engine.start_thread(messages=[Message.user("zero")])
             places = {place, place + again} if again else {place}
-            through = await _cancelled(cancelled_at(work(engine, thread), places))
-            ends.add(await _check(engine, thread, begun=through))
+            completed = await _cancelled(cancel_at(work(engine, thread), places))
+            ends.add(await _check(engine, thread, started=completed))
         assert place > 5
         assert len(ends) > 1 or work is _fork
 
 
 async def _cancelled(work: Any) -> bool:
-    """Whether it was done before it could be cancelled."""
+    """Return whether the work was done before it could be cancelled."""
 
     async def whole() -> None:
         await work
@@ -132,19 +132,19 @@ async def _cancelled(work: Any) -> bool:
     return not task.cancelled()
 
 
-async def _check(engine: Engine, thread: Any, *, begun: bool) -> str:
-    """What was said is there if anything is, and the thread is free; returns the last that was recorded."""
-    await ends_recorded(lambda _: True)  # whoever left a stream may have been cancelled again, and is not waited for
+async def _check(engine: Engine, thread: Any, *, started: bool) -> str:
+    """Check that the messages are recorded and the thread is free; return the type of the last event."""
+    await ends_recorded(lambda _: True)  # a twice cancelled stream does not wait for its end
     events = await events_of(thread)
     last = types_of(events)[-1]
     control = await check_store(engine, thread, events)
     assert await thread.runs.lease() is None
     assert await thread.runs.draft() is None
     history = [each.message.text for each in await thread.history() if each.message]
-    begun = begun or any(event.type == "run-started" for event in events)
-    assert ("one" in history) == begun or await thread.forks() != []
+    started = started or any(event.type == "run-started" for event in events)
+    assert ("one" in history) == started or await thread.forks() != []
     if control.run is not None:
-        # It waits for an approval, or with that given for being gone on with: nobody was cancelled while it ran.
+        # The run waits for an approval or to be continued: it was not running when the caller was cancelled.
         assert last in {"approval-requested", "approval-given"}
         with pytest.raises(ApprovalPendingError):
             await taking_turns(engine).run("two", thread=thread)
@@ -163,29 +163,29 @@ async def engine(tmp_path: Path) -> AsyncIterator[Engine]:
         yield opened
 
 
-async def test_the_next_run_needs_not_wait_until_whoever_was_cancelled_has_ended(engine: Engine) -> None:
-    """Only for what the run itself has left to record: whose task it was may have more to do, or to wait for."""
-    gate, let = Gate(), asyncio.Event()
+async def test_the_next_run_does_not_wait_for_the_cancelled_task(engine: Engine) -> None:
+    """It waits only for the last events of the cancelled run; the caller's task may still do other work."""
+    gate, released = Gate(), asyncio.Event()
     thread = await engine.start_thread()
 
     async def caller() -> None:
         try:
             await taking_turns(engine, gate).run("one", thread=thread)
         finally:
-            await let.wait()
+            await released.wait()
 
     task = asyncio.create_task(caller())
     await gate.reached.wait()
     task.cancel()
     assert (await taking_turns(engine).run("two", thread=thread)).text == "done two"
     assert not task.done()
-    let.set()
+    released.set()
     await asyncio.wait([task])
     assert task.cancelled()
 
 
-async def test_a_caller_that_was_cancelled_before_is_not_taken_for_one_that_ends(engine: Engine) -> None:
-    """It went on all the same: its new run is under way as any other is."""
+async def test_a_caller_cancelled_earlier_can_still_run(engine: Engine) -> None:
+    """The caller caught its cancellation; its new run is in progress like any other."""
     gate = Gate()
     thread = await engine.start_thread()
 
@@ -205,7 +205,7 @@ async def test_a_caller_that_was_cancelled_before_is_not_taken_for_one_that_ends
     await task
 
 
-async def test_a_run_with_a_time_limit_around_it_leaves_the_thread_free(engine: Engine) -> None:
+async def test_a_run_that_times_out_leaves_the_thread_free(engine: Engine) -> None:
     thread = await engine.start_thread()
     gate = Gate()
     with pytest.raises(TimeoutError):
@@ -216,11 +216,11 @@ async def test_a_run_with_a_time_limit_around_it_leaves_the_thread_free(engine: 
     assert "run-abandoned" in types_ or gate.reached.is_set() is False
 
 
-async def test_a_cancellation_is_not_lost_when_what_is_written_fails_in_that_moment() -> None:
-    let = asyncio.Event()
+async def test_a_cancellation_during_a_failing_write_is_not_lost() -> None:
+    released = asyncio.Event()
 
     async def fails() -> None:
-        await let.wait()
+        await released.wait()
         raise ConflictError("t", 1, 2)
 
     task = asyncio.create_task(run_to_end(fails()))
@@ -228,24 +228,24 @@ async def test_a_cancellation_is_not_lost_when_what_is_written_fails_in_that_mom
     task.cancel()
     await asyncio.sleep(0)
     assert not task.done()
-    let.set()
+    released.set()
     await asyncio.wait([task])
     assert task.cancelled()
 
 
-async def test_what_tools_gave_is_kept_when_a_run_is_cancelled_while_others_append(
+async def test_tool_results_are_recorded_when_a_run_is_cancelled_during_an_append(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The question is about to be asked on what others appended in that moment: what waits to be written is written."""
+    """The cancellation comes just before the next model call, after another append; pending events are written."""
     thread = await engine.start_thread()
-    really = ThreadRuns.record
+    record_steps = ThreadRuns.record
     tasks: list[asyncio.Task[Any]] = []
 
-    async def record(log: ThreadRuns, *given: Any, **named: Any) -> Any:
-        if named.get("expected_version") and not tasks[0].cancelling() and len(client.requests) == 1:
+    async def record(log: ThreadRuns, *args: Any, **options: Any) -> Any:
+        if options.get("expected_version") and not tasks[0].cancelling() and len(client.requests) == 1:
             await thread.append(Message.user("me first"))
             tasks[0].cancel()
-        return await really(log, *given, **named)
+        return await record_steps(log, *args, **options)
 
     monkeypatch.setattr(ThreadRuns, "record", record)
     client = ScriptedChatClient([call("quick"), "no"])

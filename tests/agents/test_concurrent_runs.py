@@ -1,4 +1,4 @@
-"""Twenty runs on one thread at once, in one process and in two: turns stay whole, and none is lost."""
+"""Twenty concurrent runs on one thread, in one process and in two: turns stay whole and none is lost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agents.turns import PATIENCE, Child, Gate, Wire, check_runs, requests_of, taking_turns, turns_of
+from tests.agents.turns import PATIENCE, Child, Gate, Pipe, check_runs, requests_of, taking_turns, turns_of
 
 from clew import Engine
 from clew.agents import run_admission
@@ -38,13 +38,13 @@ def url(any_url: str) -> str:
 
 
 @pytest.fixture
-def _woken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs that wait are woken, or the test fails: they do not look again on their own."""
+def _no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Disable polling: a waiting run must be notified, or the test fails."""
     monkeypatch.setattr(run_admission, "_POLL_SECONDS", 10 * PATIENCE)
 
 
-class All:
-    """Lets models answer when so many of them are asked."""
+class AnswerBarrier:
+    """Lets the models answer when this many of them are asked."""
 
     def __init__(self, count: int) -> None:
         self._left = count
@@ -57,8 +57,8 @@ class All:
         await self._there.wait()
 
 
-@pytest.mark.usefixtures("_woken")
-async def test_runs_that_wait_come_one_after_the_other(url: str) -> None:
+@pytest.mark.usefixtures("_no_polling")
+async def test_waiting_runs_execute_one_after_the_other(url: str) -> None:
     async with asyncio.timeout(PATIENCE):
         async with Engine.open(url) as engine:
             thread = await engine.start_thread()
@@ -72,16 +72,16 @@ async def test_runs_that_wait_come_one_after_the_other(url: str) -> None:
             assert (await engine.verify()).first_bad is None
 
 
-@pytest.mark.usefixtures("_woken")
-async def test_runs_that_wait_hold_no_thread(file_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("_no_polling")
+async def test_waiting_runs_occupy_no_worker_thread(file_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
-    really, waiting, all_wait = ThreadRuns.changed, set[asyncio.Task[Any] | None](), asyncio.Event()
+    wait_for_change, waiting, all_wait = ThreadRuns.changed, set[asyncio.Task[Any] | None](), asyncio.Event()
 
     async def changed(self: ThreadRuns, after: int, seconds: float) -> None:
         waiting.add(asyncio.current_task())
         if len(waiting) == RUNS:
             all_wait.set()
-        await really(self, after, seconds)
+        await wait_for_change(self, after, seconds)
 
     monkeypatch.setattr(ThreadRuns, "changed", changed)
     async with asyncio.timeout(PATIENCE):
@@ -102,11 +102,11 @@ async def test_runs_that_wait_hold_no_thread(file_url: str, monkeypatch: pytest.
             assert sorted((await turns_of(thread))[1:], key=int) == TURNS
 
 
-async def test_runs_that_fork_are_on_twenty_threads(url: str) -> None:
+async def test_forking_runs_use_twenty_threads(url: str) -> None:
     async with asyncio.timeout(PATIENCE):
         async with Engine.open(url) as engine:
             thread = await engine.start_thread()
-            agent = taking_turns(engine, All(RUNS))
+            agent = taking_turns(engine, AnswerBarrier(RUNS))
             responses = await asyncio.gather(*(agent.run(turn, thread=thread, on_conflict="fork") for turn in TURNS))
             threads = {response.thread.id: response.thread for response in responses}
             assert len(threads) == RUNS
@@ -117,7 +117,7 @@ async def test_runs_that_fork_are_on_twenty_threads(url: str) -> None:
             assert {each.id for each in await thread.forks()} == set(threads) - {thread.id}
 
 
-async def test_all_but_one_are_refused_before_any_model_call(url: str) -> None:
+async def test_all_runs_but_one_are_refused_before_any_model_call(url: str) -> None:
     async with asyncio.timeout(PATIENCE):
         async with Engine.open(url) as engine:
             thread = await engine.start_thread()
@@ -143,40 +143,40 @@ async def _runs(
     thread_id: str,
     turns: list[str],
     on_conflict: OnConflict,
-    ask: bool,  # noqa: FBT001  # given by place, before the wire
-    wire: Wire,
+    ask: bool,  # noqa: FBT001  # positional, before the wire
+    pipe: Pipe,
 ) -> None:
-    """What a process does: begin all its runs when it is told to, and say what came of each."""
+    """Do the work of one process: start all runs on command and report the outcome of each."""
     run_admission._POLL_SECONDS = 10 * PATIENCE
-    let = asyncio.Event()
+    released = asyncio.Event()
 
     async def asked(turn: str) -> None:
-        wire.say("asked", turn)
-        await let.wait()
+        pipe.say("asked", turn)
+        await released.wait()
 
     async def one(agent: Any, thread: Any, turn: str) -> None:
         try:
             response = await agent.run(turn, thread=thread, on_conflict=on_conflict)
         except ConflictError as error:
-            wire.say("refused", type(error).__name__)
+            pipe.say("refused", type(error).__name__)
         else:
-            wire.say("done", turn, response.thread.id)
+            pipe.say("done", turn, response.thread.id)
 
     async with Engine.open(url) as engine:
         agent = taking_turns(engine, asked if ask else None)
         thread = await engine.thread(thread_id)
-        wire.say("ready")
-        await wire.hear()
+        pipe.say("ready")
+        await pipe.hear()
         tasks = [asyncio.create_task(one(agent, thread, turn)) for turn in turns]
         if ask:
-            await wire.hear()
-            let.set()
+            await pipe.hear()
+            released.set()
         await asyncio.gather(*tasks)
-    wire.say("requests", requests_of(agent))
+    pipe.say("requests", requests_of(agent))
 
 
-class Two:
-    """Two processes that begin ten runs each at the same time."""
+class TwoProcesses:
+    """Two processes that start ten runs each at the same time."""
 
     def __init__(self, url: str, thread_id: str, on_conflict: OnConflict, *, ask: bool) -> None:
         self.children = [
@@ -191,7 +191,7 @@ class Two:
             child.say("go")
 
     def heard(self, *counts: int) -> list[list[Any]]:
-        """What they say, so many lines of each."""
+        """Return this many reported lines of each process, sorted."""
         lines = [child.heard() for child, count in zip(self.children, counts, strict=True) for _ in range(count)]
         return sorted(lines, key=str)
 
@@ -199,18 +199,18 @@ class Two:
         assert [child.wait() for child in self.children] == [0, 0]
 
 
-async def _begin(url: str) -> str:
+async def _start_thread(url: str) -> str:
     async with Engine.open(url) as engine:
         return (await engine.start_thread()).id
 
 
-async def test_runs_of_two_processes_that_wait_come_one_after_the_other(file_url: str) -> None:
-    thread_id = await _begin(file_url)
-    two = Two(file_url, thread_id, "wait", ask=False)
-    told = two.heard(RUNS // 2 + 1, RUNS // 2 + 1)
+async def test_waiting_runs_of_two_processes_execute_one_after_the_other(file_url: str) -> None:
+    thread_id = await _start_thread(file_url)
+    two = TwoProcesses(file_url, thread_id, "wait", ask=False)
+    lines = two.heard(RUNS // 2 + 1, RUNS // 2 + 1)
     two.end()
-    assert told[:RUNS] == sorted((["done", turn, thread_id] for turn in TURNS), key=str)
-    assert told[RUNS:] == [["requests", RUNS]] * 2
+    assert lines[:RUNS] == sorted((["done", turn, thread_id] for turn in TURNS), key=str)
+    assert lines[RUNS:] == [["requests", RUNS]] * 2
     async with Engine.open(file_url) as engine:
         thread = await engine.thread(thread_id)
         assert sorted(await turns_of(thread), key=int) == TURNS
@@ -218,29 +218,29 @@ async def test_runs_of_two_processes_that_wait_come_one_after_the_other(file_url
         assert (await engine.verify()).first_bad is None
 
 
-async def test_runs_of_two_processes_that_fork_are_on_twenty_threads(file_url: str) -> None:
-    thread_id = await _begin(file_url)
-    two = Two(file_url, thread_id, "fork", ask=True)
+async def test_forking_runs_of_two_processes_use_twenty_threads(file_url: str) -> None:
+    thread_id = await _start_thread(file_url)
+    two = TwoProcesses(file_url, thread_id, "fork", ask=True)
     asked = two.heard(RUNS // 2, RUNS // 2)
     assert asked == sorted((["asked", turn] for turn in TURNS), key=str)
     two.go()
-    told = two.heard(RUNS // 2 + 1, RUNS // 2 + 1)[:RUNS]
+    lines = two.heard(RUNS // 2 + 1, RUNS // 2 + 1)[:RUNS]
     two.end()
     async with Engine.open(file_url) as engine:
-        for kind, turn, branch in told:
+        for kind, turn, branch in lines:
             assert kind == "done"
             assert await turns_of(await engine.thread(branch)) == [turn]
             await check_runs(await engine.thread(branch))
-        assert len({branch for _, _, branch in told}) == RUNS
-        assert thread_id in {branch for _, _, branch in told}
+        assert len({branch for _, _, branch in lines}) == RUNS
+        assert thread_id in {branch for _, _, branch in lines}
 
 
-async def test_all_but_one_of_two_processes_are_refused_before_any_model_call(file_url: str) -> None:
-    thread_id = await _begin(file_url)
-    two = Two(file_url, thread_id, "raise", ask=True)
-    told = two.heard(RUNS // 2, RUNS // 2)
-    (asked,) = [line for line in told if line[0] == "asked"]
-    assert [line for line in told if line != asked] == [["refused", "RunInProgressError"]] * (RUNS - 1)
+async def test_all_runs_but_one_of_two_processes_are_refused_before_any_model_call(file_url: str) -> None:
+    thread_id = await _start_thread(file_url)
+    two = TwoProcesses(file_url, thread_id, "raise", ask=True)
+    lines = two.heard(RUNS // 2, RUNS // 2)
+    (asked,) = [line for line in lines if line[0] == "asked"]
+    assert [line for line in lines if line != asked] == [["refused", "RunInProgressError"]] * (RUNS - 1)
     two.go()
     won = [asked[1] in part for part in (TURNS[::2], TURNS[1::2])]
     rest = two.heard(*(2 if each else 1 for each in won))
@@ -252,31 +252,31 @@ async def test_all_but_one_of_two_processes_are_refused_before_any_model_call(fi
         await check_runs(thread)
 
 
-async def until_handed_over(thread: LocalThread) -> None:
-    """Until the beginning of a run was handed to the writer."""
-    while (await thread.runs.control()).run is None:  # noqa: ASYNC110  # nothing tells of it
+async def wait_for_submitted_run(thread: LocalThread) -> None:
+    """Wait until the start of a run was submitted to the writer."""
+    while (await thread.runs.control()).run is None:  # noqa: ASYNC110  # no event signals it
         await asyncio.sleep(0)
 
 
-async def test_a_run_whose_beginning_is_on_its_way_to_the_store_is_not_taken_for_one_that_crashed(
+async def test_a_run_whose_start_is_being_written_does_not_look_orphaned(
     file_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This process knows of it already, while its lease is not there yet to be seen."""
-    really, gate, resting = ThreadRuns.lease, Gate(), ExitStack()
+    """This process knows the run already, but its lease is not stored yet."""
+    read_lease, gate, paused = ThreadRuns.lease, Gate(), ExitStack()
 
     async def lease(log: ThreadRuns) -> Lease | None:
-        found = await really(log)
-        resting.close()
+        result = await read_lease(log)
+        paused.close()
         await gate.reached.wait()
-        return found
+        return result
 
     async with asyncio.timeout(PATIENCE), Engine.open(file_url) as engine:
         thread = await engine.start_thread()
         datastore: Any = engine._core.log.recorder.datastore  # type: ignore[attr-defined]  # its writer
-        with resting:
-            resting.enter_context(datastore.exclusive())
+        with paused:
+            paused.enter_context(datastore.exclusive())
             first = asyncio.create_task(taking_turns(engine, gate).run("one", thread=thread))
-            await until_handed_over(thread)
+            await wait_for_submitted_run(thread)
             monkeypatch.setattr(ThreadRuns, "lease", lease)
             with pytest.raises(RunInProgressError):
                 await taking_turns(engine).run("two", thread=thread)

@@ -1,4 +1,4 @@
-"""What models and tools give that cannot be recorded as it is: the run goes on or ends well, and so does the thread."""
+"""Answers and results that cannot be recorded unchanged: the run and the thread stay usable."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.agents.run_checks import check_requests, told
+from tests.agents.run_checks import check_requests, short_history
 from tests.agents.turns import PATIENCE, SECOND, check_runs, events_of, types_of
 
 from clew import Agent, Engine, Message, Middleware, ScriptedChatClient, tool
@@ -28,29 +28,29 @@ from clew.service.run_log import ThreadRuns
 pytestmark = pytest.mark.anyio
 
 
-class Saying:
-    """A client that gives the same updates, or error, to whoever asks first, and a short answer to all others."""
+class ScriptedUpdates:
+    """A client that sends these updates or raises these errors once, and then answers shortly."""
 
-    kind = "saying"
+    kind = "scripted-updates"
     wire: WireFormat = "openai-chat"
     model = "m"
     thread_kinds: tuple[ThreadKind, ...] = ("local",)
     options: JsonObject = {}  # noqa: RUF012  # never changed
 
-    def __init__(self, *said: Update | Exception) -> None:
-        self._said = said
+    def __init__(self, *updates: Update | Exception) -> None:
+        self._updates = updates
 
     async def ask(self, body: JsonObject, *, stream: bool) -> AsyncIterator[Update]:
         del body, stream
-        said, self._said = self._said, (Answer(Message.assistant("fine"), "stop"),)
-        for each in said:
+        updates, self._updates = self._updates, (Answer(Message.assistant("fine"), "stop"),)
+        for each in updates:
             if isinstance(each, Exception):
                 raise each
             yield each
 
 
-class HalfACharacter:
-    """A client whose answer breaks off between the two halves of a character, at once or never."""
+class HalfCharacterClient:
+    """A client whose answer stops between the two halves of a character; it fails or stalls there."""
 
     kind = "half"
     wire: WireFormat = "openai-chat"
@@ -69,25 +69,25 @@ class HalfACharacter:
         raise ModelStreamError("It broke off.")
 
 
-async def test_an_answer_that_breaks_off_in_the_middle_of_a_character_is_kept(url: str) -> None:
+async def test_a_partial_answer_with_half_a_character_is_recorded(url: str) -> None:
     async with asyncio.timeout(PATIENCE), Engine.open(url) as engine:
         thread = await engine.start_thread()
         with pytest.raises(ModelStreamError):
-            await Agent(client=HalfACharacter(stalls=False), engine=engine, name="early").run("Hi", thread=thread)
-        assert await told(thread) == [("user", "Hi"), ("assistant", "Good morning \ufffd")]
+            await Agent(client=HalfCharacterClient(stalls=False), engine=engine, name="early").run("Hi", thread=thread)
+        assert await short_history(thread) == [("user", "Hi"), ("assistant", "Good morning \ufffd")]
         assert types_of(await events_of(thread))[-2:] == ["answer-interrupted", "run-failed"]
         await check_runs(thread)
 
 
-async def test_a_process_that_ends_in_the_middle_of_a_character_leaves_a_thread_that_goes_on(
+async def test_a_thread_is_usable_after_a_process_ended_in_half_a_character(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal, "DRAFT_SECONDS", 0.0)
     drafted = asyncio.Event()
-    really = ThreadRuns.put_draft
+    put = ThreadRuns.put_draft
 
-    async def put_draft(*given: Any) -> None:
-        await really(*given)
+    async def put_draft(*args: Any) -> None:
+        await put(*args)
         drafted.set()
 
     monkeypatch.setattr(ThreadRuns, "put_draft", put_draft)
@@ -98,21 +98,21 @@ async def test_a_process_that_ends_in_the_middle_of_a_character_leaves_a_thread_
         Engine.open(url, now=lambda: clock.now() + later) as other,
     ):
         thread = await engine.start_thread()
-        agent = Agent(client=HalfACharacter(stalls=True), engine=engine, name="early")
+        agent = Agent(client=HalfCharacterClient(stalls=True), engine=engine, name="early")
         lost = asyncio.create_task(agent.run("Hi", thread=thread))
         await drafted.wait()
-        there = await other.thread(thread.id)
+        elsewhere = await other.thread(thread.id)
         next_one = Agent(client=ScriptedChatClient("Yes?"), engine=other, name="late")
-        assert (await next_one.run("Are you there?", thread=there)).text == "Yes?"
-        history = (await there.history()).messages
+        assert (await next_one.run("Are you there?", thread=elsewhere)).text == "Yes?"
+        history = (await elsewhere.history()).messages
         assert history[1].message == Message.assistant("Good morning \ufffd", author="early")
         assert [each.message.author for each in history if each.message is not None] == [None, "early", None, "late"]
-        await check_runs(there)
+        await check_runs(elsewhere)
         lost.cancel()
         await asyncio.wait([lost])
 
 
-async def test_a_result_that_no_event_has_room_for_is_told_as_the_tools_failure(url: str) -> None:
+async def test_a_result_too_large_for_an_event_is_a_tool_failure(url: str) -> None:
     @tool
     async def small() -> str:
         """Give little."""
@@ -128,7 +128,7 @@ async def test_a_result_that_no_event_has_room_for_is_told_as_the_tools_failure(
         client = ScriptedChatClient([[call("small"), call("big")], "done"])
         response = await Agent(client=client, engine=engine, tools=[small, big]).run("Hi", thread=thread)
         assert response.text == "done"
-        results = [each[1] for each in await told(thread) if each[0] == "tool"]
+        results = [each[1] for each in await short_history(thread) if each[0] == "tool"]
         assert results[0] == "small"
         assert results[1].startswith("Error: what big gave is larger than can be recorded")
         await check_requests(thread, await events_of(thread))
@@ -136,14 +136,14 @@ async def test_a_result_that_no_event_has_room_for_is_told_as_the_tools_failure(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_answer_that_no_event_has_room_for_fails_the_run(url: str, stream: bool) -> None:  # noqa: FBT001  # a case
+async def test_an_answer_too_large_for_an_event_fails_the_run(url: str, stream: bool) -> None:  # noqa: FBT001  # pytest passes it by name
     async with asyncio.timeout(PATIENCE), Engine.open(url) as engine:
         thread = await engine.start_thread()
         agent = Agent(client=ScriptedChatClient(["y" * MAX_BYTES, "fine"]), engine=engine)
-        asked: Any = agent.run("Hi", thread=thread, stream=stream)  # type: ignore[call-overload]  # one or the other
+        running: Any = agent.run("Hi", thread=thread, stream=stream)  # type: ignore[call-overload]  # one or the other
         with pytest.raises(InvalidContentError, match="an event holds at most"):
-            await (asked.get_final_response() if stream else asked)
-        assert await told(thread) == [("user", "Hi")]
+            await (running.get_final_response() if stream else running)
+        assert await short_history(thread) == [("user", "Hi")]
         assert types_of(await events_of(thread))[-2:] == ["answer-interrupted", "run-failed"]
         await check_runs(thread)
         assert (await agent.run("Again", thread=thread)).text == "fine"
@@ -160,7 +160,7 @@ async def test_an_answer_that_no_event_has_room_for_fails_the_run(url: str, stre
         {"api_key": "canary"},
     ],
 )
-async def test_no_option_says_what_a_run_says_or_what_must_not_be_recorded(options: Any) -> None:
+async def test_refuses_reserved_and_secret_options(options: Any) -> None:
     client = ScriptedChatClient("never", loop=True)
     with pytest.raises(AgentConfigurationError, match=next(iter(options))) as refused:
         Agent(client=client, options=options)
@@ -170,7 +170,7 @@ async def test_no_option_says_what_a_run_says_or_what_must_not_be_recorded(optio
     assert client.requests == []
 
 
-async def test_an_option_that_is_misspelt_is_refused() -> None:
+async def test_refuses_an_unknown_option() -> None:
     client: Any = ScriptedChatClient("never", loop=True)
     agent: Any = Agent(client=client)
     thread = await agent.get_local_thread()
@@ -187,23 +187,23 @@ TOO_DEEP = Message(role="assistant", contents=(Raw(value=json.loads("[" * 101 + 
 
 
 @pytest.mark.parametrize("message", [NOT_A_NUMBER, HALF_A_NAME, TOO_DEEP], ids=["number", "name", "depth"])
-async def test_of_an_answer_that_cannot_be_recorded_its_words_are(url: str, message: Message) -> None:
+async def test_the_text_of_an_unrecordable_answer_is_recorded(url: str, message: Message) -> None:
     async with asyncio.timeout(PATIENCE), Engine.open(url) as engine:
         thread = await engine.start_thread()
-        agent = Agent(client=Saying(TextDelta("wor"), TextDelta("ds"), Answer(message, "stop")), engine=engine)
+        agent = Agent(client=ScriptedUpdates(TextDelta("wor"), TextDelta("ds"), Answer(message, "stop")), engine=engine)
         with pytest.raises(InvalidContentError):
             await agent.run("Hi", thread=thread)
-        assert await told(thread) == [("user", "Hi"), ("assistant", "words")]
+        assert await short_history(thread) == [("user", "Hi"), ("assistant", "words")]
         assert types_of(await events_of(thread))[-2:] == ["answer-interrupted", "run-failed"]
         await check_runs(thread)
         assert (await agent.run("Again", thread=thread)).text == "fine"
 
 
-async def test_an_error_whose_words_cannot_be_recorded_is_recorded_as_far_as_they_can(url: str) -> None:
+async def test_an_error_with_invalid_characters_is_recorded_with_replacements(url: str) -> None:
     async with asyncio.timeout(PATIENCE), Engine.open(url) as engine:
         thread = await engine.start_thread()
         refused = ModelRequestError("No \ud83d.", status=400, code="bad\ud83d")
-        agent = Agent(client=Saying(refused), engine=engine)
+        agent = Agent(client=ScriptedUpdates(refused), engine=engine)
         with pytest.raises(ModelRequestError):
             await agent.run("Hi", thread=thread)
         last = (await events_of(thread))[-1].data
@@ -212,7 +212,7 @@ async def test_an_error_whose_words_cannot_be_recorded_is_recorded_as_far_as_the
         await check_runs(thread)
 
 
-async def test_a_result_of_middleware_that_cannot_be_recorded_is_the_calls_failure(url: str) -> None:
+async def test_an_unrecordable_result_of_middleware_is_a_tool_failure(url: str) -> None:
     class Lossy(Middleware):
         async def tool_call(self, context: Any, proceed: Any) -> ToolOutcome:
             del context
@@ -229,5 +229,7 @@ async def test_a_result_of_middleware_that_cannot_be_recorded_is_the_calls_failu
         client = ScriptedChatClient([call("small"), "done"])
         agent = Agent(client=client, engine=engine, tools=[small], middleware=[Lossy()])
         assert (await agent.run("Hi", thread=thread)).text == "done"
-        assert (await told(thread))[2][1].startswith("Error: InvalidContentError: result: inf is not a JSON number")
+        assert (await short_history(thread))[2][1].startswith(
+            "Error: InvalidContentError: result: inf is not a JSON number"
+        )
         await check_runs(thread)

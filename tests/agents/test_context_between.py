@@ -1,4 +1,4 @@
-"""Context providers between runs and processes: what is recorded by one and taken up by another."""
+"""Context providers between runs and processes: state recorded by one and restored by another."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 from tests.agents.remote_turns import client_of, will_joke
 from tests.agents.run_checks import check_requests, check_store, events_of
-from tests.agents.shelves import Cupboard
-from tests.agents.watching import Watching, saying
+from tests.agents.shelves import FakeHistoryBackend
+from tests.agents.watching import Watching, instructions_of
 from tests.servers.aimock_server import Aimock
 from tests.servers.stateful_server import StatefulServer
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def server(stateful: StatefulServer, aimock: Aimock) -> StatefulServer:
-    """A server that keeps threads, in front of aimock."""
+    """A server that stores threads, in front of aimock."""
     will_joke(aimock)
     return stateful
 
@@ -41,7 +41,7 @@ def risk() -> str:
 
 @tool
 def given_tool() -> str:
-    """A tool of a provider's."""
+    """A tool of a provider."""
     return "given"
 
 
@@ -49,26 +49,26 @@ def agent_of(engine: Engine, *lines: Any, **more: Any) -> Agent:
     return Agent(client=ScriptedChatClient(list(lines)), engine=engine, **more)
 
 
-@pytest.mark.parametrize("supplied", ["nobody", "another", "without its tool"])
-async def test_what_was_given_to_a_run_stays_with_it_though_who_gave_it_is_missing(supplied: str, url: str) -> None:
-    given = Context(instructions="Think of Ariadne.", tools=[given_tool])
+@pytest.mark.parametrize("supplied", ["none", "another", "without its tool"])
+async def test_a_continued_run_keeps_its_context_without_its_provider(supplied: str, url: str) -> None:
+    provided = Context(instructions="Think of Ariadne.", tools=[given_tool])
     async with Engine.open(url) as engine:
-        agent = agent_of(engine, call("risk"), tools=[risk], context_providers=Watching(gives=lambda _: given))
+        agent = agent_of(engine, call("risk"), tools=[risk], context_providers=Watching(gives=lambda _: provided))
         waiting = await agent.run("Well?")
-        await waiting.approvals[0].approve(actor="somebody")
+        await waiting.approvals[0].approve(actor="approver")
     others: dict[str, Any] = {
-        "nobody": (),
+        "none": (),
         "another": Watching("other"),
-        "without its tool": Watching(gives=saying("Something else.")),
+        "without its tool": Watching(gives=instructions_of("Something else.")),
     }
     async with Engine.open(url) as engine:
         agent = agent_of(engine, "Yes.", tools=[risk], context_providers=others[supplied])
         thread = await engine.thread(waiting.thread.id)
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             assert (await agent.continue_run(thread)).text == "Yes."
-        missed = [each for each in told if each.category is MissingProviderWarning]
-        assert bool(missed) is (supplied != "without its tool")
+        missing = [each for each in warned if each.category is MissingProviderWarning]
+        assert bool(missing) is (supplied != "without its tool")
         first, second = await check_requests(thread, await events_of(thread))
         requests: list[Any] = [first.body, second.body]
         assert [each["messages"][0]["content"] for each in requests] == ["Think of Ariadne."] * 2
@@ -78,12 +78,12 @@ async def test_what_was_given_to_a_run_stays_with_it_though_who_gave_it_is_missi
         ]
 
 
-async def test_a_provider_of_the_thread_that_is_missed_is_named_before_its_run_goes_on(any_url: str) -> None:
+async def test_a_missing_provider_is_reported_before_the_run_continues(any_url: str) -> None:
     async with Engine.open(any_url) as engine:
         agent = agent_of(engine, call("risk"), "Yes.", tools=[risk], on_missing_provider="raise")
         thread = await engine.start_thread(context_providers=[Watching()])
         waiting = await agent.run("Well?", thread=thread)
-        await waiting.approvals[0].approve(actor="somebody")
+        await waiting.approvals[0].approve(actor="approver")
         elsewhere, before = await engine.thread(thread.id), (await thread.summary()).version
         with pytest.raises(MissingProviderError, match="watching"):
             await agent.continue_run(elsewhere)
@@ -91,7 +91,7 @@ async def test_a_provider_of_the_thread_that_is_missed_is_named_before_its_run_g
         assert (await agent.continue_run(thread)).text == "Yes."
 
 
-async def test_messages_given_between_calls_part_no_result_from_its_call(any_url: str) -> None:
+async def test_provided_messages_do_not_separate_a_call_from_its_result(any_url: str) -> None:
     def give(_: Any) -> Context:
         return Context(messages=[Message.user("Remember.")])
 
@@ -104,7 +104,7 @@ async def test_messages_given_between_calls_part_no_result_from_its_call(any_url
         assert [each["role"] for each in body["messages"]] == ["user", "assistant", "tool", "user"]
 
 
-async def test_tools_are_there_though_somebody_appended_before_the_model_was_asked(any_url: str) -> None:
+async def test_provided_tools_survive_an_append_before_the_model_call(any_url: str) -> None:
     class Appending(ContextProvider):
         async def invoking(self, ctx: ProviderContext, messages: Sequence[HistoryMessage]) -> Context:
             del ctx, messages
@@ -119,7 +119,7 @@ async def test_tools_are_there_though_somebody_appended_before_the_model_was_ask
         assert [each["content"] for each in body["messages"]] == ["Well?", "One more thing."]
 
 
-async def test_a_thread_that_has_ended_is_deleted_and_given_checkpoints_with_its_providers_told(any_url: str) -> None:
+async def test_providers_are_notified_about_checkpoints_and_deletion_of_an_ended_thread(any_url: str) -> None:
     class Counting(Watching):
         async def on_thread_deleted(self, ctx: ProviderContext) -> None:
             ctx.state["deleted"] = True
@@ -134,12 +134,12 @@ async def test_a_thread_that_has_ended_is_deleted_and_given_checkpoints_with_its
         assert (await thread.state()).states["watching"] == {"shown": 1, "ended": True, "checkpoint": "last"}
         with pytest.raises(ThreadStatusError):
             await thread.context("What do you know?")
-        assert "invoking" not in {each[0] for each in watching.noted}
+        assert "invoking" not in {each[0] for each in watching.calls}
         await thread.delete()
-        assert watching.noted[-1] == ("deleted",)
+        assert watching.calls[-1] == ("deleted",)
 
 
-async def test_a_tool_that_makes_a_checkpoint_takes_nothing_from_the_state_of_its_run(any_url: str) -> None:
+async def test_a_checkpoint_of_a_tool_does_not_change_the_provider_state_of_its_run(any_url: str) -> None:
     watching = Watching()
 
     @tool
@@ -151,7 +151,7 @@ async def test_a_tool_that_makes_a_checkpoint_takes_nothing_from_the_state_of_it
     async with Engine.open(any_url) as engine:
         thread = await engine.start_thread(context_providers=[watching])
         await agent_of(engine, call("save"), "Yes.", tools=[save]).run("Well?", thread=thread)
-        assert [each[1] for each in watching.noted if each[0] == "message"] == ["Well?", "→", "→", "Yes."]
+        assert [each[1] for each in watching.calls if each[0] == "message"] == ["Well?", "→", "→", "Yes."]
         assert (await thread.state()).states["watching"] == {"shown": 4, "checkpoint": "saved"}
         await check_store(engine, thread, await events_of(thread))
 
@@ -160,14 +160,14 @@ async def test_a_tool_that_makes_a_checkpoint_takes_nothing_from_the_state_of_it
     ("before", "after"),
     [({"n": 1}, {"n": True}), ({"n": 1}, {"n": 1.0}), ({"a": 1, "b": 2}, {"b": 2, "a": 1}), ({"n": 0}, {"n": False})],
 )
-async def test_states_that_only_python_takes_for_equal_are_two(any_url: str, before: Any, after: Any) -> None:
+async def test_states_that_are_equal_only_in_python_are_different(any_url: str, before: Any, after: Any) -> None:
     class Turning(ContextProvider):
         def initial_state(self, ctx: ProviderContext) -> Any:
             del ctx
             return dict(before)
 
-        async def invoked(self, ctx: ProviderContext, *given: Any) -> None:
-            del given
+        async def invoked(self, ctx: ProviderContext, *args: Any) -> None:
+            del args
             ctx.state = after
 
     async with Engine.open(any_url) as engine:
@@ -177,7 +177,7 @@ async def test_states_that_only_python_takes_for_equal_are_two(any_url: str, bef
 
 
 class Named(BaseModel):
-    """A state with a field of another name outside."""
+    """A state with an alias for a field."""
 
     model_config = ConfigDict(strict=True)
     shown_to: tuple[str, ...] = Field(default=(), alias="shownTo")
@@ -186,12 +186,12 @@ class Named(BaseModel):
 class Naming(ContextProvider):
     state_model = Named
 
-    async def invoked(self, ctx: ProviderContext, *given: Any) -> None:
-        del given
+    async def invoked(self, ctx: ProviderContext, *args: Any) -> None:
+        del args
         ctx.state = Named(shownTo=(*ctx.state.shown_to, str(ctx.run_id)))
 
 
-async def test_a_model_with_other_names_outside_comes_back_as_it_was(any_url: str) -> None:
+async def test_a_state_model_with_aliases_is_restored(any_url: str) -> None:
     async with Engine.open(any_url) as engine:
         thread = await engine.start_thread()
         agent = agent_of(engine, "Yes.", "No.", context_providers=Naming())
@@ -199,7 +199,7 @@ async def test_a_model_with_other_names_outside_comes_back_as_it_was(any_url: st
         assert (await thread.state()).states["naming"] == {"shownTo": runs}
 
 
-async def test_nothing_to_answer_is_refused_on_a_remote_thread_before_any_provider_is_asked(
+async def test_a_remote_run_without_input_is_refused_before_any_hook(
     any_url: str,
     server: StatefulServer,
 ) -> None:
@@ -207,13 +207,13 @@ async def test_nothing_to_answer_is_refused_on_a_remote_thread_before_any_provid
     async with Engine.open(any_url) as engine:
         agent = Agent(client=client_of(server), engine=engine, context_providers=watching)
         thread = (await agent.run("Tell me about a pirate.")).thread
-        before, told = await thread.version, len(watching.noted)
+        before, hooks = await thread.version, len(watching.calls)
         with pytest.raises(InvalidContentError, match="nothing to answer"):
             await agent.run(thread=thread)
-        assert (await thread.version, len(watching.noted)) == (before, told)
+        assert (await thread.version, len(watching.calls)) == (before, hooks)
 
 
-async def test_what_is_given_on_a_remote_thread_is_recorded_with_the_call_it_is_for(
+async def test_context_for_a_remote_thread_is_recorded_with_its_model_call(
     any_url: str, server: StatefulServer
 ) -> None:
     class Counting(ContextProvider):
@@ -231,28 +231,30 @@ async def test_what_is_given_on_a_remote_thread_is_recorded_with_the_call_it_is_
         assert positions["context-provided"] == positions["context-state-recorded"] == positions["model-called"]
 
 
-async def test_an_agent_with_a_store_for_local_threads_is_the_same_on_a_remote_one(
-    any_url: str, server: StatefulServer
-) -> None:
+async def test_a_history_store_does_not_change_an_agent_on_remote_threads(any_url: str, server: StatefulServer) -> None:
     async with Engine.open(any_url) as engine:
-        more: Any = {"history_store": Cupboard().store, "read_history_from": "store", "on_changed_agent": "raise"}
+        more: Any = {
+            "history_store": FakeHistoryBackend().store,
+            "read_history_from": "store",
+            "on_changed_agent": "raise",
+        }
         thread = (await Agent(client=client_of(server), engine=engine, **more).run("Tell me about a pirate.")).thread
         again = Agent(client=client_of(server), engine=engine, **more)
         assert (await again.run("Now a parrot.", thread=thread)).text == "It talks."
 
 
-async def test_what_is_remembered_of_a_thread_weighs_what_its_states_do(any_url: str) -> None:
+async def test_the_cache_weight_of_a_thread_includes_its_states(any_url: str) -> None:
     class Growing(ContextProvider):
-        async def invoked(self, ctx: ProviderContext, *given: Any) -> None:
-            del given
+        async def invoked(self, ctx: ProviderContext, *args: Any) -> None:
+            del args
             ctx.state = {"run": ctx.run_id, "text": "x" * 5_000}
 
     async with Engine.open(any_url) as engine:
-        known = engine._core.caches
-        known.histories = BoundedCache(10, 30)
+        caches = engine._core.caches
+        caches.histories = BoundedCache(10, 30)
         thread = await engine.start_thread()
-        remembered = []
+        cached = []
         for _ in range(4):
             await agent_of(engine, "Yes.", context_providers=Growing()).run("Well?", thread=thread)
-            remembered.append(known.histories.get(f"default/thread/{thread.id}") is not None)
-        assert remembered == [True, True, False, False]
+            cached.append(caches.histories.get(f"default/thread/{thread.id}") is not None)
+        assert cached == [True, True, False, False]

@@ -1,4 +1,4 @@
-"""Context providers when a run ends otherwise than well: each is told once, and nothing is left open or lost."""
+"""Context providers at the end of a failed run: each is notified once, and nothing stays open or gets lost."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from tests.agents.run_checks import check_requests, check_store, events_of
-from tests.agents.shelves import Cupboard, Shelf
+from tests.agents.shelves import FakeHistoryBackend, FakeHistoryStore
 from tests.agents.turns import Gate
-from tests.agents.watching import Noted, Watching
+from tests.agents.watching import HookCall, Watching
 
 from clew import Agent, Context, ContextProvider, Engine, Message, ScriptedChatClient, tool
 from clew.domain.context.events import ContextFailed, ContextProvided
@@ -36,8 +36,8 @@ def agent_of(engine: Engine, *lines: Any, **more: Any) -> Agent:
     return Agent(client=ScriptedChatClient(list(lines)), engine=engine, **more)
 
 
-async def check_over(engine: Engine, thread: Any) -> list[Any]:
-    """The run is over and nobody holds its lease; returns the data of the events."""
+async def check_run_is_over(engine: Engine, thread: Any) -> list[Any]:
+    """Check that the run is over and has no lease; return the data of the events."""
     events = await events_of(thread)
     assert (await check_store(engine, thread, events)).run is None
     assert await thread.runs.lease() is None
@@ -45,13 +45,13 @@ async def check_over(engine: Engine, thread: Any) -> list[Any]:
     return [event.data for event in events]
 
 
-def ends(noted: Sequence[Noted]) -> list[Any]:
-    """Who was told of the end of a run, and with what error."""
-    return [(each[0], each[-1]) for each in noted if "invoked" in each]
+def ends(calls: Sequence[HookCall]) -> list[Any]:
+    """Return the notified providers and the error that each received."""
+    return [(each[0], each[-1]) for each in calls if "invoked" in each]
 
 
-class Misbehaving(ContextProvider):
-    """Does this in one of its hooks."""
+class ActingProvider(ContextProvider):
+    """Calls a function in one of its hooks."""
 
     def __init__(self, hook: str, act: Callable[[Any], Any], id: str = "bad", **settings: Any) -> None:
         self.id = id
@@ -64,36 +64,36 @@ def broken(*_: Any) -> Any:
     raise RuntimeError
 
 
-async def test_whoever_comes_after_one_that_fails_is_told_of_the_end_too(any_url: str) -> None:
-    noted: list[Noted] = []
-    providers = [Watching("first", noted), Misbehaving("invoked", broken), Watching("last", noted)]
+async def test_providers_after_a_failing_one_are_notified_of_the_end(any_url: str) -> None:
+    calls: list[HookCall] = []
+    providers = [Watching("first", calls), ActingProvider("invoked", broken), Watching("last", calls)]
     async with Engine.open(any_url) as engine:
         thread = await engine.start_thread()
         with pytest.raises(ContextProviderError):
             await agent_of(engine, "Yes.", context_providers=providers).run("Well?", thread=thread)
-        assert ends(noted) == [("first", None), ("last", "ContextProviderError")]
-        await check_over(engine, thread)
+        assert ends(calls) == [("first", None), ("last", "ContextProviderError")]
+        await check_run_is_over(engine, thread)
 
 
-async def test_whoever_comes_after_one_that_fails_is_told_of_what_has_happened_to_the_thread(any_url: str) -> None:
-    noted: list[Noted] = []
-    bad = Misbehaving("on_thread_created", broken, on_resume=broken)
+async def test_providers_after_a_failing_one_are_notified_of_thread_events(any_url: str) -> None:
+    calls: list[HookCall] = []
+    bad = ActingProvider("on_thread_created", broken, on_resume=broken)
     async with Engine.open(any_url) as engine:
-        agent = agent_of(engine, "Yes.", context_providers=[bad, Watching("last", noted)])
+        agent = agent_of(engine, "Yes.", context_providers=[bad, Watching("last", calls)])
         with pytest.raises(ContextProviderError):
             await agent.run("Well?")
-        assert ("last", "created", "Well?") in noted
+        assert ("last", "created", "Well?") in calls
         thread = await engine.start_thread()
-        thread.context_providers.add(bad, Watching("last", noted))
+        thread.context_providers.add(bad, Watching("last", calls))
         await thread.suspend()
         with pytest.raises(ContextProviderError):
             await thread.resume()
-        assert noted[-1] == ("last", "resume")
+        assert calls[-1] == ("last", "resume")
 
 
 @pytest.mark.parametrize("how", ["cancelled", "late"])
-async def test_whoever_was_not_told_when_a_run_was_ended_at_its_end_is_told_then(any_url: str, how: str) -> None:
-    noted: list[Noted] = []
+async def test_pending_providers_are_notified_when_a_run_is_interrupted_at_its_end(any_url: str, how: str) -> None:
+    calls: list[HookCall] = []
     reached = asyncio.Event()
 
     async def hang(ctx: Any) -> None:
@@ -101,8 +101,8 @@ async def test_whoever_was_not_told_when_a_run_was_ended_at_its_end_is_told_then
         reached.set()
         await asyncio.Event().wait()
 
-    slow = Misbehaving("invoked", hang, initial_state=lambda _: {"whole": True})
-    providers = [Watching("first", noted), slow, Watching("last", noted)]
+    slow = ActingProvider("invoked", hang, initial_state=lambda _: {"whole": True})
+    providers = [Watching("first", calls), slow, Watching("last", calls)]
     async with Engine.open(any_url) as engine:
         thread = await engine.start_thread()
         agent = agent_of(engine, "Yes.", context_providers=providers)
@@ -115,12 +115,12 @@ async def test_whoever_was_not_told_when_a_run_was_ended_at_its_end_is_told_then
             run.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await run
-        assert ends(noted) == [("first", None), ("last", "CancelledError" if how == "cancelled" else "RunLimitError")]
+        assert ends(calls) == [("first", None), ("last", "CancelledError" if how == "cancelled" else "RunLimitError")]
         assert (await thread.state()).states["bad"] == {"whole": True}
-        await check_over(engine, thread)
+        await check_run_is_over(engine, thread)
 
 
-async def test_a_state_that_a_hook_was_in_the_middle_of_is_the_one_before(any_url: str) -> None:
+async def test_an_interrupted_hook_does_not_change_its_state(any_url: str) -> None:
     seen: list[Any] = []
 
     class Half(ContextProvider):
@@ -133,43 +133,43 @@ async def test_a_state_that_a_hook_was_in_the_middle_of_is_the_one_before(any_ur
             ctx.state["lines"].append("half of it")
             await asyncio.Event().wait()
 
-        async def invoked(self, ctx: ProviderContext, *given: Any) -> None:
-            del given
+        async def invoked(self, ctx: ProviderContext, *args: Any) -> None:
+            del args
             seen.append(list(ctx.state["lines"]))
-            ctx.state["lines"].append("told")
+            ctx.state["lines"].append("invoked")
 
     async with Engine.open(any_url) as engine:
         thread = await engine.start_thread()
         with pytest.raises(RunLimitError):
             await agent_of(engine, context_providers=Half()).run("Well?", thread=thread, max_seconds=0.1)
         assert seen == [[]]
-        assert (await thread.state()).states == {"half": {"lines": ["told"]}}
-        await check_over(engine, thread)
+        assert (await thread.state()).states == {"half": {"lines": ["invoked"]}}
+        await check_run_is_over(engine, thread)
 
 
-async def test_a_provider_whose_turn_did_not_come_keeps_its_state(any_url: str) -> None:
+async def test_a_provider_whose_hook_was_not_called_keeps_its_state(any_url: str) -> None:
     class Counting(ContextProvider):
         def initial_state(self, ctx: ProviderContext) -> Any:
             del ctx
             return {"runs": 0}
 
-        async def invoked(self, ctx: ProviderContext, *given: Any) -> None:
-            del given
+        async def invoked(self, ctx: ProviderContext, *args: Any) -> None:
+            del args
             ctx.state = {"runs": (ctx.state or {"runs": 0})["runs"] + 1}
 
     async with Engine.open(any_url) as engine:
         thread = await engine.start_thread()
         await agent_of(engine, "Yes.", context_providers=Counting()).run("Well?", thread=thread)
-        agent = agent_of(engine, "No.", context_providers=[Misbehaving("initial_state", broken), Counting()])
+        agent = agent_of(engine, "No.", context_providers=[ActingProvider("initial_state", broken), Counting()])
         with pytest.raises(ContextProviderError):
             await agent.run("Well?", thread=thread)
         assert (await thread.state()).states == {"counting": {"runs": 2}}
-        await check_over(engine, thread)
+        await check_run_is_over(engine, thread)
 
 
 @pytest.mark.parametrize("hook", ["initial_state", "on_message", "invoking", "invoked"])
 @pytest.mark.parametrize("on_failure", ["fail", "continue"])
-async def test_a_hook_whose_own_work_was_cancelled_has_failed_and_cancels_nothing(
+async def test_a_cancelled_task_inside_a_hook_is_a_failure_of_the_hook(
     any_url: str, hook: str, on_failure: str
 ) -> None:
     async def awaits_what_was_cancelled(_: Any) -> None:
@@ -177,7 +177,7 @@ async def test_a_hook_whose_own_work_was_cancelled_has_failed_and_cancels_nothin
         work.cancel()
         await work
 
-    kind = type("Watches", (Misbehaving,), {"on_message": lambda *_: None})  # a hook that is there is called
+    kind = type("Watches", (ActingProvider,), {"on_message": lambda *_: None})  # only defined hooks are called
     provider = kind(hook, awaits_what_was_cancelled, on_failure=on_failure)
     async with Engine.open(any_url) as engine:
         thread = await engine.start_thread()
@@ -187,12 +187,12 @@ async def test_a_hook_whose_own_work_was_cancelled_has_failed_and_cancels_nothin
                 await agent.run("Well?", thread=thread)
         else:
             assert (await agent.run("Well?", thread=thread)).text == "Yes."
-        found = await check_over(engine, thread)
-        assert "CancelledError" in {each.error.kind for each in found if isinstance(each, ContextFailed)}
+        data = await check_run_is_over(engine, thread)
+        assert "CancelledError" in {each.error.kind for each in data if isinstance(each, ContextFailed)}
 
 
 @pytest.mark.parametrize("on_failure", ["fail", "continue"])
-async def test_a_run_is_cancelled_though_a_hook_makes_another_error_of_that(any_url: str, on_failure: str) -> None:
+async def test_a_run_is_cancelled_although_a_hook_raises_another_error(any_url: str, on_failure: str) -> None:
     reached = asyncio.Event()
 
     async def stubborn(_: Any) -> None:
@@ -204,13 +204,13 @@ async def test_a_run_is_cancelled_though_a_hook_makes_another_error_of_that(any_
 
     async with Engine.open(any_url) as engine:
         thread = await engine.start_thread()
-        agent = agent_of(engine, context_providers=Misbehaving("invoking", stubborn, on_failure=on_failure))
+        agent = agent_of(engine, context_providers=ActingProvider("invoking", stubborn, on_failure=on_failure))
         run = asyncio.ensure_future(agent.run("Well?", thread=thread))
         await reached.wait()
         run.cancel()
         with pytest.raises(asyncio.CancelledError):
             await run
-        assert isinstance((await check_over(engine, thread))[-1], RunAbandoned)
+        assert isinstance((await check_run_is_over(engine, thread))[-1], RunAbandoned)
 
 
 BIG = "x" * (17 * 1024 * 1024)
@@ -218,11 +218,11 @@ BIG = "x" * (17 * 1024 * 1024)
 
 @pytest.mark.parametrize("hook", ["on_thread_created", "invoking", "invoked"])
 @pytest.mark.parametrize("on_failure", ["fail", "continue"])
-async def test_a_state_too_large_to_store_is_the_failure_of_its_hook(any_url: str, hook: str, on_failure: str) -> None:
+async def test_a_state_too_large_to_store_is_a_failure_of_its_hook(any_url: str, hook: str, on_failure: str) -> None:
     def grow(ctx: Any) -> None:
         ctx.state = {"all": BIG}
 
-    provider = Misbehaving(hook, grow, on_failure=on_failure, initial_state=lambda _: {"small": True})
+    provider = ActingProvider(hook, grow, on_failure=on_failure, initial_state=lambda _: {"small": True})
     async with Engine.open(any_url) as engine:
         agent = agent_of(engine, "Yes.", context_providers=provider)
         if on_failure == "fail":
@@ -234,13 +234,13 @@ async def test_a_state_too_large_to_store_is_the_failure_of_its_hook(any_url: st
             thread = await engine.thread(summary.id)
         assert (await thread.state()).states == {"bad": {"small": True}}
         assert (await thread.history()).messages[0].text == "Well?"
-        assert any(isinstance(each, ContextFailed) for each in await check_over(engine, thread))
+        assert any(isinstance(each, ContextFailed) for each in await check_run_is_over(engine, thread))
 
 
 @pytest.mark.parametrize("on_failure", ["fail", "continue"])
-async def test_a_context_too_large_to_store_is_the_failure_of_its_provider(any_url: str, on_failure: str) -> None:
+async def test_a_context_too_large_to_store_is_a_failure_of_its_provider(any_url: str, on_failure: str) -> None:
     def give(ctx: Any) -> Context:
-        ctx.state = {"gave": True}
+        ctx.state = {"provided": True}
         return Context(instructions=BIG, tools=[lambda_tool])
 
     @tool
@@ -248,7 +248,7 @@ async def test_a_context_too_large_to_store_is_the_failure_of_its_provider(any_u
         """Do nothing."""
         return ""
 
-    provider = Misbehaving("invoking", give, on_failure=on_failure)
+    provider = ActingProvider("invoking", give, on_failure=on_failure)
     async with Engine.open(any_url) as engine:
         thread = await engine.start_thread()
         agent = agent_of(engine, "Yes.", context_providers=provider)
@@ -257,27 +257,27 @@ async def test_a_context_too_large_to_store_is_the_failure_of_its_provider(any_u
                 await agent.run("Well?", thread=thread)
         else:
             assert (await agent.run("Well?", thread=thread)).text == "Yes."
-        found = await check_over(engine, thread)
-        assert not any(isinstance(each, ContextProvided) for each in found)
+        data = await check_run_is_over(engine, thread)
+        assert not any(isinstance(each, ContextProvided) for each in data)
         assert (await thread.state()).states == {}
 
 
-async def test_what_a_provider_gives_does_not_count_when_its_state_is_nonsense(any_url: str) -> None:
+async def test_a_context_is_ignored_if_the_provider_state_is_invalid(any_url: str) -> None:
     def give(ctx: Any) -> Context:
         ctx.state = {"n": float("nan")}
         return Context(instructions="Do not say this.")
 
-    provider = Misbehaving("invoking", give, on_failure="continue")
+    provider = ActingProvider("invoking", give, on_failure="continue")
     async with Engine.open(any_url) as engine:
         thread = await engine.start_thread()
         agent = agent_of(engine, "Yes.", context_providers=provider)
         await agent.run("Well?", thread=thread)
-        found = await check_over(engine, thread)
-        assert [each.hook for each in found if isinstance(each, ContextFailed)] == ["invoking"]
-        assert not any(isinstance(each, ContextProvided) for each in found)
+        data = await check_run_is_over(engine, thread)
+        assert [each.hook for each in data if isinstance(each, ContextFailed)] == ["invoking"]
+        assert not any(isinstance(each, ContextProvided) for each in data)
 
 
-async def test_messages_of_a_run_that_failed_are_shown_once_each(any_url: str) -> None:
+async def test_each_message_of_a_failed_run_is_shown_once(any_url: str) -> None:
     @tool(errors="raise")
     def explode() -> str:
         """Fail."""
@@ -290,54 +290,54 @@ async def test_messages_of_a_run_that_failed_are_shown_once_each(any_url: str) -
         with pytest.raises(ToolFailedError):
             await agent.run("Well?", thread=thread)
         await agent.run("Again?", thread=thread)
-        shown = [each[1] for each in watching.noted if each[0] == "message"]
+        shown = [each[1] for each in watching.calls if each[0] == "message"]
         assert shown == [each.text or "→" for each in await thread.history()]
         assert (await thread.state()).states["watching"] == {"shown": len(shown)}
 
 
-async def test_a_message_that_somebody_appends_while_a_run_ends_is_shown(any_url: str) -> None:
-    noted: list[Noted] = []
+async def test_a_message_appended_at_the_end_of_a_run_is_shown(any_url: str) -> None:
+    calls: list[HookCall] = []
 
     class Appending(Watching):
-        async def invoked(self, ctx: ProviderContext, *given: Any, **more: Any) -> None:
-            await super().invoked(ctx, *given, **more)
+        async def invoked(self, ctx: ProviderContext, *args: Any, **more: Any) -> None:
+            await super().invoked(ctx, *args, **more)
             if len(await thread.history()) == 2:
                 await thread.append(Message.user("One more thing."))
 
     async with Engine.open(any_url) as engine:
         thread = await engine.start_thread()
-        agent = agent_of(engine, "Yes.", "Fine.", context_providers=Appending("watching", noted))
+        agent = agent_of(engine, "Yes.", "Fine.", context_providers=Appending("watching", calls))
         await agent.run("Well?", thread=thread)
         await agent.run(thread=thread)
-        shown = [each[1] for each in noted if each[0] == "message"]
+        shown = [each[1] for each in calls if each[0] == "message"]
         assert shown == ["Well?", "Yes.", "One more thing.", "Fine."]
-        assert len(ends(noted)) == 2
-        await check_over(engine, thread)
+        assert len(ends(calls)) == 2
+        await check_run_is_over(engine, thread)
 
 
-async def test_a_run_that_is_given_up_is_closed_though_a_provider_fails(any_url: str) -> None:
-    noted: list[Noted] = []
+async def test_an_abandoned_run_is_closed_although_a_provider_fails(any_url: str) -> None:
+    calls: list[HookCall] = []
 
     @tool(approval="always")
     def risk() -> str:
         """Take a risk."""
         return ""
 
-    bad = Misbehaving("initial_state", lambda _: {}, id="bad")
+    bad = ActingProvider("initial_state", lambda _: {}, id="bad")
     async with Engine.open(any_url) as engine:
         thread = await engine.start_thread()
-        agent = agent_of(engine, call("risk"), "Yes.", tools=[risk], context_providers=[bad, Watching("good", noted)])
+        agent = agent_of(engine, call("risk"), "Yes.", tools=[risk], context_providers=[bad, Watching("good", calls)])
         await agent.run("Well?", thread=thread)
-        bad.initial_state = broken  # type: ignore[assignment, method-assign]  # it breaks meanwhile
+        bad.initial_state = broken  # type: ignore[assignment, method-assign]  # it fails from now on
         with pytest.raises(ContextProviderError):
             await agent.run("Never mind.", thread=thread, abandon_run=True)
-        assert ends(noted) == [("good", "RunAbandonedError"), ("good", "ContextProviderError")]
-        found = await check_over(engine, thread)
-        assert [type(each) for each in found if isinstance(each, RunAbandoned | RunFailed)] == [RunAbandoned, RunFailed]
+        assert ends(calls) == [("good", "RunAbandonedError"), ("good", "ContextProviderError")]
+        data = await check_run_is_over(engine, thread)
+        assert [type(each) for each in data if isinstance(each, RunAbandoned | RunFailed)] == [RunAbandoned, RunFailed]
         assert [each.text for each in await thread.history() if each.role == "user"] == ["Well?", "Never mind."]
 
 
-async def test_a_run_that_somebody_rewound_tells_its_providers_and_leaves_no_state(any_url: str) -> None:
+async def test_a_rewound_run_notifies_its_providers_and_leaves_no_state(any_url: str) -> None:
     gate, watching = Gate(), Watching()
 
     async def line(_: Any) -> str:
@@ -353,12 +353,12 @@ async def test_a_run_that_somebody_rewound_tells_its_providers_and_leaves_no_sta
         gate.opened.set()
         with pytest.raises(RunTakenOverError):
             await run
-        assert watching.noted[-1] == ("invoked", ["Well?"], None, "RunTakenOverError")
+        assert watching.calls[-1] == ("invoked", ["Well?"], None, "RunTakenOverError")
         assert (await thread.state()).states == {}
-        await check_over(engine, thread)
+        await check_run_is_over(engine, thread)
 
 
-async def test_a_message_is_shown_once_though_its_run_waits_for_approval(any_url: str) -> None:
+async def test_a_message_is_shown_once_although_its_run_waits_for_approval(any_url: str) -> None:
     @tool(approval="always")
     def risk() -> str:
         """Take a risk."""
@@ -366,33 +366,33 @@ async def test_a_message_is_shown_once_though_its_run_waits_for_approval(any_url
 
     shown: list[str] = []
 
-    class Telling(ContextProvider):
+    class ShowingProvider(ContextProvider):
         async def on_message(self, ctx: ProviderContext, message: HistoryMessage) -> None:
             del ctx
             shown.append(message.text or message.role)
 
     async with Engine.open(any_url) as engine:
         thread = await engine.start_thread()
-        agent = agent_of(engine, call("risk"), "Yes.", tools=[risk], context_providers=Telling())
+        agent = agent_of(engine, call("risk"), "Yes.", tools=[risk], context_providers=ShowingProvider())
         waiting = await agent.run("Well?", thread=thread)
-        await waiting.approvals[0].approve(actor="somebody")
+        await waiting.approvals[0].approve(actor="approver")
         await agent.continue_run(thread)
         assert shown == ["Well?", "assistant", "tool", "Yes."]
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), "soon", True])
-async def test_a_timeout_that_is_none_is_refused(any_url: str, seconds: Any) -> None:
+async def test_refuses_an_invalid_timeout(any_url: str, seconds: Any) -> None:
     async with Engine.open(any_url) as engine:
         with pytest.raises(AgentConfigurationError, match="timeout"):
             agent_of(engine, context_providers=Watching(timeout=seconds))
 
 
-async def test_what_was_said_is_kept_though_a_reducer_takes_too_long(any_url: str) -> None:
+async def test_messages_are_recorded_although_a_reducer_takes_too_long(any_url: str) -> None:
     class Hanging(Reducer):
         name, when = "hanging", "before_retrieval"
 
-        async def reduce(self, given: Reducible) -> Reduction:
-            del given
+        async def reduce(self, history: Reducible) -> Reduction:
+            del history
             await asyncio.Event().wait()
             return Reduction(())
 
@@ -401,10 +401,10 @@ async def test_what_was_said_is_kept_though_a_reducer_takes_too_long(any_url: st
         with pytest.raises(RunLimitError, match="on the log"):
             await agent_of(engine, reducer=Hanging()).run("Well?", thread=thread, max_seconds=0.1)
         assert [each.text for each in await thread.history()] == ["Well?"]
-        assert isinstance((await check_over(engine, thread))[-1], RunFailed)
+        assert isinstance((await check_run_is_over(engine, thread))[-1], RunFailed)
 
 
-async def test_nobody_is_told_of_a_checkpoint_whose_name_is_taken(any_url: str) -> None:
+async def test_a_refused_checkpoint_notifies_no_provider(any_url: str) -> None:
     watching = Watching()
     async with Engine.open(any_url) as engine:
         thread = await engine.start_thread(context_providers=[watching])
@@ -412,10 +412,10 @@ async def test_nobody_is_told_of_a_checkpoint_whose_name_is_taken(any_url: str) 
         for name, error in (("one", CheckpointExistsError), ("5", InvalidNameError)):
             with pytest.raises(error):
                 await thread.checkpoint(name)
-        assert [each for each in watching.noted if each[0] == "checkpoint"] == [("checkpoint", "one")]
+        assert [each for each in watching.calls if each[0] == "checkpoint"] == [("checkpoint", "one")]
 
 
-async def test_one_that_was_taken_off_a_thread_is_not_missed_on_its_forks(any_url: str) -> None:
+async def test_a_removed_provider_is_not_missing_on_forks(any_url: str) -> None:
     watching = Watching()
     async with Engine.open(any_url) as engine:
         agent = agent_of(engine, "Yes.", "No.", on_missing_provider="raise")
@@ -425,32 +425,32 @@ async def test_one_that_was_taken_off_a_thread_is_not_missed_on_its_forks(any_ur
         assert (await agent.run("And now?", thread=await thread.fork())).text == "No."
 
 
-async def test_a_store_that_was_being_read_when_a_run_was_cancelled_is_given_nothing_out_of_order(any_url: str) -> None:
-    class Hanging(Shelf):
+async def test_a_store_interrupted_while_reading_gets_messages_in_order(any_url: str) -> None:
+    class Hanging(FakeHistoryStore):
         async def list_messages(self) -> list[StoredMessage]:
             if hangs:
                 await asyncio.Event().wait()
             return await super().list_messages()
 
-    hangs, cupboard = False, Cupboard(most=2)
+    hangs, backend = False, FakeHistoryBackend(most=2)
     async with Engine.open(any_url) as engine:
-        agent = agent_of(engine, "1", "2", "3", history_store=lambda ctx: Hanging(cupboard, f"default/{ctx.thread_id}"))
+        agent = agent_of(engine, "1", "2", "3", history_store=lambda ctx: Hanging(backend, f"default/{ctx.thread_id}"))
         thread = await engine.start_thread()
         await agent.run("One?", thread=thread)
         await agent.run("Two?", thread=thread)
         hangs = True
         with pytest.raises(RunLimitError):
             await agent.run("Three?", thread=thread, max_seconds=0.1)
-        assert cupboard.texts(thread) == ["Two?", "2"]
+        assert backend.texts(thread) == ["Two?", "2"]
         hangs = False
         await agent.run("Four?", thread=thread)
-        assert cupboard.texts(thread) == ["Four?", "3"]
+        assert backend.texts(thread) == ["Four?", "3"]
 
 
-async def test_a_store_that_was_being_fed_when_a_run_was_cancelled_has_no_gap_afterwards(any_url: str) -> None:
-    hangs, cupboard = True, Cupboard()
+async def test_a_store_interrupted_while_writing_has_no_gap_afterwards(any_url: str) -> None:
+    hangs, backend = True, FakeHistoryBackend()
 
-    class Hanging(Shelf):
+    class Hanging(FakeHistoryStore):
         async def add_messages(self, messages: Sequence[StoredMessage]) -> None:
             nonlocal hangs
             if hangs and messages[0].message.text == "Two?":
@@ -461,8 +461,8 @@ async def test_a_store_that_was_being_fed_when_a_run_was_cancelled_has_no_gap_af
     class Late(ContextProvider):
         every_model_call = True
 
-        async def invoked(self, ctx: ProviderContext, *given: Any) -> None:
-            del ctx, given
+        async def invoked(self, ctx: ProviderContext, *args: Any) -> None:
+            del ctx, args
             await thread.append(Message.user("By the way."))
 
     async with Engine.open(any_url) as engine:
@@ -471,12 +471,12 @@ async def test_a_store_that_was_being_fed_when_a_run_was_cancelled_has_no_gap_af
             call("unknown"),
             "2",
             context_providers=Late(),
-            history_store=lambda ctx: Hanging(cupboard, f"default/{ctx.thread_id}"),
+            history_store=lambda ctx: Hanging(backend, f"default/{ctx.thread_id}"),
         )
         thread = await engine.start_thread(messages=[Message.user("One?"), Message.assistant("1")])
         with pytest.raises(RunLimitError):
             await agent.run("Two?", thread=thread, max_seconds=0.1)
         await agent.run("Three?", thread=thread)
-        held, said = cupboard.ids(thread), [each.event_id for each in await thread.history()]
-        assert held == said[: len(held)]
-        assert len(held) >= len(said) - 1  # what is said while the run ends waits for the next one
+        stored, logged = backend.ids(thread), [each.event_id for each in await thread.history()]
+        assert stored == logged[: len(stored)]
+        assert len(stored) >= len(logged) - 1  # a message appended at the end waits for the next run

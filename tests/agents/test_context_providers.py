@@ -1,4 +1,4 @@
-"""Context providers: when their hooks are called, what they give and keep, and what becomes of their failures."""
+"""Context providers: the order of their hooks, their context and state, and their failures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 from tests.agents.remote_turns import client_of
 from tests.agents.run_checks import check_requests, check_store, events_of
-from tests.agents.watching import Noted, Watching, saying
+from tests.agents.watching import HookCall, Watching, instructions_of
 from tests.servers.aimock_server import Aimock
 from tests.servers.stateful_server import StatefulServer
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def server(stateful: StatefulServer, aimock: Aimock) -> StatefulServer:
-    """A server that keeps threads, in front of aimock."""
+    """A server that stores threads, in front of aimock."""
     del aimock
     return stateful
 
@@ -46,12 +46,12 @@ def lookup(word: str) -> str:
 
 
 def agent_of(engine: Engine, *lines: Any, **more: Any) -> Agent:
-    """An agent that answers with these lines."""
+    """Return an agent that answers with these lines."""
     return Agent(client=ScriptedChatClient(list(lines)), engine=engine, **{"instructions": "Be kind.", **more})
 
 
 async def systems(thread: Any) -> list[str]:
-    """What each request on a thread says first, each rebuilt as it was sent."""
+    """Return the first message of each request on a thread, rebuilt from the log."""
     requests: list[Any] = [request.body for request in await check_requests(thread, await events_of(thread))]
     return [body["messages"][0]["content"] for body in requests]
 
@@ -64,7 +64,7 @@ async def of_type(thread: Any, kind: type) -> list[Any]:
     return [event.data for event in await events_of(thread) if isinstance(event.data, kind)]
 
 
-TURN: list[Noted] = [
+TURN: list[HookCall] = [
     ("initial_state",),
     ("created", "What is a clew?"),
     ("message", "What is a clew?"),
@@ -78,8 +78,8 @@ TURN: list[Noted] = [
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_the_hooks_of_a_run_come_in_their_order(streamed: bool, url: str) -> None:  # noqa: FBT001  # a parameter
-    watching = Watching(gives=saying("Think of Ariadne."))
+async def test_the_hooks_of_a_run_are_called_in_order(streamed: bool, url: str) -> None:  # noqa: FBT001  # pytest passes it by name
+    watching = Watching(gives=instructions_of("Think of Ariadne."))
     async with Engine.open(url) as engine:
         agent = agent_of(
             engine, call("lookup", word="clew"), "A ball of thread.", context_providers=watching, tools=[lookup]
@@ -88,7 +88,7 @@ async def test_the_hooks_of_a_run_come_in_their_order(streamed: bool, url: str) 
             response = await agent.run("What is a clew?", stream=True).get_final_response()
         else:
             response = await agent.run("What is a clew?")
-        assert watching.noted == TURN
+        assert watching.calls == TURN
         thread = response.thread
         assert await systems(thread) == ["Be kind.\n\nThink of Ariadne."] * 2
         types = [event.type for event in await events_of(thread)]
@@ -100,38 +100,38 @@ async def test_the_hooks_of_a_run_come_in_their_order(streamed: bool, url: str) 
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_every_hook_is_called_on_a_remote_thread_as_on_a_local_one(
+async def test_remote_threads_call_the_same_hooks_as_local_ones(
     any_url: str,
     server: StatefulServer,
     aimock: Aimock,
-    streamed: bool,  # noqa: FBT001  # a parameter
+    streamed: bool,  # noqa: FBT001  # pytest passes it by name
 ) -> None:
     aimock.reply("clew", text="A ball of thread.")
-    given = Context(instructions="Think of Ariadne.", messages=[Message.user("She waits.")])
-    watching = Watching(gives=lambda _: given)
+    provided = Context(instructions="Think of Ariadne.", messages=[Message.user("She waits.")])
+    watching = Watching(gives=lambda _: provided)
     async with Engine.open(any_url) as engine:
         agent = Agent(client=client_of(server), engine=engine, instructions="Be kind.", context_providers=watching)
         if streamed:
             response = await agent.run("What is a clew?", stream=True).get_final_response()
         else:
             response = await agent.run("What is a clew?")
-        assert watching.noted == [*TURN[:4], TURN[6], ("invoked", ["What is a clew?"], ["A ball of thread."], None)]
+        assert watching.calls == [*TURN[:4], TURN[6], ("invoked", ["What is a clew?"], ["A ball of thread."], None)]
         (request,) = await check_requests(response.thread, await events_of(response.thread))
         assert request.body["instructions"] == "Be kind.\n\nThink of Ariadne.\n\nShe waits."
         assert request.body["input"] == [{"role": "user", "content": "What is a clew?"}]
         assert len(await response.thread.history()) == 2
 
 
-async def test_providers_are_asked_in_the_order_agent_thread_run(any_url: str) -> None:
-    noted: list[Noted] = []
+async def test_hooks_are_called_in_the_order_agent_thread_run(any_url: str) -> None:
+    calls: list[HookCall] = []
     ids = ("first", "second", "third", "fourth")
-    first, second, third, fourth = (Watching(id_, noted, saying(f"By the {id_}.")) for id_ in ids)
+    first, second, third, fourth = (Watching(id_, calls, instructions_of(f"By the {id_}.")) for id_ in ids)
     async with Engine.open(any_url) as engine:
         agent = agent_of(engine, "Yes.", "Yes.", "No.", context_providers=[first])
         thread = await engine.start_thread(context_providers=[second])
         thread.context_providers.add(third)
         await agent.run("Hello.", thread=thread, context_providers=[fourth])
-        assert [each[0] for each in noted if each[1] == "invoking"] == list(ids)
+        assert [each[0] for each in calls if each[1] == "invoking"] == list(ids)
         await agent.run("Again.", thread=thread)
         other = agent_of(engine, "Other.", name="other", instructions=None)
         await other.run("And you?", thread=thread)
@@ -141,10 +141,10 @@ async def test_providers_are_asked_in_the_order_agent_thread_run(any_url: str) -
             "By the second.\n\nBy the third.",
         ]
         # An agent's own providers see only that agent's runs.
-        assert not [each for each in noted if each[:2] == ("first", "invoking") and "And you?" in each]
+        assert not [each for each in calls if each[:2] == ("first", "invoking") and "And you?" in each]
 
 
-async def test_two_providers_of_one_id_are_refused(any_url: str) -> None:
+async def test_refuses_two_providers_with_one_id(any_url: str) -> None:
     async with Engine.open(any_url) as engine:
         with pytest.raises(AgentConfigurationError, match="two have the id 'watching'"):
             agent_of(engine, context_providers=[Watching(), Watching()])
@@ -156,10 +156,10 @@ async def test_two_providers_of_one_id_are_refused(any_url: str) -> None:
             thread.context_providers.add(Watching())
         with pytest.raises(AgentConfigurationError, match="the class Watching is not a context provider"):
             agent_of(engine, context_providers=[Watching])
-        assert len(await events_of(thread)) <= 2  # it began, and its provider was told so
+        assert len(await events_of(thread)) <= 2  # it started, and its provider was notified
 
 
-async def test_what_is_given_holds_for_its_run_only_and_messages_come_before_the_new_ones(any_url: str) -> None:
+async def test_context_applies_to_one_run_and_its_messages_precede_the_new_ones(any_url: str) -> None:
     gives = iter([Context(messages=[Message.user("You met Ada.")], instructions="Greet."), None])
     async with Engine.open(any_url) as engine:
         agent = agent_of(engine, "Hello, Ada.", "Bye.", context_providers=Watching(gives=lambda _: next(gives)))
@@ -172,7 +172,7 @@ async def test_what_is_given_holds_for_its_run_only_and_messages_come_before_the
         assert (provided.instructions, [each.text for each in provided.messages]) == ("Greet.", ["You met Ada."])
 
 
-async def test_messages_that_persist_are_messages_of_the_thread(any_url: str) -> None:
+async def test_persisted_context_messages_belong_to_the_thread(any_url: str) -> None:
     gives = iter([Context(messages=[Message.user("You met Ada.")], persist=True), None])
     async with Engine.open(any_url) as engine:
         agent = agent_of(engine, "Hello, Ada.", "Bye.", context_providers=Watching(gives=lambda _: next(gives)))
@@ -185,17 +185,17 @@ async def test_messages_that_persist_are_messages_of_the_thread(any_url: str) ->
         assert [each["content"] for each in messages[1:]] == history[:-1]
 
 
-async def test_a_provider_of_every_model_call_is_asked_before_each(any_url: str) -> None:
+async def test_a_provider_for_every_model_call_is_called_before_each(any_url: str) -> None:
     count = iter(range(1, 9))
     every = Watching(gives=lambda _: Context(instructions=f"Call {next(count)}."), every_model_call=True)
     async with Engine.open(any_url) as engine:
         agent = agent_of(engine, call("lookup", word="a"), "Done.", tools=[lookup], context_providers=[every])
         thread = (await agent.run("Look.")).thread
         assert await systems(thread) == ["Be kind.\n\nCall 1.", "Be kind.\n\nCall 2."]
-        assert [each for each in every.noted if each[0] == "invoking"] == [("invoking", "Look."), ("invoking", "←")]
+        assert [each for each in every.calls if each[0] == "invoking"] == [("invoking", "Look."), ("invoking", "←")]
 
 
-async def test_tools_of_a_provider_are_called_and_are_of_that_run_only(any_url: str) -> None:
+async def test_tools_of_a_provider_are_available_in_one_run_only(any_url: str) -> None:
     called: list[str] = []
 
     def recall(what: str) -> str:
@@ -215,7 +215,7 @@ async def test_tools_of_a_provider_are_called_and_are_of_that_run_only(any_url: 
         assert called == ["sky"]
 
 
-async def test_a_run_that_waited_for_approval_has_the_tools_of_its_providers_in_another_process(url: str) -> None:
+async def test_a_run_continued_in_another_process_has_the_tools_of_its_providers(url: str) -> None:
     called: list[str] = []
 
     @tool(approval="always")
@@ -239,31 +239,31 @@ async def test_a_run_that_waited_for_approval_has_the_tools_of_its_providers_in_
         assert called == ["all"]
         assert await systems(thread) == ["Be kind.\n\nCareful."] * 2
         assert len(await of_type(thread, ContextProvided)) == 1
-        hooks = [each[0] for each in second.context_providers[0].noted]  # type: ignore[attr-defined]  # it is Watching
+        hooks = [each[0] for each in second.context_providers[0].calls]  # type: ignore[attr-defined]  # it is Watching
         assert hooks.count("invoked") == 1
 
 
-async def test_invoked_is_called_once_after_a_failure_and_the_message_of_the_user_is_kept(any_url: str) -> None:
+async def test_invoked_is_called_once_after_a_failure_and_the_input_is_recorded(any_url: str) -> None:
     watching = Watching()
     async with Engine.open(any_url) as engine:
         agent = agent_of(engine, fault("context-window"), "Better.", context_providers=watching)
         thread = await agent.get_local_thread()
         with pytest.raises(ModelError):
             await agent.run("Hello.", thread=thread)
-        assert [each for each in watching.noted if each[0] == "invoked"] == [
+        assert [each for each in watching.calls if each[0] == "invoked"] == [
             ("invoked", ["Hello."], None, "ContextWindowError")
         ]
         assert [each.text for each in await thread.history()] == ["Hello."]
         assert (await thread.state()).states == {"watching": {"shown": 1}}
         await agent.run("Again.", thread=thread)
-        assert [each for each in watching.noted if each[0] == "message"] == [
+        assert [each for each in watching.calls if each[0] == "message"] == [
             ("message", "Hello."),
             ("message", "Again."),
             ("message", "Better."),
         ]
 
 
-async def test_invoked_is_called_when_a_run_is_cancelled_and_when_its_stream_is_left(any_url: str) -> None:
+async def test_invoked_is_called_when_a_run_is_cancelled_or_its_stream_is_abandoned(any_url: str) -> None:
     watching, reached = Watching(), asyncio.Event()
 
     async def waits(_body: Any) -> str:
@@ -278,20 +278,20 @@ async def test_invoked_is_called_when_a_run_is_cancelled_and_when_its_stream_is_
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert watching.noted[-1] == ("invoked", ["Hello."], None, "CancelledError")
+        assert watching.calls[-1] == ("invoked", ["Hello."], None, "CancelledError")
 
         other = Agent(client=ScriptedChatClient(["Some words."]), engine=engine, context_providers=watching)
         async with other.run("Hello.", stream=True) as stream:
             async for _update in stream:
                 break
-        assert watching.noted[-1][0] == "invoked"
-        assert [each[0] for each in watching.noted].count("invoked") == 2
+        assert watching.calls[-1][0] == "invoked"
+        assert [each[0] for each in watching.calls].count("invoked") == 2
         with pytest.raises(RunStoppedError):
             await stream.get_final_response()
 
 
 class _Failing(Watching):
-    """Fails in the hook that it is told to fail in, after it has changed its state."""
+    """Fails in one hook, after changing its state."""
 
     def __init__(self, hook: str, **settings: Any) -> None:
         super().__init__("failing", **settings)
@@ -302,8 +302,8 @@ class _Failing(Watching):
         await self._fail("invoking", ctx)
         return None
 
-    async def invoked(self, ctx: ProviderContext, *given: Any) -> None:
-        del given
+    async def invoked(self, ctx: ProviderContext, *args: Any) -> None:
+        del args
         await self._fail("invoked", ctx)
 
     async def _fail(self, hook: str, ctx: ProviderContext) -> None:
@@ -313,7 +313,7 @@ class _Failing(Watching):
 
 
 @pytest.mark.parametrize("hook", ["invoking", "invoked"])
-async def test_a_provider_that_fails_fails_the_run_or_is_gone_on_without(any_url: str, hook: str) -> None:
+async def test_a_failing_provider_fails_the_run_or_is_skipped(any_url: str, hook: str) -> None:
     async with Engine.open(any_url) as engine:
         for policy in ("fail", "continue"):
             failing, other = _Failing(hook, on_failure=policy), Watching()
@@ -331,14 +331,14 @@ async def test_a_provider_that_fails_fails_the_run_or_is_gone_on_without(any_url
             assert not [event for event in events if "sk-secret" in str(event.data)]
             state: Any = (await thread.state()).states["failing"]
             assert "broken" not in state
-            assert [each[0] for each in other.noted].count("invoked") == 1
+            assert [each[0] for each in other.calls].count("invoked") == 1
             if hook == "invoked":  # the answer was stored before
                 assert [each.text for each in await thread.history()] == ["Hi.", "Hello."]
 
 
 async def test_refuses_a_provider_with_the_id_of_history_stores(any_url: str) -> None:
     class HistoryStore(ContextProvider):
-        """Its id is made of its name."""
+        """Derives its id from the class name."""
 
     async with Engine.open(any_url) as engine:
         with pytest.raises(AgentConfigurationError, match="'history-store'"):
@@ -347,7 +347,7 @@ async def test_refuses_a_provider_with_the_id_of_history_stores(any_url: str) ->
             await engine.start_thread(context_providers=[Watching("history-store")])
 
 
-async def test_a_provider_that_is_too_slow_is_a_failure(any_url: str) -> None:
+async def test_a_slow_provider_is_a_failure(any_url: str) -> None:
     class Slow(ContextProvider):
         timeout = 0.01
         on_failure = "continue"
@@ -362,17 +362,17 @@ async def test_a_provider_that_is_too_slow_is_a_failure(any_url: str) -> None:
         (failed,) = await of_type(thread, ContextFailed)
         assert (failed.provider, failed.error.kind) == ("slow", "TimeoutError")
         slow = Slow()
-        slow.on_failure = "fail"  # type: ignore[assignment]  # the class says which of two
+        slow.on_failure = "fail"  # type: ignore[assignment]  # the class declares a literal
         with pytest.raises(ContextProviderError, match=r"it took longer than 0.01 s"):
             await agent_of(engine, "Hello.", context_providers=slow).run("Hi.")
 
 
 @pytest.mark.parametrize(
-    ("nonsense", "said"),
+    ("invalid", "reason"),
     [
         (lambda _: "words", "str, which is not a Context"),
-        (lambda _: Context(instructions=7), "instructions"),  # type: ignore[arg-type]  # it is to be refused
-        (lambda _: Context(messages="words"), "messages of a Context"),  # type: ignore[arg-type]  # it is to be refused
+        (lambda _: Context(instructions=7), "instructions"),  # type: ignore[arg-type]  # the test passes a wrong type
+        (lambda _: Context(messages="words"), "messages of a Context"),  # type: ignore[arg-type]  # the test passes a wrong type
         (lambda _: Context(tools=[7]), "cannot be a tool"),
         (lambda _: Context(tools=[lookup]), "Two tools have the name 'lookup'"),
         (lambda ctx: setattr(ctx, "state", {1: 2}), "state of watching"),
@@ -380,13 +380,13 @@ async def test_a_provider_that_is_too_slow_is_a_failure(any_url: str) -> None:
     ],
     ids=["words", "instructions", "messages", "no-tool", "taken-tool", "keys", "object"],
 )
-async def test_nonsense_is_refused_and_nothing_of_it_is_kept(any_url: str, nonsense: Any, said: str) -> None:
+async def test_refuses_an_invalid_context_and_records_nothing_of_it(any_url: str, invalid: Any, reason: str) -> None:
     async with Engine.open(any_url) as engine:
-        agent = agent_of(engine, "Hello.", tools=[lookup], context_providers=Watching(gives=nonsense))
+        agent = agent_of(engine, "Hello.", tools=[lookup], context_providers=Watching(gives=invalid))
         thread = await agent.get_local_thread()
         with pytest.raises(ContextProviderError, match="watching") as caught:
             await agent.run("Hi.", thread=thread)
-        assert said in str(caught.value)
+        assert reason in str(caught.value)
         assert [each.text for each in await thread.history()] == ["Hi."]
         assert not await of_type(thread, ContextProvided)
         await check_store(engine, thread, await events_of(thread))
@@ -396,14 +396,14 @@ class Board(BaseModel):
     notes: list[str] = []
 
 
-class Pinning(ContextProvider):
-    """Keeps a model, and adds to it each time."""
+class BoardProvider(ContextProvider):
+    """Has a model as its state and adds notes to it."""
 
     id = "board"
     state_model = Board
 
-    async def invoked(self, ctx: ProviderContext, request_messages: Sequence[HistoryMessage], *given: Any) -> None:
-        del given
+    async def invoked(self, ctx: ProviderContext, request_messages: Sequence[HistoryMessage], *args: Any) -> None:
+        del args
         ctx.state.notes += [message.text for message in request_messages]
 
     async def invoking(self, ctx: ProviderContext, messages: Sequence[HistoryMessage]) -> Context:
@@ -412,9 +412,9 @@ class Pinning(ContextProvider):
         return Context(instructions="Notes: " + ", ".join(ctx.state.notes))
 
 
-async def test_state_may_be_a_pydantic_model_and_follows_forks_and_rewinds(any_url: str) -> None:
+async def test_a_pydantic_state_follows_forks_and_rewinds(any_url: str) -> None:
     async with Engine.open(any_url) as engine:
-        agent = agent_of(engine, *map(str, range(9)), context_providers=Pinning(), instructions=None)
+        agent = agent_of(engine, *map(str, range(9)), context_providers=BoardProvider(), instructions=None)
         thread = (await agent.run("a")).thread
         await thread.checkpoint("one")
         await agent.run("b", thread=thread)
@@ -430,25 +430,25 @@ async def test_state_may_be_a_pydantic_model_and_follows_forks_and_rewinds(any_u
         assert (await thread.state()).states == {"board": {"notes": ["a", "e", "f"]}}
 
 
-async def test_a_kept_state_that_does_not_fit_the_model_is_reported_and_stays(any_url: str) -> None:
-    class Keeping(ContextProvider):
+async def test_a_stored_state_that_does_not_fit_the_model_is_reported_and_kept(any_url: str) -> None:
+    class ListProvider(ContextProvider):
         id = "board"
 
-        async def invoked(self, ctx: ProviderContext, *given: Any) -> None:
-            del given
-            ctx.state = ["no board"]
+        async def invoked(self, ctx: ProviderContext, *args: Any) -> None:
+            del args
+            ctx.state = ["not a board"]
 
-    pinning = Pinning()
+    pinning = BoardProvider()
     pinning.on_failure = "continue"
     async with Engine.open(any_url) as engine:
-        thread = (await agent_of(engine, "Yes.", context_providers=Keeping()).run("a")).thread
+        thread = (await agent_of(engine, "Yes.", context_providers=ListProvider()).run("a")).thread
         await agent_of(engine, "Yes.", context_providers=pinning).run("b", thread=thread)
         (failed,) = await of_type(thread, ContextFailed)
         assert (failed.hook, failed.error.kind) == ("initial_state", "InvalidContentError")
-        assert (await thread.state()).states == {"board": ["no board"]}
+        assert (await thread.state()).states == {"board": ["not a board"]}
 
 
-async def test_the_hooks_of_a_threads_life(any_url: str) -> None:
+async def test_the_lifecycle_hooks_of_a_thread_are_called(any_url: str) -> None:
     watching = Watching()
     async with Engine.open(any_url) as engine:
         thread = await engine.start_thread(messages=[Message.user("Hi.")], context_providers=watching)
@@ -462,7 +462,7 @@ async def test_the_hooks_of_a_threads_life(any_url: str) -> None:
         with pytest.raises(ThreadStatusError):
             await thread.end()
         await thread.delete()
-        assert [each for each in watching.noted if each != ("initial_state",)] == [
+        assert [each for each in watching.calls if each != ("initial_state",)] == [
             ("created", "Hi."),
             ("message", "Hi."),
             ("message", "Hello."),
@@ -476,7 +476,7 @@ async def test_the_hooks_of_a_threads_life(any_url: str) -> None:
         assert states[-1].state == {"shown": 2, "checkpoint": "here", "suspended": False, "ended": True}
 
 
-async def test_an_application_that_calls_a_model_itself_gets_what_all_of_them_give(any_url: str) -> None:
+async def test_thread_context_combines_the_context_of_all_providers(any_url: str) -> None:
     first = Watching("first", gives=lambda _: Context(instructions="One.", tools=[lookup]))
     second = Watching("second", gives=lambda _: Context(instructions="Two.", messages=[Message.user("Three.")]))
     async with Engine.open(any_url) as engine:
@@ -486,39 +486,39 @@ async def test_an_application_that_calls_a_model_itself_gets_what_all_of_them_gi
         assert context.instructions == "One.\n\nTwo."
         assert [each.text for each in context.messages] == ["Three."]
         assert [each.name for each in context.tools] == ["lookup"]
-        assert ("first", "invoking", "What now?") in first.noted
+        assert ("first", "invoking", "What now?") in first.calls
         assert [each.provider for each in await of_type(thread, ContextProvided)] == ["first", "second"]
         await thread.context("And now?")
-        assert [each for each in first.noted if each[1] == "message"] == [("first", "message", "Before.")]
+        assert [each for each in first.calls if each[1] == "message"] == [("first", "message", "Before.")]
         assert await (await engine.start_thread()).context("Nothing.") == Context(
             messages=[], tools=(), facts=[], citations=[]
         )
         with pytest.raises(InvalidContentError):
-            await thread.context(7)  # type: ignore[arg-type]  # it is to be refused
+            await thread.context(7)  # type: ignore[arg-type]  # the test passes a wrong type
 
 
-async def test_a_provider_that_nobody_supplies_is_reported_by_name_and_its_state_is_kept(url: str) -> None:
+async def test_a_missing_provider_is_reported_and_its_state_is_kept(url: str) -> None:
     async with Engine.open(url) as engine:
         agent = agent_of(engine, "Yes.", name="Guide", context_providers=[Watching("own")])
         first = await agent.run("Hi.", context_providers=[Watching("attached")])
         thread = first.thread
         assert [provider.id for provider in thread.context_providers] == ["attached"]
         await agent_of(engine, "Yes.", name="Other").run("Hello.", thread=thread)
-        kept = (await thread.state()).states
+        states = (await thread.state()).states
     async with Engine.open(url) as engine:
         agent = agent_of(engine, "Yes.", "Yes.", name="Guide")
         thread = await agent.thread(first.thread.id)
         with pytest.warns(MissingProviderWarning, match="'attached', 'own'"):
             await agent.run("Again.", thread=thread)
-        await agent.run("Once more.", thread=thread)  # it is said once
-        assert (await thread.state()).states == kept
+        await agent.run("Once more.", thread=thread)  # the warning comes once
+        assert (await thread.state()).states == states
         strict = agent_of(engine, "Yes.", name="Guide", on_missing_provider="raise")
         before = len(await events_of(thread))
         with pytest.raises(MissingProviderError, match="'attached', 'own'"):
             await strict.run("Again.", thread=thread)
         assert len(await events_of(thread)) == before
         thread.context_providers.add(Watching("attached"))
-        # What is one agent's own is missed by that agent, and by no other.
+        # A provider of one agent is missing only for that agent.
         await agent_of(engine, "Yes.", name="Other", on_missing_provider="raise").run("And you?", thread=thread)
         with pytest.raises(MissingProviderError, match="'own'") as caught:
             await strict.run("Again.", thread=thread)
@@ -531,24 +531,24 @@ async def test_a_provider_that_nobody_supplies_is_reported_by_name_and_its_state
         await supplied.run("Without it, on purpose.", thread=thread)
 
 
-async def test_a_provider_writes_to_its_own_scope_and_only_looks_into_others(any_url: str) -> None:
-    class Prying(ContextProvider):
+async def test_a_provider_writes_only_to_its_own_scope(any_url: str) -> None:
+    class OtherScopeWriter(ContextProvider):
         scope = "user/1"
 
-        async def invoked(self, ctx: ProviderContext, *given: Any) -> None:
-            del given
+        async def invoked(self, ctx: ProviderContext, *args: Any) -> None:
+            del args
             assert await ctx.memory("group/g").facts() == []
             await ctx.scope.remember("Likes tea.")
             await ctx.memory("group/g").remember("Likes tea.")
 
     async with Engine.open(any_url) as engine:
         with pytest.raises(ContextProviderError, match=r"promote\(fact, to=…\)"):
-            await agent_of(engine, "Yes.", context_providers=Prying()).run("Hi.")
+            await agent_of(engine, "Yes.", context_providers=OtherScopeWriter()).run("Hi.")
         assert [fact.text for fact in await (await engine.memory("user/1")).facts()] == ["Likes tea."]
         assert await (await engine.memory("group/g")).facts(history=True) == []
 
 
-async def test_whoever_goes_back_past_a_run_that_waits_tells_its_providers(any_url: str) -> None:
+async def test_a_rewind_past_a_waiting_run_notifies_its_providers(any_url: str) -> None:
     @tool(approval="always")
     def risk() -> str:
         """Risk something."""
@@ -560,12 +560,12 @@ async def test_whoever_goes_back_past_a_run_that_waits_tells_its_providers(any_u
         thread = (await agent.run("Hi.")).thread
         await thread.checkpoint("before")
         await agent.run("Risk it.", thread=thread)
-        kept = (await thread.state(at="before")).states
+        states = (await thread.state(at="before")).states
         await thread.rewind("before", abandon_run=True)
-        assert [each for each in watching.noted if each[0] == "invoked"] == [
+        assert [each for each in watching.calls if each[0] == "invoked"] == [
             ("invoked", ["Hi."], ["Hello."], None),
             ("invoked", ["Risk it."], [""], "RunAbandonedError"),
         ]
-        assert (await thread.state()).states == kept
+        assert (await thread.state()).states == states
         assert (await agent.run("Again.", thread=thread)).text == "Fine."
-        assert [each[0] for each in watching.noted].count("invoked") == 3
+        assert [each[0] for each in watching.calls].count("invoked") == 3

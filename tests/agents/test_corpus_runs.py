@@ -1,4 +1,4 @@
-"""Agents on real conversations, cut at every message: what the model is sent is valid, and has every call's result."""
+"""Agents on real conversations cut at each message: requests are valid and contain the result of each call."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from clew.infrastructure.scripted_client import ScriptedChatClient
 WIRES = {"openai-chat": ("local",), "openai-responses": ("local", "remote")}
 
 Turn = tuple[str, str]
-"""What is said in a request: by whom, and what; a call and its result stand one after the other."""
+"""A turn of a request: its role or kind, and its content; a result follows its call."""
 
 
 def turns_of(messages: Sequence[Message]) -> list[Turn]:
-    """What a request must say: words, and right after each message its calls, then their results in their order."""
+    """Return the expected turns of a request: texts, and after each message its calls and their results in order."""
     turns: list[Turn] = []
     for number, message in enumerate(messages):
         turns += [(message.role, message.text)] if message.text else []
         turns += [("call", f"{each.name} {each.arguments}") for each in message.calls]
         following = messages[number + 1 : number + 1 + len(message.calls)]
         results = [each.results[0] for each in following if each.role == "tool"]
-        for asked, result in zip(message.calls, [*results, *[None] * len(message.calls)], strict=False):
-            assert result is None or result.call_id == asked.call_id
+        for function_call, result in zip(message.calls, [*results, *[None] * len(message.calls)], strict=False):
+            assert result is None or result.call_id == function_call.call_id
             turns.append(("result", NO_RESULT if result is None else str(result.result)))
     return turns
 
 
 def sent_turns(body: Any) -> list[Turn]:
-    """What a request says."""
+    """Return the turns of a request."""
     turns: list[Turn] = []
     for each in body.get("messages", body.get("input")):
         match each:
@@ -74,18 +74,18 @@ async def cut_everywhere(conversations: Sequence[Sequence[Message]], wire: str) 
         for messages in conversations:
             for cut in range(1, len(messages) + 1):
                 thread = await engine.start_thread(messages=messages[:cut])
-                said = await (agent.run("And now?", thread=thread) if cut % 2 else agent.run(thread=thread))
+                response = await (agent.run("And now?", thread=thread) if cut % 2 else agent.run(thread=thread))
                 body = client.requests.pop()
                 check_body(body)
                 later = [("user", "And now?")] if cut % 2 else []
                 assert sent_turns(body) == [*turns_of(messages[:cut]), *later]
                 assert [each.message for each in (await thread.history()).messages[:cut]] == list(messages[:cut])
-                assert said.text == "I see."
+                assert response.text == "I see."
                 await check_requests(thread, await events_of(thread))
 
 
 def test_call_ids_that_recur_pair_up_in_order() -> None:
-    def asked(number: int) -> Message:
+    def function_call(number: int) -> Message:
         call = FunctionCall(call_id="call_0", name="lookup", arguments=as_json(order=number))
         return Message(role="assistant", contents=(call,))
 
@@ -94,13 +94,13 @@ def test_call_ids_that_recur_pair_up_in_order() -> None:
 
     messages = [Message.user("Look up all.")]
     for number in range(4):
-        messages += [asked(number), answered(number)]
+        messages += [function_call(number), answered(number)]
     for wire in WIRES:
         asyncio.run(cut_everywhere([messages], wire))
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_the_same_said_three_times_is_three_messages(wire: str) -> None:
+def test_equal_texts_are_separate_messages(wire: str) -> None:
     async def converse() -> None:
         client = ScriptedChatClient("Are you sure?", loop=True, thread_kinds=WIRES[wire])  # type: ignore[arg-type]
         async with Engine.open("memory:") as engine:
@@ -110,10 +110,10 @@ def test_the_same_said_three_times_is_three_messages(wire: str) -> None:
                 await agent.run("yes", thread=thread)
             await thread.append([Message.user("yes")] * 3)
             await agent.run(thread=thread)
-            said = [("user", "yes"), ("assistant", "Are you sure?")] * 3 + [("user", "yes")] * 3
-            assert sent_turns(client.requests[-1]) == said
+            expected = [("user", "yes"), ("assistant", "Are you sure?")] * 3 + [("user", "yes")] * 3
+            assert sent_turns(client.requests[-1]) == expected
             history = await thread.history()
-            assert [(each.role, each.text) for each in history] == [*said, ("assistant", "Are you sure?")]
+            assert [(each.role, each.text) for each in history] == [*expected, ("assistant", "Are you sure?")]
             assert len({each.version for each in history}) == len(history)
 
     asyncio.run(converse())

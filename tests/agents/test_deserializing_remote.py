@@ -1,4 +1,4 @@
-"""Threads that a service holds, serialized and taken up on another store: the service goes on with them."""
+"""Remote threads serialized and continued on another store: the service continues them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ from tests.servers.stateful_server import StatefulServer
 from clew import Agent, Engine
 
 
-def test_a_service_goes_on_with_the_thread_that_it_holds(
-    stateful: StatefulServer, aimock: Aimock, tmp_path: Path
-) -> None:
+def test_the_service_continues_a_restored_thread(stateful: StatefulServer, aimock: Aimock, tmp_path: Path) -> None:
     will_joke(aimock)
 
-    async def there_and_back() -> None:
+    async def move_thread() -> None:
         async with Engine.open("memory:") as here, Engine.open(f"sqlite:///{tmp_path}/clew.db") as there:
             agents = [Agent(client_of(stateful), engine=engine, name="Joker") for engine in (here, there)]
             thread = await two_turns(agents[0])
@@ -40,10 +38,10 @@ def test_a_service_goes_on_with_the_thread_that_it_holds(
                     assert response.text == "It rhymes."
                 assert sent[0] == sent[1]
 
-    asyncio.run(there_and_back())
+    asyncio.run(move_thread())
 
 
-def test_a_thread_that_is_begun_again_goes_on_at_the_service(
+def test_a_remote_thread_restored_as_new_continues_at_the_service(
     stateful: StatefulServer, aimock: Aimock, tmp_path: Path
 ) -> None:
     will_joke(aimock)

@@ -1,4 +1,4 @@
-"""Docstrings: what a model is sent of them."""
+"""Docstrings: the parts that a model receives."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_docstring_describes_a_function_and_its_parameters(
 
 
 @given(st.text(st.sampled_from("aA:*( )\n\t-") | st.characters()))
-def test_every_text_is_a_docstring(text: str) -> None:
+def test_reads_any_text_as_a_docstring(text: str) -> None:
     description, parameters = read_docstring(f"{text}\n\nArgs:\n    last: The last one.")
     assert parameters["last"] == "The last one."
     assert description == description.strip()

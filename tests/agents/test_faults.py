@@ -1,4 +1,4 @@
-"""Whatever goes wrong in a run: what was said is there, the fault is on the log, and the next run works."""
+"""Faults in a run: messages are recorded, the fault is on the log, and the next run works."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.agents.faults import FAULTS, QUESTION, Fault, Waiting
-from tests.agents.run_checks import check_requests, check_store, events_of, told
+from tests.agents.run_checks import check_requests, check_store, events_of, short_history
 from tests.agents.services import CANARY, KINDS, Service, Trouble, as_json, calls, service_of
 
 from clew.domain.events import Event
@@ -24,7 +24,7 @@ CASES = [(fault, streams) for fault in FAULTS for streams in fault.streams]
 
 @pytest.fixture(params=KINDS)
 def service(request: pytest.FixtureRequest) -> Iterator[Service]:
-    """A service for each kind of client."""
+    """Run a service for each kind of client."""
     with service_of(request.param) as made:
         yield made
 
@@ -35,12 +35,12 @@ def service(request: pytest.FixtureRequest) -> Iterator[Service]:
 def test_nothing_is_lost_and_the_next_run_works(
     service: Service,
     fault: Fault,
-    streams: bool,  # noqa: FBT001  # pytest passes it
+    streams: bool,  # noqa: FBT001  # pytest passes it by name
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    raised = asyncio.run(gone_through(service, fault, streams=streams, url=f"sqlite:///{tmp_path}/clew.db"))
+    raised = asyncio.run(run_around_a_fault(service, fault, streams=streams, url=f"sqlite:///{tmp_path}/clew.db"))
     stored = b"".join(each.read_bytes() for each in tmp_path.iterdir())
     assert QUESTION.encode() in stored
     assert CANARY.encode() not in stored
@@ -51,8 +51,8 @@ def test_nothing_is_lost_and_the_next_run_works(
         assert CANARY not in repr(vars(raised))
 
 
-async def gone_through(service: Service, fault: Fault, *, streams: bool, url: str) -> BaseException | None:
-    """A run that works, one that does not, and one that works; checks what they leave. Returns what was raised."""
+async def run_around_a_fault(service: Service, fault: Fault, *, streams: bool, url: str) -> BaseException | None:
+    """Run successfully, with the fault, and successfully again; check the log and return the raised error."""
     waiting = Waiting()
 
     def agent(**options: Any) -> Agent:
@@ -66,11 +66,11 @@ async def gone_through(service: Service, fault: Fault, *, streams: bool, url: st
         thread = await clerk.get_local_thread()
         service.add_replies(calls(("lookup", as_json(order=7)), text="Let me see."), "On its way.", streams=False)
         await clerk.run("Where is my parcel?", thread=thread)
-        before, count = await told(thread), len(await events_of(thread))
+        before, count = await short_history(thread), len(await events_of(thread))
 
         service.add_replies(*fault.lines, streams=streams)
-        troubled = agent(trouble=fault.trouble, streams=streams)
-        raised = await run_through(service, troubled, fault, waiting, streams=streams, thread=thread)
+        failing_agent = agent(trouble=fault.trouble, streams=streams)
+        raised = await run_through(service, failing_agent, fault, waiting, streams=streams, thread=thread)
         if fault.error is None:
             assert raised is None
         else:
@@ -84,7 +84,7 @@ async def gone_through(service: Service, fault: Fault, *, streams: bool, url: st
 
         events = await events_of(thread)
         check_log(fault, [event for event in events[count:] if event.run_id != response.run_id])
-        assert await told(thread) == [
+        assert await short_history(thread) == [
             *before,
             ("user", QUESTION),
             *fault.added,
@@ -99,12 +99,12 @@ async def gone_through(service: Service, fault: Fault, *, streams: bool, url: st
 
 
 def was_sent(version: int, events: list[Event]) -> bool:
-    """Whether the service had the request: it refused no connection."""
+    """Return whether the service received the request."""
     return events[version].type != "model-failed"
 
 
 def check_log(fault: Fault, events: list[Event]) -> None:
-    """The events of the run are those that the table says."""
+    """Check that the run has the events of the table."""
     assert tuple(event.type for event in events) == ("run-started", "message-appended", *fault.events)
     for type_, fields in fault.recorded.items():
         event = next(event for event in events if event.type == type_)
@@ -120,8 +120,8 @@ def field_of(data: Any, name: str) -> Any:
 async def run_through(
     service: Service, agent: Agent, fault: Fault, waiting: Waiting, *, streams: bool, thread: Any
 ) -> BaseException | None:
-    """Run, and have go wrong what the caller has a part in; returns what was raised."""
-    came = asyncio.Event()
+    """Run the agent, interrupt it as the fault says, and return the raised error."""
+    first_text = asyncio.Event()
 
     async def run() -> None:
         if not streams:
@@ -129,18 +129,18 @@ async def run_through(
             return
         async for update in agent.run(QUESTION, thread=thread, stream=True):
             if update.type == "text":
-                came.set()
-                if fault.way == "left":
+                first_text.set()
+                if fault.interruption == "abandoned":
                     break
 
     task = asyncio.ensure_future(run())
-    if fault.way == "cancelled in a tool":
-        await waiting.begun.wait()
+    if fault.interruption == "cancelled in a tool":
+        await waiting.started.wait()
         task.cancel()
-    elif fault.way == "cancelled in the answer":
+    elif fault.interruption == "cancelled in the answer":
         await service.silent()
         if streams:
-            await came.wait()
+            await first_text.wait()
         task.cancel()
     [raised] = await asyncio.gather(task, return_exceptions=True)
     return raised

@@ -1,4 +1,4 @@
-"""The same against a server that others wrote: its faults, and what it says that it was asked."""
+"""Faults of llmock, a third-party server, and the requests in its journal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.agents.run_checks import check_requests, check_store, events_of, told
+from tests.agents.run_checks import check_requests, check_store, events_of, short_history
 from tests.agents.services import CANARY
 from tests.servers.llmock_server import CONTEXT_WINDOW, UNKNOWN_TOOL, Fault, Llmock
 
@@ -18,7 +18,7 @@ from clew.infrastructure.openai.clients import OpenAIChatClient, OpenAIResponses
 
 
 class Case(NamedTuple):
-    """A fault, and what it leaves: the events that tell it, and what the run raises."""
+    """A fault, the events that record it, and the error that the run raises."""
 
     fault: Fault | None
     events: tuple[str, ...]
@@ -42,11 +42,11 @@ CASES = [
         for streams in (False, True)
     ),
 ]
-TOLD = {"model-failed", "answer-interrupted", "tool-failed", "run-failed", "run-completed"}
+RECORDED_TYPES = {"model-failed", "answer-interrupted", "tool-failed", "run-failed", "run-completed"}
 
 
 def weather(city: str) -> str:
-    """Say how the weather is."""
+    """Return the weather."""
     return f"fine in {city}"
 
 
@@ -55,12 +55,12 @@ def weather(city: str) -> str:
     "case", CASES, ids=[f"{case.fault or 'overflow'}{' (stream)' * case.streams}" for case in CASES]
 )
 def test_a_fault_is_on_the_log_and_the_next_run_works(llmock: Llmock, kind: str, case: Case, tmp_path: Path) -> None:
-    asyncio.run(gone_through(llmock, kind, case, f"sqlite:///{tmp_path}/clew.db?synchronous=OFF"))
+    asyncio.run(run_with_fault(llmock, kind, case, f"sqlite:///{tmp_path}/clew.db?synchronous=OFF"))
     stored = b"".join(each.read_bytes() for each in tmp_path.iterdir())
     assert CANARY.encode() not in stored
 
 
-async def gone_through(llmock: Llmock, kind: str, case: Case, url: str) -> None:
+async def run_with_fault(llmock: Llmock, kind: str, case: Case, url: str) -> None:
     async with Engine.open(url) as engine:
 
         def agent(**options: Any) -> Agent:
@@ -76,16 +76,16 @@ async def gone_through(llmock: Llmock, kind: str, case: Case, url: str) -> None:
         error = await run_through(hasty, thread, case)
         assert error is None if case.error is None else type(error) is case.error
         events = await events_of(thread)
-        assert tuple(event.type for event in events if event.type in TOLD) == case.events
-        assert (await told(thread))[0] == ("user", case.words)
-        partial = [text for role, text in await told(thread) if role == "assistant"]
+        assert tuple(event.type for event in events if event.type in RECORDED_TYPES) == case.events
+        assert (await short_history(thread))[0] == ("user", case.words)
+        partial = [text for role, text in await short_history(thread) if role == "assistant"]
         assert bool(partial) == (case.error is None or case.events == BROKEN)
         requests = await check_requests(thread, events)
         if isinstance(error, ContextWindowError):
             assert error.limit == CONTEXT_WINDOW
             assert error.tokens is not None
             assert error.tokens > CONTEXT_WINDOW
-            thread = await thread.fork(at_message=0)  # it will not become smaller
+            thread = await thread.fork(at_message=0)  # the history would stay too long
 
         response = await clerk.run("And now?", thread=thread)
         assert response.text

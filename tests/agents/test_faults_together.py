@@ -1,4 +1,4 @@
-"""Two things go wrong in one moment: somebody else appended, and the caller goes away while that is found out."""
+"""Two faults at once: another process appends, and the caller is cancelled at the same moment."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 from tests.agents.faults import lookup
-from tests.agents.run_checks import check_requests, check_store, events_of, told
+from tests.agents.run_checks import check_requests, check_store, events_of, short_history
 
 from clew.agents.run_loop import STOPPED
 from clew.agents.tools import tool
@@ -25,13 +25,13 @@ from clew.service.run_log import ThreadRuns
     [("lookup", "order 7 is on its way"), ("find", "Error: there is no tool 'find'. There are: lookup.")],
     ids=["a result waits to be recorded", "an answer waits to be recorded"],
 )
-def test_keeps_what_was_about_to_be_recorded(name: str, result: str) -> None:
+def test_records_pending_events_of_a_cancelled_run(name: str, result: str) -> None:
     async def converse() -> None:
         client = ScriptedChatClient([call(name, order=7), "Fine."])
         async with Engine.open("memory:") as engine:
             agent = Agent(client, engine=engine, tools=[lookup])
             thread = await agent.get_local_thread()
-            really = ThreadRuns.record
+            record_steps = ThreadRuns.record
             times = 0
 
             async def record(log: ThreadRuns, intents: Any, **options: Any) -> Any:
@@ -41,14 +41,14 @@ def test_keeps_what_was_about_to_be_recorded(name: str, result: str) -> None:
                 if asks and times == 2:
                     await thread.append(Message.user("By the way."))
                     run.cancel()
-                return await really(log, intents, **options)
+                return await record_steps(log, intents, **options)
 
             with patch.object(ThreadRuns, "record", record):
                 run = asyncio.ensure_future(agent.run("Where is it?", thread=thread))
                 with pytest.raises(asyncio.CancelledError):
                     await run
             assert (await agent.run(thread=thread)).text == "Fine."
-            history = await told(thread)
+            history = await short_history(thread)
             assert sorted(history[1:4]) == [
                 ("assistant", f'{name}{{"order": 7}}'),
                 ("tool", result),
@@ -64,13 +64,13 @@ def test_keeps_what_was_about_to_be_recorded(name: str, result: str) -> None:
     asyncio.run(converse())
 
 
-def test_a_call_that_was_about_to_begin_is_recorded_as_stopped() -> None:
-    began: list[int] = []
+def test_a_call_that_did_not_start_is_recorded_as_stopped() -> None:
+    started: list[int] = []
 
     @tool
     async def once(order: int) -> str:
-        """Do something that is not to be done twice."""
-        began.append(order)
+        """Do something that must not be repeated."""
+        started.append(order)
         return "done"
 
     async def converse() -> None:
@@ -78,12 +78,12 @@ def test_a_call_that_was_about_to_begin_is_recorded_as_stopped() -> None:
         async with Engine.open("memory:") as engine:
             agent = Agent(client, engine=engine, tools=[once])
             thread = await agent.get_local_thread()
-            really = ThreadRuns.record
+            record_steps = ThreadRuns.record
 
             async def record(log: ThreadRuns, intents: Any, **options: Any) -> Any:
                 if any(isinstance(each, Advance) and isinstance(each.steps[-1], ToolStarted) for each in intents):
                     run.cancel()
-                return await really(log, intents, **options)
+                return await record_steps(log, intents, **options)
 
             with patch.object(ThreadRuns, "record", record):
                 run = asyncio.ensure_future(agent.run("Do it.", thread=thread))
@@ -93,8 +93,8 @@ def test_a_call_that_was_about_to_begin_is_recorded_as_stopped() -> None:
             events = await events_of(thread)
             failed = [event.data for event in events if isinstance(event.data, ToolFailed)]
             assert [(each.index, each.reason) for each in failed] == [(0, "stopped"), (1, "stopped")]
-            assert [result for role, result in await told(thread) if role == "tool"] == [STOPPED, STOPPED]
-            assert began == []
+            assert [result for role, result in await short_history(thread) if role == "tool"] == [STOPPED, STOPPED]
+            assert started == []
             await check_requests(thread, events)
             await check_store(engine, thread, events)
 

@@ -1,4 +1,4 @@
-"""Runs on a fork of their own: begun with it, in one commit, and without a trace on the thread that they leave."""
+"""Runs that start on a new fork: one commit starts both, and the parent thread does not change."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def writes(monkeypatch: pytest.MonkeyPatch) -> list[Write]:
-    """What is handed to the writer."""
-    found: list[Write] = []
-    really = ConversationLog.submit
+    """Collect the writes that the writer receives."""
+    writes: list[Write] = []
+    submit_write = ConversationLog.submit
 
     def submit(log: ConversationLog, write: Write) -> Submitted:
-        found.append(write)
-        return really(log, write)
+        writes.append(write)
+        return submit_write(log, write)
 
     monkeypatch.setattr(ConversationLog, "submit", submit)
-    return found
+    return writes
 
 
 async def three_turns(engine: Engine, clock: ShiftedClock) -> tuple[Agent, LocalThread, list[int]]:
-    """A thread of three turns an hour apart, and the version at which each ended."""
+    """Return an agent, a thread with three turns one hour apart, and the version at the end of each turn."""
     agent = taking_turns(engine)
     thread = await engine.start_thread(title="Three")
     ends: list[int] = []
@@ -58,7 +58,7 @@ async def three_turns(engine: Engine, clock: ShiftedClock) -> tuple[Agent, Local
     return agent, thread, ends
 
 
-async def test_a_run_on_a_fork_leaves_the_thread_as_it_was(url: str, writes: list[Write]) -> None:
+async def test_a_run_on_a_fork_does_not_change_the_parent(url: str, writes: list[Write]) -> None:
     async with Engine.open(url, now=ShiftedClock()) as engine:
         agent, thread, ends = await three_turns(engine, ShiftedClock())
         before = await events_of(thread)
@@ -73,7 +73,7 @@ async def test_a_run_on_a_fork_leaves_the_thread_as_it_was(url: str, writes: lis
         assert [event.type for event in writes[0].events] == [
             "thread-forked", "run-started", "message-appended", "model-called",
         ]  # fmt: skip
-        assert len(writes) == 4  # as a run with one tool round on a thread that is there
+        assert len(writes) == 4  # like a run with one tool round on an existing thread
         assert len(writes[0].claims) == 1
         await check_requests(response.thread, await events_of(response.thread))
         await check_runs(response.thread)
@@ -81,35 +81,35 @@ async def test_a_run_on_a_fork_leaves_the_thread_as_it_was(url: str, writes: lis
         assert await turns_of(response.thread) == ["a", "b", "c", "d", "e"]
 
 
-@pytest.mark.parametrize("how", ["version", "checkpoint", "time", "inside"])
-async def test_a_run_at_an_earlier_version_is_on_a_fork_of_it(url: str, how: str) -> None:
+@pytest.mark.parametrize("reference", ["version", "checkpoint", "time", "inside"])
+async def test_a_run_at_an_earlier_version_forks_there(url: str, reference: str) -> None:
     clock = ShiftedClock()
     async with asyncio.timeout(PATIENCE), Engine.open(url, now=clock) as engine:
         agent, thread, ends = await three_turns(engine, clock)
         at: Any = ends[0]
-        if how == "checkpoint":
+        if reference == "checkpoint":
             at = "after a"
             await thread.checkpoint(at, at=ends[0])
-        elif how == "time":
+        elif reference == "time":
             last = next(event for event in await events_of(thread) if event.version == ends[0])
             at = datetime.fromtimestamp(last.recorded_at / SECOND + 60, UTC)
-        elif how == "inside":
-            at = ends[0] + 4  # the call of b is made, and its result is not there: the run was in the middle of it
+        elif reference == "inside":
+            at = ends[0] + 4  # in the middle of b's run: after the call, before its result
         before = await events_of(thread)
         response = await agent.run("x", thread=thread, at=at)
         branch = response.thread
         assert branch.id != thread.id
-        assert (await branch.summary()).forked_at == (at if how == "inside" else ends[0])
+        assert (await branch.summary()).forked_at == (at if reference == "inside" else ends[0])
         assert await events_of(thread) == before
         messages = [each.message.text for each in await branch.history() if each.message and each.role == "user"]
-        assert messages == (["a", "b", "x"] if how == "inside" else ["a", "x"])
-        assert how == "inside" or await turns_of(branch) == ["a", "x"]
+        assert messages == (["a", "b", "x"] if reference == "inside" else ["a", "x"])
+        assert reference == "inside" or await turns_of(branch) == ["a", "x"]
         await check_requests(branch, await events_of(branch))
         assert (await branch.runs.control(fresh=True)).run is None
 
 
-async def test_a_run_on_a_fork_before_which_a_run_was_open_begins_anew(url: str) -> None:
-    """Whether it was cut in the middle of waiting, or of a crash: runs do not cross a cut."""
+async def test_a_fork_inside_an_open_run_starts_a_new_run(url: str) -> None:
+    """Runs do not cross a cut, whether the run was waiting or had crashed."""
 
     @tool(approval="always")
     def pay() -> str:
@@ -132,7 +132,7 @@ async def test_a_run_on_a_fork_before_which_a_run_was_open_begins_anew(url: str)
         assert len(await response.thread.approvals()) == 1
 
 
-async def test_whoever_comes_second_forks_before_the_run_that_is_under_way(url: str) -> None:
+async def test_a_second_run_forks_before_the_run_in_progress(url: str) -> None:
     async with asyncio.timeout(PATIENCE), Engine.open(url) as engine, Engine.open(url) as other:
         thread = await engine.start_thread()
         await taking_turns(engine).run("a", thread=thread)
@@ -148,7 +148,7 @@ async def test_whoever_comes_second_forks_before_the_run_that_is_under_way(url: 
         assert await turns_of(thread) == ["a", "b"]
 
 
-async def test_what_cannot_be_forked_is_refused_before_the_model_is_asked(url: str) -> None:
+async def test_refuses_an_invalid_fork_point_before_any_model_call(url: str) -> None:
     async with Engine.open(url) as engine:
         agent = taking_turns(engine)
         thread = await engine.start_thread()
@@ -161,7 +161,7 @@ async def test_what_cannot_be_forked_is_refused_before_the_model_is_asked(url: s
         assert [each.id async for each in engine.threads()] == [thread.id]
 
 
-async def test_a_fork_whose_run_never_began_is_not_there(url: str) -> None:
+async def test_a_cancelled_run_leaves_no_fork(url: str) -> None:
     async with Engine.open(url) as engine:
         thread = await engine.start_thread()
         task = asyncio.create_task(taking_turns(engine).run("a", thread=thread, fork=True))

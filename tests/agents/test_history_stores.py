@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agents.killed import Passing, run_until
+from tests.agents.killed import PassPoint, run_until
 from tests.agents.run_checks import check_requests, check_store, events_of
-from tests.agents.shelves import Cupboard
+from tests.agents.shelves import FakeHistoryBackend
 from tests.servers.redis_server import PASSWORD, RedisServer
 
 from clew import (
@@ -30,16 +30,16 @@ from clew.infrastructure import clock
 from clew.testing import call
 
 LEASE = 60 * 1_000_000
-"""Microseconds after which nobody holds the lease of a process that was killed."""
+"""Microseconds after which the lease of a killed process has expired."""
 
 
 async def lookup(number: int) -> str:
-    """Look something up."""
+    """Look a number up."""
     return f"found {number}"
 
 
 def answer(body: JsonObject) -> Any:
-    """Looks up what is asked for, else says how many messages it was sent."""
+    """Call the tool for a look-up, otherwise answer with the number of received messages."""
     messages: Any = body["messages"]
     last = messages[-1]
     if last["role"] == "user" and last["content"].startswith("Look up"):
@@ -47,20 +47,20 @@ def answer(body: JsonObject) -> Any:
     return f"{last['role']}: {len(messages)}"
 
 
-def agent_of(engine: Engine, cupboard: Cupboard | None = None, **options: Any) -> Agent:
-    if cupboard is not None:
-        options["history_store"] = cupboard.store
+def agent_of(engine: Engine, backend: FakeHistoryBackend | None = None, **options: Any) -> Agent:
+    if backend is not None:
+        options["history_store"] = backend.store
     return Agent(ScriptedChatClient(answer), engine=engine, name="Keeper", tools=[lookup], **options)
 
 
 def sent(agent: Agent) -> list[str]:
-    """The words of the newest request."""
+    """Return the texts of the newest request."""
     client: Any = agent.client
     return [each.get("content") or "" for each in client.requests[-1]["messages"]]
 
 
 async def ids_of(thread: Any) -> list[str]:
-    """The ids of the messages on the log."""
+    """Return the ids of the messages on the log."""
     return [each.event_id for each in await thread.history()]
 
 
@@ -69,39 +69,39 @@ async def data_of(thread: Any, kind: type[Any]) -> list[Any]:
 
 
 async def checked(engine: Engine, thread: Any) -> None:
-    """What holds of every thread: requests can be rebuilt, and the store verifies."""
+    """Check that requests can be rebuilt and that the store verifies."""
     events = await events_of(thread)
     await check_requests(thread, events)
     await check_store(engine, thread, events)
 
 
-def test_the_rows_of_a_store_are_the_messages_of_the_log_in_order(any_url: str) -> None:
+def test_a_store_has_the_messages_of_the_log_in_order(any_url: str) -> None:
     async def check() -> None:
-        cupboard = Cupboard()
+        backend = FakeHistoryBackend()
         async with Engine.open(any_url) as engine:
-            agent = agent_of(engine, cupboard)
+            agent = agent_of(engine, backend)
             one, two = await agent.run("I am Alice."), await agent.run("I am Bob.")
             await agent.run("Who am I?", thread=one.thread)
             assert sent(agent) == ["I am Alice.", "user: 1", "Who am I?"]
-            await one.thread.append(Message.user("And this is no run."))
+            await one.thread.append(Message.user("This is not part of a run."))
             await agent.run("Look up 7", thread=one.thread, stream=True).get_final_response()
-            assert cupboard.texts(one.thread)[4:] == ["And this is no run.", "Look up 7", "", "", "tool: 8"]
+            assert backend.texts(one.thread)[4:] == ["This is not part of a run.", "Look up 7", "", "", "tool: 8"]
             for response in (one, two):
-                assert cupboard.ids(response.thread) == await ids_of(response.thread)
+                assert backend.ids(response.thread) == await ids_of(response.thread)
                 await checked(engine, response.thread)
-            assert [context.thread_id for context in cupboard.made] == [one.thread.id, two.thread.id]
-            assert cupboard.taken_up == []
+            assert [context.thread_id for context in backend.made] == [one.thread.id, two.thread.id]
+            assert backend.restored_states == []
 
     asyncio.run(check())
 
 
-def test_the_factory_is_called_again_in_another_process_with_the_state_that_was_recorded(url: str) -> None:
+def test_another_process_calls_the_factory_with_the_recorded_state(url: str) -> None:
     async def check() -> None:
-        cupboard = Cupboard()
+        backend = FakeHistoryBackend()
 
         async def make(context: StoreContext) -> HistoryStore:
             await asyncio.sleep(0)
-            return cupboard.store(context)
+            return backend.store(context)
 
         async with Engine.open(url) as engine:
             thread = (await agent_of(engine, history_store=make).run("One.")).thread
@@ -114,69 +114,69 @@ def test_the_factory_is_called_again_in_another_process_with_the_state_that_was_
             await again.run("Two.")
             await again.run("Three.")
             assert await data_of(again, ContextStateRecorded) == recorded
-            assert [context.state for context in cupboard.made] == [None, state]
-            assert cupboard.taken_up == [state]
-            assert cupboard.ids(again) == await ids_of(again)
+            assert [context.state for context in backend.made] == [None, state]
+            assert backend.restored_states == [state]
+            assert backend.ids(again) == await ids_of(again)
 
     asyncio.run(check())
 
 
-def test_no_store_is_made_for_a_thread_that_a_service_holds(any_url: str) -> None:
+def test_no_store_is_made_for_a_remote_thread(any_url: str) -> None:
     async def check() -> None:
-        cupboard = Cupboard()
+        backend = FakeHistoryBackend()
         async with Engine.open(any_url) as engine:
             client = ScriptedChatClient("Yes.", thread_kinds=("remote",), loop=True)
-            agent = Agent(client, engine=engine, history_store=cupboard.store)
+            agent = Agent(client, engine=engine, history_store=backend.store)
             response = await agent.run("Are you there?")
             await agent.run("Still?", thread=response.thread)
             assert response.thread.kind == "remote"
-            assert (cupboard.made, cupboard.rows) == ([], {})
+            assert (backend.made, backend.rows) == ([], {})
 
     asyncio.run(check())
 
 
-def test_a_fork_starts_without_its_parents_state_and_is_fed_what_it_inherits(any_url: str) -> None:
+def test_a_fork_starts_with_an_empty_store_that_receives_inherited_messages(any_url: str) -> None:
     async def check() -> None:
-        cupboard = Cupboard()
+        backend = FakeHistoryBackend()
         async with Engine.open(any_url) as engine:
-            agent = agent_of(engine, cupboard)
+            agent = agent_of(engine, backend)
             parent = (await agent.run("One.")).thread
             await agent.run("Two.", thread=parent)
-            before = cupboard.ids(parent)
+            before = backend.ids(parent)
             fork = await parent.fork(at_message=2)
             await agent.run("Another two.", thread=fork)
-            assert cupboard.texts(fork) == ["One.", "user: 1", "Another two.", "user: 3"]
-            assert cupboard.ids(fork)[:2] == before[:2]
-            assert cupboard.ids(parent) == before
-            assert [context.state for context in cupboard.made] == [None, None]
+            assert backend.texts(fork) == ["One.", "user: 1", "Another two.", "user: 3"]
+            assert backend.ids(fork)[:2] == before[:2]
+            assert backend.ids(parent) == before
+            assert [context.state for context in backend.made] == [None, None]
             own = (await agent.run("Once more.", thread=parent, fork=True)).thread
-            assert cupboard.ids(own) == await ids_of(own)
+            assert backend.ids(own) == await ids_of(own)
 
     asyncio.run(check())
 
 
-def test_what_was_rewound_does_not_count_though_the_store_has_it(any_url: str) -> None:
+def test_rewound_messages_in_the_store_are_not_sent(any_url: str) -> None:
     async def check() -> None:
-        cupboard = Cupboard()
+        backend = FakeHistoryBackend()
         async with Engine.open(any_url) as engine:
-            agent = agent_of(engine, cupboard, read_history_from="store")
+            agent = agent_of(engine, backend, read_history_from="store")
             thread = (await agent.run("One.")).thread
             answered = (await thread.history()).version
             await agent.run("Two.", thread=thread)
             await thread.rewind(to=answered)
             await agent.run("Three.", thread=thread)
             assert sent(agent) == ["One.", "user: 1", "Three."]
-            assert cupboard.texts(thread) == ["One.", "user: 1", "Two.", "user: 3", "Three.", "user: 3"]
+            assert backend.texts(thread) == ["One.", "user: 1", "Two.", "user: 3", "Three.", "user: 3"]
             await checked(engine, thread)
 
     asyncio.run(check())
 
 
-def test_a_store_that_lists_its_last_two_decides_what_the_model_is_sent(any_url: str) -> None:
+def test_a_bounded_store_decides_which_messages_are_sent(any_url: str) -> None:
     async def check() -> None:
-        cupboard = Cupboard(most=2)
+        backend = FakeHistoryBackend(most=2)
         async with Engine.open(any_url) as engine:
-            agent = agent_of(engine, cupboard, read_history_from="store", instructions="Be brief.")
+            agent = agent_of(engine, backend, read_history_from="store", instructions="Be brief.")
             thread = (await agent.run("One.")).thread
             for text in ("Two.", "Three."):
                 await agent.run(text, thread=thread)
@@ -184,7 +184,7 @@ def test_a_store_that_lists_its_last_two_decides_what_the_model_is_sent(any_url:
             await agent.run("Look up 4", thread=thread)
             assert sent(agent)[:4] == ["Be brief.", "Three.", "user: 4", "Look up 4"]
             assert len(sent(agent)) == 6
-            # Its last two are now a result without its call, and the answer.
+            # The store's last two messages are now a result without its call and the answer.
             await agent.run("Five.", thread=thread)
             assert sent(agent) == ["Be brief.", "tool: 6", "Five."]
             assert len(await thread.history()) == 12
@@ -196,28 +196,26 @@ def test_a_store_that_lists_its_last_two_decides_what_the_model_is_sent(any_url:
 
 
 @pytest.mark.parametrize("most", [None, 2])
-def test_a_run_that_is_gone_on_with_in_another_process_feeds_the_same_store(url: str, most: int | None) -> None:
+def test_a_run_continued_in_another_process_feeds_the_same_store(url: str, most: int | None) -> None:
     async def check() -> None:
-        cupboard = Cupboard(most=most)
+        backend = FakeHistoryBackend(most=most)
         careful = tool(lookup, approval="always")
 
         def agent_in(engine: Engine) -> Agent:
             client = ScriptedChatClient(answer)
-            return Agent(
-                client, engine=engine, tools=[careful], history_store=cupboard.store, read_history_from="store"
-            )
+            return Agent(client, engine=engine, tools=[careful], history_store=backend.store, read_history_from="store")
 
         async with Engine.open(url) as engine:
             thread = (await agent_in(engine).run("One.")).thread
             response = await agent_in(engine).run("Look up 2", thread=thread)
-            assert cupboard.ids(thread) == (await ids_of(thread))[-most if most else 0 :]
+            assert backend.ids(thread) == (await ids_of(thread))[-most if most else 0 :]
             await response.approvals[0].approve(actor="user:42")
         async with Engine.open(url) as engine:
             agent = agent_in(engine)
             thread = await agent.thread(thread.id)
             assert (await agent.continue_run(thread)).text.startswith("tool")
             assert len(sent(agent)) == 5
-            assert cupboard.ids(thread) == (await ids_of(thread))[-most if most else 0 :]
+            assert backend.ids(thread) == (await ids_of(thread))[-most if most else 0 :]
             await agent.run("Three.", thread=thread)
             assert len(sent(agent)) == (2 if most else 7)
             await checked(engine, thread)
@@ -227,29 +225,29 @@ def test_a_run_that_is_gone_on_with_in_another_process_feeds_the_same_store(url:
 
 @pytest.mark.parametrize("fault", ["raises", "hangs"])
 @pytest.mark.parametrize("read_from", ["log", "store"])
-def test_a_store_that_is_down_costs_nothing_but_a_note(
+def test_a_run_records_an_unavailable_store_and_continues(
     any_url: str, monkeypatch: pytest.MonkeyPatch, fault: str, read_from: str
 ) -> None:
     monkeypatch.setattr(history_stores, "SECONDS", 0.01)
 
     async def check() -> None:
-        cupboard = Cupboard(most=2)
+        backend = FakeHistoryBackend(most=2)
         async with Engine.open(any_url) as engine:
-            agent = agent_of(engine, cupboard, read_history_from=read_from)
+            agent = agent_of(engine, backend, read_history_from=read_from)
             thread = (await agent.run("One.")).thread
             await agent.run("Two.", thread=thread)
             await agent.run("Three.", thread=thread)
             assert len(sent(agent)) == (3 if read_from == "store" else 5)
-            cupboard.error, cupboard.hangs = (OSError("s3cret"), False) if fault == "raises" else (None, True)
+            backend.error, backend.hangs = (OSError("s3cret"), False) if fault == "raises" else (None, True)
             await agent.run("Look up 4", thread=thread)
             assert len(sent(agent)) == 9
             [failed] = await data_of(thread, ContextFailed)
             assert (failed.provider, failed.hook) == ("history-store", "list_messages")
             assert failed.error.kind == ("OSError" if fault == "raises" else "HistoryStoreError")
             assert "s3cret" not in str(await events_of(thread))
-            cupboard.error, cupboard.hangs = None, False
+            backend.error, backend.hangs = None, False
             await agent.run("Five.", thread=thread)
-            assert cupboard.ids(thread) == (await ids_of(thread))[-2:]
+            assert backend.ids(thread) == (await ids_of(thread))[-2:]
             assert len(sent(agent)) == (2 if read_from == "store" else 11)
             assert len(await data_of(thread, ContextFailed)) == 1
             await checked(engine, thread)
@@ -257,16 +255,16 @@ def test_a_store_that_is_down_costs_nothing_but_a_note(
     asyncio.run(check())
 
 
-def test_a_store_that_cannot_be_made_costs_nothing_but_a_note_and_is_made_later(any_url: str) -> None:
+def test_a_run_records_a_failing_factory_and_tries_again_later(any_url: str) -> None:
     async def check() -> None:
-        cupboard = Cupboard()
+        backend = FakeHistoryBackend()
         down = True
 
         def make(context: StoreContext) -> HistoryStore:
             if down:
                 message = "s3cret"
                 raise OSError(message)
-            return cupboard.store(context)
+            return backend.store(context)
 
         async with Engine.open(any_url) as engine:
             agent = agent_of(engine, history_store=make)
@@ -274,21 +272,21 @@ def test_a_store_that_cannot_be_made_costs_nothing_but_a_note_and_is_made_later(
             assert [each.hook for each in await data_of(thread, ContextFailed)] == ["history_store"]
             down = False
             await agent.run("Two.", thread=thread)
-            assert cupboard.ids(thread) == await ids_of(thread)
+            assert backend.ids(thread) == await ids_of(thread)
 
     asyncio.run(check())
 
 
-def test_two_threads_that_would_be_kept_in_one_place_are_an_error_and_nothing_is_mixed(any_url: str) -> None:
+def test_refuses_to_store_two_threads_under_one_key(any_url: str) -> None:
     async def check() -> None:
-        cupboard = Cupboard(key=lambda _: "one for all")
+        backend = FakeHistoryBackend(key=lambda _: "one for all")
         async with Engine.open(any_url) as engine:
-            agent = agent_of(engine, cupboard)
+            agent = agent_of(engine, backend)
             one = (await agent.run("I am Alice.")).thread
             two = await agent.get_local_thread()
             with pytest.raises(HistoryStoreSharedError, match=one.id):
                 await agent.run("I am Bob.", thread=two)
-            assert [each.message.text for each in cupboard.rows["one for all"]] == ["I am Alice.", "user: 1"]
+            assert [each.message.text for each in backend.rows["one for all"]] == ["I am Alice.", "user: 1"]
             await agent.run("Who am I?", thread=one)
             fork = await one.fork()
             with pytest.raises(HistoryStoreSharedError, match=one.id):
@@ -297,7 +295,7 @@ def test_two_threads_that_would_be_kept_in_one_place_are_an_error_and_nothing_is
     asyncio.run(check())
 
 
-def test_a_state_with_a_password_is_refused_by_name_and_is_nowhere(tmp_path: Path) -> None:
+def test_a_store_state_with_a_password_is_refused_and_not_stored(tmp_path: Path) -> None:
     class Careless(HistoryStore):
         async def add_messages(self, messages: Any) -> None:
             pass
@@ -321,7 +319,7 @@ def test_a_state_with_a_password_is_refused_by_name_and_is_nowhere(tmp_path: Pat
     assert all(PASSWORD.encode() not in file.read_bytes() for file in tmp_path.iterdir())
 
 
-def test_a_mistake_in_how_an_agent_is_made_is_told(any_url: str) -> None:
+def test_an_invalid_store_configuration_is_an_error(any_url: str) -> None:
     async def check() -> None:
         async with Engine.open(any_url) as engine:
             agent = agent_of(engine, history_store=lambda _: None)
@@ -333,38 +331,38 @@ def test_a_mistake_in_how_an_agent_is_made_is_told(any_url: str) -> None:
     asyncio.run(check())
 
 
-# Processes that are killed
+# Killed processes
 
 
 class FileHistory(HistoryStore):
-    """A line a message in a file; the process may end before and after each is written."""
+    """Stores one message per line in a file; the process may be killed before and after each line."""
 
-    def __init__(self, file: Path, passing: Passing = lambda _: None) -> None:
+    def __init__(self, file: Path, pass_point: PassPoint = lambda _: None) -> None:
         self.file = file
-        self.passing = passing
+        self.pass_point = pass_point
 
     async def add_messages(self, messages: Any) -> None:
-        held = {each.id for each in await self.list_messages()}
+        stored = {each.id for each in await self.list_messages()}
         for message in messages:
-            if message.id not in held:
-                self.passing("before a message is kept")
+            if message.id not in stored:
+                self.pass_point("before a message is stored")
                 with self.file.open("a") as file:
                     file.write(f"{message.to_text()}\n")
-                self.passing("after a message is kept")
+                self.pass_point("after a message is stored")
 
     async def list_messages(self) -> list[StoredMessage]:
         lines = self.file.read_text().split("\n")[:-1] if self.file.exists() else []
         return [StoredMessage.from_text(line) for line in lines]
 
 
-def test_wherever_a_process_is_killed_the_store_has_what_the_log_has_after_the_next_run(tmp_path: Path) -> None:
-    async def work(folder: Path, passing: Passing) -> None:
+def test_the_store_equals_the_log_after_a_kill_at_any_point_and_the_next_run(tmp_path: Path) -> None:
+    async def work(folder: Path, pass_point: PassPoint) -> None:
         async with Engine.open(f"sqlite:///{folder}/clew.db?synchronous=OFF", embedded=False) as engine:
-            agent = agent_of(engine, history_store=lambda _: FileHistory(folder / "history", passing))
+            agent = agent_of(engine, history_store=lambda _: FileHistory(folder / "history", pass_point))
             thread = await engine.open_thread("killed")
             await agent.run("Look up 1", thread=thread)
 
-    async def look(folder: Path) -> None:
+    async def check_next_run(folder: Path) -> None:
         later = f"sqlite:///{folder}/clew.db?synchronous=OFF"
         async with Engine.open(later, embedded=False, now=lambda: clock.now() + LEASE) as engine:
             store = FileHistory(folder / "history")
@@ -378,12 +376,12 @@ def test_wherever_a_process_is_killed_the_store_has_what_the_log_has_after_the_n
     for point in range(1, 200):
         folder = tmp_path / str(point)
         folder.mkdir()
-        passed = run_until(point, lambda passing, folder=folder: work(folder, passing))  # type: ignore[misc]  # its own
+        passed = run_until(point, lambda pass_point, folder=folder: work(folder, pass_point))  # type: ignore[misc]  # its own
         points = passed.points
-        asyncio.run(look(folder))
+        asyncio.run(check_next_run(folder))
         if not passed.killed:
             break
-    assert points.count("before a message is kept") == 4
+    assert points.count("before a message is stored") == 4
     assert points.count("before a commit") >= 4
 
 
@@ -391,7 +389,7 @@ def test_wherever_a_process_is_killed_the_store_has_what_the_log_has_after_the_n
 
 
 async def forty_turns(engine: Engine, redis: RedisServer, *, lost: bool) -> tuple[Any, JsonObject]:
-    """Forty turns of four messages, and one more, before which Redis may be killed; gives that one's request."""
+    """Run forty turns and one more, before which Redis may be killed; return the thread and the last request."""
 
     def make(ctx: StoreContext) -> HistoryStore:
         return RedisHistory(redis_url=redis.url, tenant=ctx.tenant, thread_id=ctx.thread_id, max_messages=100)
@@ -401,22 +399,22 @@ async def forty_turns(engine: Engine, redis: RedisServer, *, lost: bool) -> tupl
     key = f"clew:default:{thread.id}"
     for number in range(40):
         await agent.run(f"Look up {number}", thread=thread)
-        held = [json.loads(each)["message"] for each in redis.ask("LRANGE", key, 0, -1)]
-        assert len(held) == min(100, 4 * number + 4)
-        assert held[0]["role"] == "user"
+        stored = [json.loads(each)["message"] for each in redis.ask("LRANGE", key, 0, -1)]
+        assert len(stored) == min(100, 4 * number + 4)
+        assert stored[0]["role"] == "user"
     before = redis.ask("LRANGE", key, 0, -1)
     if lost:
         redis.kill()
         redis.start()
         assert redis.keys() == []
     await agent.run("Go on.", thread=thread)
-    # A user's message had to go, and with the next one a call and its result.
+    # The store dropped a user's message, and with the next one a call and its result.
     assert redis.ask("LRANGE", key, 0, -1)[:-2] == before[3:]
     client: Any = agent.client
     return thread, client.requests[-1]
 
 
-def test_a_redis_that_was_killed_and_comes_back_empty_makes_no_difference(any_url: str, redis: RedisServer) -> None:
+def test_an_emptied_redis_does_not_change_the_next_request(any_url: str, redis: RedisServer) -> None:
     async def check() -> None:
         async with Engine.open(any_url) as engine:
             _, whole = await forty_turns(engine, redis, lost=False)
@@ -429,7 +427,7 @@ def test_a_redis_that_was_killed_and_comes_back_empty_makes_no_difference(any_ur
     asyncio.run(check())
 
 
-def test_with_redis_down_a_run_goes_on_and_the_password_is_nowhere(redis: RedisServer, tmp_path: Path) -> None:
+def test_a_run_continues_without_redis_and_does_not_store_the_password(redis: RedisServer, tmp_path: Path) -> None:
     async def check() -> None:
         async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
             agent = agent_of(

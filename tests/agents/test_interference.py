@@ -1,4 +1,4 @@
-"""What others do to a thread while a run is under way on it, and what the run then does."""
+"""Changes to a thread by others during a run, and the reaction of the run."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from clew.service.run_log import ThreadRuns
 pytestmark = pytest.mark.anyio
 
 
-class UnderWay:
-    """A run that waits for its model's first answer, and the same thread as another process sees it."""
+class RunInProgress:
+    """A run that waits for its model's first answer, and the same thread in another process."""
 
     def __init__(self, engine: Engine, other: Engine) -> None:
         self.engine = engine
@@ -46,7 +46,7 @@ class UnderWay:
         self.gate = Gate()
         self.agent = taking_turns(engine, self.gate)
 
-    async def begin(self) -> None:
+    async def start(self) -> None:
         thread = await self.engine.start_thread(messages=[Message.user("before"), Message.assistant("yes")])
         self.here: LocalThread = thread
         self.there: Any = await self.other.thread(thread.id)
@@ -59,27 +59,27 @@ class UnderWay:
 
 
 @pytest.fixture
-async def run(url: str) -> AsyncIterator[UnderWay]:
+async def run(url: str) -> AsyncIterator[RunInProgress]:
     async with asyncio.timeout(PATIENCE), Engine.open(url) as engine, Engine.open(url) as other:
-        under_way = UnderWay(engine, other)
-        await under_way.begin()
-        yield under_way
-        under_way.gate.opened.set()
-        await asyncio.wait([under_way.task])
+        in_progress = RunInProgress(engine, other)
+        await in_progress.start()
+        yield in_progress
+        in_progress.gate.opened.set()
+        await asyncio.wait([in_progress.task])
 
 
-async def said(thread: Any) -> list[str]:
-    """The words of the history, calls by their names."""
+async def texts(thread: Any) -> list[str]:
+    """Return the texts of the history; a call becomes its name."""
     messages = [each.message for each in await thread.history() if each.message is not None]
     return [each.text or "".join(call.name for call in each.calls) or str(each.results[0].result) for each in messages]
 
 
-async def test_what_others_append_meanwhile_is_part_of_what_is_asked_next(run: UnderWay) -> None:
+async def test_the_next_model_call_includes_messages_appended_during_the_run(run: RunInProgress) -> None:
     await run.there.append(Message.user("and two"))
     await run.there.label(topic="lamps")
     response = await run.ends()
     assert response.text == "done one"
-    assert await said(run.here) == ["before", "yes", "one", "and two", "note", "noted one", "done one"]
+    assert await texts(run.here) == ["before", "yes", "one", "and two", "note", "noted one", "done one"]
     second: Any = run.agent.client
     assert [each["content"] for each in second.requests[1]["messages"]][2:4] == ["one", "and two"]
     await check_requests(run.here, await events_of(run.here))
@@ -87,10 +87,10 @@ async def test_what_others_append_meanwhile_is_part_of_what_is_asked_next(run: U
 
 
 @pytest.mark.parametrize("when", [1, 2])
-async def test_a_call_is_decided_again_when_somebody_appends_right_before_it(
+async def test_a_model_call_is_decided_again_after_a_concurrent_append(
     url: str, monkeypatch: pytest.MonkeyPatch, when: int
 ) -> None:
-    """Between the reading of the history and the commit: when the run begins, and when it asks again."""
+    """The append comes between reading the history and the commit, at the start of the run or a later model call."""
     reads = 0
     really = ThreadRuns.history
 
@@ -101,15 +101,15 @@ async def test_a_call_is_decided_again_when_somebody_appends_right_before_it(
         async def history(log: ThreadRuns) -> History:
             nonlocal reads
             reads += 1
-            found = await really(log)
+            result = await really(log)
             if reads == when:
                 await there.append(Message.user("me first"))
-            return found
+            return result
 
         monkeypatch.setattr(ThreadRuns, "history", history)
 
         async def answer(_: JsonObject) -> Line:
-            if when == 2:  # what was read is not read again for nothing
+            if when == 2:  # the run reads the history again only after a change
                 await there.append(Message.user("in between"))
             return call("note", turn="one")
 
@@ -118,14 +118,14 @@ async def test_a_call_is_decided_again_when_somebody_appends_right_before_it(
         assert reads > when
         first = ["me first", "one"] if when == 1 else ["one", "in between"]
         then = ["noted one"] if when == 1 else ["me first", "noted one"]
-        assert await said(thread) == [*first, "note", *then, "done one"]
+        assert await texts(thread) == [*first, "note", *then, "done one"]
         assert requests_of(agent) == 2
         assert len(await check_requests(thread, await events_of(thread))) == 2
         await check_runs(thread)
 
 
 @pytest.mark.parametrize(
-    ("does", "error", "kind"),
+    ("change", "error", "kind"),
     [
         (lambda thread: thread.end(), ThreadStatusError, "thread-ended"),
         (lambda thread: thread.delete(), ThreadDeletedError, "thread-deleted"),
@@ -133,10 +133,10 @@ async def test_a_call_is_decided_again_when_somebody_appends_right_before_it(
     ],
     ids=["end", "delete", "rewind"],
 )
-async def test_an_end_a_delete_or_a_rewind_ends_the_run(
-    run: UnderWay, does: Callable[[Any], Coroutine[Any, Any, None]], error: type[ClewError], kind: str
+async def test_end_delete_and_rewind_end_the_run(
+    run: RunInProgress, change: Callable[[Any], Coroutine[Any, Any, None]], error: type[ClewError], kind: str
 ) -> None:
-    await does(run.there)
+    await change(run.there)
     before = [event async for event in run.there.events()] if kind != "thread-deleted" else []
     with pytest.raises(error):
         await run.ends()
@@ -147,17 +147,17 @@ async def test_an_end_a_delete_or_a_rewind_ends_the_run(
     assert (await run.other.verify()).first_bad is None
 
 
-async def test_a_fork_of_a_thread_that_was_ended_under_a_run_goes_on(run: UnderWay) -> None:
+async def test_a_fork_of_a_thread_ended_during_a_run_is_usable(run: RunInProgress) -> None:
     await run.there.end()
     with pytest.raises(ThreadStatusError):
         await run.ends()
     branch = await run.there.fork()
     await taking_turns(run.other).run("two", thread=branch)
-    assert await said(branch) == ["before", "yes", "one", "two", "note", "noted two", "done two"]
+    assert await texts(branch) == ["before", "yes", "one", "two", "note", "noted two", "done two"]
     await check_requests(branch, (await events_of(branch))[-10:])
 
 
-async def test_a_run_goes_on_on_a_thread_that_is_suspended_and_no_other_begins(run: UnderWay) -> None:
+async def test_a_run_continues_on_a_suspended_thread_and_no_other_starts(run: RunInProgress) -> None:
     await run.there.suspend(reason="lunch")
     with pytest.raises(RunInProgressError):
         await taking_turns(run.other).run("two", thread=run.there)
@@ -172,18 +172,18 @@ async def test_a_run_goes_on_on_a_thread_that_is_suspended_and_no_other_begins(r
     await check_runs(run.here)
 
 
-async def test_a_redaction_meanwhile_is_seen_by_the_next_question(run: UnderWay) -> None:
+async def test_the_next_model_call_respects_a_redaction_during_the_run(run: RunInProgress) -> None:
     await run.there.redact((await run.there.history()).messages[0])
     await run.ends()
-    asked: Any = run.agent.client
-    assert asked.requests[0]["messages"][0]["content"] == "before"
-    assert "before" not in str(asked.requests[1])
+    client: Any = run.agent.client
+    assert client.requests[0]["messages"][0]["content"] == "before"
+    assert "before" not in str(client.requests[1])
     events = await events_of(run.here)
     (last,) = await check_requests(run.here, events[[event.type for event in events].index("tool-finished") :])
     assert "before" not in str(last.body)
 
 
-async def test_a_rewind_is_refused_while_a_run_is_under_way(run: UnderWay) -> None:
+async def test_a_rewind_is_refused_during_a_run(run: RunInProgress) -> None:
     before = await events_of(run.there)
     with pytest.raises(RunInProgressError, match=run.here.id):
         await run.there.rewind(to=2)
@@ -192,17 +192,17 @@ async def test_a_rewind_is_refused_while_a_run_is_under_way(run: UnderWay) -> No
     assert await events_of(run.there) == before
     assert (await run.ends()).text == "done one"
     await run.there.rewind(to=2)
-    assert await said(run.here) == ["before"]
+    assert await texts(run.here) == ["before"]
 
 
-async def test_a_rewind_that_abandons_the_run_does_so_in_one_commit(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where somebody has begun to hear the answer: what had been written down of it is kept."""
+async def test_a_rewind_abandons_the_run_in_one_commit(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This also holds during a streamed answer: its recorded draft is kept."""
     monkeypatch.setattr(journal, "DRAFT_SECONDS", 0.0)
     drafted = asyncio.Event()
     really = ThreadRuns.put_draft
 
-    async def put_draft(*given: Any) -> None:
-        await really(*given)
+    async def put_draft(*args: Any) -> None:
+        await really(*args)
         drafted.set()
 
     monkeypatch.setattr(ThreadRuns, "put_draft", put_draft)
@@ -229,16 +229,16 @@ async def test_a_rewind_that_abandons_the_run_does_so_in_one_commit(url: str, mo
         with pytest.raises(RunTakenOverError):
             await stream.get_final_response()
         assert await events_of(thread) == events
-        await there.rewind(to=version - 1)  # the undo
-        assert (await said(there))[0] == "one"
+        await there.rewind(to=version - 1)  # undo the rewind
+        assert (await texts(there))[0] == "one"
         assert (await there.runs.control(fresh=True)).run is None
         await taking_turns(other).run("two", thread=there)
 
 
-async def test_a_run_that_begins_while_another_looks_is_not_taken_for_one_that_crashed(
-    run: UnderWay, monkeypatch: pytest.MonkeyPatch
+async def test_a_run_that_starts_during_a_check_does_not_look_orphaned(
+    run: RunInProgress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It looks who runs, and then who has the lease: in between one run ended, and right after that the next began."""
+    """The check reads the control and then the lease; in between, one run ends and the next one starts."""
     really, gate = ThreadRuns.lease, Gate()
     second: list[asyncio.Task[AgentResponse[Thread]]] = []
 
@@ -246,11 +246,11 @@ async def test_a_run_that_begins_while_another_looks_is_not_taken_for_one_that_c
         if second or log is run.here.runs:
             return await really(log)
         await run.ends()
-        found = await really(log)
-        assert found is None
+        result = await really(log)
+        assert result is None
         second.append(asyncio.create_task(taking_turns(run.engine, gate).run("two", thread=run.here)))
         await gate.reached.wait()
-        return found
+        return result
 
     monkeypatch.setattr(ThreadRuns, "lease", lease)
     with pytest.raises(RunInProgressError):
@@ -260,14 +260,14 @@ async def test_a_run_that_begins_while_another_looks_is_not_taken_for_one_that_c
     assert "run-abandoned" not in types_of(await events_of(run.here))
 
 
-async def test_a_rewind_that_may_abandon_a_run_needs_none(url: str) -> None:
+async def test_a_rewind_with_abandon_run_works_without_a_run(url: str) -> None:
     async with Engine.open(url) as engine:
         thread = await engine.start_thread(messages=[Message.user("one"), Message.user("two")])
         await thread.rewind(to=2, abandon_run=True)
         assert types_of(await events_of(thread)) == ["thread-started", "history-rewound"]
 
 
-async def test_a_rewind_closes_a_run_whose_lease_has_run_out(run: UnderWay, url: str) -> None:
+async def test_a_rewind_closes_a_run_with_an_expired_lease(run: RunInProgress, url: str) -> None:
     async with Engine.open(url, now=ShiftedClock(LEASE_SECONDS + 1)) as later:
         there = await later.thread(run.here.id)
         await there.rewind(to=2)
@@ -276,10 +276,10 @@ async def test_a_rewind_closes_a_run_whose_lease_has_run_out(run: UnderWay, url:
         with pytest.raises(RunTakenOverError):
             await run.ends()
         await taking_turns(later).run("two", thread=there)
-        assert await said(there) == ["before", "two", "note", "noted two", "done two"]
+        assert await texts(there) == ["before", "two", "note", "noted two", "done two"]
 
 
-def test_threads_of_control_rewind_as_engines_do(url: str) -> None:
+def test_conversations_rewind_like_the_engine_during_a_run(url: str) -> None:
     with Conversations.open(url) as conversations:
         thread_id = conversations.start_thread(messages=[Message.user("before")]).id
 
@@ -301,28 +301,28 @@ def test_threads_of_control_rewind_as_engines_do(url: str) -> None:
         assert types[-3:] == ["answer-interrupted", "run-abandoned", "history-rewound"]
 
 
-async def test_a_run_that_begins_while_another_is_abandoned_for_a_rewind_is_abandoned_too(
-    run: UnderWay, monkeypatch: pytest.MonkeyPatch
+async def test_a_rewind_also_abandons_a_run_that_starts_meanwhile(
+    run: RunInProgress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rewind looks, then another run begins, then it writes: it looks again, and nothing is interleaved."""
+    """Another run starts between the rewind's read and write; the rewind reads again and nothing interleaves."""
     core: Any = run.other._core
-    really, looked, begun = core.log.draft, asyncio.Event(), asyncio.Event()
+    really, has_read, started = core.log.draft, asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def draft(stream: str) -> Any:
-        if not looked.is_set():
-            loop.call_soon_threadsafe(looked.set)
-            asyncio.run_coroutine_threadsafe(begun.wait(), loop).result(PATIENCE)
+        if not has_read.is_set():
+            loop.call_soon_threadsafe(has_read.set)
+            asyncio.run_coroutine_threadsafe(started.wait(), loop).result(PATIENCE)
         return really(stream)
 
     monkeypatch.setattr(core.log, "draft", draft)
     rewinding = asyncio.create_task(run.there.rewind(to=2, abandon_run=True))
-    await looked.wait()
+    await has_read.wait()
     await run.ends()
     gate = Gate()
     second = asyncio.create_task(taking_turns(run.engine, gate).run("two", thread=run.here))
     await gate.reached.wait()
-    begun.set()
+    started.set()
     await rewinding
     gate.opened.set()
     with pytest.raises(RunTakenOverError):
@@ -332,19 +332,19 @@ async def test_a_run_that_begins_while_another_is_abandoned_for_a_rewind_is_aban
     assert types[-3:] == ["answer-interrupted", "run-abandoned", "history-rewound"]
 
 
-@pytest.mark.parametrize("lost", [1, 2, 3, 4])
-async def test_a_store_that_takes_nothing_more_for_a_while_leaves_a_thread_that_goes_on(
-    url: str, monkeypatch: pytest.MonkeyPatch, lost: int
+@pytest.mark.parametrize("failing_write", [1, 2, 3, 4])
+async def test_a_thread_is_usable_after_a_temporary_store_failure(
+    url: str, monkeypatch: pytest.MonkeyPatch, failing_write: int
 ) -> None:
-    """Neither the rest of the run nor its end is recorded: the next run records that, and waits for no lease."""
-    really, left = ThreadRuns.record, lost
+    """The end of the run is not recorded; the next run records it and does not wait for the lease."""
+    really, writes_left = ThreadRuns.record, failing_write
 
-    async def record(*given: Any, **options: Any) -> Any:
-        nonlocal left
-        left -= 1
-        if left <= 0:
+    async def record(*args: Any, **options: Any) -> Any:
+        nonlocal writes_left
+        writes_left -= 1
+        if writes_left <= 0:
             raise StoreUnavailableError("The disk is full.")
-        return await really(*given, **options)
+        return await really(*args, **options)
 
     async with asyncio.timeout(PATIENCE), Engine.open(url) as engine:
         thread = await engine.start_thread()
@@ -353,28 +353,28 @@ async def test_a_store_that_takes_nothing_more_for_a_while_leaves_a_thread_that_
         with pytest.raises(StoreUnavailableError):
             await agent.run("one", thread=thread)
         monkeypatch.undo()
-        recorded = await said(thread)
-        assert recorded == ["one", "note", "noted one"][: max(0, lost - 1)]
+        recorded = await texts(thread)
+        assert recorded == ["one", "note", "noted one"][: max(0, failing_write - 1)]
         assert (await agent.run("two", thread=thread)).text == "done two"
-        assert await said(thread) == [*recorded, "two", "note", "noted two", "done two"]
-        assert types_of(await events_of(thread)).count("run-abandoned") == (lost > 1)
+        assert await texts(thread) == [*recorded, "two", "note", "noted two", "done two"]
+        assert types_of(await events_of(thread)).count("run-abandoned") == (failing_write > 1)
         await check_runs(thread)
 
 
 @pytest.mark.parametrize(
-    ("lost", "kept"), [(2, ["note"]), (3, ["note", "noted one"]), (4, ["note", "noted one", "done one"])]
+    ("failing_write", "recorded"), [(2, ["note"]), (3, ["note", "noted one"]), (4, ["note", "noted one", "done one"])]
 )
-async def test_what_had_happened_when_the_store_failed_once_is_recorded_with_the_end_of_the_run(
-    url: str, monkeypatch: pytest.MonkeyPatch, lost: int, kept: list[str]
+async def test_events_before_a_store_failure_are_recorded_with_the_end_of_the_run(
+    url: str, monkeypatch: pytest.MonkeyPatch, failing_write: int, recorded: list[str]
 ) -> None:
-    really, left = ThreadRuns.record, lost
+    really, writes_left = ThreadRuns.record, failing_write
 
-    async def record(*given: Any, **options: Any) -> Any:
-        nonlocal left
-        left -= 1
-        if left == 0:
+    async def record(*args: Any, **options: Any) -> Any:
+        nonlocal writes_left
+        writes_left -= 1
+        if writes_left == 0:
             raise StoreUnavailableError("The disk is busy.")
-        return await really(*given, **options)
+        return await really(*args, **options)
 
     async with asyncio.timeout(PATIENCE), Engine.open(url) as engine:
         thread = await engine.start_thread()
@@ -382,22 +382,22 @@ async def test_what_had_happened_when_the_store_failed_once_is_recorded_with_the
         monkeypatch.setattr(ThreadRuns, "record", record)
         with pytest.raises(StoreUnavailableError):
             await agent.run("one", thread=thread)
-        assert await said(thread) == ["one", *kept]
+        assert await texts(thread) == ["one", *recorded]
         assert types_of(await events_of(thread))[-1] == "run-failed"
         assert (await agent.run("two", thread=thread)).text == "done two"
         await check_runs(thread)
 
 
-@pytest.mark.parametrize("does", [lambda thread: thread.end(), lambda thread: thread.delete()], ids=["end", "delete"])
-async def test_a_thread_that_is_ended_while_an_answer_arrives_keeps_nothing_of_it_beside_its_events(
-    url: str, monkeypatch: pytest.MonkeyPatch, does: Callable[[Any], Coroutine[Any, Any, None]]
+@pytest.mark.parametrize("change", [lambda thread: thread.end(), lambda thread: thread.delete()], ids=["end", "delete"])
+async def test_a_thread_ended_during_an_answer_keeps_no_draft(
+    url: str, monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Coroutine[Any, Any, None]]
 ) -> None:
     monkeypatch.setattr(journal, "DRAFT_SECONDS", 0.0)
     drafted = asyncio.Event()
     really = ThreadRuns.put_draft
 
-    async def put_draft(*given: Any) -> None:
-        await really(*given)
+    async def put_draft(*args: Any) -> None:
+        await really(*args)
         drafted.set()
 
     monkeypatch.setattr(ThreadRuns, "put_draft", put_draft)
@@ -407,7 +407,7 @@ async def test_a_thread_that_is_ended_while_an_answer_arrives_keeps_nothing_of_i
         stream = Agent(client=client, engine=engine).run("one", thread=thread, stream=True)
         await anext(stream)
         await drafted.wait()
-        await does(thread)
+        await change(thread)
         with pytest.raises(ThreadStatusError):
             await stream.get_final_response()
         assert await thread.runs.draft() is None

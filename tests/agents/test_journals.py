@@ -1,4 +1,4 @@
-"""What servers journal that nobody here wrote is what is rebuilt from the log: every request, nothing more."""
+"""The requests rebuilt from the log equal the complete journals of third-party servers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agents.run_checks import check_requests, events_of, told
+from tests.agents.run_checks import check_requests, events_of, short_history
 from tests.servers.aimock_server import Aimock, Received, ToolCall
 from tests.servers.llmock_server import Llmock
 
@@ -46,7 +46,7 @@ async def agent_of(client: Any, folder: Path) -> AsyncIterator[Agent]:
 
 
 async def converse(agent: Agent, *texts: str, streamed: bool) -> tuple[Any, list[Request]]:
-    """Turns on a thread; gives it, and the requests that are rebuilt from its log."""
+    """Run turns on a thread; return it and the requests rebuilt from its log."""
     thread = await agent.get_local_thread()
     for text in texts:
         if streamed:
@@ -57,7 +57,7 @@ async def converse(agent: Agent, *texts: str, streamed: bool) -> tuple[Any, list
 
 
 def sizes(journal: list[Received]) -> list[int]:
-    """How many bytes each request had."""
+    """Return the number of bytes of each request."""
     return [int(each.headers["content-length"]) for each in journal]
 
 
@@ -75,7 +75,7 @@ def test_chat_completions_with_parallel_calls(aimock: Aimock, tmp_path: Path, *,
             assert [each.path for each in journal] == ["/v1/chat/completions"] * 5
             assert [each.body for each in journal] == [each.body for each in requests]
             assert sizes(journal) == [len(each.content) for each in requests]
-            assert [text for _, text in await told(thread)].count("yes") == 3
+            assert [text for _, text in await short_history(thread)].count("yes") == 3
 
     asyncio.run(talk())
 
@@ -97,7 +97,7 @@ def test_both_forms_with_parallel_calls_and_after_a_fault(
             journal = llmock.journal()
             assert [each.status for each in journal] == [429, 200, 200, 200]
             assert [each.body for each in journal] == [each.body for each in requests]
-            assert [role for role, _ in await told(thread)] == [
+            assert [role for role, _ in await short_history(thread)] == [
                 *("user", "assistant"),
                 *("user", "assistant", "tool", "tool", "assistant"),
             ]

@@ -1,4 +1,4 @@
-"""Runs with context providers, killed at every point: whoever goes on with them, or gives them up, tells those."""
+"""Runs with context providers, killed at every point: a continued or abandoned run notifies the providers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agents.killed import Passing, run_until
+from tests.agents.killed import PassPoint, run_until
 from tests.agents.run_checks import check_requests, check_store, events_of
 
 from clew import Agent, Context, ContextProvider, Engine, ScriptedChatClient, tool
@@ -23,38 +23,38 @@ from clew.testing import call
 
 THREAD = "killed"
 LATER = 60_000_000
-"""Microseconds after which a lease has run out."""
+"""Microseconds after which a lease has expired."""
 
 
 class Counting(ContextProvider):
-    """Counts in its state what it is told, and notes outside that it was told of a run's end."""
+    """Counts its hooks in its state and records the ends of runs in a file."""
 
     id = "counting"
 
-    def __init__(self, folder: Path, passing: Passing = lambda _: None) -> None:
-        self.told = folder / "told"
-        self.passing = passing
+    def __init__(self, folder: Path, pass_point: PassPoint = lambda _: None) -> None:
+        self.ended_runs = folder / "ended_runs"
+        self.pass_point = pass_point
 
     def initial_state(self, ctx: ProviderContext) -> Any:
         del ctx
         return {"messages": [], "invoked": 0, "runs": []}
 
     async def on_message(self, ctx: ProviderContext, message: HistoryMessage) -> None:
-        self.passing("message")
+        self.pass_point("message")
         ctx.state["messages"].append(message.version)
 
     async def invoking(self, ctx: ProviderContext, messages: Sequence[HistoryMessage]) -> Context:
         del messages
-        self.passing("invoking")
+        self.pass_point("invoking")
         ctx.state["invoked"] += 1
         return Context(instructions="Remember.", tools=[step])
 
-    async def invoked(self, ctx: ProviderContext, *given: Any) -> None:
-        del given
-        self.passing("invoked")
-        with self.told.open("a") as file:
+    async def invoked(self, ctx: ProviderContext, *args: Any) -> None:
+        del args
+        self.pass_point("invoked")
+        with self.ended_runs.open("a") as file:
             file.write(f"{ctx.run_id}\n")
-        self.passing("told")
+        self.pass_point("recorded")
         ctx.state["runs"].append(ctx.run_id)
 
 
@@ -64,53 +64,53 @@ def step() -> str:
     return "done"
 
 
-def agent_of(engine: Engine, folder: Path, passing: Passing = lambda _: None) -> Agent:
+def agent_of(engine: Engine, folder: Path, pass_point: PassPoint = lambda _: None) -> Agent:
     def line(body: Any) -> Any:
         return call("step") if body["messages"][-1]["role"] == "user" else "Fine."
 
-    return Agent(ScriptedChatClient(line), engine=engine, context_providers=Counting(folder, passing), retries=0)
+    return Agent(ScriptedChatClient(line), engine=engine, context_providers=Counting(folder, pass_point), retries=0)
 
 
 async def check_after(engine: Engine, folder: Path, thread: Any) -> None:
-    """Every run was told of at least once outside, and counted exactly once in the state; as was each message."""
+    """Check that the file has each run at least once, and the state each run and message exactly once."""
     events = await events_of(thread)
     await check_requests(thread, events)
     assert (await check_store(engine, thread, events)).run is None
     runs = [event.run_id for event in events if event.type == "run-started"]
     state: Any = (await thread.state()).states["counting"]
     assert state["runs"] == runs
-    assert set((folder / "told").read_text().split()) == set(runs)
+    assert set((folder / "ended_runs").read_text().split()) == set(runs)
     assert state["messages"] == [each.version for each in await thread.history()]
     called = {event.run_id for event in events if event.type == "model-called"}
     assert state["invoked"] == len(called)
 
 
-@pytest.mark.parametrize("going_on", [True, False], ids=["continued", "given-up"])
-def test_a_state_changes_exactly_once_wherever_the_process_is_killed(going_on: bool, tmp_path: Path) -> None:  # noqa: FBT001  # a parameter
+@pytest.mark.parametrize("resume", [True, False], ids=["continued", "abandoned"])
+def test_a_state_changes_exactly_once_for_a_kill_at_any_point(resume: bool, tmp_path: Path) -> None:  # noqa: FBT001  # pytest passes it by name
     store = tmp_path / "store"
 
-    async def begin() -> None:
+    async def start_thread() -> None:
         async with Engine.open(f"sqlite:///{store}/clew.db") as engine:
             await engine.start_thread(thread_id=THREAD)
 
     store.mkdir()
-    asyncio.run(begin())
+    asyncio.run(start_thread())
     for point in itertools.count(1):
         folder = Path(shutil.copytree(store, tmp_path / f"killed-{point}"))
         url = f"sqlite:///{folder}/clew.db?synchronous=OFF"
 
-        async def work(passing: Passing, url: str = url, folder: Path = folder) -> None:
+        async def work(pass_point: PassPoint, url: str = url, folder: Path = folder) -> None:
             async with Engine.open(url, embedded=False) as engine:
-                await agent_of(engine, folder, passing).run("Go.", thread=await engine.thread(THREAD))
+                await agent_of(engine, folder, pass_point).run("Go.", thread=await engine.thread(THREAD))
 
-        passed = run_until(point, work)
-        if not passed.killed:
+        points = run_until(point, work)
+        if not points.killed:
             break
 
         async def after(url: str = url, folder: Path = folder) -> None:
             async with Engine.open(url, embedded=False, now=lambda: clock.now() + LATER) as engine:
                 agent, thread = agent_of(engine, folder), await engine.thread(THREAD)
-                if going_on:
+                if resume:
                     with suppress(NoOpenRunError):
                         assert (await agent.continue_run(thread)).text == "Fine."
                 await agent.run("And now?", thread=thread)
@@ -118,4 +118,4 @@ def test_a_state_changes_exactly_once_wherever_the_process_is_killed(going_on: b
 
         asyncio.run(after())
         shutil.rmtree(folder)
-    assert len(passed.points) > 15
+    assert len(points.points) > 15

@@ -1,4 +1,4 @@
-"""Leases: kept while a run is under way, run out when its process is gone, never taken back by one that is late."""
+"""Leases: renewed during a run, expired after its process ended, and never taken back by a late process."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.agents.turns import (
     PATIENCE,
     Child,
     Gate,
+    Pipe,
     ShiftedClock,
-    Wire,
     check_runs,
     events_of,
     requests_of,
@@ -34,59 +34,59 @@ from clew.service.run_log import ThreadRuns
 
 pytestmark = pytest.mark.anyio
 
-GONE = LEASE_SECONDS + 1
-"""Seconds after which nobody counts on a run of which nothing was heard."""
+EXPIRED = LEASE_SECONDS + 1
+"""Seconds after which the lease of a silent run has expired."""
 
 
-class Beats:
-    """The beats of leases: a hundred a second, counted; each may be made to fail."""
+class Renewals:
+    """Counts the renewals of leases, a hundred per second; each can be made to fail."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.fails: Exception | None = None
         self.refused: list[Exception] = []
         self._made = asyncio.Condition()
-        self._begun = self._ended = 0
-        self.of: Counter[str] = Counter()
-        """How many there were, by the run that holds the lease."""
-        really = ThreadRuns.hold
+        self._started = self._ended = 0
+        self.by_holder: Counter[str] = Counter()
+        """The number of renewals by the run that holds the lease."""
+        renew = ThreadRuns.hold
 
         async def hold(log: ThreadRuns, holding: Holding) -> None:
-            self._begun += 1
-            number = self._begun
+            self._started += 1
+            number = self._started
             try:
                 if self.fails is not None:
-                    raise self.fails  # noqa: TRY301  # as the store would
-                await really(log, holding)
+                    raise self.fails  # noqa: TRY301  # like the store
+                await renew(log, holding)
             except Exception as error:
                 self.refused.append(error)
                 raise
             finally:
                 async with self._made:
                     self._ended = max(self._ended, number)
-                    self.of[holding.holder] += 1
+                    self.by_holder[holding.holder] += 1
                     self._made.notify_all()
 
         patch.setattr(ThreadRuns, "hold", hold)
         patch.setattr(journal, "_RENEWAL_SECONDS", 0.01)
 
     async def after(self, more: int) -> None:
-        """Wait for so many more, each begun after this was called: where stores are slow several are under way."""
-        until = self._begun + more
+        """Wait for this many more renewals that start after this call; on slow stores several are in progress."""
+        until = self._started + more
         async with self._made:
             await self._made.wait_for(lambda: self._ended >= until)
 
     async def refusal(self) -> None:
-        """Wait until one was refused."""
+        """Wait until a renewal was refused."""
         async with self._made:
             await self._made.wait_for(lambda: bool(self.refused))
 
 
 @pytest.fixture
-def beats(monkeypatch: pytest.MonkeyPatch) -> Beats:
-    return Beats(monkeypatch)
+def renewals(monkeypatch: pytest.MonkeyPatch) -> Renewals:
+    return Renewals(monkeypatch)
 
 
-async def test_a_lease_is_kept_as_long_as_the_run_takes(url: str, beats: Beats) -> None:
+async def test_a_lease_is_renewed_during_the_whole_run(url: str, renewals: Renewals) -> None:
     clock = ShiftedClock()
     async with asyncio.timeout(PATIENCE), Engine.open(url, now=clock) as engine:
         thread = await engine.start_thread()
@@ -95,7 +95,7 @@ async def test_a_lease_is_kept_as_long_as_the_run_takes(url: str, beats: Beats) 
         await gate.reached.wait()
         for _ in range(5):
             clock.seconds += LEASE_SECONDS - 1
-            await beats.after(2)
+            await renewals.after(2)
             lease = await thread.runs.lease()
             assert lease is not None
             with pytest.raises(RunInProgressError, match=lease.holder):
@@ -104,35 +104,37 @@ async def test_a_lease_is_kept_as_long_as_the_run_takes(url: str, beats: Beats) 
         await running
         assert await turns_of(thread) == ["long"]
         await check_runs(thread)
-        ((holder, before),) = beats.of.items()
+        ((holder, before),) = renewals.by_holder.items()
         gate = Gate()
         running = asyncio.create_task(taking_turns(engine, gate).run("next", thread=thread))
         await gate.reached.wait()
-        await beats.after(10)
+        await renewals.after(10)
         gate.opened.set()
         await running
-        assert beats.of[holder] <= before + 1  # the run that is over beats no more; one may have been under way
+        assert (
+            renewals.by_holder[holder] <= before + 1
+        )  # the completed run renews no more; one renewal may have been in progress
 
 
-async def test_a_store_that_is_busy_for_a_moment_costs_no_lease(url: str, beats: Beats) -> None:
+async def test_a_briefly_busy_store_loses_no_lease(url: str, renewals: Renewals) -> None:
     clock = ShiftedClock()
     async with asyncio.timeout(PATIENCE), Engine.open(url, now=clock) as engine:
         thread = await engine.start_thread()
         gate = Gate()
         running = asyncio.create_task(taking_turns(engine, gate).run("long", thread=thread))
         await gate.reached.wait()
-        beats.fails = StoreUnavailableError("busy")
-        await beats.after(2)
-        beats.fails = None
+        renewals.fails = StoreUnavailableError("busy")
+        await renewals.after(2)
+        renewals.fails = None
         clock.seconds += LEASE_SECONDS - 1
-        await beats.after(2)
+        await renewals.after(2)
         clock.seconds += LEASE_SECONDS - 1
         assert await thread.runs.lease() is not None
         gate.opened.set()
         await running
 
 
-async def test_a_run_whose_store_is_closed_beats_no_more(url: str, beats: Beats) -> None:
+async def test_a_run_whose_store_is_closed_renews_no_more(url: str, renewals: Renewals) -> None:
     async with asyncio.timeout(PATIENCE):
         engine = Engine.open(url)
         thread = await engine.start_thread()
@@ -140,34 +142,34 @@ async def test_a_run_whose_store_is_closed_beats_no_more(url: str, beats: Beats)
         running = asyncio.create_task(taking_turns(engine, gate).run("long", thread=thread))
         await gate.reached.wait()
         await engine.close()
-        await beats.refusal()
+        await renewals.refusal()
         gate.opened.set()
         with pytest.raises(ClosedError):
             await running
-        assert [type(each) for each in beats.refused] == [ClosedError]
+        assert [type(each) for each in renewals.refused] == [ClosedError]
 
 
-async def _runs_until_killed(url: str, thread_id: str, wire: Wire) -> None:
-    async def asked(turn: str) -> None:
-        wire.say("asked", turn)
+async def _runs_until_killed(url: str, thread_id: str, pipe: Pipe) -> None:
+    async def wait_forever(turn: str) -> None:
+        pipe.say("asked", turn)
         await asyncio.Event().wait()
 
     async with Engine.open(url) as engine:
-        await taking_turns(engine, asked).run("lost", thread=await engine.thread(thread_id))
+        await taking_turns(engine, wait_forever).run("lost", thread=await engine.thread(thread_id))
 
 
-async def _killed(url: str) -> str:
-    """A thread with a run whose process was killed while it waited for the model."""
+async def _killed_run(url: str) -> str:
+    """Return the id of a thread with a run whose process was killed during the model call."""
     async with Engine.open(url) as engine:
         thread_id = (await engine.start_thread()).id
-    child = Child(lambda wire: _runs_until_killed(url, thread_id, wire))
+    child = Child(lambda pipe: _runs_until_killed(url, thread_id, pipe))
     assert child.heard() == ["asked", "lost"]
     child.kill()
     return thread_id
 
 
-async def test_the_run_of_a_killed_process_is_in_the_way_until_its_lease_has_run_out(url: str) -> None:
-    thread_id = await _killed(url)
+async def test_the_run_of_a_killed_process_blocks_until_its_lease_expires(url: str) -> None:
+    thread_id = await _killed_run(url)
     clock = ShiftedClock(LEASE_SECONDS / 2)
     async with Engine.open(url, now=clock) as engine:
         thread = await engine.thread(thread_id)
@@ -177,46 +179,46 @@ async def test_the_run_of_a_killed_process_is_in_the_way_until_its_lease_has_run
         with pytest.raises(RunInProgressError):
             await agent.continue_run(thread)
         assert requests_of(agent) == 0
-        clock.seconds = GONE
+        clock.seconds = EXPIRED
         response = await agent.run("next", thread=thread)
         assert response.text == "done next"
         types = types_of(await events_of(thread))
         assert types[:6] == [
             "thread-started", "run-started", "model-called", "answer-interrupted", "run-abandoned", "run-started",
         ]  # fmt: skip
-        said = [message.message.text for message in await thread.history() if message.message]
-        assert said[:2] == ["lost", "next"]
+        texts = [message.message.text for message in await thread.history() if message.message]
+        assert texts[:2] == ["lost", "next"]
         await check_runs(thread)
 
 
-async def test_whoever_waits_goes_on_when_the_lease_of_a_killed_process_has_run_out(
+async def test_a_waiting_run_starts_when_the_lease_of_a_killed_process_expires(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_admission, "_POLL_SECONDS", 0.01)
-    thread_id = await _killed(url)
+    thread_id = await _killed_run(url)
     clock = ShiftedClock()
     async with asyncio.timeout(PATIENCE), Engine.open(url, now=clock) as engine:
         thread = await engine.thread(thread_id)
-        looked = asyncio.Event()
-        really = ThreadRuns.lease
+        has_checked = asyncio.Event()
+        renew = ThreadRuns.lease
 
         async def lease(log: ThreadRuns) -> Any:
-            looked.set()
-            return await really(log)
+            has_checked.set()
+            return await renew(log)
 
         monkeypatch.setattr(ThreadRuns, "lease", lease)
         waiting = asyncio.create_task(taking_turns(engine).run("next", thread=thread, on_conflict="wait"))
         for _ in range(3):
-            looked.clear()
-            await looked.wait()
+            has_checked.clear()
+            await has_checked.wait()
         assert not waiting.done()
-        clock.seconds = GONE
+        clock.seconds = EXPIRED
         assert (await waiting).text == "done next"
 
 
-async def test_the_run_of_a_killed_process_is_gone_on_with(url: str) -> None:
-    thread_id = await _killed(url)
-    async with Engine.open(url, now=ShiftedClock(GONE)) as engine:
+async def test_the_run_of_a_killed_process_can_continue(url: str) -> None:
+    thread_id = await _killed_run(url)
+    async with Engine.open(url, now=ShiftedClock(EXPIRED)) as engine:
         thread = await engine.thread(thread_id)
         await taking_turns(engine).continue_run(thread)
         assert await turns_of(thread) == ["lost"]
@@ -225,11 +227,11 @@ async def test_the_run_of_a_killed_process_is_gone_on_with(url: str) -> None:
 
 @pytest.mark.parametrize("how", ["run", "continue", "live"])
 @pytest.mark.parametrize("where", ["model", "tool"])
-async def test_a_run_that_was_taken_over_records_nothing_more(url: str, beats: Beats, how: str, where: str) -> None:
-    """Its process was paused, say: it learns that it is late when it writes, and its beats take nothing back."""
+async def test_a_taken_over_run_records_nothing_more(url: str, renewals: Renewals, how: str, where: str) -> None:
+    """Like a paused process, it notices at its next write that it is late; its renewals take nothing back."""
     gate, effects = Gate(), []
 
-    async def asked(_: JsonObject) -> Line:
+    async def wait_forever(_: JsonObject) -> Line:
         if where == "model":
             await gate()
         return call("slow")
@@ -242,20 +244,24 @@ async def test_a_run_that_was_taken_over_records_nothing_more(url: str, beats: B
         effects.append("slow")
         return "slow"
 
-    async with asyncio.timeout(PATIENCE), Engine.open(url) as late, Engine.open(url, now=ShiftedClock(GONE)) as early:
-        zombie = Agent(client=ScriptedChatClient(asked), engine=late, tools=[slow])
+    async with (
+        asyncio.timeout(PATIENCE),
+        Engine.open(url) as late,
+        Engine.open(url, now=ShiftedClock(EXPIRED)) as early,
+    ):
+        late_run = Agent(client=ScriptedChatClient(wait_forever), engine=late, tools=[slow])
         thread = await late.start_thread()
-        running = asyncio.create_task(zombie.run("lost", thread=thread))
+        running = asyncio.create_task(late_run.run("lost", thread=thread))
         await gate.reached.wait()
         other = await early.thread(thread.id)
-        held = Gate()
-        takes_over = asyncio.create_task(_take_over(early, other, how, held))
+        gate_of_takeover = Gate()
+        takeover = asyncio.create_task(_take_over(early, other, how, gate_of_takeover))
         if how == "live":
-            await held.reached.wait()
+            await gate_of_takeover.reached.wait()
         else:
-            await takes_over
+            await takeover
         before = await events_of(other)
-        await beats.refusal()
+        await renewals.refusal()
         gate.opened.set()
         with pytest.raises(RunTakenOverError):
             await running
@@ -263,9 +269,9 @@ async def test_a_run_that_was_taken_over_records_nothing_more(url: str, beats: B
         lease = await other.runs.lease()
         assert (lease is not None) == (how == "live")
         assert effects == (["slow"] if where == "tool" else [])
-        held.opened.set()
-        await takes_over
-        refused = {type(each) for each in beats.refused}
+        gate_of_takeover.opened.set()
+        await takeover
+        refused = {type(each) for each in renewals.refused}
         assert refused == {RunTakenOverError}
         assert (await other.runs.control(fresh=True)).run is None
         response = await taking_turns(early).run("afterwards", thread=other)
@@ -273,8 +279,12 @@ async def test_a_run_that_was_taken_over_records_nothing_more(url: str, beats: B
         assert (await late.verify()).first_bad is None
 
 
-async def test_the_beats_of_a_run_that_was_only_closed_take_nothing_back(url: str, beats: Beats) -> None:
-    async with asyncio.timeout(PATIENCE), Engine.open(url) as late, Engine.open(url, now=ShiftedClock(GONE)) as early:
+async def test_renewals_of_a_closed_run_take_nothing_back(url: str, renewals: Renewals) -> None:
+    async with (
+        asyncio.timeout(PATIENCE),
+        Engine.open(url) as late,
+        Engine.open(url, now=ShiftedClock(EXPIRED)) as early,
+    ):
         gate = Gate()
         thread = await late.start_thread()
         running = asyncio.create_task(taking_turns(late, gate).run("lost", thread=thread))
@@ -283,7 +293,7 @@ async def test_the_beats_of_a_run_that_was_only_closed_take_nothing_back(url: st
         other = await early.thread(thread.id)
         with pytest.raises(ThreadStatusError):
             await taking_turns(early).run("next", thread=other)
-        await beats.refusal()
+        await renewals.refusal()
         assert await thread.runs.lease() is None
         gate.opened.set()
         with pytest.raises(RunTakenOverError):
@@ -303,23 +313,23 @@ async def _take_over(engine: Engine, thread: Any, how: str, gate: Gate) -> None:
 
 def _idempotent() -> Any:
     async def slow() -> str:
-        """Take long, and again."""
+        """Take long again."""
         return "slow again"
 
     return tool(slow, idempotent=True)
 
 
-async def test_the_draft_of_a_run_that_was_taken_over_takes_no_other_s_place(
+async def test_the_draft_of_a_taken_over_run_does_not_replace_another(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal, "DRAFT_SECONDS", 0.0)
     monkeypatch.setattr(stream, "_BUFFERED", 1)
     written: asyncio.Queue[Exception | None] = asyncio.Queue()
-    really = ThreadRuns.put_draft
+    renew = ThreadRuns.put_draft
 
     async def put_draft(log: ThreadRuns, run_id: str, data: bytes, holding: Holding) -> None:
         try:
-            await really(log, run_id, data, holding)
+            await renew(log, run_id, data, holding)
         except Exception as error:
             written.put_nowait(error)
             raise
@@ -327,50 +337,54 @@ async def test_the_draft_of_a_run_that_was_taken_over_takes_no_other_s_place(
 
     monkeypatch.setattr(ThreadRuns, "put_draft", put_draft)
 
-    async with asyncio.timeout(PATIENCE), Engine.open(url) as late, Engine.open(url, now=ShiftedClock(GONE)) as early:
+    async with (
+        asyncio.timeout(PATIENCE),
+        Engine.open(url) as late,
+        Engine.open(url, now=ShiftedClock(EXPIRED)) as early,
+    ):
         thread = await late.start_thread()
         old, new = "old " * 20, "new " * 20
-        zombie = Agent(client=ScriptedChatClient(old), engine=late).run("lost", thread=thread, stream=True)
-        assert (await anext(zombie)).text == "old "
+        late_run = Agent(client=ScriptedChatClient(old), engine=late).run("lost", thread=thread, stream=True)
+        assert (await anext(late_run)).text == "old "
         assert await written.get() is None
         other = await early.thread(thread.id)
-        heir = Agent(client=ScriptedChatClient(new), engine=early).run("next", thread=other, stream=True)
-        assert (await anext(heir)).text == "new "
+        new_run = Agent(client=ScriptedChatClient(new), engine=early).run("next", thread=other, stream=True)
+        assert (await anext(new_run)).text == "new "
         for _ in range(4):
-            assert (await anext(zombie)).text == "old "
+            assert (await anext(late_run)).text == "old "
         while not isinstance(await written.get(), RunTakenOverError):
             pass
         draft = await other.runs.draft()
         assert draft is None or b"old" not in (draft.data or b"")
-        await heir.aclose()
+        await new_run.aclose()
         with pytest.raises(RunTakenOverError):
-            await zombie.get_final_response()
-        said = [(each.role, each.message.text.split(" ")[0]) for each in await other.history() if each.message]
-        assert said == [("user", "lost"), ("assistant", "old"), ("user", "next"), ("assistant", "new")]
+            await late_run.get_final_response()
+        messages = [(each.role, each.message.text.split(" ")[0]) for each in await other.history() if each.message]
+        assert messages == [("user", "lost"), ("assistant", "old"), ("user", "next"), ("assistant", "new")]
         assert await other.runs.draft() is None
 
 
-async def test_a_lease_that_nobody_runs_under_is_waited_out(url: str) -> None:
-    """Nothing of Clew's leaves one behind; but a run that met one must neither begin nor ask again and again."""
+async def test_a_lease_without_a_run_blocks_until_it_expires(url: str) -> None:
+    """Clew never leaves such a lease. A run that reads one must neither start nor poll forever."""
     clock = ShiftedClock()
     async with asyncio.timeout(PATIENCE), Engine.open(url, now=clock) as engine:
         thread = await engine.start_thread()
         now = clocks.now()
         core: Any = engine._core
-        left = Claim(core.stream(thread.id), "nobody", now, now + 20_000_000)
-        core.log.submit(Write((), {}, claims=(left,))).outcome.result()
+        claim = Claim(core.stream(thread.id), "unknown", now, now + 20_000_000)
+        core.log.submit(Write((), {}, claims=(claim,))).outcome.result()
         agent = taking_turns(engine)
-        with pytest.raises(RunInProgressError, match="nobody"):
+        with pytest.raises(RunInProgressError, match="unknown"):
             await agent.run("one", thread=thread)
         forked = await agent.run("two", thread=thread, on_conflict="fork")
         assert forked.thread.id != thread.id
         assert await turns_of(forked.thread) == ["two"]
-        clock.seconds = GONE
+        clock.seconds = EXPIRED
         await agent.run("three", thread=thread)
         assert await turns_of(thread) == ["three"]
 
 
-async def test_a_run_that_waits_for_approval_holds_no_lease(url: str) -> None:
+async def test_a_run_that_waits_for_approval_has_no_lease(url: str) -> None:
     async with Engine.open(url) as engine:
         agent = Agent(client=ScriptedChatClient([call("pay"), "Paid."]), engine=engine, tools=[_paying()])
         response = await agent.run("Pay.")

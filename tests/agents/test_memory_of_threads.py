@@ -1,4 +1,4 @@
-"""What a thread keeps for a provider follows forks, rewinds and time travel, over histories that chance makes."""
+"""Provider state follows forks, rewinds and time travel, over random histories."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clew.domain.history import HistoryMessage
 
 
 class Learning(ContextProvider):
-    """Learns every word that is said to it, and says what it knows."""
+    """Collects the texts of all inputs and provides them as instructions."""
 
     id = "learning"
 
@@ -24,8 +24,8 @@ class Learning(ContextProvider):
         del messages
         return Context(instructions=f"Known: {' '.join(ctx.state or [])}")
 
-    async def invoked(self, ctx: ProviderContext, request_messages: Sequence[HistoryMessage], *given: Any) -> None:
-        del given
+    async def invoked(self, ctx: ProviderContext, request_messages: Sequence[HistoryMessage], *args: Any) -> None:
+        del args
         ctx.state = [*(ctx.state or []), *(message.text for message in request_messages)]
 
 
@@ -40,29 +40,29 @@ steps = st.lists(
 
 @settings(deadline=None, max_examples=40)
 @given(steps)
-def test_a_thread_knows_what_was_learned_on_its_path_and_nothing_else(taken: list[Step]) -> None:
-    asyncio.run(_check(taken))
+def test_a_thread_knows_only_the_words_on_its_path(operations: list[Step]) -> None:
+    asyncio.run(_check(operations))
 
 
-async def _check(taken: list[Step]) -> None:
-    """Beside the engine a naive model: of each thread, what was known after each of its versions."""
+async def _check(operations: list[Step]) -> None:
+    """Compare the engine with a naive model: the words known after each version of each thread."""
     async with Engine.open("memory:") as engine:
         client = ScriptedChatClient(lambda _: "Yes.")
         agent = Agent(client, engine=engine, context_providers=Learning())
         threads: list[Any] = [await engine.start_thread()]
         known: list[dict[int, list[str]]] = [{0: [], 1: []}]
-        for number, (what, which, where) in enumerate(taken):
-            place = which % len(threads)
+        for number, (operation, choice, target_choice) in enumerate(operations):
+            place = choice % len(threads)
             thread, past = threads[place], known[place]
             now = past[max(past)]
-            settled = [version for version, _ in sorted(past.items()) if version]
-            target = settled[where % len(settled)]
-            if what == "say":
+            versions = [version for version, _ in sorted(past.items()) if version]
+            target = versions[target_choice % len(versions)]
+            if operation == "say":
                 await agent.run(f"w{number}", thread=thread)
                 body: Any = client.requests[-1]
                 assert body["messages"][0]["content"] == f"Known: {' '.join(now)}"
                 past[await thread.version] = [*now, f"w{number}"]
-            elif what == "fork":
+            elif operation == "fork":
                 branch = await thread.fork(at=target)
                 threads.append(branch)
                 known.append({version: words for version, words in past.items() if version <= target})

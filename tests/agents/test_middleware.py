@@ -1,4 +1,4 @@
-"""Middleware: the order in which it is put around something, and what it may and may not do."""
+"""Middleware: the order of wrapped calls and the permitted actions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def around_tool_call(*middlewares: Middleware, result: str = "found") -> ToolOut
     return asyncio.run(compose(middlewares, "tool_call", TOOL_CALL, innermost))
 
 
-class Noting(Middleware):
+class NotingMiddleware(Middleware):
     def __init__(self, name: str, notes: list[str]) -> None:
         self.name = name
         self.notes = notes
@@ -39,56 +39,56 @@ class Noting(Middleware):
 
 def test_the_first_is_outermost() -> None:
     notes: list[str] = []
-    assert around_tool_call(Noting("a", notes), Noting("b", notes)) == ToolOutcome("found")
+    assert around_tool_call(NotingMiddleware("a", notes), NotingMiddleware("b", notes)) == ToolOutcome("found")
     assert notes == ["a before look_up", "b before look_up", "b after found", "a after found"]
 
 
-def test_without_middleware_what_is_inside_is_done() -> None:
+def test_the_call_is_made_without_middleware() -> None:
     assert around_tool_call() == ToolOutcome("found")
 
 
-def test_by_itself_it_only_goes_on() -> None:
+def test_the_default_middleware_only_proceeds() -> None:
     async def response() -> str:
         return "response"
 
     async def answer() -> Answer:
         return ANSWER
 
-    async def all_of_them() -> tuple[str, Answer]:
+    async def both() -> tuple[str, Answer]:
         called = ModelCallContext(**RUN, round=1, request={})
         return (
             await compose([Middleware()] * 2, "run", RunContext(**RUN), response),
             await compose([Middleware()] * 2, "model_call", called, answer),
         )
 
-    assert asyncio.run(all_of_them()) == ("response", ANSWER)
+    assert asyncio.run(both()) == ("response", ANSWER)
     assert around_tool_call(Middleware(), Middleware()) == ToolOutcome("found")
 
 
-def test_what_is_returned_instead_is_the_outcome_also_for_those_outside() -> None:
+def test_outer_middleware_sees_a_replaced_outcome() -> None:
     class Censor(Middleware):
         async def tool_call(self, context: ToolCallContext, proceed: Proceed[ToolOutcome]) -> ToolOutcome:
             outcome = await proceed()
             return ToolOutcome(f"{context.arguments} gave {len(str(outcome.result))} characters")
 
     notes: list[str] = []
-    outcome = around_tool_call(Noting("a", notes), Censor(), Noting("b", notes))
+    outcome = around_tool_call(NotingMiddleware("a", notes), Censor(), NotingMiddleware("b", notes))
     assert outcome == ToolOutcome('{"order": 7} gave 5 characters')
     assert notes[2:] == ["b after found", f"a after {outcome.result}"]
 
 
-def test_one_that_does_not_go_on_keeps_what_is_inside_from_being_done() -> None:
+def test_middleware_that_does_not_proceed_prevents_the_call() -> None:
     class Cached(Middleware):
         async def tool_call(self, context: ToolCallContext, proceed: Proceed[ToolOutcome]) -> ToolOutcome:
             del proceed
             return ToolOutcome(f"{context.name} from the cache")
 
     notes: list[str] = []
-    assert around_tool_call(Cached(), Noting("inside", notes)) == ToolOutcome("look_up from the cache")
+    assert around_tool_call(Cached(), NotingMiddleware("inside", notes)) == ToolOutcome("look_up from the cache")
     assert notes == []
 
 
-def test_raising_refuses_and_those_outside_see_it() -> None:
+def test_outer_middleware_sees_an_error_of_inner_middleware() -> None:
     seen: list[BaseException] = []
 
     class Refusing(Middleware):
@@ -110,7 +110,7 @@ def test_raising_refuses_and_those_outside_see_it() -> None:
     assert len(seen) == 1
 
 
-def test_going_on_twice_is_refused() -> None:
+def test_refuses_to_proceed_twice() -> None:
     notes: list[str] = []
 
     class Again(Middleware):
@@ -120,17 +120,17 @@ def test_going_on_twice_is_refused() -> None:
             return await proceed()
 
     with pytest.raises(AgentConfigurationError, match=r"Again\.tool_call called proceed\(\) twice"):
-        around_tool_call(Again(), Noting("inside", notes))
+        around_tool_call(Again(), NotingMiddleware("inside", notes))
     assert notes == ["inside before look_up", "inside after found"]
 
 
 @pytest.mark.parametrize("wrong", [None, "words", ANSWER])
-def test_what_is_no_outcome_is_refused(wrong: Any) -> None:
+def test_refuses_a_wrong_outcome(wrong: Any) -> None:
     class Forgetful(Middleware):
         async def tool_call(self, context: ToolCallContext, proceed: Proceed[ToolOutcome]) -> ToolOutcome:
             del context
             await proceed()
-            return wrong  # type: ignore[no-any-return]  # it is what this is about
+            return wrong  # type: ignore[no-any-return]  # the test returns a wrong type
 
     with pytest.raises(AgentConfigurationError, match=rf"returned {type(wrong).__name__}\..*another ToolOutcome"):
         around_tool_call(Forgetful())

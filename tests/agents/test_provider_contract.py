@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Preferences(ContextProvider):
-    """Keeps what a user prefers: a provider as it should be."""
+    """Stores the user's preferences: a correct provider."""
 
     def initial_state(self, *_: Any) -> Any:
         return {}
@@ -32,17 +32,17 @@ class Preferences(ContextProvider):
 
 class Turns(BaseModel):
     count: int = 0
-    said: list[str] = []
+    notes: list[str] = []
 
 
 class Counting(ContextProvider):
-    """Uses every hook, with a model of its state, and gives a tool and messages."""
+    """Uses many hooks, has a state model, and provides a tool and messages."""
 
     state_model = Turns
     every_model_call = True
 
     async def on_message(self, ctx: Any, message: Any) -> None:
-        ctx.state.said.append(message.text[:20])
+        ctx.state.notes.append(message.text[:20])
 
     async def invoking(self, ctx: Any, *_: Any) -> Context:
         def look_up(word: str) -> str:
@@ -55,14 +55,14 @@ class Counting(ContextProvider):
         ctx.state.count += 1
 
     async def on_suspend(self, ctx: Any) -> None:
-        ctx.state.said.append("suspended")
+        ctx.state.notes.append("suspended")
 
     async def on_thread_ended(self, ctx: Any) -> None:
-        ctx.state.said.append("ended")
+        ctx.state.notes.append("ended")
 
 
-class InItself(Preferences):
-    """Keeps what it is told in itself."""
+class StateInInstance(Preferences):
+    """Stores messages in the instance."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []
@@ -72,7 +72,7 @@ class InItself(Preferences):
         return Context(instructions=" ".join(self.heard))
 
 
-class CountsInItself(ContextProvider):
+class CountInInstance(ContextProvider):
     def __init__(self) -> None:
         self.turns = 0
 
@@ -81,8 +81,8 @@ class CountsInItself(ContextProvider):
         return Context(instructions=f"Turn {self.turns}.")
 
 
-class ByThread(ContextProvider):
-    """Keeps what it is told in itself, under the thread: another instance does not know it, and a fork not either."""
+class StateByThread(ContextProvider):
+    """Stores counts by thread in the instance: other instances and forks do not know them."""
 
     def __init__(self) -> None:
         self.turns: dict[str, int] = {}
@@ -95,98 +95,98 @@ class ByThread(ContextProvider):
 ONE_STATE: dict[str, Any] = {}
 
 
-class OneStateForAll(Preferences):
+class SharedState(Preferences):
     def initial_state(self, *_: Any) -> Any:
         return ONE_STATE
 
 
-class NoContext(ContextProvider):
+class WrongContext(ContextProvider):
     async def invoking(self, *_: Any) -> Any:
         return "Be nice."
 
 
-class NoText(ContextProvider):
+class WrongInstructions(ContextProvider):
     async def invoking(self, *_: Any) -> Any:
         return Context(instructions=7)  # type: ignore[arg-type]
 
 
-class NoMessage(ContextProvider):
+class WrongMessage(ContextProvider):
     async def invoking(self, *_: Any) -> Any:
         return Context(messages=["Be nice."])  # type: ignore[list-item]
 
 
-class NoTool(ContextProvider):
+class WrongTool(ContextProvider):
     async def invoking(self, *_: Any) -> Any:
         return Context(tools=["search"])
 
 
-class NoCitation(ContextProvider):
+class WrongCitation(ContextProvider):
     async def invoking(self, *_: Any) -> Any:
         return Context(instructions="x", citations=[{"score": float("nan")}])
 
 
-class NoJson(ContextProvider):
+class WrongState(ContextProvider):
     async def invoking(self, ctx: Any, *_: Any) -> None:
         ctx.state = {"seen": {1, 2}}
 
 
-class NoBeginning(ContextProvider):
+class WrongInitialState(ContextProvider):
     def initial_state(self, *_: Any) -> Any:
         return object()
 
 
-class Raises(ContextProvider):
+class FailingHook(ContextProvider):
     async def invoked(self, *_: Any) -> None:
         raise LookupError("nothing there")
 
 
-class RaisesAndGoesOn(Raises):
+class SkippedFailingHook(FailingHook):
     on_failure = "continue"
 
 
-class TrustsTheModel(ContextProvider):
-    """Takes it that there is an answer."""
+class ExpectsAnswer(ContextProvider):
+    """Expects that a run always has an answer."""
 
     async def invoked(self, ctx: Any, _: Any, response_messages: Any = None, *__: Any) -> None:
         ctx.state = response_messages[-1].text
 
 
-class TrustsTheContent(ContextProvider):
-    """Takes it that no message was redacted."""
+class ExpectsContent(ContextProvider):
+    """Expects that no message is redacted."""
 
     async def invoking(self, ctx: Any, *_: Any) -> Context:
         history = await ctx.thread.history()
         return Context(instructions=" ".join(each.message.text for each in history))
 
 
-class CannotEnd(ContextProvider):
+class FailsAtEnd(ContextProvider):
     async def on_thread_ended(self, *_: Any) -> None:
         raise LookupError("no summary")
 
 
-class IsSlow(ContextProvider):
+class SlowHook(ContextProvider):
     timeout = 0.01
 
     async def invoking(self, *_: Any) -> None:
         await asyncio.Event().wait()
 
 
-class Blocks(ContextProvider):
+class SyncHook(ContextProvider):
     def invoking(self, *_: Any) -> Any:
         return Context()
 
 
-class TakesLess(ContextProvider):
+class MissingParameters(ContextProvider):
     async def invoked(self, ctx: Any, request_messages: Any) -> None:  # type: ignore[override]
         pass
 
 
-class Misspelt(ContextProvider):
+class MisspeltHook(ContextProvider):
     async def on_thread_end(self, ctx: Any) -> None:
         pass
 
 
-class NoHook(ContextProvider):
+class HookIsText(ContextProvider):
     invoking = "Be nice."  # type: ignore[assignment]
 
 
@@ -209,27 +209,27 @@ async def test_make_may_be_async() -> None:
 @pytest.mark.parametrize(
     ("provider", "rule"),
     [
-        (InItself, "threads share nothing"),
-        (CountsInItself, "as if it were the only one"),
-        (ByThread, "a fork continues as its parent did"),
-        (OneStateForAll, "threads share nothing"),
-        (NoContext, "none of its hooks fails: invoking does.*not a Context"),
-        (NoText, "none of its hooks fails: invoking does.*instructions"),
-        (NoMessage, "none of its hooks fails: invoking does.*messages"),
-        (NoTool, "none of its hooks fails: invoking does"),
-        (NoCitation, "none of its hooks fails: invoking does.*citation"),
-        (NoJson, "none of its hooks fails: invoking does.*state"),
-        (NoBeginning, "none of its hooks fails: initial_state does.*state"),
-        (Raises, "none of its hooks fails: invoked does.*nothing there"),
-        (RaisesAndGoesOn, "none of its hooks fails: invoked does.*LookupError"),
-        (TrustsTheModel, "none of its hooks fails: invoked does.*TypeError"),
-        (TrustsTheContent, "none of its hooks fails: invoking does.*AttributeError"),
-        (CannotEnd, "none of its hooks fails: on_thread_ended does.*no summary"),
-        (IsSlow, "none of its hooks fails: invoking does.*0.01 s"),
-        (Blocks, "its hooks are async: invoking"),
-        (TakesLess, "its hooks accept their arguments: invoked"),
-        (Misspelt, "on_thread_end'"),
-        (NoHook, "its hooks are methods: invoking is str"),
+        (StateInInstance, "threads share nothing"),
+        (CountInInstance, "as if it were the only one"),
+        (StateByThread, "a fork continues as its parent did"),
+        (SharedState, "threads share nothing"),
+        (WrongContext, "none of its hooks fails: invoking does.*not a Context"),
+        (WrongInstructions, "none of its hooks fails: invoking does.*instructions"),
+        (WrongMessage, "none of its hooks fails: invoking does.*messages"),
+        (WrongTool, "none of its hooks fails: invoking does"),
+        (WrongCitation, "none of its hooks fails: invoking does.*citation"),
+        (WrongState, "none of its hooks fails: invoking does.*state"),
+        (WrongInitialState, "none of its hooks fails: initial_state does.*state"),
+        (FailingHook, "none of its hooks fails: invoked does.*nothing there"),
+        (SkippedFailingHook, "none of its hooks fails: invoked does.*LookupError"),
+        (ExpectsAnswer, "none of its hooks fails: invoked does.*TypeError"),
+        (ExpectsContent, "none of its hooks fails: invoking does.*AttributeError"),
+        (FailsAtEnd, "none of its hooks fails: on_thread_ended does.*no summary"),
+        (SlowHook, "none of its hooks fails: invoking does.*0.01 s"),
+        (SyncHook, "its hooks are async: invoking"),
+        (MissingParameters, "its hooks accept their arguments: invoked"),
+        (MisspeltHook, "on_thread_end'"),
+        (HookIsText, "its hooks are methods: invoking is str"),
         (with_field(id=7), "its id is a name.*int"),
         (with_field(id="x" * 201), "its id is a name.*201"),
         (with_field(scope=""), "its scope is a name"),
@@ -241,7 +241,7 @@ async def test_make_may_be_async() -> None:
         (object, "an instance of ContextProvider"),
     ],
 )
-async def test_says_which_rule_is_broken(provider: Any, rule: str) -> None:
+async def test_names_the_broken_rule(provider: Any, rule: str) -> None:
     with pytest.raises(ProviderContractError, match=rule):
         await check_context_provider(provider, texts=("I prefer kilometres", "How far is Cork?"))
 
@@ -265,10 +265,10 @@ async def test_refuses_an_id_that_changes() -> None:
 
 
 async def test_fewer_rules_apply_to_shared_and_unrepeatable_providers() -> None:
-    await check_context_provider(InItself, shared=True)
+    await check_context_provider(StateInInstance, shared=True)
     with pytest.raises(ProviderContractError):
-        await check_context_provider(InItself, repeatable=False)
-    await check_context_provider(CountsInItself, repeatable=False)
+        await check_context_provider(StateInInstance, repeatable=False)
+    await check_context_provider(CountInInstance, repeatable=False)
 
 
 async def test_a_broken_rule_is_an_assertion_error_and_an_error_of_clew() -> None:

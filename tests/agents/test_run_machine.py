@@ -1,4 +1,4 @@
-"""Agents on threads in any order: runs, faults, cancellations, crashes, approvals, forks and rewinds."""
+"""Agents on threads with random runs, faults, cancellations, crashes, approvals, forks and rewinds."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ answer = st.one_of(
 )
 script = st.lists(answer, max_size=5)
 moment = st.none() | st.integers(0, 60)
-# Before or after which commit the process dies, and after how many seconds somebody looks: the lease lasts 30.
+# The commit at choice the process dies, and the seconds until the next use: a lease lasts 30.
 death = st.none() | st.tuples(st.integers(1, 8), st.sampled_from([31, 31, 0]))
 
 
-class AgentsKeepTheirWord(RuleBasedStateMachine):
-    """Whatever happens, what threads say stays whole, and nothing is done twice."""
+class RunsStayConsistent(RuleBasedStateMachine):
+    """Checks that threads stay complete and that nothing happens twice."""
 
     steps: ClassVar[int] = 0
     durable: ClassVar[bool] = False
@@ -77,7 +77,7 @@ class AgentsKeepTheirWord(RuleBasedStateMachine):
         self.digests: Counter[str] = Counter()
         self.later = 0
         self.engine = self.open()
-        self.begin_process()
+        self.start_process()
         self.patch = patch.object(ThreadRuns, "record", self.life.recording(ThreadRuns.record))
         self.patch.start()
 
@@ -95,9 +95,9 @@ class AgentsKeepTheirWord(RuleBasedStateMachine):
     def open(self) -> Engine:
         return Engine.open(self.url, embedded=False, now=lambda: self.now)
 
-    def begin_process(self) -> None:
+    def start_process(self) -> None:
         self.agent = Agent(
-            self.life.begin(),
+            self.life.start_process(),
             engine=self.engine,
             name="Clerk",
             instructions="Be brief.",
@@ -107,27 +107,27 @@ class AgentsKeepTheirWord(RuleBasedStateMachine):
         )
 
     def reopen(self) -> None:
-        """Another process: it knows what is stored, and nothing else."""
+        """Continue in another process, choice knows only the stored data."""
         if self.durable:
             self.do(self.engine.close())
             self.engine = self.open()
         else:
             self.engine = Engine(replace(self.engine._core, caches=Caches()))
-        self.begin_process()
+        self.start_process()
 
-    # What is done
+    # Operations
 
     @initialize()
-    def begin(self) -> None:
+    def start_thread(self) -> None:
         self.threads.append(self.do(self.engine.start_thread()).id)
 
-    def thread(self, which: int) -> Thread:
-        return self.do(self.engine.thread(self.threads[which % len(self.threads)]))
+    def thread(self, choice: int) -> Thread:
+        return self.do(self.engine.thread(self.threads[choice % len(self.threads)]))
 
     def perform(
         self, thread: Thread, work: Coroutine[Any, Any, Any], cancel: int | None = None, *, ran: bool = True
     ) -> Any:
-        """Do what may fail in the ways that it may; returns what came of it. Then everything must hold."""
+        """Do work that may fail in expected ways, check the thread, and return the outcome."""
 
         async def watched() -> Any:
             self.life.task = task = asyncio.ensure_future(work)
@@ -135,14 +135,14 @@ class AgentsKeepTheirWord(RuleBasedStateMachine):
                 for _ in range(cancel):
                     await asyncio.sleep(0)
                 task.cancel()
-            came: Any = (await asyncio.gather(task, return_exceptions=True))[0]
+            result: Any = (await asyncio.gather(task, return_exceptions=True))[0]
             self.life.task = None
-            # Whoever is cancelled while they wait for a run to be ended does not wait for that any more.
+            # A caller cancelled while it waits for the end of a run no longer waits.
             while others := asyncio.all_tasks() - {asyncio.current_task()}:
                 await asyncio.wait(others)
-            return came
+            return result
 
-        left = self.do(thread.runs.control(fresh=True)).run
+        before = self.do(thread.runs.control(fresh=True)).run
         outcome = self.do(watched())
         self.life.lines.clear()
         died, self.life.died, self.life.deaths, self.life.client.death = self.life.died, False, None, None
@@ -153,16 +153,16 @@ class AgentsKeepTheirWord(RuleBasedStateMachine):
         known = ApprovalPendingError | NoOpenRunError | RunInProgressError | ApprovalNotPendingError
         if isinstance(outcome, BaseException) and not isinstance(outcome, expected | known):
             raise outcome
-        self.hold(thread.id)
+        self.check(thread.id)
         if ran and not died:
             now = self.do(thread.runs.control(fresh=True)).run
-            assert now is None or now.asked or now == left, "a run is left open that nobody carries out"
+            assert now is None or now.asked or now == before, "a run stays open without a process"
         return outcome
 
-    @rule(which=number, lines=script, streams=st.booleans(), cancel=moment, dies=death, give_up=st.booleans())
+    @rule(choice=number, lines=script, streams=st.booleans(), cancel=moment, dies=death, give_up=st.booleans())
     def run(
         self,
-        which: int,
+        choice: int,
         lines: list[Any],
         *,
         streams: bool,
@@ -170,7 +170,7 @@ class AgentsKeepTheirWord(RuleBasedStateMachine):
         dies: tuple[int, int] | None,
         give_up: bool,
     ) -> None:
-        thread = self.thread(which)
+        thread = self.thread(choice)
         control = self.do(thread.runs.control(fresh=True))
         lease = self.do(thread.runs.lease())
         self.life.lines.extend(lines)
@@ -190,24 +190,24 @@ class AgentsKeepTheirWord(RuleBasedStateMachine):
             return await stream.get_final_response()
         return await self.agent.run("Go.", thread=thread, abandon_run=give_up)
 
-    @rule(which=number, lines=script, updates=st.integers(0, 6))
-    def leave(self, which: int, lines: list[Any], updates: int) -> None:
+    @rule(choice=number, lines=script, updates=st.integers(0, 6))
+    def abandon_stream(self, choice: int, lines: list[Any], updates: int) -> None:
         async def follow() -> None:
             async with self.agent.run("Go.", thread=thread, stream=True) as stream:
                 for _ in range(updates):
                     if await anext(stream, None) is None:
                         return
 
-        thread = self.thread(which)
+        thread = self.thread(choice)
         self.life.lines.extend(lines)
         self.life.streams = True
         self.perform(thread, follow())
 
-    @rule(which=number, lines=script, cancel=moment, dies=death, twice=st.booleans())
-    def go_on(
-        self, which: int, lines: list[Any], *, cancel: int | None, dies: tuple[int, int] | None, twice: bool
+    @rule(choice=number, lines=script, cancel=moment, dies=death, twice=st.booleans())
+    def continue_run(
+        self, choice: int, lines: list[Any], *, cancel: int | None, dies: tuple[int, int] | None, twice: bool
     ) -> None:
-        thread = self.thread(which)
+        thread = self.thread(choice)
         control = self.do(thread.runs.control(fresh=True))
         self.life.lines.extend(lines)
         self.life.streams = False
@@ -230,14 +230,14 @@ class AgentsKeepTheirWord(RuleBasedStateMachine):
         if isinstance(outcome, ApprovalPendingError):
             assert control.run is not None
 
-    @rule(which=number, names=names, dies=st.integers(3, 6), lines=script)
-    def die_in_tools(self, which: int, names: list[str], dies: int, lines: list[Any]) -> None:
-        self.run(which, [names], streams=False, cancel=None, dies=(dies, 31), give_up=True)
-        self.go_on(which, lines, cancel=None, dies=None, twice=False)
+    @rule(choice=number, names=names, dies=st.integers(3, 6), lines=script)
+    def die_in_tools(self, choice: int, names: list[str], dies: int, lines: list[Any]) -> None:
+        self.run(choice, [names], streams=False, cancel=None, dies=(dies, 31), give_up=True)
+        self.continue_run(choice, lines, cancel=None, dies=None, twice=False)
 
-    @rule(which=number, approval=number, approved=st.booleans())
-    def decide(self, which: int, approval: int, *, approved: bool) -> None:
-        thread = self.thread(which)
+    @rule(choice=number, approval=number, approved=st.booleans())
+    def decide(self, choice: int, approval: int, *, approved: bool) -> None:
+        thread = self.thread(choice)
         waiting = self.do(thread.approvals())
         if waiting:
             chosen = waiting[approval % len(waiting)]
@@ -245,8 +245,8 @@ class AgentsKeepTheirWord(RuleBasedStateMachine):
             done = self.perform(thread, chosen.approve() if approved else chosen.reject("No."), ran=False)
             assert done is None
 
-    # What is drawn must not depend on what came of a cancellation, which may come a moment earlier or later: so no
-    # preconditions, and no bundles.
+    # The timing of a cancellation varies, so the drawn values must not depend on its result: no preconditions and no
+    # bundles.
 
     @rule(approval=number)
     def decide_again(self, approval: int) -> None:
@@ -254,20 +254,20 @@ class AgentsKeepTheirWord(RuleBasedStateMachine):
             return
         chosen = self.stale[approval % len(self.stale)]
         thread = self.do(self.engine.thread(chosen.thread_id))
-        chosen = replace(chosen, _log=thread.runs)  # as whoever kept it in this process would have it
+        chosen = replace(chosen, _log=thread.runs)  # as this process would have kept it
         assert isinstance(self.perform(thread, chosen.approve(), ran=False), ApprovalNotPendingError)
 
-    @rule(which=number)
-    def append(self, which: int) -> None:
-        thread = self.thread(which)
+    @rule(choice=number)
+    def append(self, choice: int) -> None:
+        thread = self.thread(choice)
         self.do(thread.append(Message.user("By the way.")))
-        self.hold(thread.id)
+        self.check(thread.id)
 
-    @rule(which=number, at=number)
-    def fork(self, which: int, at: int) -> None:
+    @rule(choice=number, at=number)
+    def fork(self, choice: int, at: int) -> None:
         if len(self.threads) == THREADS:
             return
-        thread = self.thread(which)
+        thread = self.thread(choice)
         version = 1 + at % self.do(thread.version)
         before = self.do(thread.history(at=version)).messages
         fork = self.do(thread.fork(at=version))
@@ -276,11 +276,11 @@ class AgentsKeepTheirWord(RuleBasedStateMachine):
         assert self.do(fork.approvals()) == []
         with pytest.raises(NoOpenRunError):
             self.do(self.agent.continue_run(fork))
-        self.hold(fork.id)
+        self.check(fork.id)
 
-    @rule(which=number, to=number)
-    def rewind(self, which: int, to: int) -> None:
-        thread = self.thread(which)
+    @rule(choice=number, to=number)
+    def rewind(self, choice: int, to: int) -> None:
+        thread = self.thread(choice)
         control = self.do(thread.runs.control(fresh=True))
         version = 1 + to % self.do(thread.version)
         try:
@@ -292,31 +292,31 @@ class AgentsKeepTheirWord(RuleBasedStateMachine):
         self.histories[thread.id] = list(self.do(thread.history()).messages)
         assert self.do(thread.history()).messages == self.do(thread.history(at=version)).messages
         assert self.do(thread.approvals()) == []
-        self.hold(thread.id)
+        self.check(thread.id)
 
     @rule(dies=st.booleans(), seconds=st.sampled_from([0, 31]))
-    def rest(self, *, dies: bool, seconds: int) -> None:
-        """Time passes, and the process may be another."""
+    def pass_time(self, *, dies: bool, seconds: int) -> None:
+        """Advance the time, and perhaps continue in another process."""
         self.now += seconds * SECOND
         if dies:
             self.reopen()
 
-    # What must hold
+    # Invariants
 
-    def hold(self, thread_id: str) -> None:
+    def check(self, thread_id: str) -> None:
         type(self).steps += 1
-        self.do(self.checked_thread(thread_id))
+        self.do(self.check_thread(thread_id))
 
-    async def checked_thread(self, thread_id: str) -> None:
+    async def check_thread(self, thread_id: str) -> None:
         thread = await self.engine.thread(thread_id)
         events = await events_of(thread)
         control = await check_store(self.engine, thread, events)
         own = [event for event in events if event.thread_id == thread_id]
-        begun = check_runs(events, TOOLS)
+        started = check_runs(events, TOOLS)
         runs = {event.run_id for event in own}
         for key, times in self.life.effects.items():
             if key.split(":")[0] in runs:
-                assert times <= begun[key], "a call was carried out that is not on the log"
+                assert times <= started[key], "a call was executed that is not on the log"
         after = list((await thread.history()).messages)
         before = self.histories.get(thread_id, [])
         assert after[: len(before)] == before
@@ -326,18 +326,18 @@ class AgentsKeepTheirWord(RuleBasedStateMachine):
         self.checked[thread_id] = events[-1].version
         await check_requests(thread, new)
         self.digests.update(event.data.digest for event in new if isinstance(event.data, ModelCalled))
-        for body in self.life.asked:
+        for body in self.life.requests:
             assert self.digests[body_digest(body)] > 0, "a request was sent that is not on the log"
             self.digests[body_digest(body)] -= 1
-        self.life.asked.clear()
+        self.life.requests.clear()
 
 
-class AgentsKeepTheirWordOnDisk(AgentsKeepTheirWord):
+class RunsStayConsistentOnDisk(RunsStayConsistent):
     durable = True
 
 
-@pytest.mark.parametrize(("machine", "examples"), [(AgentsKeepTheirWord, 250), (AgentsKeepTheirWordOnDisk, 50)])
-def test_nothing_is_lost_or_done_twice(machine: type[AgentsKeepTheirWord], examples: int, scale: float) -> None:
+@pytest.mark.parametrize(("machine", "examples"), [(RunsStayConsistent, 250), (RunsStayConsistentOnDisk, 50)])
+def test_nothing_is_lost_or_repeated(machine: type[RunsStayConsistent], examples: int, scale: float) -> None:
     machine.steps = 0
     run_state_machine_as_test(
         machine,

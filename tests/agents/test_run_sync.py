@@ -1,4 +1,4 @@
-"""run_sync: runs for scripts that have no event loop, and what Ctrl-C leaves."""
+"""run_sync: runs for scripts without an event loop, and interruption by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_runs_follow_each_other_on_a_thread() -> None:
     assert second.thread.id == first.thread.id
 
 
-def test_runs_of_many_threads_of_control_stay_apart(url: str) -> None:
+def test_runs_of_many_python_threads_are_independent(url: str) -> None:
     engine = Engine.open(url)
     agent = taking_turns(engine)
     turns = [str(number) for number in range(12)]
@@ -88,7 +88,7 @@ def test_the_error_of_a_run_is_raised() -> None:
         Agent(ScriptedChatClient([])).run_sync("1")
 
 
-def test_is_refused_where_a_loop_runs() -> None:
+def test_refused_in_a_running_event_loop() -> None:
     async def main() -> None:
         with pytest.raises(AgentConfigurationError, match="await"):
             Agent(ScriptedChatClient("no")).run_sync("1")
@@ -96,8 +96,8 @@ def test_is_refused_where_a_loop_runs() -> None:
     asyncio.run(main())
 
 
-def test_tools_see_the_context_variables_of_whoever_runs() -> None:
-    user = contextvars.ContextVar("user", default="nobody")
+def test_tools_see_the_context_variables_of_the_caller() -> None:
+    user = contextvars.ContextVar("user", default="unknown")
     seen: list[str] = []
 
     async def answer(_: JsonObject) -> Line:
@@ -109,10 +109,10 @@ def test_tools_see_the_context_variables_of_whoever_runs() -> None:
     assert seen == ["ada"]
 
 
-def test_the_connection_of_one_run_serves_the_next() -> None:
+def test_runs_share_a_connection() -> None:
     with RawServer() as server:
-        for said in ("One.", "Two."):
-            choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
+        for answer_text in ("One.", "Two."):
+            choice = {"index": 0, "message": {"role": "assistant", "content": answer_text}, "finish_reason": "stop"}
             server.add_replies(whole({"id": "c1", "model": "m-1", "choices": [choice]}))
         agent = Agent(OpenAIChatClient(model="m-1", api_key="none", base_url=server.url))
         first = agent.run_sync("1")
@@ -121,7 +121,7 @@ def test_the_connection_of_one_run_serves_the_next() -> None:
         assert len(server._writers) == 1
 
 
-def test_a_child_of_fork_has_a_loop_of_its_own() -> None:
+def test_a_forked_process_has_its_own_event_loop() -> None:
     assert Agent(ScriptedChatClient("One.")).run_sync("1").text == "One."
     child = os.fork()
     if child == 0:
@@ -136,7 +136,7 @@ def test_a_child_of_fork_has_a_loop_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("where", ["model", "tool", "unhandled"])
-def test_ctrl_c_ends_the_run_on_the_log_and_then_the_script(url: str, where: str) -> None:
+def test_ctrl_c_records_the_end_of_the_run_and_ends_the_script(url: str, where: str) -> None:
     child = subprocess.Popen(
         [sys.executable, "-c", INTERRUPTED, url, where],
         stdout=subprocess.PIPE,
@@ -169,7 +169,7 @@ async def _check_interrupted(url: str, where: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
-def test_what_ends_a_program_comes_to_the_caller_and_the_loop_goes_on(kind: type[BaseException]) -> None:
+def test_the_caller_gets_an_exit_and_the_loop_keeps_running(kind: type[BaseException]) -> None:
     class Ends(Middleware):
         async def run(self, context: RunContext, proceed: Proceed[Any]) -> Any:
             del context, proceed
@@ -189,8 +189,8 @@ def test_a_tool_cannot_end_the_program(*, is_async: bool) -> None:
     async def leave_later() -> str:
         sys.exit(3)
 
-    told = tool(leave_later if is_async else leave, name="leave")
-    response = Agent(ScriptedChatClient([call("leave"), "Done."]), tools=[told]).run_sync("one")
+    leaving = tool(leave_later if is_async else leave, name="leave")
+    response = Agent(ScriptedChatClient([call("leave"), "Done."]), tools=[leaving]).run_sync("one")
     result = response.messages[1].contents[0]
     assert isinstance(result, FunctionResult)
     assert result.result == "Error: RuntimeError: leave would have ended the program: sys.exit(3)"

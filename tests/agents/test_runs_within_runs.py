@@ -1,4 +1,4 @@
-"""What a run does itself, its tools and its middleware, may run agents too: on other threads, and not on its own."""
+"""Tools and middleware of a run can run agents on other threads, but not on the run's own thread."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def engine() -> AsyncIterator[Engine]:
         yield opened
 
 
-def asking(engine: Engine, function: Callable[..., Any]) -> Agent:
+def nesting_agent(engine: Engine, function: Callable[..., Any]) -> Agent:
     return Agent(
         client=ScriptedChatClient([call("again"), "done"]), engine=engine, tools=[tool(function, name="again")]
     )
@@ -40,19 +40,19 @@ async def test_a_tool_cannot_run_on_the_thread_of_its_own_run(engine: Engine, on
         return (await other(engine).run("inner", thread=context.thread, on_conflict=on_conflict)).text
 
     thread = await engine.start_thread()
-    response = await asking(engine, again).run("outer", thread=thread)
+    response = await nesting_agent(engine, again).run("outer", thread=thread)
     assert response.text == "done"
     assert "RunInProgressError" in str(response.messages[1].message)
     await check_runs(thread)
 
 
 @pytest.mark.parametrize("on_conflict", ["raise", "wait"])
-async def test_a_tool_that_is_not_async_cannot_either(engine: Engine, on_conflict: Any) -> None:
+async def test_a_sync_tool_cannot_run_on_the_thread_of_its_own_run(engine: Engine, on_conflict: Any) -> None:
     def again(context: ToolContext) -> str:
         return other(engine).run_sync("inner", thread=context.thread, on_conflict=on_conflict).text
 
     thread = await engine.start_thread()
-    response = await asking(engine, again).run("outer", thread=thread)
+    response = await nesting_agent(engine, again).run("outer", thread=thread)
     assert "RunInProgressError" in str(response.messages[1].message)
     await check_runs(thread)
 
@@ -64,17 +64,17 @@ async def test_a_tool_can_run_on_another_thread_and_on_a_fork(engine: Engine) ->
         return [elsewhere.text, forked.text]
 
     thread = await engine.start_thread()
-    response = await asking(engine, again).run("outer", thread=thread)
+    response = await nesting_agent(engine, again).run("outer", thread=thread)
     results: Any = response.messages[1].message
     assert results.results[0].result == ["from within", "from within"]
     await check_runs(thread)
 
 
-async def test_a_tool_that_is_stopped_does_not_wait_for_the_run_that_waits_for_it(engine: Engine) -> None:
-    begun = asyncio.Event()
+async def test_a_stopped_tool_does_not_wait_for_its_own_run(engine: Engine) -> None:
+    started = asyncio.Event()
 
     async def again(context: ToolContext) -> str:
-        begun.set()
+        started.set()
         try:
             await asyncio.sleep(PATIENCE)
         finally:
@@ -82,8 +82,8 @@ async def test_a_tool_that_is_stopped_does_not_wait_for_the_run_that_waits_for_i
         return "not reached"
 
     thread = await engine.start_thread()
-    running = asyncio.create_task(asking(engine, again).run("outer", thread=thread))
-    await begun.wait()
+    running = asyncio.create_task(nesting_agent(engine, again).run("outer", thread=thread))
+    await started.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

@@ -18,46 +18,46 @@ from clew.domain.messages import Message
 from clew.errors import AgentConfigurationError, HistoryStoreError, MissingExtraError
 
 CONTEXT = StoreContext("acme", "thread-1", "local")
-SECRET = "hunter2"  # noqa: S105  # a made one
+SECRET = "hunter2"  # noqa: S105  # not a real password
 
 Fault = Literal["raises", "hangs"]
 
 
-class Shelf(HistoryStore):
-    """Keeps messages in a list, and fails as it is told: at which method, and how."""
+class FailingStore(HistoryStore):
+    """Stores messages in a list; ``faults`` says which methods fail and how."""
 
     def __init__(self, most: int | None = None) -> None:
         self.most = most
-        self.held: list[StoredMessage] = []
+        self.stored: list[StoredMessage] = []
         self.faults: dict[str, Fault] = {}
-        self.kept: Json = None
-        self.given: Json = None
-        self.asked: list[str] = []
+        self.serialized: Json = None
+        self.restored: Json = None
+        self.calls: list[str] = []
         self.reached = asyncio.Event()
 
     async def add_messages(self, messages: Sequence[StoredMessage]) -> None:
         await self._pass("add_messages")
-        known = {each.id for each in self.held}
-        self.held += [each for each in messages if each.id not in known]
+        known = {each.id for each in self.stored}
+        self.stored += [each for each in messages if each.id not in known]
         if self.most is not None:
-            self.held = self.held[-self.most :]
+            self.stored = self.stored[-self.most :]
 
     async def list_messages(self) -> list[StoredMessage]:
         await self._pass("list_messages")
-        return list(self.held)
+        return list(self.stored)
 
     async def serialize(self, **options: Any) -> Json:
         assert not options
         await self._pass("serialize")
-        return self.kept
+        return self.serialized
 
     async def update_from_state(self, state: Json, **options: Any) -> None:
         assert not options
         await self._pass("update_from_state")
-        self.given = state
+        self.restored = state
 
     async def _pass(self, name: str) -> None:
-        self.asked.append(name)
+        self.calls.append(name)
         self.reached.set()
         match self.faults.get(name):
             case "raises":
@@ -81,13 +81,13 @@ def hooks(failures: Sequence[ContextFailed]) -> list[str]:
     return [each.hook for each in failures]
 
 
-def test_the_factory_is_called_once_with_what_the_store_is_for() -> None:
+def test_the_factory_is_called_once_with_the_context_of_the_store() -> None:
     made: list[StoreContext] = []
-    shelf = Shelf()
+    store = FailingStore()
 
     def make(context: StoreContext) -> HistoryStore:
         made.append(context)
-        return shelf
+        return store
 
     async def make_later(context: StoreContext) -> HistoryStore:
         await asyncio.sleep(0)
@@ -98,7 +98,7 @@ def test_the_factory_is_called_once_with_what_the_store_is_for() -> None:
         assert await feed.open()
         assert await feed.open()
         assert made == [("acme", "thread-1", "local", {"key": "a"})]
-        assert shelf.given == {"key": "a"}
+        assert store.restored == {"key": "a"}
         assert feed.failures() == ()
         made.clear()
 
@@ -106,10 +106,10 @@ def test_the_factory_is_called_once_with_what_the_store_is_for() -> None:
     asyncio.run(check(make_later))
 
 
-def test_a_store_without_a_recorded_state_is_not_told_one() -> None:
-    shelf = Shelf()
-    assert asyncio.run(feed_of(shelf).open())
-    assert shelf.asked == []
+def test_a_store_without_a_recorded_state_restores_none() -> None:
+    store = FailingStore()
+    assert asyncio.run(feed_of(store).open())
+    assert store.calls == []
 
 
 def test_a_factory_that_fails_is_recorded_and_tried_again() -> None:
@@ -120,7 +120,7 @@ def test_a_factory_that_fails_is_recorded_and_tried_again() -> None:
         tries += 1
         if tries == 1:
             raise OSError(SECRET)
-        return Shelf()
+        return FailingStore()
 
     async def check() -> None:
         feed = StoreFeed(make, CONTEXT)
@@ -136,13 +136,13 @@ def test_a_factory_that_fails_is_recorded_and_tried_again() -> None:
     asyncio.run(check())
 
 
-@pytest.mark.parametrize("made", [None, Shelf, "store"], ids=["None", "a class", "text"])
-def test_a_factory_that_makes_no_store_is_a_mistake_of_the_agents_maker(made: Any) -> None:
+@pytest.mark.parametrize("made", [None, FailingStore, "store"], ids=["None", "a class", "text"])
+def test_a_factory_that_returns_no_store_is_a_configuration_error(made: Any) -> None:
     with pytest.raises(AgentConfigurationError, match=r"clew\.HistoryStore"):
         asyncio.run(StoreFeed(lambda _: made, CONTEXT).open())
 
 
-def test_a_package_that_is_missing_is_one_too() -> None:
+def test_a_missing_package_is_a_configuration_error() -> None:
     def make(_: StoreContext) -> HistoryStore:
         raise MissingExtraError("RedisHistory", "redis", "redis")
 
@@ -151,140 +151,140 @@ def test_a_package_that_is_missing_is_one_too() -> None:
 
 
 @given(st.integers(0, 9), st.data(), st.none() | st.integers(1, 9))
-def test_a_store_that_lost_some_holds_the_path_or_its_end_after_one_feed(
+def test_a_store_with_losses_has_the_path_or_its_end_after_one_feed(
     count: int, data: st.DataObject, most: int | None
 ) -> None:
-    shelf = Shelf(most)
+    store = FailingStore(most)
     messages = path(count)
 
     async def check() -> None:
-        feed = feed_of(shelf)
+        feed = feed_of(store)
         assert await feed.open()
         await feed.catch_up(messages)
-        lost = data.draw(st.integers(0, len(shelf.held)))
-        shelf.held = shelf.held[lost:] if data.draw(st.booleans()) else shelf.held[: len(shelf.held) - lost]
+        lost = data.draw(st.integers(0, len(store.stored)))
+        store.stored = store.stored[lost:] if data.draw(st.booleans()) else store.stored[: len(store.stored) - lost]
         listed = await feed.catch_up(messages)
-        assert listed == tuple(each.id for each in shelf.held)
-        assert shelf.held == as_stored(messages)[count - len(shelf.held) :]
-        assert len(shelf.held) == count or most is not None or lost
+        assert listed == tuple(each.id for each in store.stored)
+        assert store.stored == as_stored(messages)[count - len(store.stored) :]
+        assert len(store.stored) == count or most is not None or lost
         assert feed.failures() == ()
 
     asyncio.run(check())
 
 
-def test_what_was_stored_while_the_process_was_killed_is_fed_by_the_next_one() -> None:
-    shelf = Shelf()
+def test_the_next_process_feeds_what_a_killed_one_did_not() -> None:
+    store = FailingStore()
 
     async def check() -> None:
-        one = feed_of(shelf)
+        one = feed_of(store)
         await one.open()
         await one.catch_up(path(2))
-        two = feed_of(shelf)
+        two = feed_of(store)
         await two.open()
         assert await two.catch_up(path(5)) == tuple(f"id-{number}" for number in range(5))
-        shelf.asked.clear()
+        store.calls.clear()
         await two.add(path(7)[5:])
-        assert shelf.asked == ["add_messages"]
-        assert [each.id for each in shelf.held] == [f"id-{number}" for number in range(7)]
+        assert store.calls == ["add_messages"]
+        assert [each.id for each in store.stored] == [f"id-{number}" for number in range(7)]
 
     asyncio.run(check())
 
 
-def test_what_a_store_lists_that_is_not_on_the_path_does_not_count() -> None:
-    shelf = Shelf()
+def test_ignores_listed_messages_that_are_not_on_the_path() -> None:
+    store = FailingStore()
 
     async def check() -> None:
-        feed = feed_of(shelf)
+        feed = feed_of(store)
         await feed.open()
         await feed.catch_up(path(6))
-        shelf.held.reverse()
+        store.stored.reverse()
         assert await feed.catch_up(path(3)) == ("id-0", "id-1", "id-2")
-        assert len(shelf.held) == 6
+        assert len(store.stored) == 6
 
     asyncio.run(check())
 
 
 def test_a_long_path_is_fed_in_pieces() -> None:
-    shelf = Shelf()
+    store = FailingStore()
 
     async def check() -> None:
-        feed = feed_of(shelf, seconds=60.0)
+        feed = feed_of(store, seconds=60.0)
         await feed.open()
         listed = await feed.catch_up(path(1_200))
         assert listed is not None
         assert len(listed) == 1_200
-        assert shelf.asked == ["list_messages", *["add_messages"] * 3, "list_messages"]
+        assert store.calls == ["list_messages", *["add_messages"] * 3, "list_messages"]
 
     asyncio.run(check())
 
 
 def test_a_redacted_message_is_never_fed() -> None:
-    shelf = Shelf()
+    store = FailingStore()
 
     async def check() -> None:
-        feed = feed_of(shelf)
+        feed = feed_of(store)
         await feed.open()
         messages = path_of([Message.user("One."), None, Message.user("Two."), None])
         assert await feed.catch_up(messages) == ("id-0", "id-2")
-        shelf.asked.clear()
+        store.calls.clear()
         await feed.add(messages[3:])
-        assert shelf.asked == []
+        assert store.calls == []
 
     asyncio.run(check())
 
 
 @pytest.mark.parametrize("fault", ["raises", "hangs"])
 @pytest.mark.parametrize("hook", ["list_messages", "add_messages"])
-def test_a_store_that_fails_is_left_alone_until_the_next_run_and_then_gets_all(hook: str, fault: Fault) -> None:
-    shelf = Shelf()
+def test_a_failing_store_is_fed_again_at_the_next_run(hook: str, fault: Fault) -> None:
+    store = FailingStore()
 
     async def check() -> None:
-        feed = feed_of(shelf)
+        feed = feed_of(store)
         await feed.open()
-        shelf.faults = {hook: fault}
+        store.faults = {hook: fault}
         assert await feed.catch_up(path(2)) is None
         [failed] = feed.failures()
         assert hooks([failed]) == [hook]
         assert failed.error.kind == ("OSError" if fault == "raises" else "HistoryStoreError")
         assert failed.error.message == (None if fault == "raises" else "The history store took longer than 0.01 s.")
-        shelf.faults = {}
-        shelf.asked.clear()
+        store.faults = {}
+        store.calls.clear()
         await feed.add(path(3)[2:])
-        assert shelf.asked == []
+        assert store.calls == []
         assert await feed.catch_up(path(4)) == ("id-0", "id-1", "id-2", "id-3")
         await feed.add(path(5)[4:])
-        assert [each.id for each in shelf.held] == [f"id-{number}" for number in range(5)]
+        assert [each.id for each in store.stored] == [f"id-{number}" for number in range(5)]
         assert feed.failures() == ()
 
     asyncio.run(check())
 
 
 def test_a_store_that_fails_within_a_run_has_no_gap_afterwards() -> None:
-    shelf = Shelf()
+    store = FailingStore()
 
     async def check() -> None:
-        feed = feed_of(shelf)
+        feed = feed_of(store)
         await feed.open()
         await feed.catch_up(path(2))
-        shelf.faults = {"add_messages": "raises"}
+        store.faults = {"add_messages": "raises"}
         await feed.add(path(3)[2:])
-        shelf.faults = {}
+        store.faults = {}
         await feed.add(path(4)[3:])
         assert hooks(feed.failures()) == ["add_messages"]
-        assert [each.id for each in shelf.held] == ["id-0", "id-1"]
+        assert [each.id for each in store.stored] == ["id-0", "id-1"]
         await feed.catch_up(path(4))
-        assert [each.id for each in shelf.held] == [f"id-{number}" for number in range(4)]
+        assert [each.id for each in store.stored] == [f"id-{number}" for number in range(4)]
 
     asyncio.run(check())
 
 
-def test_what_a_store_of_clews_own_says_is_recorded() -> None:
-    class Broken(Shelf):
+def test_the_message_of_clews_own_store_errors_is_recorded() -> None:
+    class UnreachableStore(FailingStore):
         async def list_messages(self) -> list[StoredMessage]:
             raise HistoryStoreError("Redis at 127.0.0.1:1: it could not be reached.")
 
     async def check() -> None:
-        feed = feed_of(Broken())
+        feed = feed_of(UnreachableStore())
         await feed.open()
         await feed.catch_up(path(1))
         assert [each.error.message for each in feed.failures()] == ["Redis at 127.0.0.1:1: it could not be reached."]
@@ -295,13 +295,13 @@ def test_what_a_store_of_clews_own_says_is_recorded() -> None:
 @pytest.mark.parametrize(
     "listing", [None, 7, "text", [Message.user("No id.")]], ids=["None", "a number", "text", "messages"]
 )
-def test_a_store_that_lists_nonsense_counts_as_one_that_failed(listing: Any) -> None:
-    class Odd(Shelf):
+def test_an_invalid_list_of_a_store_is_a_failure(listing: Any) -> None:
+    class InvalidList(FailingStore):
         async def list_messages(self) -> Any:
             return listing
 
     async def check() -> None:
-        feed = feed_of(Odd())
+        feed = feed_of(InvalidList())
         await feed.open()
         assert await feed.catch_up(path(1)) is None
         [failed] = feed.failures()
@@ -311,13 +311,13 @@ def test_a_store_that_lists_nonsense_counts_as_one_that_failed(listing: Any) -> 
     asyncio.run(check())
 
 
-def test_a_state_is_given_as_it_was_though_the_store_changes_its_own() -> None:
-    shelf = Shelf()
+def test_the_serialized_state_is_a_copy() -> None:
+    store = FailingStore()
     keys: list[Json] = ["a"]
-    shelf.kept = {"keys": keys}
+    store.serialized = {"keys": keys}
 
     async def check() -> None:
-        feed = feed_of(shelf)
+        feed = feed_of(store)
         await feed.open()
         state = await feed.state()
         keys.append("b")
@@ -328,7 +328,7 @@ def test_a_state_is_given_as_it_was_though_the_store_changes_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "said"),
+    ("state", "reason"),
     [
         (
             {"url": f"redis://:{SECRET}@cache:6379"},
@@ -338,34 +338,34 @@ def test_a_state_is_given_as_it_was_though_the_store_changes_its_own() -> None:
         ({"when": object()}, "state of the history store.when: object is not JSON"),
         ({5: "five"}, "a key is int"),
     ],
-    ids=["a password in a URL", "a password by its name", "an object", "a key that is no text"],
+    ids=["a password in a URL", "a password by its name", "an object", "a key that is not text"],
 )
-def test_a_state_that_must_not_be_kept_is_refused_by_name(state: Any, said: str) -> None:
-    shelf = Shelf()
-    shelf.kept = state
+def test_refuses_a_state_with_secrets_or_without_json(state: Any, reason: str) -> None:
+    store = FailingStore()
+    store.serialized = state
 
     async def check() -> None:
-        feed = feed_of(shelf)
+        feed = feed_of(store)
         await feed.open()
         assert await feed.state() is None
         [failed] = feed.failures()
         assert hooks([failed]) == ["serialize"]
-        assert said in (failed.error.message or "")
+        assert reason in (failed.error.message or "")
 
     asyncio.run(check())
 
 
 @pytest.mark.parametrize("fault", ["raises", "hangs"])
-def test_a_store_that_cannot_say_or_take_up_its_state_costs_nothing_else(fault: Fault) -> None:
-    shelf = Shelf()
-    shelf.faults = {"serialize": fault, "update_from_state": fault}
+def test_a_failing_serialize_or_restore_is_only_recorded(fault: Fault) -> None:
+    store = FailingStore()
+    store.faults = {"serialize": fault, "update_from_state": fault}
 
     async def check() -> None:
-        feed = feed_of(shelf)
+        feed = feed_of(store)
         await feed.open()
         assert await feed.state() is None
         assert hooks(feed.failures()) == ["serialize"]
-        again = feed_of(shelf, CONTEXT._replace(state={"key": "a"}))
+        again = feed_of(store, CONTEXT._replace(state={"key": "a"}))
         assert not await again.open()
         assert hooks(again.failures()) == ["update_from_state"]
 
@@ -373,32 +373,32 @@ def test_a_store_that_cannot_say_or_take_up_its_state_costs_nothing_else(fault: 
 
 
 @pytest.mark.parametrize(
-    "ask", [lambda feed: feed.catch_up(path(1)), lambda feed: feed.state()], ids=["before", "state"]
+    "call", [lambda feed: feed.catch_up(path(1)), lambda feed: feed.state()], ids=["before", "state"]
 )
-def test_to_be_cancelled_is_no_failure_of_the_store(ask: Callable[[StoreFeed], Awaitable[Any]]) -> None:
-    shelf = Shelf()
-    shelf.faults = {"list_messages": "hangs", "serialize": "hangs"}
+def test_a_cancellation_is_not_a_failure_of_the_store(call: Callable[[StoreFeed], Awaitable[Any]]) -> None:
+    store = FailingStore()
+    store.faults = {"list_messages": "hangs", "serialize": "hangs"}
 
     async def check() -> None:
-        feed = feed_of(shelf, seconds=60.0)
+        feed = feed_of(store, seconds=60.0)
         await feed.open()
-        asking = asyncio.ensure_future(ask(feed))
-        await shelf.reached.wait()
-        asking.cancel()
+        task = asyncio.ensure_future(call(feed))
+        await store.reached.wait()
+        task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asking
+            await task
         assert feed.failures() == ()
 
     asyncio.run(check())
 
 
-def test_a_store_that_times_out_by_itself_is_told_apart_from_one_that_is_too_slow() -> None:
-    class Impatient(Shelf):
+def test_a_timeout_raised_by_the_store_differs_from_a_slow_store() -> None:
+    class TimesOut(FailingStore):
         async def list_messages(self) -> list[StoredMessage]:
             raise TimeoutError(SECRET)
 
     async def check() -> None:
-        feed = feed_of(Impatient(), seconds=60.0)
+        feed = feed_of(TimesOut(), seconds=60.0)
         await feed.open()
         await feed.catch_up(path(1))
         assert [(each.error.kind, each.error.message) for each in feed.failures()] == [("TimeoutError", None)]

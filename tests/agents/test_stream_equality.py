@@ -1,4 +1,4 @@
-"""Streamed or not, a run leaves the same events but for when things happened, and how they were transported."""
+"""A streamed run records the same events as another, except for times and transport."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.agents.faults import Waiting
 from tests.agents.run_checks import check_requests, events_of
-from tests.agents.services import KINDS, USAGE, Said, Service, Trouble, as_json, calls, service_of
+from tests.agents.services import KINDS, USAGE, ScriptedReply, Service, Trouble, as_json, calls, service_of
 
 from clew.agents.response import AgentResponse
 from clew.domain.events import Event
@@ -20,16 +20,16 @@ from clew.engine import Agent, Engine
 
 OF_TIME = {"ms", "first_ms", "streamed"}
 
-SCRIPTS: dict[str, Sequence[Said]] = {
-    "words": ["Hello there, and welcome."],
-    "nothing": [""],
+SCRIPTS: dict[str, Sequence[ScriptedReply]] = {
+    "text": ["Hello there, and welcome."],
+    "empty": [""],
     "a tool": [calls(("lookup", as_json(order=7)), text="Let me see."), "It is on its way."],
-    "tools at once": [
+    "parallel tools": [
         calls(("lookup", as_json(order=7)), ("breaks", as_json(order=8)), ("find", "{}"), ("lookup", "{")),
         "Sorry.",
     ],
     "rounds": [calls(("lookup", as_json(order=number))) for number in range(4)] + ["All of them."],
-    "another try": [Trouble.OVERLOADED, calls(("is_late", as_json(order=7))), Trouble.OVERLOADED, "It is late."],
+    "retries": [Trouble.OVERLOADED, calls(("is_late", as_json(order=7))), Trouble.OVERLOADED, "It is late."],
     "refused": [calls(("lookup", as_json(order=7))), Trouble.CONTEXT_WINDOW],
     "raised": [calls(("breaks_all", as_json(order=7)))],
 }
@@ -37,13 +37,15 @@ SCRIPTS: dict[str, Sequence[Said]] = {
 
 @pytest.fixture(params=KINDS)
 def service(request: pytest.FixtureRequest) -> Iterator[Service]:
-    """A service for each kind of client."""
+    """Run a service for each kind of client."""
     with service_of(request.param) as made:
         yield made
 
 
 @pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
-def test_leaves_equal_events(service: Service, script: Sequence[Said], tmp_path: Path) -> None:
+def test_streamed_and_other_runs_record_equal_events(
+    service: Service, script: Sequence[ScriptedReply], tmp_path: Path
+) -> None:
     url = f"sqlite:///{tmp_path}/clew.db?synchronous=OFF"
     (events, response), (streamed, of_stream) = asyncio.run(both_ways(service, script, url))
     assert [comparable(event) for event in events] == [comparable(event) for event in streamed]
@@ -66,9 +68,9 @@ def test_leaves_equal_events(service: Service, script: Sequence[Said], tmp_path:
 
 
 async def both_ways(
-    service: Service, script: Sequence[Said], url: str
+    service: Service, script: Sequence[ScriptedReply], url: str
 ) -> list[tuple[list[Event], AgentResponse[Any] | BaseException]]:
-    found: list[tuple[list[Event], AgentResponse[Any] | BaseException]] = []
+    results: list[tuple[list[Event], AgentResponse[Any] | BaseException]] = []
     async with Engine.open(url) as engine:
         for streams in (False, True):
             agent = Agent(
@@ -84,12 +86,12 @@ async def both_ways(
             [response] = await asyncio.gather(run, return_exceptions=True)
             events = await events_of(thread)
             await check_requests(thread, events)
-            found.append((events, response))
-    return found
+            results.append((events, response))
+    return results
 
 
 def comparable(event: Event) -> Any:
-    """An event without ids and times."""
+    """Return an event without ids and times."""
     data: Any = event.data
     return (
         event.version,
@@ -105,19 +107,19 @@ def _without_time(data: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in data.items() if name not in OF_TIME}
 
 
-def test_the_pieces_of_a_stream_add_up_to_what_is_recorded(service: Service) -> None:
+def test_the_updates_of_a_stream_add_up_to_the_recorded_messages(service: Service) -> None:
     async def follow() -> None:
         async with Engine.open("memory:") as engine:
             agent = Agent(service.client(), engine=engine, tools=Waiting().tools())
             thread = await agent.get_local_thread()
-            service.add_replies(*SCRIPTS["tools at once"], streams=True)
-            text, arguments, told = "", "", []
+            service.add_replies(*SCRIPTS["parallel tools"], streams=True)
+            text, arguments, received = "", "", []
             async for update in agent.run("Hi.", thread=thread, stream=True):
                 text += update.text if update.type == "text" else ""
                 arguments += update.text if update.type == "call" else ""
-                told += [] if update.message is None else [update.message]
+                received += [] if update.message is None else [update.message]
             recorded = list((await thread.history()).messages)[1:]
-            assert told == recorded
+            assert received == recorded
             messages = [each.message for each in recorded if each.message is not None]
             assert text == "".join(each.text for each in messages if each.role == "assistant")
             assert arguments == "".join(made.arguments for each in messages for made in each.calls)

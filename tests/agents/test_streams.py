@@ -1,4 +1,4 @@
-"""Streams of runs: whoever follows one comes to its end, and nobody waits for who follows none."""
+"""Streams of runs: all readers reach the end, and nothing waits for a stream without readers."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ def stream_of(text: str, **options: Any) -> AgentStream[Any]:
     return Agent(client=ScriptedChatClient(text, **options)).run("Count.", stream=True)
 
 
-async def followed(stream: AgentStream[Any]) -> list[AgentUpdate]:
+async def read_all(stream: AgentStream[Any]) -> list[AgentUpdate]:
     return [update async for update in stream]
 
 
 @pytest.mark.anyio
-async def test_all_who_follow_one_stream_come_to_its_end() -> None:
+async def test_all_readers_of_a_stream_reach_its_end() -> None:
     async with asyncio.timeout(PATIENCE):
         stream = stream_of(WORDS, delay=0.001)
-        some, others, response = await asyncio.gather(followed(stream), followed(stream), stream.get_final_response())
+        some, others, response = await asyncio.gather(read_all(stream), read_all(stream), stream.get_final_response())
         assert response.text == WORDS
         assert len(some) + len(others) <= len(WORDS.split()) + 1
-        assert await followed(stream) == []
+        assert await read_all(stream) == []
         assert await stream.get_final_response() is response
 
 
 @pytest.mark.anyio
-async def test_all_who_follow_one_stream_are_told_when_it_was_left() -> None:
+async def test_all_readers_of_a_stream_learn_that_it_stopped() -> None:
     async with asyncio.timeout(PATIENCE):
         stream = stream_of(WORDS, delay=PATIENCE)
         first, second = (asyncio.ensure_future(stream.get_final_response()) for _ in range(2))
@@ -49,8 +49,8 @@ async def test_all_who_follow_one_stream_are_told_when_it_was_left() -> None:
             await second
 
 
-def test_an_event_loop_that_ends_does_not_wait_for_updates_that_nobody_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: list[AgentStream[Any]] = []
+def test_an_ending_event_loop_does_not_wait_for_unread_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams: list[AgentStream[Any]] = []
     full = asyncio.Event()
 
     class Updates(asyncio.Queue[Any]):
@@ -63,8 +63,8 @@ def test_an_event_loop_that_ends_does_not_wait_for_updates_that_nobody_takes(mon
         async with Engine.open("memory:") as engine:
             thread = await engine.start_thread()
             agent = Agent(client=ScriptedChatClient("word " * 100), engine=engine)
-            kept.append(agent.run("Talk.", thread=thread, stream=True))
-            await anext(kept[0])
+            streams.append(agent.run("Talk.", thread=thread, stream=True))
+            await anext(streams[0])
             await full.wait()
 
     monkeypatch.setattr(asyncio, "Queue", Updates)

@@ -1,4 +1,4 @@
-"""Telemetry: the spans and figures that OpenTelemetry is told, under the names of its GenAI conventions."""
+"""Telemetry: OpenTelemetry spans and metrics, with the names of its GenAI conventions."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ ANSWER = Answer(
     model="m-1-2026",
     response_id="resp_1",
 )
-SECRET = "the words of somebody"  # noqa: S105  # it is no password
+SECRET = "the words of a user"  # noqa: S105  # not a password
 
 
-class Told:
-    """What OpenTelemetry was told."""
+class RecordedTelemetry:
+    """Telemetry with in-memory exporters for spans and metrics."""
 
     def __init__(self, *, content: bool = False) -> None:
         self.exporter = InMemorySpanExporter()
@@ -57,7 +57,7 @@ class Told:
     def spans(self) -> dict[str, ReadableSpan]:
         return {span.name: span for span in self.exporter.get_finished_spans()}
 
-    def figures(self) -> dict[str, list[HistogramDataPoint]]:
+    def metrics(self) -> dict[str, list[HistogramDataPoint]]:
         data = self.reader.get_metrics_data()
         metrics = [m for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics] if data else []
         return {
@@ -66,8 +66,8 @@ class Told:
         }
 
 
-def converse(told: Told) -> None:
-    with told.telemetry.run(
+def converse(recorded: RecordedTelemetry) -> None:
+    with recorded.telemetry.run(
         agent_id="joker",
         agent_name="Joker",
         thread_id="t1",
@@ -75,9 +75,9 @@ def converse(told: Told) -> None:
         description="Jokes.",
         messages=[Message.user(SECRET)],
     ) as run:
-        with told.telemetry.model_call(QUESTION, client_kind="openai-chat", thread_id="t1", stream=True) as model:
+        with recorded.telemetry.model_call(QUESTION, client_kind="openai-chat", thread_id="t1", stream=True) as model:
             model.answered(ANSWER)
-        with told.telemetry.tool_call(
+        with recorded.telemetry.tool_call(
             name="look_up", call_id="c1", thread_id="t1", arguments=f'"{SECRET}"', description="Look up."
         ) as tool:
             tool.finished(ToolOutcome({"found": SECRET}))
@@ -85,9 +85,9 @@ def converse(told: Told) -> None:
 
 
 def test_a_run_is_a_span_with_its_model_and_tool_calls_inside() -> None:
-    told = Told()
-    converse(told)
-    spans = told.spans()
+    recorded = RecordedTelemetry()
+    converse(recorded)
+    spans = recorded.spans()
     run, model, tool = spans["invoke_agent Joker"], spans["chat m-1"], spans["execute_tool look_up"]
     assert [run.kind, model.kind, tool.kind] == [SpanKind.INTERNAL, SpanKind.CLIENT, SpanKind.INTERNAL]
     assert run.parent is None
@@ -135,41 +135,44 @@ def test_a_run_is_a_span_with_its_model_and_tool_calls_inside() -> None:
 
 
 def test_model_calls_are_measured() -> None:
-    told = Told()
-    converse(told)
+    recorded = RecordedTelemetry()
+    converse(recorded)
     with (
         pytest.raises(ModelOverloadedError),
-        told.telemetry.model_call(QUESTION, client_kind="scripted", thread_id="t1"),
+        recorded.telemetry.model_call(QUESTION, client_kind="scripted", thread_id="t1"),
     ):
         raise ModelOverloadedError("no")
-    figures = told.figures()
+    metrics = recorded.metrics()
     common = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m-1"}
     answered = {**common, "gen_ai.provider.name": "openai", "gen_ai.response.model": "m-1-2026"}
     failed = {**common, "gen_ai.provider.name": "scripted", "error.type": "ModelOverloadedError"}
-    durations = figures["gen_ai.client.operation.duration"]
+    durations = metrics["gen_ai.client.operation.duration"]
     assert [(dict(each.attributes or {}), each.count) for each in durations] == [(answered, 1), (failed, 1)]
     assert list(durations[0].explicit_bounds)[:3] == [0.01, 0.02, 0.04]
-    assert [(dict(each.attributes or {}), each.sum) for each in figures["gen_ai.client.token.usage"]] == [
+    assert [(dict(each.attributes or {}), each.sum) for each in metrics["gen_ai.client.token.usage"]] == [
         ({**answered, "gen_ai.token.type": "input"}, 12),
         ({**answered, "gen_ai.token.type": "output"}, 3),
     ]
 
 
-def test_what_was_said_stays_here_unless_it_is_asked_for() -> None:
-    def everything(told: Told) -> str:
-        converse(told)
-        with pytest.raises(ValueError, match=SECRET), told.telemetry.tool_call(name="f", call_id="c", thread_id="t"):
+def test_content_is_exported_only_on_request() -> None:
+    def everything(recorded: RecordedTelemetry) -> str:
+        converse(recorded)
+        with (
+            pytest.raises(ValueError, match=SECRET),
+            recorded.telemetry.tool_call(name="f", call_id="c", thread_id="t"),
+        ):
             raise ValueError(SECRET)
-        return "".join(span.to_json() for span in told.exporter.get_finished_spans())
+        return "".join(span.to_json() for span in recorded.exporter.get_finished_spans())
 
-    assert SECRET not in everything(Told())
-    assert everything(Told(content=True)).count(SECRET) >= 5
+    assert SECRET not in everything(RecordedTelemetry())
+    assert everything(RecordedTelemetry(content=True)).count(SECRET) >= 5
 
 
-def test_content_is_told_as_the_conventions_say() -> None:
-    told = Told(content=True)
-    converse(told)
-    spans = told.spans()
+def test_content_is_exported_as_the_conventions_say() -> None:
+    recorded = RecordedTelemetry(content=True)
+    converse(recorded)
+    spans = recorded.spans()
     model: Any = spans["chat m-1"].attributes
     tool: Any = spans["execute_tool look_up"].attributes
     run: Any = spans["invoke_agent Joker"].attributes
@@ -197,7 +200,7 @@ def test_content_is_told_as_the_conventions_say() -> None:
 
 
 def test_every_kind_of_content_has_its_part() -> None:
-    told = Told(content=True)
+    recorded = RecordedTelemetry(content=True)
     broken = FunctionCall(call_id="c2", name="f", arguments='{"order"')
     contents = (
         Text(text="a"),
@@ -209,11 +212,11 @@ def test_every_kind_of_content_has_its_part() -> None:
         Raw(value={"x": 1}),
     )
     messages = (Message(role="assistant", contents=contents), Message.tool("c2", {"ok": True}, name="f"))
-    with told.telemetry.model_call(Question("m", messages), client_kind="openai-responses", thread_id="t"):
+    with recorded.telemetry.model_call(Question("m", messages), client_kind="openai-responses", thread_id="t"):
         pass
-    attributes: Any = told.spans()["chat m"].attributes
-    said = json.loads(attributes["gen_ai.input.messages"])
-    assert said[0]["parts"] == [
+    attributes: Any = recorded.spans()["chat m"].attributes
+    sent = json.loads(attributes["gen_ai.input.messages"])
+    assert sent[0]["parts"] == [
         {"type": "text", "content": "a"},
         {"type": "reasoning", "content": "b"},
         {"type": "tool_call", "id": "c2", "name": "f", "arguments": '{"order"'},
@@ -227,37 +230,37 @@ def test_every_kind_of_content_has_its_part() -> None:
         {"type": "uri", "uri": "https://example.org/b", "modality": "document"},
         {"type": "raw", "value": {"x": 1}},
     ]
-    assert said[1] == {
+    assert sent[1] == {
         "role": "tool",
         "parts": [{"type": "tool_call_response", "id": "c2", "response": {"ok": True}}],
     }
 
 
 @pytest.mark.parametrize("error", [ValueError, asyncio.CancelledError, KeyboardInterrupt])
-def test_what_passes_through_makes_a_span_a_failed_one(error: type[BaseException]) -> None:
-    told = Told()
-    with pytest.raises(error), told.telemetry.run(agent_id="a", agent_name=None, thread_id="t", run_id="r"):
+def test_an_exception_marks_its_span_as_failed(error: type[BaseException]) -> None:
+    recorded = RecordedTelemetry()
+    with pytest.raises(error), recorded.telemetry.run(agent_id="a", agent_name=None, thread_id="t", run_id="r"):
         raise error
-    span = told.spans()["invoke_agent a"]
+    span = recorded.spans()["invoke_agent a"]
     assert span.status.status_code is StatusCode.ERROR
     assert (span.attributes or {})["error.type"] == error.__name__
     assert trace.get_current_span() is trace.INVALID_SPAN
 
 
-def test_an_error_that_the_model_is_told_of_makes_the_span_of_the_call_a_failed_one() -> None:
-    told = Told()
+def test_a_reported_tool_error_marks_the_span_of_the_call_as_failed() -> None:
+    recorded = RecordedTelemetry()
     for outcome in (ToolOutcome("Error", "UnknownToolError"), ToolOutcome("Error", "KeyError", KeyError("x"))):
-        with told.telemetry.tool_call(name=str(outcome.error), call_id="c", thread_id="t") as tool:
+        with recorded.telemetry.tool_call(name=str(outcome.error), call_id="c", thread_id="t") as tool:
             tool.finished(outcome)
-    types = {name: (span.attributes or {})["error.type"] for name, span in told.spans().items()}
+    types = {name: (span.attributes or {})["error.type"] for name, span in recorded.spans().items()}
     assert types == {"execute_tool UnknownToolError": "UnknownToolError", "execute_tool KeyError": "KeyError"}
 
 
 def test_a_generator_may_be_closed_elsewhere(caplog: pytest.LogCaptureFixture) -> None:
-    told = Told()
+    recorded = RecordedTelemetry()
 
     async def updates() -> AsyncIterator[int]:
-        with told.telemetry.run(agent_id="a", agent_name=None, thread_id="t", run_id="r"):
+        with recorded.telemetry.run(agent_id="a", agent_name=None, thread_id="t", run_id="r"):
             yield 1
             yield 2
 
@@ -267,11 +270,11 @@ def test_a_generator_may_be_closed_elsewhere(caplog: pytest.LogCaptureFixture) -
         await stream.aclose()  # type: ignore[attr-defined]  # it is a generator
 
     asyncio.run(main())
-    assert list(told.spans()) == ["invoke_agent a"]
+    assert list(recorded.spans()) == ["invoke_agent a"]
     assert caplog.records == []
 
 
-def test_without_opentelemetry_nothing_is_told_and_nothing_fails() -> None:
+def test_without_opentelemetry_nothing_is_recorded_and_nothing_fails() -> None:
     code = (
         "import sys\n"
         "class Missing:\n"
@@ -297,7 +300,7 @@ def test_without_opentelemetry_nothing_is_told_and_nothing_fails() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_opentelemetry_is_imported_when_something_is_told_and_not_before() -> None:
+def test_opentelemetry_is_imported_on_first_use() -> None:
     code = "import sys, clew.agents.telemetry as t; t.Telemetry(); print('opentelemetry' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout == "False\n"

@@ -1,4 +1,4 @@
-"""Threads that a host finds by its own ids, whatever process a request meets."""
+"""Threads that a host finds by its own ids, in any process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.agents.run_checks import events_of
-from tests.agents.turns import Child, Gate, Wire, taking_turns, types_of
+from tests.agents.turns import Child, Gate, Pipe, taking_turns, types_of
 
 from clew import Agent, Engine, ScriptedChatClient, ThreadStore, tool
 from clew.domain.context.provider import ContextProvider, ProviderContext
@@ -23,20 +23,20 @@ from clew.thread_store import thread_id_of
 ODD = ["", " ", "a/b", "Größe", "\x00", "\ud800", "\ud83d\ude00", "\U0001f600", "x" * 200, "x" * 201, "y" * 100_000]
 
 
-class Told(ContextProvider):
-    """Says what it was told, in order."""
+class RecordingProvider(ContextProvider):
+    """Records its lifecycle hooks, in order."""
 
     def __init__(self) -> None:
-        self.heard: list[str] = []
+        self.recorded: list[str] = []
 
-    async def on_thread_created(self, ctx: ProviderContext, input: Sequence[Message]) -> None:  # noqa: ARG002  # as in the port
-        self.heard.append(f"created {ctx.thread.id}")
+    async def on_thread_created(self, ctx: ProviderContext, input: Sequence[Message]) -> None:  # noqa: ARG002  # the port's parameters
+        self.recorded.append(f"created {ctx.thread.id}")
 
     async def on_suspend(self, ctx: ProviderContext) -> None:
-        self.heard.append(f"suspended {ctx.thread.id}")
+        self.recorded.append(f"suspended {ctx.thread.id}")
 
     async def on_resume(self, ctx: ProviderContext) -> None:
-        self.heard.append(f"resumed {ctx.thread.id}")
+        self.recorded.append(f"resumed {ctx.thread.id}")
 
 
 def agent_of(engine: Engine, **more: Any) -> Agent:
@@ -46,8 +46,8 @@ def agent_of(engine: Engine, **more: Any) -> Agent:
 def test_a_thread_is_suspended_between_two_requests(any_url: str) -> None:
     async def host() -> None:
         async with Engine.open(any_url) as engine:
-            told = Told()
-            store = ThreadStore(engine, agent_of(engine, context_providers=[told]))
+            provider = RecordingProvider()
+            store = ThreadStore(engine, agent_of(engine, context_providers=[provider]))
             for number in (1, 2, 3):
                 thread = await store.get("customer-7")
                 assert (thread.id, await thread.status) == ("customer-7", "active")
@@ -56,7 +56,7 @@ def test_a_thread_is_suspended_between_two_requests(any_url: str) -> None:
                 assert await thread.status == "suspended"
                 assert len(await thread.history()) == 2 * number
             expected = ["created", "suspended", *["resumed", "suspended"] * 2]
-            assert told.heard == [f"{each} customer-7" for each in expected]
+            assert provider.recorded == [f"{each} customer-7" for each in expected]
 
     asyncio.run(host())
 
@@ -90,8 +90,8 @@ def test_without_save_nothing_is_lost(url: str) -> None:
 
     asyncio.run(request("One", save=False))
     asyncio.run(request("Two", save=True))
-    said = asyncio.run(request("Three", save=False))
-    assert said[::2] == ["One", "Two", "Three"]
+    texts = asyncio.run(request("Three", save=False))
+    assert texts[::2] == ["One", "Two", "Three"]
 
 
 def test_an_ended_thread_stays_ended(any_url: str) -> None:
@@ -152,7 +152,7 @@ def test_another_request_does_not_suspend_a_thread_during_a_run(url: str) -> Non
     asyncio.run(host())
 
 
-def test_a_run_continues_from_what_another_process_recorded_since_the_thread_was_suspended(url: str) -> None:
+def test_a_run_continues_after_the_changes_of_another_process(url: str) -> None:
 
     async def host() -> None:
         async with Engine.open(url) as here, Engine.open(url) as there:
@@ -161,7 +161,7 @@ def test_a_run_continues_from_what_another_process_recorded_since_the_thread_was
             await thread.suspend()
             elsewhere = await ThreadStore(there, agent_of(there)).get("t")
             await elsewhere.run("Hello again")
-            async with asyncio.timeout(20):  # what is refused on what was known here is decided on what is there
+            async with asyncio.timeout(20):  # a refusal from a stale cache is decided again on the stored thread
                 await thread.run("And again", on_conflict="wait")
             assert len(await thread.history()) == 6
 
@@ -169,37 +169,37 @@ def test_a_run_continues_from_what_another_process_recorded_since_the_thread_was
 
 
 def test_two_processes_that_get_a_thread_at_the_same_time_get_the_same_one(url: str) -> None:
-    async def work(wire: Wire) -> None:
+    async def work(pipe: Pipe) -> None:
         async with Engine.open(url) as engine:
-            told = Told()
-            store = ThreadStore(engine, agent_of(engine, context_providers=[told]))
-            wire.say("ready")
-            await wire.hear()
+            provider = RecordingProvider()
+            store = ThreadStore(engine, agent_of(engine, context_providers=[provider]))
+            pipe.say("ready")
+            await pipe.hear()
             for number in range(10):
                 thread = await store.get(f"shared-{number}")
                 await thread.append(Message.user("Here"))
-            wire.say(told.heard)
+            pipe.say(provider.recorded)
 
     children = [Child(work) for _ in range(2)]
     for child in children:
         assert child.heard() == ["ready"]
     for child in children:
         child.say("go")
-    heard = [each for child in children for each in child.heard()[0]]
+    hooks = [each for child in children for each in child.heard()[0]]
     assert [child.wait() for child in children] == [0, 0]
-    assert sorted(heard) == sorted(f"created shared-{number}" for number in range(10)), "each was begun once"
+    assert sorted(hooks) == sorted(f"created shared-{number}" for number in range(10)), "each thread was created once"
 
-    async def look() -> None:
+    async def check() -> None:
         async with Engine.open(url) as engine:
             for number in range(10):
                 thread = await engine.thread(f"shared-{number}")
                 assert len(await thread.history()) == 2
                 assert types_of(await events_of(thread)) == ["thread-started"]
 
-    asyncio.run(look())
+    asyncio.run(check())
 
 
-def test_a_new_thread_is_of_the_kind_that_the_agents_client_runs_on(any_url: str) -> None:
+def test_a_new_thread_has_the_kind_that_the_client_supports(any_url: str) -> None:
     async def host() -> None:
         async with Engine.open(any_url) as engine:
             client = ScriptedChatClient("Hello.", loop=True, thread_kinds=["remote"])
@@ -239,16 +239,16 @@ def test_any_host_id_is_accepted(any_url: str) -> None:
 
 @given(st.lists(st.text(st.characters(), max_size=3) | st.sampled_from(ODD), min_size=2, unique=True))
 def test_different_host_ids_have_different_threads(ids: list[str]) -> None:
-    found = [thread_id_of(id_) for id_ in ids]
-    found += [thread_id_of(id_) for id_ in found if id_ not in ids]
-    assert len(set(found)) == len(found)
-    for id_ in found:
+    thread_ids = [thread_id_of(id_) for id_ in ids]
+    thread_ids += [thread_id_of(id_) for id_ in thread_ids if id_ not in ids]
+    assert len(set(thread_ids)) == len(thread_ids)
+    for id_ in thread_ids:
         check_id(id_, "thread id")
 
 
 def test_a_valid_host_id_is_the_thread_id() -> None:
     assert thread_id_of("user:42/chat") == "user:42/chat"
     assert thread_id_of("") == "host-sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-    for given_ in (7, None, b"a", ("a", "b")):
+    for wrong in (7, None, b"a", ("a", "b")):
         with pytest.raises(InvalidNameError, match="is not a string"):
-            thread_id_of(given_)  # type: ignore[arg-type]  # as said
+            thread_id_of(wrong)  # type: ignore[arg-type]  # the test passes a wrong type

@@ -1,4 +1,4 @@
-"""What type checkers and editors know of the threads that agents give: mypy checks it, and it is so."""
+"""Static types of the threads that agents return; mypy checks them, and the tests check the values."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ async def engine() -> AsyncIterator[Engine]:
 
 
 def answering(*words: str, engine: Engine | None = None) -> Agent:
-    """An agent that runs on threads of both kinds."""
+    """Return an agent that runs on threads of both kinds."""
     return Agent(ScriptedChatClient(list(words), thread_kinds=("local", "remote")), engine=engine)
 
 
 async def last_words(response: AgentResponse[Thread]) -> str:
-    """What an application does with the response of any run."""
+    """Return the last text, as an application does with the response of any run."""
     return (await response.thread.history()).messages[-1].text
 
 
-async def test_each_kind_of_thread_is_known_as_what_it_is(engine: Engine) -> None:
+async def test_each_kind_of_thread_has_its_type(engine: Engine) -> None:
     agent = answering("Yes.", engine=engine)
     remote = assert_type(await agent.get_remote_thread("resp_1"), RemoteThread)
     assert assert_type(await remote.service_thread_id, str | None) == "resp_1"
     local = assert_type(await agent.get_local_thread(), LocalThread)
-    found = assert_type(await agent.thread(local.id), LocalThread | RemoteThread)
+    opened = assert_type(await agent.thread(local.id), LocalThread | RemoteThread)
     again = assert_type(await agent.thread(remote.id), LocalThread | RemoteThread)
-    assert [type(each) for each in (local, found, remote, again)] == [LocalThread] * 2 + [RemoteThread] * 2
+    assert [type(each) for each in (local, opened, remote, again)] == [LocalThread] * 2 + [RemoteThread] * 2
 
 
-async def test_a_response_knows_the_thread_that_was_run_on(engine: Engine) -> None:
+async def test_a_response_has_the_type_of_its_thread(engine: Engine) -> None:
     agent = answering("One.", "Two.", "Three.", engine=engine)
     response = assert_type(await agent.run("x"), AgentResponse[LocalThread | RemoteThread])
     assert_type(response.thread, LocalThread | RemoteThread)
@@ -60,7 +60,7 @@ async def test_a_response_knows_the_thread_that_was_run_on(engine: Engine) -> No
     assert await last_words(response) == "One."
 
 
-async def test_so_does_that_of_a_stream(engine: Engine) -> None:
+async def test_a_streamed_response_has_the_type_of_its_thread(engine: Engine) -> None:
     agent = answering("One.", "Two.", engine=engine)
     stream = assert_type(agent.run("x", stream=True), AgentStream[LocalThread | RemoteThread])
     updates = [assert_type(update, AgentUpdate) async for update in stream]
@@ -71,7 +71,7 @@ async def test_so_does_that_of_a_stream(engine: Engine) -> None:
     assert type((await followed.get_final_response()).thread) is RemoteThread
 
 
-async def test_so_does_that_of_a_run_that_is_gone_on_with(engine: Engine) -> None:
+async def test_a_continued_response_has_the_type_of_its_thread(engine: Engine) -> None:
     @tool(approval="always")
     def refund(order: int) -> str:
         """Pay an order back."""
@@ -91,12 +91,12 @@ async def test_so_does_that_of_a_run_that_is_gone_on_with(engine: Engine) -> Non
             response = assert_type(await agent.continue_run(remote), AgentResponse[RemoteThread])
         assert type(response.thread) is RemoteThread
         assert await last_words(response) == "It is paid."
-    found = await engine.thread(waiting.thread.id)
+    opened = await engine.thread(waiting.thread.id)
     with pytest.raises(NoOpenRunError):
-        assert_type(await agent.continue_run(found), AgentResponse[LocalThread | RemoteThread])
+        assert_type(await agent.continue_run(opened), AgentResponse[LocalThread | RemoteThread])
 
 
-async def test_middleware_may_say_of_what_thread_the_response_is_that_it_makes(engine: Engine) -> None:
+async def test_middleware_can_return_a_typed_response(engine: Engine) -> None:
     class Short(Middleware):
         async def run(self, context: RunContext, proceed: Proceed[AgentResponse[Thread]]) -> AgentResponse[Thread]:
             whole = await super().run(context, proceed)
@@ -108,17 +108,17 @@ async def test_middleware_may_say_of_what_thread_the_response_is_that_it_makes(e
     assert response.thread.kind == "local"
 
 
-def test_without_an_event_loop_a_response_knows_its_thread_too() -> None:
+def test_a_sync_response_has_the_type_of_its_thread() -> None:
     response = assert_type(answering("One.").run_sync("x"), AgentResponse[LocalThread | RemoteThread])
     assert type(response.thread) is LocalThread
 
 
-async def test_the_log_calls_an_agent_by_its_class(engine: Engine) -> None:
+async def test_the_log_names_the_class_of_an_agent(engine: Engine) -> None:
     class Desk(Agent):
-        """An application's own."""
+        """A class of the application."""
 
     client = ScriptedChatClient(["One.", "Two."])
     for agent in (Agent(client, engine=engine), Desk(client, engine=engine)):
         events = [event.data async for event in (await agent.run("x")).thread.events()]
-        (began,) = [each for each in events if isinstance(each, RunStarted)]
-        assert began.agent.type == type(agent).__name__ == repr(agent).partition("(")[0]
+        (started,) = [each for each in events if isinstance(each, RunStarted)]
+        assert started.agent.type == type(agent).__name__ == repr(agent).partition("(")[0]

@@ -1,4 +1,4 @@
-"""Tools: what a model is told of a function, and which functions it cannot be told of."""
+"""Tool schemas: the description of a function for a model, and functions that cannot have one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from clew.domain.json_values import Json
 from clew.domain.runs.errors import InvalidToolError
 
 
-def test_a_function_is_described_by_its_docstring_and_its_annotations() -> None:
+def test_a_schema_comes_from_the_docstring_and_the_annotations() -> None:
     @tool
     def look_up(order: int, where: Literal["here", "there"] = "here") -> str:
         """Look up an order.
@@ -77,7 +77,7 @@ def test_rest_fields_describe_parameters_too() -> None:
     assert "description" not in properties(made)["more"]
 
 
-def test_a_description_in_the_annotation_comes_before_the_docstring() -> None:
+def test_a_description_in_an_annotation_overrides_the_docstring() -> None:
     def look_up(
         order: Annotated[int, Field(description="Its number.", ge=1)], note: str = Field("", max_length=5)
     ) -> str:
@@ -89,14 +89,14 @@ def test_a_description_in_the_annotation_comes_before_the_docstring() -> None:
         """
         return f"{order}{note}"
 
-    told = properties(tool(look_up))
-    assert told["order"] == {"type": "integer", "minimum": 1, "description": "Its number."}
-    assert told["note"] == {"type": "string", "maxLength": 5, "default": "", "description": "A note."}
+    schemas = properties(tool(look_up))
+    assert schemas["order"] == {"type": "integer", "minimum": 1, "description": "Its number."}
+    assert schemas["note"] == {"type": "string", "maxLength": 5, "default": "", "description": "A note."}
     assert outcome(look_up, '{"order": 1}').result == "1"
     assert outcome(look_up, '{"order": 0}').error == "InvalidArgumentsError"
 
 
-def test_a_function_without_parameters_takes_an_empty_object_or_nothing() -> None:
+def test_a_function_without_parameters_accepts_an_empty_object_or_nothing() -> None:
     def now() -> str:
         return "noon"
 
@@ -105,7 +105,7 @@ def test_a_function_without_parameters_takes_an_empty_object_or_nothing() -> Non
     assert [outcome(now, text).result for text in ("", " ", "{}")] == ["noon"] * 3
 
 
-def test_parameters_may_be_called_as_pydantic_calls_its_own() -> None:
+def test_parameters_may_have_names_that_pydantic_uses() -> None:
     def look_up(
         model_config: int, schema: int, copy: int, title: int, self_: int, _hidden: int, json: int
     ) -> list[int]:
@@ -116,7 +116,7 @@ def test_parameters_may_be_called_as_pydantic_calls_its_own() -> None:
     assert outcome(look_up, json.dumps({name: at for at, name in enumerate(names)})).result == [0, 1, 2, 3, 4, 5, 6]
 
 
-def test_types_of_the_module_and_of_the_function_around_are_found() -> None:
+def test_resolves_types_of_the_module_and_the_enclosing_function() -> None:
     class Local(BaseModel):
         size: int
 
@@ -132,7 +132,7 @@ def test_types_of_the_module_and_of_the_function_around_are_found() -> None:
     assert outcome(pack, text).result == [1, "A 1", [2], 0.5, "red"]
 
 
-def test_a_function_may_name_itself_and_what_comes_later() -> None:
+def test_a_function_may_refer_to_itself_and_to_later_names() -> None:
     @tool
     def count(down: int) -> Json:
         return [down, count.name, later]
@@ -141,7 +141,7 @@ def test_a_function_may_name_itself_and_what_comes_later() -> None:
     assert outcome(count, '{"down": 1}').result == [1, "count", "later"]
 
 
-def test_types_that_a_function_closes_over_are_found_when_the_one_around_has_ended() -> None:
+def test_resolves_types_of_a_closure_after_its_function_has_returned() -> None:
     def around() -> Callable[..., Any]:
         class Local(BaseModel):
             size: int
@@ -154,22 +154,22 @@ def test_types_that_a_function_closes_over_are_found_when_the_one_around_has_end
     assert outcome(tool(around()), '{"local": {"size": 3}}').result == 3
 
 
-def test_a_type_that_cannot_be_found_is_told_with_its_name() -> None:
-    def look_up(order: Missing) -> str:  # type: ignore[name-defined]  # noqa: F821  # it is what this is about
+def test_names_a_type_that_cannot_be_resolved() -> None:
+    def look_up(order: Missing) -> str:  # type: ignore[name-defined]  # noqa: F821  # the test needs an unknown name
         return str(order)
 
     with pytest.raises(InvalidToolError, match=r"'look_up'.*'Missing' is not defined"):
         tool(look_up)
 
 
-def test_what_a_function_returns_need_not_be_found() -> None:
-    def look_up() -> Missing:  # type: ignore[name-defined]  # noqa: F821  # it is what this is about
+def test_ignores_an_unknown_return_type() -> None:
+    def look_up() -> Missing:  # type: ignore[name-defined]  # noqa: F821  # the test needs an unknown name
         return "x"
 
     assert outcome(look_up).result == "x"
 
 
-def test_methods_partials_and_objects_that_are_called_are_tools() -> None:
+def test_methods_partials_and_callable_objects_are_tools() -> None:
     class Shop:
         """A shop."""
 
@@ -177,7 +177,7 @@ def test_methods_partials_and_objects_that_are_called_are_tools() -> None:
             self.stock = stock
 
         def left(self, of: str) -> str:
-            """What is left."""
+            """Return the rest."""
             return f"{self.stock} {of}"
 
         @tool(idempotent=True)
@@ -210,7 +210,7 @@ def test_methods_partials_and_objects_that_are_called_are_tools() -> None:
         as_tools([Shop.sold])
 
 
-def test_a_decorated_function_is_described_by_what_it_wraps() -> None:
+def test_a_decorated_function_has_the_schema_of_the_wrapped_one() -> None:
     async def fetch(of: str) -> str:
         """Fetch."""
         return of
@@ -224,7 +224,7 @@ def test_a_decorated_function_is_described_by_what_it_wraps() -> None:
     assert outcome(made, '{"of": "tea"}').result == "tea"
 
 
-def test_positional_only_parameters_are_given_by_place() -> None:
+def test_positional_only_parameters_are_supported() -> None:
     def look_up(a: int, b: str = "b", /, c: float = 0.5) -> list[Any]:
         return [a, b, c]
 
@@ -232,7 +232,7 @@ def test_positional_only_parameters_are_given_by_place() -> None:
     assert outcome(look_up, '{"a": 1, "b": "x"}').result == [1, "x", 0.5]
 
 
-def test_defaults_are_the_functions_own() -> None:
+def test_defaults_of_the_function_are_used() -> None:
     unset = object()
 
     def look_up(order: Annotated[Any, Field()] = unset) -> bool:
@@ -243,7 +243,7 @@ def test_defaults_are_the_functions_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "found"),
+    ("function", "reason"),
     [
         (lambda: 1, "'<lambda>' cannot be the name"),
         (int, "not a function"),
@@ -251,19 +251,19 @@ def test_defaults_are_the_functions_own() -> None:
         (len, "the parameter 'obj' has no type"),
     ],
 )
-def test_what_cannot_be_a_tool_is_refused(function: Any, found: str) -> None:
-    with pytest.raises(InvalidToolError, match=found):
+def test_accepts_only_a_named_function(function: Any, reason: str) -> None:
+    with pytest.raises(InvalidToolError, match=reason):
         tool(function)
 
 
 class Opaque:
-    """Nothing that pydantic knows."""
+    """A class that pydantic cannot describe."""
 
 
-def test_parameters_that_a_model_cannot_be_told_are_refused() -> None:
+def test_refuses_parameters_without_a_json_schema() -> None:
     def many(*orders: int) -> None: ...
     def named(**orders: int) -> None: ...
-    def untyped(order) -> None: ...  # type: ignore[no-untyped-def]  # noqa: ANN001  # it is what this is about
+    def untyped(order) -> None: ...  # type: ignore[no-untyped-def]  # noqa: ANN001  # the test needs a missing type
     def called(order: Callable[[], int]) -> None: ...
     def opaque(order: Opaque) -> None: ...
     def endless(order: float = math.inf) -> None: ...
@@ -278,12 +278,12 @@ def test_parameters_that_a_model_cannot_be_told_are_refused() -> None:
         endless: "inf is not a JSON number",
         twice: "one and two both take the context",
     }
-    for function, found in refused.items():
-        with pytest.raises(InvalidToolError, match=found):
+    for function, reason in refused.items():
+        with pytest.raises(InvalidToolError, match=reason):
             tool(function)
 
 
-def test_functions_that_yield_are_refused() -> None:
+def test_refuses_generator_functions() -> None:
     def each() -> Iterator[int]:
         yield 1
 
@@ -302,7 +302,7 @@ def test_equal_code_gives_equal_schemas_in_every_process() -> None:
         "    'Do.'\n"
         "print(tool(f).schema.model_dump_json())"
     )
-    said = {
+    outputs = {
         subprocess.run(
             [sys.executable, "-c", code],
             env={**os.environ, "PYTHONHASHSEED": seed},
@@ -312,8 +312,8 @@ def test_equal_code_gives_equal_schemas_in_every_process() -> None:
         ).stdout
         for seed in ("1", "2", "3")
     }
-    assert len(said) == 1
-    assert json.loads(said.pop())["parameters"]["properties"]["a"]["default"] == ["four", "one", "three", "two"]
+    assert len(outputs) == 1
+    assert json.loads(outputs.pop())["parameters"]["properties"]["a"]["default"] == ["four", "one", "three", "two"]
 
 
 @pytest.mark.parametrize(
@@ -330,6 +330,6 @@ def test_every_style_of_docstring_describes_the_parameters(docstring: str) -> No
         return number
 
     find.__doc__ = docstring
-    found = tool(find)
-    assert found.description == "Find a parcel."
-    assert found.schema.parameters["properties"] == {"number": {"type": "string", "description": "Its number."}}
+    made = tool(find)
+    assert made.description == "Find a parcel."
+    assert made.schema.parameters["properties"] == {"number": {"type": "string", "description": "Its number."}}

@@ -1,4 +1,4 @@
-"""Tools: how they are made of functions, and what comes of calling them with what a model wrote."""
+"""Tools: making them from functions and calling them with a model's arguments."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from clew.domain.runs.errors import InvalidToolError
         {"name": "a" * 65},
     ],
 )
-def test_options_that_mean_nothing_are_refused(options: dict[str, Any]) -> None:
+def test_refuses_invalid_options(options: dict[str, Any]) -> None:
     def now() -> str:
         return "noon"
 
@@ -43,7 +43,7 @@ def test_options_that_mean_nothing_are_refused(options: dict[str, Any]) -> None:
         tool(now, **options)
 
 
-def test_two_tools_of_one_name_are_refused() -> None:
+def test_refuses_two_tools_with_one_name() -> None:
     def now() -> str:
         return "noon"
 
@@ -61,17 +61,17 @@ def test_plain_functions_become_tools_with_defaults_and_tools_stay() -> None:
     def later() -> str:
         return "night"
 
-    plain, given_one = as_tools([now, later])
+    plain, given_tool = as_tools([now, later])
     assert (plain.approval, plain.idempotent, plain.timeout, plain.errors) == ("never", False, None, "tell")
-    assert given_one is later
+    assert given_tool is later
     assert (later.approval, later.idempotent, later.timeout, later.errors) == ("always", True, 2, "raise")
     assert (later.name, later.description) == ("then", "Later.")
 
 
-# A schema of one's own
+# Given schemas
 
 
-def test_a_given_schema_is_told_as_it_is_and_arguments_are_passed_on() -> None:
+def test_a_given_schema_is_used_unchanged_without_validation() -> None:
     schema: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 
     @tool(name="remote_search", schema=schema)
@@ -86,7 +86,7 @@ def test_a_given_schema_is_told_as_it_is_and_arguments_are_passed_on() -> None:
     assert outcome(search, "[]").error == "InvalidArgumentsError"
 
 
-def test_a_given_schema_does_not_make_up_for_missing_arguments() -> None:
+def test_a_missing_argument_with_a_given_schema_is_an_error() -> None:
     @tool(schema={"type": "object"})
     def search(a, b=1):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  # types are not needed here
         return [a, b]
@@ -99,7 +99,7 @@ def test_a_given_schema_does_not_make_up_for_missing_arguments() -> None:
 
 
 @pytest.mark.parametrize("schema", [{"type": "array"}, {"type": "object", "default": math.nan}, {"type": {1, 2}}])
-def test_a_schema_that_is_none_is_refused(schema: Any) -> None:
+def test_refuses_an_invalid_schema(schema: Any) -> None:
     with pytest.raises(InvalidToolError, match="its schema is not"):
         tool(lambda: 1, name="one", schema=schema)
 
@@ -107,7 +107,7 @@ def test_a_schema_that_is_none_is_refused(schema: Any) -> None:
 # The context
 
 
-def test_a_tool_that_asks_for_the_context_gets_it_and_the_model_is_not_told() -> None:
+def test_a_context_parameter_is_passed_and_not_in_the_schema() -> None:
     async def who(context: ToolContext, greeting: str) -> str:
         return f"{greeting}, {context.actor}: {context.idempotency_key}"
 
@@ -116,13 +116,13 @@ def test_a_tool_that_asks_for_the_context_gets_it_and_the_model_is_not_told() ->
     assert outcome(who, '{"greeting": "Hi", "context": 1}').error == "InvalidArgumentsError"
 
 
-def test_the_context_may_be_annotated_in_text_or_given_by_place() -> None:
+def test_the_context_annotation_may_be_a_string() -> None:
     code: dict[str, Any] = {}
     exec("def who(context: 'ToolContext', /, greeting: str): return greeting + context.call_id", code)  # noqa: S102
     assert outcome(code["who"], '{"greeting": "Hi "}').result == "Hi c1"
 
 
-def test_the_context_may_be_left_out_where_the_function_is_called_by_itself() -> None:
+def test_the_context_may_be_optional() -> None:
     def who(greeting: str, context: ToolContext | None = None) -> str:
         return greeting + ("" if context is None else context.call_id)
 
@@ -131,12 +131,12 @@ def test_the_context_may_be_left_out_where_the_function_is_called_by_itself() ->
     assert tool(who)("Hi") == "Hi"
 
 
-# What comes of a call
+# Outcomes of a call
 
 
-def test_results_are_told_as_json() -> None:
+def test_results_are_converted_to_json() -> None:
     moment = datetime(2026, 1, 2, tzinfo=UTC)
-    told: list[tuple[Any, Json]] = [
+    cases: list[tuple[Any, Json]] = [
         ("words", "words"),
         (None, None),
         (True, True),
@@ -150,26 +150,26 @@ def test_results_are_told_as_json() -> None:
         (Decimal("1.50"), "1.50"),
         (Colour.BLUE, "blue"),
     ]
-    for result, expected in told:
+    for result, expected in cases:
         assert outcome(lambda result=result: result, name="give", schema={"type": "object"}) == ToolOutcome(expected)
 
 
-def test_a_result_is_what_it_was_when_it_was_given() -> None:
+def test_a_result_is_a_copy() -> None:
     shared = [1]
-    given_result = outcome(lambda: shared, name="give").result
+    result = outcome(lambda: shared, name="give").result
     shared.append(2)
-    assert given_result == [1]
+    assert result == [1]
 
 
 @pytest.mark.parametrize("result", [object(), math.nan, "\ud800", b"\xff", {"a": {1, object()}}, lambda: 1])
-def test_a_result_that_is_not_json_is_told_as_an_error(result: object) -> None:
-    got = outcome(lambda: result, name="give")
-    assert got.result == "Error: what give gave is not JSON and cannot be told."
-    assert got.error == "TypeError"
-    assert isinstance(got.raised, TypeError)
+def test_a_result_that_is_not_json_is_an_error(result: object) -> None:
+    actual = outcome(lambda: result, name="give")
+    assert actual.result == "Error: what give gave is not JSON and cannot be told."
+    assert actual.error == "TypeError"
+    assert isinstance(actual.raised, TypeError)
 
 
-def test_what_a_tool_raises_is_told_by_class_and_message() -> None:
+def test_an_exception_is_reported_by_class_and_message() -> None:
     class SilentError(Exception):
         def __str__(self) -> str:
             raise RuntimeError
@@ -192,21 +192,21 @@ def test_what_a_tool_raises_is_told_by_class_and_message() -> None:
         SilentError(): "Error: SilentError",
         ValueError("x" * 5000): "Error: ValueError: " + "x" * 1999 + "…",
     }
-    for error, said in expected.items():
-        assert outcome(fails(error), timeout=60) == ToolOutcome(said, type(error).__name__, error)
+    for error, text in expected.items():
+        assert outcome(fails(error), timeout=60) == ToolOutcome(text, type(error).__name__, error)
     assert outcome(later).result == "Error: ValueError: no"
 
 
-def test_invalid_arguments_are_told_in_plain_words() -> None:
+def test_invalid_arguments_are_explained() -> None:
     calls: list[Any] = []
 
     @tool
     def look_up(order: int, where: Address | None = None) -> None:
         calls.append((order, where))
 
-    got = outcome(look_up, '{"order": "x", "where": {}, "more": 1}')
-    assert (got.error, got.reason, got.raised) == ("InvalidArgumentsError", "invalid-arguments", None)
-    assert got.result == (
+    actual = outcome(look_up, '{"order": "x", "where": {}, "more": 1}')
+    assert (actual.error, actual.reason, actual.raised) == ("InvalidArgumentsError", "invalid-arguments", None)
+    assert actual.result == (
         "Error: the arguments for look_up do not fit.\n"
         '- order: Input should be a valid integer, unable to parse string as an integer (given: "x").\n'
         "- where.street: it is missing.\n"
@@ -228,14 +228,14 @@ def test_invalid_arguments_are_told_in_plain_words() -> None:
 @example('{"order": NaN}')
 @example('{"order": ' + "[" * 5000)
 @example('{"order": ' + "[" * 150 + "]" * 150 + "}")
-def test_no_text_that_is_not_what_is_asked_does_harm(text: str) -> None:
+def test_invalid_argument_text_gives_an_error(text: str) -> None:
     def look_up(order: int) -> int:
         return order
 
-    got = outcome(look_up, text)
-    assert got.error == "InvalidArgumentsError"
-    assert str(got.result).startswith("Error: the arguments for look_up")
-    check_json(got.result, "result")
+    actual = outcome(look_up, text)
+    assert actual.error == "InvalidArgumentsError"
+    assert str(actual.result).startswith("Error: the arguments for look_up")
+    check_json(actual.result, "result")
 
 
 @given(
@@ -248,7 +248,7 @@ def test_no_text_that_is_not_what_is_asked_does_harm(text: str) -> None:
         },
     )
 )
-def test_arguments_that_fit_the_schema_reach_the_function_equal(arguments: dict[str, Any]) -> None:
+def test_valid_arguments_reach_the_function_unchanged(arguments: dict[str, Any]) -> None:
     assert ROUND_TRIP.arguments(json.dumps(arguments)) == arguments
 
 
@@ -265,7 +265,7 @@ def ROUND_TRIP(  # noqa: N802  # a constant of the test above
     """Take one of each."""
 
 
-def test_a_tool_that_there_is_not_is_told_with_those_there_are() -> None:
+def test_an_unknown_tool_error_lists_the_tools() -> None:
     def now() -> str:
         return "noon"
 
@@ -275,7 +275,7 @@ def test_a_tool_that_there_is_not_is_told_with_those_there_are() -> None:
     assert unknown_tool("then", []).result == "Error: there is no tool 'then'. There are none."
 
 
-def test_an_async_tool_that_takes_too_long_is_ended() -> None:
+def test_an_async_tool_is_cancelled_at_its_timeout() -> None:
     ended = []
 
     async def wait() -> None:
@@ -284,14 +284,14 @@ def test_an_async_tool_that_takes_too_long_is_ended() -> None:
         finally:
             ended.append(True)
 
-    got = outcome(wait, timeout=0.01)
-    assert got.result == "Error: wait gave no result in 0.01 s."
-    assert (got.error, got.reason) == ("TimeoutError", "timeout")
-    assert isinstance(got.raised, TimeoutError)
+    actual = outcome(wait, timeout=0.01)
+    assert actual.result == "Error: wait gave no result in 0.01 s."
+    assert (actual.error, actual.reason) == ("TimeoutError", "timeout")
+    assert isinstance(actual.raised, TimeoutError)
     assert ended == [True]
 
 
-def test_a_sync_tool_that_takes_too_long_is_waited_for_no_more() -> None:
+def test_a_sync_tool_is_not_awaited_after_its_timeout() -> None:
     may_end = threading.Event()
 
     async def main() -> ToolOutcome:
@@ -305,8 +305,8 @@ def test_a_sync_tool_that_takes_too_long_is_waited_for_no_more() -> None:
     assert asyncio.run(main()).error == "TimeoutError"
 
 
-def test_sync_tools_run_beside_the_loop_with_the_callers_context() -> None:
-    who = contextvars.ContextVar("who", default="nobody")
+def test_sync_tools_run_in_threads_with_the_callers_context() -> None:
+    who = contextvars.ContextVar("who", default="unknown")
     both = threading.Barrier(2, timeout=30)
 
     def meet() -> list[Any]:
@@ -314,14 +314,14 @@ def test_sync_tools_run_beside_the_loop_with_the_callers_context() -> None:
         return [who.get(), threading.current_thread() is threading.main_thread()]
 
     async def main() -> list[ToolOutcome]:
-        who.set("somebody")
+        who.set("ada")
         return await asyncio.gather(*(call_tool(tool(meet), "", CONTEXT) for _ in range(2)))
 
-    assert [each.result for each in asyncio.run(main())] == [["somebody", False]] * 2
+    assert [each.result for each in asyncio.run(main())] == [["ada", False]] * 2
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError, KeyboardInterrupt])
-def test_what_is_no_exception_passes_through(error: type[BaseException]) -> None:
+def test_base_exceptions_pass_through(error: type[BaseException]) -> None:
     async def stop() -> None:
         raise error
 
@@ -331,17 +331,17 @@ def test_what_is_no_exception_passes_through(error: type[BaseException]) -> None
 
 def test_cancelling_the_caller_cancels_an_async_tool() -> None:
     async def main() -> bool:
-        began, ended = asyncio.Event(), asyncio.Event()
+        started, ended = asyncio.Event(), asyncio.Event()
 
         async def wait() -> None:
-            began.set()
+            started.set()
             try:
                 await asyncio.Event().wait()
             finally:
                 ended.set()
 
         task = asyncio.create_task(call_tool(tool(wait), "", CONTEXT))
-        await began.wait()
+        await started.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

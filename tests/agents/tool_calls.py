@@ -30,7 +30,7 @@ class Parcel(TypedDict):
 
 
 class Address(BaseModel):
-    """Where it goes."""
+    """The destination."""
 
     street: str = Field(description="With the number.")
 

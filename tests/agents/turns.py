@@ -1,4 +1,4 @@
-"""Runs that others run beside: turns that can be told apart, models that wait, and processes of their own."""
+"""Helpers for concurrent runs: distinguishable turns, models that wait, and child processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from clew.infrastructure import clock
 from clew.infrastructure.scripted_client import Line, call
 
 PATIENCE = 30.0
-"""Seconds after which a test gives up: never reached by what works."""
+"""Seconds after which a test gives up; working code never needs them."""
 
 SECOND = 1_000_000
 
@@ -30,12 +30,12 @@ async def note(turn: str) -> str:
     return f"noted {turn}"
 
 
-Asked = Callable[[str], Awaitable[None]]
-"""Is told of each turn that a model is asked about, and may let it wait."""
+OnTurn = Callable[[str], Awaitable[None]]
+"""Called with each turn before the model answers; it may delay the answer."""
 
 
-def taking_turns(engine: Engine, asked: Asked | None = None, *, name: str | None = None) -> Agent:
-    """An agent that answers each turn in four messages, of which every one names the turn."""
+def taking_turns(engine: Engine, on_turn: OnTurn | None = None, *, name: str | None = None) -> Agent:
+    """Return an agent whose turns have four messages, each of which names the turn."""
 
     async def answer(body: JsonObject) -> Line:
         messages: Any = body["messages"]
@@ -43,28 +43,28 @@ def taking_turns(engine: Engine, asked: Asked | None = None, *, name: str | None
         if messages[-1]["role"] == "tool":
             return f"done {messages[-1]['content'].removeprefix('noted ')}"
         turn = messages[-1]["content"]
-        if asked is not None:
-            await asked(turn)
+        if on_turn is not None:
+            await on_turn(turn)
         return call("note", turn=turn)
 
     return Agent(client=ScriptedChatClient(answer), engine=engine, name=name or "turns", tools=[note])
 
 
 def requests_of(agent: Agent) -> int:
-    """How often the agent's model was asked."""
+    """Return the number of requests to the agent's model."""
     client: Any = agent.client
     return len(client.requests)
 
 
 async def events_of(thread: Thread) -> list[Event]:
-    """The events of a thread's lineage."""
+    """Return the events of a thread's lineage."""
     return [event async for event in thread.events()]
 
 
 async def turns_of(thread: Thread) -> list[str]:
-    """The turns of a thread, one after the other; fails when one is not whole, or another lies in between."""
+    """Return the turns of a thread in order; fail if one is incomplete or interleaved with another."""
     messages = [each.message for each in await thread.history() if each.message is not None]
-    found: list[str] = []
+    turns: list[str] = []
     for first in range(0, len(messages), 4):
         four = messages[first : first + 4]
         assert [each.role for each in four] == ["user", "assistant", "tool", "assistant"]
@@ -72,12 +72,12 @@ async def turns_of(thread: Thread) -> list[str]:
         assert [json.loads(each.arguments) for each in four[1].calls] == [{"turn": turn}]
         assert [each.result for each in four[2].results] == [f"noted {turn}"]
         assert four[3].text == f"done {turn}"
-        found.append(turn)
-    return found
+        turns.append(turn)
+    return turns
 
 
 async def check_runs(thread: Thread, *, others: int = 0) -> None:
-    """Each run's events lie together on the path, but for so many of others; none is open, and nobody has the lease."""
+    """Check that each run's events are contiguous, with ``others`` gaps, and that no run is open or has a lease."""
     runs = [event.run_id for event in await events_of(thread) if event.run_id is not None]
     changes = [run for run, before in zip(runs, [None, *runs], strict=False) if run != before]
     assert len(changes) == len(set(runs)) + others
@@ -86,12 +86,12 @@ async def check_runs(thread: Thread, *, others: int = 0) -> None:
 
 
 def types_of(events: Iterable[Event]) -> list[str]:
-    """The types of events, without messages."""
+    """Return the types of events, without messages."""
     return [event.type for event in events if event.type != MESSAGE_APPENDED]
 
 
 class ShiftedClock:
-    """The clock, but so many seconds on."""
+    """A clock that is ahead by this many seconds."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.seconds = seconds
@@ -101,50 +101,50 @@ class ShiftedClock:
 
 
 class Gate:
-    """Where a model waits until it is let through."""
+    """A gate at which a model waits until it is opened."""
 
     def __init__(self) -> None:
         self.reached = asyncio.Event()
         self.opened = asyncio.Event()
 
     async def __call__(self, _turn: str = "") -> None:
-        """Wait here."""
+        """Report the arrival and wait until the gate is open."""
         self.reached.set()
         await self.opened.wait()
 
 
-class Wire:
-    """What a child process and its parent say to each other: lines of JSON, each way."""
+class Pipe:
+    """A two-way connection of a child process and its parent, with lines of JSON."""
 
     def __init__(self, read: int, write: int) -> None:
         self._read = os.fdopen(read)
         self._write = write
 
-    def say(self, *said: Any) -> None:
-        """Say something to the other."""
-        os.write(self._write, f"{json.dumps(said)}\n".encode())
+    def say(self, *values: Any) -> None:
+        """Send a line to the other process."""
+        os.write(self._write, f"{json.dumps(values)}\n".encode())
 
     def heard(self) -> list[Any]:
-        """What the other says next; waits for it."""
+        """Receive the next line of the other process."""
         line = self._read.readline()
-        assert line, "the other process has ended: see what it printed"
-        found: list[Any] = json.loads(line)
-        return found
+        assert line, "the other process has ended: see its output"
+        values: list[Any] = json.loads(line)
+        return values
 
     async def hear(self) -> list[Any]:
-        """The same, without holding the loop."""
+        """Receive the next line without blocking the event loop."""
         return await asyncio.get_running_loop().run_in_executor(None, self.heard)
 
     def close(self) -> None:
-        """Say and hear nothing more."""
+        """Close the connection."""
         self._read.close()
         os.close(self._write)
 
 
-class Child(Wire):
-    """A process of its own that does some work; it ends without going on in what its parent was doing."""
+class Child(Pipe):
+    """A child process that does some work; it never continues its parent's code."""
 
-    def __init__(self, work: Callable[[Wire], Coroutine[Any, Any, None]]) -> None:
+    def __init__(self, work: Callable[[Pipe], Coroutine[Any, Any, None]]) -> None:
         theirs_read, my_write = os.pipe()
         my_read, theirs_write = os.pipe()
         self.pid = os.fork()
@@ -153,9 +153,9 @@ class Child(Wire):
             os.close(my_write)
             code = 1
             try:
-                asyncio.run(work(Wire(theirs_read, theirs_write)))
+                asyncio.run(work(Pipe(theirs_read, theirs_write)))
                 code = 0
-            except BaseException:  # noqa: BLE001  # nothing of the parent's is to go on in here
+            except BaseException:  # noqa: BLE001  # the child must not run the parent's code
                 traceback.print_exc()
             finally:
                 os._exit(code)
@@ -164,12 +164,12 @@ class Child(Wire):
         super().__init__(my_read, my_write)
 
     def kill(self) -> None:
-        """End it as the power would."""
+        """Kill the process like a power failure."""
         os.kill(self.pid, signal.SIGKILL)
         assert self.wait() == -signal.SIGKILL
 
     def wait(self) -> int:
-        """Wait for its end; returns its exit code."""
+        """Wait for the end of the process; return its exit code."""
         _, status = os.waitpid(self.pid, 0)
         self.close()
         return os.waitstatus_to_exitcode(status)

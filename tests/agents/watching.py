@@ -1,4 +1,4 @@
-"""Context providers that note what they are called with, for tests."""
+"""Context providers that record the calls of their hooks, for tests."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from clew.domain.context.provider import ProviderContext
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Message
 
-Noted = tuple[Any, ...]
+HookCall = tuple[Any, ...]
 
 
 class Watching(ContextProvider):
-    """Notes every hook in ``noted``, which several may share, and counts the messages that it was shown."""
+    """Records each hook in ``calls``, which several can share, and counts the shown messages."""
 
     def __init__(
         self,
         id: str = "watching",
-        noted: list[Noted] | None = None,
+        calls: list[HookCall] | None = None,
         gives: Callable[[ProviderContext], Context | None] | None = None,
         **settings: Any,
     ) -> None:
         self.id = id
-        self.noted: list[Noted] = [] if noted is None else noted
+        self.calls: list[HookCall] = [] if calls is None else calls
         self._gives = gives
         for name, value in settings.items():
             setattr(self, name, value)
@@ -78,10 +78,10 @@ class Watching(ContextProvider):
         del ctx
         self._note("deleted")
 
-    def _note(self, *what: Any) -> None:
-        self.noted.append((self.id, *what) if self.id != "watching" else what)
+    def _note(self, *hook: Any) -> None:
+        self.calls.append((self.id, *hook) if self.id != "watching" else hook)
 
 
-def saying(text: str) -> Callable[[ProviderContext], Context]:
-    """Gives these instructions."""
+def instructions_of(text: str) -> Callable[[ProviderContext], Context]:
+    """Return a function that provides these instructions."""
     return lambda _: Context(instructions=text)

@@ -1,4 +1,4 @@
-"""What tests of differences draw from and compare by: texts and histories that are nearly alike, and mirror images."""
+"""Strategies for similar texts and histories, and mirrored results, for the tests of differences."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ words = st.sampled_from(
 )
 sentences = st.lists(words, max_size=12).map("".join) | texts
 
-said = st.one_of(
+maybe_messages = st.one_of(
     st.builds(Message.user, sentences),
     st.builds(Message.assistant, sentences),
     st.builds(
@@ -34,23 +34,23 @@ said = st.one_of(
 )
 
 
-def history(told: Iterable[Message | None], thread_id: str = "t", *, names: Iterable[str] = ()) -> History:
-    """A history of messages, None for a redacted one; events have names of their own unless they are given."""
-    there = list(told)
-    events = [*names, *(f"{thread_id}-{number}" for number in range(len(there)))]
-    found = tuple(
+def history(contents: Iterable[Message | None], thread_id: str = "t", *, names: Iterable[str] = ()) -> History:
+    """Return a history of messages, with None for a redacted one; event ids are unique unless given."""
+    listed = list(contents)
+    events = [*names, *(f"{thread_id}-{number}" for number in range(len(listed)))]
+    placed = tuple(
         HistoryMessage(number + 2, "user" if each is None else each.role, each, events[number], 0)
-        for number, each in enumerate(there)
+        for number, each in enumerate(listed)
     )
-    return History(thread_id, len(found) + 1, found)
+    return History(thread_id, len(placed) + 1, placed)
 
 
 @st.composite
 def pairs(draw: st.DrawFn) -> tuple[History, History]:
-    """Two histories that may share a past, and after it may have messages in common."""
-    common = draw(st.lists(said, max_size=3))
-    pool = draw(st.lists(said, min_size=1, max_size=5))
-    rest = st.lists(st.sampled_from(pool) | said, max_size=7)
+    """Two histories that may share a past and have common messages after it."""
+    common = draw(st.lists(maybe_messages, max_size=3))
+    pool = draw(st.lists(maybe_messages, min_size=1, max_size=5))
+    rest = st.lists(st.sampled_from(pool) | maybe_messages, max_size=7)
     shared = [f"shared-{number}" for number in range(len(common))]
     return (
         history([*common, *draw(rest)], "a", names=shared),
@@ -63,7 +63,7 @@ def mirrored_parts(parts: Iterable[DiffPart]) -> tuple[DiffPart, ...]:
 
 
 def mirrored_fields(fields: Iterable[FieldDiff]) -> list[FieldDiff]:
-    """In no order: that of places in lists is not the same from both sides."""
+    """Return the fields in a canonical order, because places in lists differ between the sides."""
     return sorted(
         (FieldDiff(_kind(each.kind), each.path, each.b, each.a, mirrored_parts(each.parts)) for each in fields),
         key=repr,
@@ -75,7 +75,7 @@ def in_any_order(fields: Iterable[FieldDiff]) -> list[FieldDiff]:
 
 
 def mirrored_rows(rows: Iterable[DiffRow]) -> list[Any]:
-    """Rows seen from the other side, as ``plain_rows`` gives them."""
+    """Return the rows as seen from the other side, in the form of ``plain_rows``."""
     return plain_rows(
         _in_order(
             DiffRow(
@@ -112,11 +112,11 @@ def _kind(kind: str) -> Any:
     return OTHER_SIDE.get(kind, kind)
 
 
-def _in_order(found: Iterable[Any]) -> list[Any]:
-    """What is only in a before what is only in b, wherever both stand between what is on both sides."""
+def _in_order(diffs: Iterable[Any]) -> list[Any]:
+    """Sort items only in a before items only in b between two common items."""
     done: list[Any] = []
     waiting: list[Any] = []
-    for each in found:
+    for each in diffs:
         if each.kind in OTHER_SIDE:
             waiting.append(each)
             continue

@@ -1,4 +1,4 @@
-"""What OpenAI's services demand of a request, checked without mercy."""
+"""Strict checks of the rules of OpenAI's services for requests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KEYS = {
 
 
 def checked(wire: WireFormat, question: Question) -> dict[str, Any]:
-    """The body of a question, as a service reads it, when it is a valid request."""
+    """Return the request body of a question after checking that it is valid."""
     sent: dict[str, Any] = json.loads(request_bytes(request_body(wire, question)))
     assert sent["model"] == question.model
     if wire == "openai-chat":
@@ -86,35 +86,35 @@ def _checked_call(call: dict[str, Any], tools: Iterable[str]) -> str:
 
 
 def check_items(items: list[dict[str, Any]], tools: Iterable[str] = (), *, remote: bool = False) -> None:
-    """Of a remote thread, results may come without their calls: the service has those."""
-    asked: list[str] = []
+    """Check the items; on a remote thread results may come without their calls, which the service has."""
+    called: list[str] = []
     answered: list[str] = []
     for number, item in enumerate(items):
         kind = item.get("type", "message")
         if kind == "message":
-            _check_words(item)
+            _check_message_item(item)
         elif kind == "function_call":
             assert set(item) == {"type", "call_id", "name", "arguments"}
             assert NAME.match(item["name"]) or item["name"] in tools
             assert isinstance(item["arguments"], str)
             assert item["arguments"]
             assert item["call_id"]
-            assert item["call_id"] not in asked, "a call id that recurs"
-            asked.append(item["call_id"])
+            assert item["call_id"] not in called, "a repeated call id"
+            called.append(item["call_id"])
         elif kind == "function_call_output":
             assert set(item) == {"type", "call_id", "output"}
             assert isinstance(item["output"], str)
-            assert remote or item["call_id"] in asked, "a result without its call"
+            assert remote or item["call_id"] in called, "a result without its call"
             assert item["call_id"] not in answered, "a second result of a call"
             answered.append(item["call_id"])
         elif kind == "reasoning":
-            assert number + 1 < len(items), "reasoning that nothing came of"
+            assert number + 1 < len(items), "reasoning without an answer"
         else:
             assert kind not in {"text", "image_url", "input_text", "output_text", "tool_use"}
-    assert remote or asked == answered, "a call without its result"
+    assert remote or called == answered, "a call without its result"
 
 
-def _check_words(item: dict[str, Any]) -> None:
+def _check_message_item(item: dict[str, Any]) -> None:
     assert set(item) == {"role", "content"}
     assert item["role"] in {"user", "assistant", "system", "developer"}
     if isinstance(item["content"], str):

@@ -1,4 +1,4 @@
-"""What property tests draw from: JSON with everything that is hard to keep, messages, and the data of every event."""
+"""Strategies of property tests: difficult JSON, messages, and the data of every event type."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _SIMPLE: dict[Any, st.SearchStrategy[Any]] = {
 
 
 def values_of(annotation: Any) -> st.SearchStrategy[Any]:
-    """What a field with this annotation can hold."""
+    """Return a strategy for the values of a field with this annotation."""
     if annotation in _SIMPLE:
         return _SIMPLE[annotation]
     origin, arguments = get_origin(annotation), get_args(annotation)
@@ -93,7 +93,7 @@ def values_of(annotation: Any) -> st.SearchStrategy[Any]:
 
 
 def data_of(model: type[Value]) -> st.SearchStrategy[Any]:
-    """Values of a model with any fields."""
+    """Return a strategy for values of a model with any fields."""
     return st.builds(model, **{name: values_of(field.annotation) for name, field in model.model_fields.items()})
 
 
@@ -104,7 +104,7 @@ assert set(CONTENTS) == set(CONTENT_TYPES)
 
 
 def events_of(data: st.SearchStrategy[Any]) -> st.SearchStrategy[Event]:
-    """Events that are to be recorded, with envelopes of every shape."""
+    """Return a strategy for unrecorded events with any envelopes."""
     return st.builds(
         _event,
         data,
@@ -121,13 +121,13 @@ def events_of(data: st.SearchStrategy[Any]) -> st.SearchStrategy[Event]:
 
 
 def event(data: AnyEvent, version: int = 1, *, messages: int = 0, **fields: Any) -> Event:
-    """One event with an envelope that says little."""
-    told: dict[str, Any] = {"stream": "default/thread/a", "event_id": f"event-{version}", "recorded_at": version}
-    return Event(**{**told, **fields}, version=version, type=TYPE_NAMES[type(data)], messages=messages, data=data)
+    """Return an event with a minimal envelope."""
+    envelope: dict[str, Any] = {"stream": "default/thread/a", "event_id": f"event-{version}", "recorded_at": version}
+    return Event(**{**envelope, **fields}, version=version, type=TYPE_NAMES[type(data)], messages=messages, data=data)
 
 
 def nested(levels: int) -> Any:
-    """A value of so many levels, lists and objects by turns."""
+    """Return a value with this many levels, lists and objects in turn."""
     value: Any = "end"
     for level in range(levels):
         value = [value] if level % 2 else {"d": value}
@@ -135,7 +135,7 @@ def nested(levels: int) -> Any:
 
 
 def exact(value: Any) -> str:
-    """By which values of JSON are compared: 1, 1.0, -0.0, 0.0 and True differ, and so does the order of keys."""
+    """Return a text for comparisons: 1, 1.0, -0.0, 0.0 and True differ, and so do key orders."""
     return repr(value)
 
 

@@ -11,7 +11,7 @@ from clew.domain.credentials import check_no_credentials
 from clew.domain.errors import CredentialError, HistoryStoreSharedError
 from clew.domain.json_values import Json
 
-SAID = "Nothing-0f-this-is-to-be-said"
+HIDDEN = "This-1s-a-secret-value-of-a-test"
 
 KEYS = [
     "password",
@@ -39,16 +39,16 @@ KEYS = [
 ]
 
 LOOKS = [
-    f"redis://:{SAID}@cache.example:6379/0",
-    f"postgresql://clew:{SAID}@db.example/clew",
-    f"see https://user:{SAID}@example.org/path for more",
-    f"unix:///run/redis.sock?db=0&password={SAID}",
-    f"https://example.org/?api_key={SAID}",
-    f"host=db.example password={SAID} user=clew",
-    f"Server=db;Password={SAID};",
-    f"Bearer {SAID}",
-    f"sk-{SAID}",
-    f"sk-proj-{SAID}",
+    f"redis://:{HIDDEN}@cache.example:6379/0",
+    f"postgresql://clew:{HIDDEN}@db.example/clew",
+    f"see https://user:{HIDDEN}@example.org/path for more",
+    f"unix:///run/redis.sock?db=0&password={HIDDEN}",
+    f"https://example.org/?api_key={HIDDEN}",
+    f"host=db.example password={HIDDEN} user=clew",
+    f"Server=db;Password={HIDDEN};",
+    f"Bearer {HIDDEN}",
+    f"sk-{HIDDEN}",
+    f"sk-proj-{HIDDEN}",
     "ghp_" + "a1" * 18,
     "AKIA" + "A1" * 8,
     "xoxb-1234567890-abc",
@@ -76,16 +76,16 @@ HARMLESS: list[Json] = [
 @pytest.mark.parametrize("key", KEYS)
 def test_refuses_text_under_a_key_that_names_a_credential(key: str) -> None:
     with pytest.raises(CredentialError) as refused:
-        check_no_credentials({"a": [{"b": 1, key: SAID}]}, "state")
+        check_no_credentials({"a": [{"b": 1, key: HIDDEN}]}, "state")
     assert refused.value.place == f"state.a[0].{key}"
     assert key in str(refused.value)
-    assert SAID not in str(refused.value)
+    assert HIDDEN not in str(refused.value)
     with pytest.raises(CredentialError):
-        check_no_credentials({key: {"of": [SAID]}}, "state")
+        check_no_credentials({key: {"of": [HIDDEN]}}, "state")
 
 
 @pytest.mark.parametrize("text", LOOKS)
-def test_refuses_text_that_looks_like_a_credential_wherever_it_is(text: str) -> None:
+def test_refuses_text_that_looks_like_a_credential_anywhere(text: str) -> None:
     hidden: list[tuple[Json, str]] = [
         (text, "state"),
         ({"at": text}, "state.at"),
@@ -98,16 +98,16 @@ def test_refuses_text_that_looks_like_a_credential_wherever_it_is(text: str) -> 
         assert refused.value.place == place
         assert str(refused.value).startswith(f"{place}: it looks like ")
         assert text not in str(refused.value)
-        assert SAID not in str(refused.value)
+        assert HIDDEN not in str(refused.value)
 
 
 @pytest.mark.parametrize("value", HARMLESS)
-def test_lets_pass_what_only_sounds_like_one(value: Json) -> None:
+def test_accepts_values_that_only_resemble_credentials(value: Json) -> None:
     check_no_credentials(value, "state")
 
 
 @given(jsons, st.sampled_from(KEYS), st.sampled_from(LOOKS))
-def test_finds_one_beside_whatever_else_is_there(value: Json, key: str, text: str) -> None:
+def test_finds_a_credential_next_to_any_other_values(value: Json, key: str, text: str) -> None:
     for hidden in ({"a": value, key: "x"}, [value, text]):
         with pytest.raises(CredentialError):
             check_no_credentials(hidden, "state")
@@ -116,11 +116,11 @@ def test_finds_one_beside_whatever_else_is_there(value: Json, key: str, text: st
 @pytest.mark.parametrize(
     "piece", ["a", "a:", "://", "a://b:", "://?&", "eyJa", "Bearer ", "sk-a ", "password ", "-----BEGIN "]
 )
-def test_long_text_is_looked_through_once(piece: str) -> None:
-    check_no_credentials(piece * (200_000 // len(piece)), "state")  # squared it would take minutes
+def test_long_text_is_checked_in_linear_time(piece: str) -> None:
+    check_no_credentials(piece * (200_000 // len(piece)), "state")  # quadratic time would take minutes
 
 
-def test_a_place_is_said_in_one_short_line() -> None:
+def test_a_place_is_one_short_line() -> None:
     with pytest.raises(CredentialError) as refused:
         check_no_credentials({"a\n" * 200: {"password": "x"}}, "state")
     assert "\n" not in refused.value.place
@@ -128,7 +128,7 @@ def test_a_place_is_said_in_one_short_line() -> None:
 
 
 def test_the_errors_survive_pickling() -> None:
-    credential = pickle.loads(pickle.dumps(CredentialError("state.password", "a credential")))  # noqa: S301  # our own
+    credential = pickle.loads(pickle.dumps(CredentialError("state.password", "a credential")))  # noqa: S301  # made here
     assert credential.place == "state.password"
-    shared = pickle.loads(pickle.dumps(HistoryStoreSharedError("history-store", "a", "b")))  # noqa: S301  # our own
+    shared = pickle.loads(pickle.dumps(HistoryStoreSharedError("history-store", "a", "b")))  # noqa: S301  # made here
     assert (shared.thread_id, shared.other) == ("a", "b")

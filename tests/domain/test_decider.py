@@ -75,12 +75,12 @@ from clew.domain.runs.events import (
 HELLO = Message.user("Hello")
 BYE = Message.assistant("Bye")
 STARTED = ThreadStarted(title="Refund")
-SAID = MessageAppended(message=HELLO)
+MESSAGE = MessageAppended(message=HELLO)
 BRANCH = Branch("parent", 2, "ab", "What if")
-BEGAN = RunStarted(agent=AgentIdentity(id="joker"), fingerprint=Fingerprint(client="scripted", tools=("ab",)))
-AGAIN = RunResumed(attempt=2, agent=BEGAN.agent, fingerprint=BEGAN.fingerprint)
+RUN_STARTED = RunStarted(agent=AgentIdentity(id="joker"), fingerprint=Fingerprint(client="scripted", tools=("ab",)))
+RUN_RESUMED = RunResumed(attempt=2, agent=RUN_STARTED.agent, fingerprint=RUN_STARTED.fingerprint)
 BOUND = ServiceThreadBound(id="resp_1", kind="response")
-KEPT = ContextStateRecorded(provider="preferences", state={"units": "km"}, seen=2)
+STATE_RECORDED = ContextStateRecorded(provider="preferences", state={"units": "km"}, seen=2)
 
 
 @dataclass(frozen=True)
@@ -97,22 +97,22 @@ class When:
     intent: Intent
 
     def then(self, *expected: ThreadEvent) -> list[int]:
-        """These events; returns the counts of messages after them."""
+        """Check the decided events; return the counts of messages after them."""
         decided = decide("t", self.control, self.intent)
         assert [each.data for each in decided] == list(expected)
         return [each.messages for each in decided]
 
-    def then_refused(self, error: type[ClewError], said: str = ".") -> None:
-        with pytest.raises(error, match=said) as caught:
+    def then_refused(self, error: type[ClewError], reason: str = ".") -> None:
+        with pytest.raises(error, match=reason) as caught:
             decide("t", self.control, self.intent)
         assert type(caught.value) is error
 
 
-def given(*happened: ThreadEvent) -> Given:
-    """Those of runs are of the run ``r``."""
+def given(*events: ThreadEvent) -> Given:
+    """Fold the events; events of runs belong to the run ``r``."""
     control = Control()
     count = 0
-    for version, data in enumerate(happened, start=1):
+    for version, data in enumerate(events, start=1):
         count += isinstance(data, MessageAppended)
         run_id = "r" if isinstance(data, RunEvent) else None
         control = advance(control, event(data, version, messages=count, run_id=run_id))
@@ -130,8 +130,8 @@ STATUSES: dict[Status, tuple[ThreadEvent, ...]] = {
 INTENTS: dict[str, tuple[Intent, ThreadEvent]] = {
     "Branch": (BRANCH, ThreadForked(parent_id="parent", parent_version=2, parent_hash="ab", title="What if")),
     "Append": (Append((BYE,)), MessageAppended(message=BYE)),
-    "Advance": (Advance("r", 1, (BEGAN,)), BEGAN),
-    "RecordState": (Record((KEPT,)), KEPT),
+    "Advance": (Advance("r", 1, (RUN_STARTED,)), RUN_STARTED),
+    "RecordState": (Record((STATE_RECORDED,)), STATE_RECORDED),
     "RecordBinding": (Record((BOUND,)), BOUND),
     "Label": (Label({"a": 1}), ThreadLabelled(labels={"a": 1})),
     "Checkpoint": (Checkpoint("here", 2), CheckpointMade(name="here", at=2)),
@@ -174,9 +174,9 @@ def test_the_table_has_every_intent_and_every_status() -> None:
 
 @pytest.mark.parametrize("status", STATUSES)
 @pytest.mark.parametrize("kind", INTENTS)
-def test_each_status_allows_what_the_design_says(status: Status, kind: str) -> None:
+def test_each_status_allows_only_its_intents(status: Status, kind: str) -> None:
     intent, outcome = INTENTS[kind]
-    when = given(STARTED, SAID, *STATUSES[status]).when(intent)
+    when = given(STARTED, MESSAGE, *STATUSES[status]).when(intent)
     if kind in ALLOWED[status]:
         when.then(outcome)
     elif status == "deleted":
@@ -191,32 +191,32 @@ def test_no_thread_can_be_started_twice(status: Status) -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in INTENTS if kind != "Branch"])
-def test_nothing_happens_to_a_thread_that_is_not_there(kind: str) -> None:
+def test_refuses_every_intent_on_a_missing_thread(kind: str) -> None:
     given().when(INTENTS[kind][0]).then_refused(UnknownThreadError, "no thread 't'")
 
 
-def test_a_resumed_thread_takes_messages_again() -> None:
-    given(STARTED, ThreadSuspended(), ThreadResumed()).when(Append((HELLO,))).then(SAID)
+def test_a_resumed_thread_accepts_messages_again() -> None:
+    given(STARTED, ThreadSuspended(), ThreadResumed()).when(Append((HELLO,))).then(MESSAGE)
 
 
-def test_a_fork_of_an_ended_thread_takes_messages() -> None:
+def test_a_fork_of_an_ended_thread_accepts_messages() -> None:
     forked = ThreadForked(parent_id="p", parent_version=2, parent_hash="")
-    given(STARTED, ThreadEnded(), forked).when(Append((HELLO,))).then(SAID)
+    given(STARTED, ThreadEnded(), forked).when(Append((HELLO,))).then(MESSAGE)
 
 
 @pytest.mark.parametrize(
-    ("status", "intent", "said"),
+    ("status", "intent", "reason"),
     [
         ("suspended", Append((HELLO,)), "Thread 't' is suspended: append is refused. Resume it first."),
         ("ended", Append((HELLO,)), "Thread 't' is ended: append is refused. Fork it to continue."),
-        ("suspended", Advance("r", 1, (BEGAN,)), "Thread 't' is suspended: a run is refused. Resume it first."),
-        ("ended", Advance("r", 1, (BEGAN,)), "Thread 't' is ended: a run is refused. Fork it to continue."),
+        ("suspended", Advance("r", 1, (RUN_STARTED,)), "Thread 't' is suspended: a run is refused. Resume it first."),
+        ("ended", Advance("r", 1, (RUN_STARTED,)), "Thread 't' is ended: a run is refused. Fork it to continue."),
         ("deleted", Label({}), "Thread 't' is deleted: label is refused. Only its events can be read."),
     ],
 )
-def test_a_refusal_says_what_was_asked_what_was_found_and_what_to_do(status: Status, intent: Intent, said: str) -> None:
+def test_a_refusal_names_the_intent_the_status_and_the_next_step(status: Status, intent: Intent, reason: str) -> None:
     given(STARTED, *STATUSES[status]).when(intent).then_refused(
-        ThreadDeletedError if status == "deleted" else ThreadStatusError, said
+        ThreadDeletedError if status == "deleted" else ThreadStatusError, reason
     )
 
 
@@ -230,46 +230,46 @@ def test_all_but_a_deleted_thread_can_be_read(status: Status) -> None:
         check_readable("t", control, "history")
 
 
-# What each intent leads to
+# Outcomes of each intent
 
 
-def test_starts_with_its_first_messages() -> None:
+def test_a_thread_starts_with_its_first_messages() -> None:
     source = Source(id=None, fields={"topic": None})
     intent = Start("Refund", {"a": 1}, {"b": None}, source, (HELLO, BYE))
-    begun = ThreadStarted(title="Refund", labels={"a": 1}, metadata={"b": None}, source=source)
-    counts = given().when(intent).then(begun, SAID, MessageAppended(message=BYE))
+    started = ThreadStarted(title="Refund", labels={"a": 1}, metadata={"b": None}, source=source)
+    counts = given().when(intent).then(started, MESSAGE, MessageAppended(message=BYE))
     assert counts == [0, 1, 2]
 
 
-def test_a_fork_goes_on_counting_from_its_parent() -> None:
+def test_a_fork_continues_the_message_count_of_its_parent() -> None:
     intent = Branch("parent", 3, "ab", None, (BYE,))
     forked = ThreadForked(parent_id="parent", parent_version=3, parent_hash="ab")
-    assert given(STARTED, SAID, SAID).when(intent).then(forked, MessageAppended(message=BYE)) == [2, 3]
+    assert given(STARTED, MESSAGE, MESSAGE).when(intent).then(forked, MessageAppended(message=BYE)) == [2, 3]
 
 
 def test_each_message_is_one_event() -> None:
-    assert given(STARTED, SAID).when(Append((HELLO, HELLO))).then(SAID, SAID) == [2, 3]
+    assert given(STARTED, MESSAGE).when(Append((HELLO, HELLO))).then(MESSAGE, MESSAGE) == [2, 3]
 
 
 @drawn(messages)
-def test_a_message_is_recorded_as_it_was_said(message: Message) -> None:
+def test_a_message_is_recorded_unchanged(message: Message) -> None:
     given(STARTED).when(Append((message,))).then(MessageAppended(message=message))
 
 
 # Runs
 
 
-def asked(definitions: int = 2, **fields: Any) -> ModelCalled:
+def model_called(definitions: int = 2, **fields: Any) -> ModelCalled:
     return ModelCalled(definitions=definitions, client="c", wire="openai-chat", model="m", digest="d", **fields)
 
 
 def test_the_events_of_a_run_and_its_messages_are_recorded_together() -> None:
-    steps = (BEGAN, HELLO, asked(-2), BYE, ModelAnswered(call=-2, message=-1, ms=5), RunCompleted())
-    decided = decide("t", given(STARTED, SAID).control, Advance("r", 1, steps))
+    steps = (RUN_STARTED, HELLO, model_called(-2), BYE, ModelAnswered(call=-2, message=-1, ms=5), RunCompleted())
+    decided = decide("t", given(STARTED, MESSAGE).control, Advance("r", 1, steps))
     assert [each.data for each in decided] == [
-        BEGAN,
-        SAID,
-        asked(3),
+        RUN_STARTED,
+        MESSAGE,
+        model_called(3),
         MessageAppended(message=BYE),
         ModelAnswered(call=5, message=6, ms=5),
         RunCompleted(),
@@ -278,85 +278,89 @@ def test_the_events_of_a_run_and_its_messages_are_recorded_together() -> None:
     assert {each.run_id for each in decided} == {"r"}
 
 
-def test_what_is_recorded_of_a_run_is_decided_on_what_was_recorded_before() -> None:
-    given(STARTED, BEGAN, SAID).when(Advance("r", 1, (asked(), RunAbandoned(reason="asked")))).then(
-        asked(), RunAbandoned(reason="asked")
+def test_steps_of_a_run_are_decided_on_its_earlier_steps() -> None:
+    given(STARTED, RUN_STARTED, MESSAGE).when(Advance("r", 1, (model_called(), RunAbandoned(reason="asked")))).then(
+        model_called(), RunAbandoned(reason="asked")
     )
-    begun = given(STARTED, BEGAN, SAID, asked())
-    begun.when(Advance("r", 1, (BYE, ModelAnswered(call=4, message=-1, ms=1)))).then(
+    started = given(STARTED, RUN_STARTED, MESSAGE, model_called())
+    started.when(Advance("r", 1, (BYE, ModelAnswered(call=4, message=-1, ms=1)))).then(
         MessageAppended(message=BYE), ModelAnswered(call=4, message=5, ms=1)
     )
-    begun.when(Advance("r", 1, (asked(),))).then_refused(RunTakenOverError)
+    started.when(Advance("r", 1, (model_called(),))).then_refused(RunTakenOverError)
 
 
 @pytest.mark.parametrize(
-    "step", [HELLO, asked(), RunCompleted(), RunAbandoned(reason="asked"), BOUND], ids=lambda step: type(step).__name__
+    "step",
+    [HELLO, model_called(), RunCompleted(), RunAbandoned(reason="asked"), BOUND],
+    ids=lambda step: type(step).__name__,
 )
 @pytest.mark.parametrize(
     ("before", "run_id", "attempt"),
     [
         ((), "r", 1),
-        ((BEGAN,), "another", 1),
-        ((BEGAN,), "r", 2),
-        ((BEGAN, AGAIN), "r", 1),
-        ((BEGAN, RunCompleted()), "r", 1),
-        ((BEGAN, HistoryRewound(to=1)), "r", 1),
-        ((BEGAN, ThreadForked(parent_id="p", parent_version=2, parent_hash="")), "r", 1),
+        ((RUN_STARTED,), "another", 1),
+        ((RUN_STARTED,), "r", 2),
+        ((RUN_STARTED, RUN_RESUMED), "r", 1),
+        ((RUN_STARTED, RunCompleted()), "r", 1),
+        ((RUN_STARTED, HistoryRewound(to=1)), "r", 1),
+        ((RUN_STARTED, ThreadForked(parent_id="p", parent_version=2, parent_hash="")), "r", 1),
     ],
-    ids=["none", "another's", "to come", "taken up", "ended", "rewound", "forked"],
+    ids=["none", "another run", "a later attempt", "resumed", "ended", "rewound", "forked"],
 )
-def test_only_who_carries_out_the_run_adds_to_it(
+def test_only_the_current_attempt_adds_to_a_run(
     before: tuple[ThreadEvent, ...], run_id: str, attempt: int, step: RunEvent | Message
 ) -> None:
     given(STARTED, *before).when(Advance(run_id, attempt, (step,))).then_refused(RunTakenOverError, "the run")
 
 
-def test_a_run_that_is_under_way_is_recorded_while_the_thread_rests_and_none_begins() -> None:
-    resting = given(STARTED, BEGAN, ThreadSuspended())
-    resting.when(Advance("r", 1, (HELLO, RunCompleted()))).then(SAID, RunCompleted())
-    resting.when(Advance("r", 2, (AGAIN,))).then_refused(ThreadStatusError, "a run is refused")
-    given(STARTED, BEGAN, ThreadSuspended(), ThreadResumed()).when(Advance("r", 2, (AGAIN, HELLO))).then(AGAIN, SAID)
+def test_a_suspended_thread_records_its_open_run_and_starts_none() -> None:
+    suspended = given(STARTED, RUN_STARTED, ThreadSuspended())
+    suspended.when(Advance("r", 1, (HELLO, RunCompleted()))).then(MESSAGE, RunCompleted())
+    suspended.when(Advance("r", 2, (RUN_RESUMED,))).then_refused(ThreadStatusError, "a run is refused")
+    given(STARTED, RUN_STARTED, ThreadSuspended(), ThreadResumed()).when(Advance("r", 2, (RUN_RESUMED, HELLO))).then(
+        RUN_RESUMED, MESSAGE
+    )
 
 
-def test_one_step_that_is_refused_refuses_them_all() -> None:
-    begun = given(STARTED, BEGAN)
-    begun.when(Advance("r", 1, (HELLO, RunCompleted(), HELLO))).then_refused(RunTakenOverError)
-    assert begun.control.run is not None
+def test_one_refused_step_refuses_all_steps() -> None:
+    started = given(STARTED, RUN_STARTED)
+    started.when(Advance("r", 1, (HELLO, RunCompleted(), HELLO))).then_refused(RunTakenOverError)
+    assert started.control.run is not None
 
 
 @pytest.mark.parametrize(
     "step",
     [
-        asked(options={"temperature": float("nan")}),
-        asked(options={"k": (1,)}),
+        model_called(options={"temperature": float("nan")}),
+        model_called(options={"k": (1,)}),
         RunAbandoned(reason="\ud800"),
-        BEGAN.model_copy(update={"agent": AgentIdentity(id="\ud800")}),
-        BEGAN.model_copy(update={"fingerprint": Fingerprint(client="c", tools=("\ud800",))}),
+        RUN_STARTED.model_copy(update={"agent": AgentIdentity(id="\ud800")}),
+        RUN_STARTED.model_copy(update={"fingerprint": Fingerprint(client="c", tools=("\ud800",))}),
         Message.user("\ud800"),
     ],
     ids=range(6),
 )
-def test_what_of_a_run_would_not_come_back_equal_is_refused(step: RunEvent | Message) -> None:
-    before = given(STARTED) if isinstance(step, RunStarted) else given(STARTED, BEGAN)
+def test_refuses_run_data_that_cannot_round_trip(step: RunEvent | Message) -> None:
+    before = given(STARTED) if isinstance(step, RunStarted) else given(STARTED, RUN_STARTED)
     before.when(Advance("r", 1, (step,))).then_refused(InvalidContentError)
 
 
-def test_a_checkpoint_names_the_newest_version_unless_told() -> None:
-    given(STARTED, SAID).when(Checkpoint("here")).then(CheckpointMade(name="here", at=2))
-    given(STARTED, SAID).when(Checkpoint("here", 1)).then(CheckpointMade(name="here", at=1))
+def test_a_checkpoint_names_the_newest_version_by_default() -> None:
+    given(STARTED, MESSAGE).when(Checkpoint("here")).then(CheckpointMade(name="here", at=2))
+    given(STARTED, MESSAGE).when(Checkpoint("here", 1)).then(CheckpointMade(name="here", at=1))
 
 
-def test_a_rewind_takes_the_count_of_where_it_goes() -> None:
-    assert given(STARTED, SAID, SAID).when(Rewind(2, 1)).then(HistoryRewound(to=2)) == [1]
+def test_a_rewind_restores_the_message_count() -> None:
+    assert given(STARTED, MESSAGE, MESSAGE).when(Rewind(2, 1)).then(HistoryRewound(to=2)) == [1]
 
 
-def test_what_is_no_message_leaves_the_count() -> None:
+def test_other_events_do_not_change_the_message_count() -> None:
     for intent, outcome in INTENTS.values():
         if not isinstance(intent, Append | Rewind):
-            assert given(STARTED, SAID, SAID).when(intent).then(outcome) == [2]
+            assert given(STARTED, MESSAGE, MESSAGE).when(intent).then(outcome) == [2]
 
 
-def test_a_checkpoints_name_is_taken_once_along_the_lineage() -> None:
+def test_a_checkpoint_name_is_unique_in_the_lineage() -> None:
     made = CheckpointMade(name="here", at=1)
     forked = ThreadForked(parent_id="p", parent_version=2, parent_hash="")
     given(STARTED, made).when(Checkpoint("here", 1)).then_refused(CheckpointExistsError, "'here', at version 1")
@@ -369,16 +373,16 @@ def test_a_checkpoints_name_is_taken_once_along_the_lineage() -> None:
     [lambda version: Checkpoint("here", version), lambda version: Rewind(version, 0)],
     ids=["checkpoint", "rewind"],
 )
-def test_versions_that_are_not_there_are_refused(version: int, make: Callable[[int], Intent]) -> None:
-    given(STARTED, SAID).when(make(version)).then_refused(UnknownVersionError, "its versions are 1 to 2")
+def test_refuses_missing_versions(version: int, make: Callable[[int], Intent]) -> None:
+    given(STARTED, MESSAGE).when(make(version)).then_refused(UnknownVersionError, "its versions are 1 to 2")
 
 
 @pytest.mark.parametrize("name", ["", "12", "message:1", "2026-01-01", " a"])
-def test_names_that_mean_something_else_are_refused(name: str) -> None:
+def test_refuses_checkpoint_names_with_another_meaning(name: str) -> None:
     given(STARTED).when(Checkpoint(name)).then_refused(InvalidNameError)
 
 
-def test_names_of_labels_are_no_longer_than_others() -> None:
+def test_names_of_labels_have_a_maximum_length() -> None:
     longest, longer = "x" * 200, "x" * 201
     given().when(Start(labels={longer: 1})).then_refused(InvalidNameError)
     given(STARTED).when(Label({"a": 1, longer: None})).then_refused(InvalidNameError)
@@ -403,26 +407,26 @@ BAD: list[Any] = [float("nan"), float("-inf"), nested(101), "\ud800", {1: 2}, (1
     ],
     ids=["labels", "metadata", "source-id", "source", "first-messages", "branch", "say", "label"],
 )
-def test_content_that_would_not_come_back_equal_is_refused(make: Callable[[Any], Intent], value: Any) -> None:
+def test_refuses_content_that_cannot_round_trip(make: Callable[[Any], Intent], value: Any) -> None:
     intent = make(value)
-    before = given() if isinstance(intent, Start) else given(STARTED, SAID)
+    before = given() if isinstance(intent, Start) else given(STARTED, MESSAGE)
     before.when(intent).then_refused(InvalidContentError)
 
 
 @pytest.mark.parametrize("text", ["\udfff", 5, b"x"])
 @pytest.mark.parametrize("kind", [Start, Suspend, End, Delete, Branch, Redact])
-def test_titles_and_reasons_are_text(kind: type[Any], text: Any) -> None:
+def test_titles_and_reasons_need_to_be_text(kind: type[Any], text: Any) -> None:
     intents: dict[type[Any], Intent] = {
         Branch: Branch("p", 1, "", text),
         Redact: Redact(2, "", "", text),
     }
     intent = intents.get(kind) or kind(text)
-    before = given() if kind is Start else given(STARTED, SAID)
+    before = given() if kind is Start else given(STARTED, MESSAGE)
     before.when(intent).then_refused(InvalidContentError)
 
 
 def test_deciding_is_pure() -> None:
-    control = given(STARTED, SAID).control
+    control = given(STARTED, MESSAGE).control
     shown = repr(control)
     for intent, _ in INTENTS.values():
         first: list[Decided] = decide("t", control, intent)

@@ -48,6 +48,6 @@ CORRUPT.version = 7
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_errors_cross_processes(error: ClewError) -> None:
-    again = pickle.loads(pickle.dumps(error))  # noqa: S301  # of one's own
+def test_errors_survive_pickling(error: ClewError) -> None:
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301  # made here
     assert (type(again), str(again), again.__dict__) == (type(error), str(error), error.__dict__)

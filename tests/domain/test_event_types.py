@@ -33,7 +33,7 @@ def two_to_three(data: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def songs() -> Iterator[EventType]:
-    """A Clew that knows songs."""
+    """Declare the event type of songs."""
     event_type(SONG, upcasters=(one_to_two, two_to_three))(SongSung)
     yield EVENT_TYPES[SONG]
     withdraw(SONG)
@@ -48,7 +48,7 @@ def test_the_schema_version_counts_the_upcasters(songs: EventType) -> None:
     assert EVENT_TYPES["thread-started"].schema_version == 1
 
 
-def test_data_is_brought_to_the_present_step_by_step(songs: EventType) -> None:
+def test_upcasters_run_step_by_step(songs: EventType) -> None:
     assert songs.upcast(1, {"name": "Nessun dorma", "singer": "Ann"}) == {"title": "Nessun dorma", "singers": ["Ann"]}
     assert songs.upcast(2, {"title": "x", "singer": "Ann"}) == {"title": "x", "singers": ["Ann"]}
     assert songs.upcast(3, {"title": "x", "singers": []}) == {"title": "x", "singers": []}
@@ -63,15 +63,15 @@ def test_a_name_is_declared_once(songs: EventType) -> None:
     with pytest.raises(ValueError, match="'song-sung' is already declared, by SongSung"):
         event_type(songs.name)(SongSung)
     with pytest.raises(TypeError):
-        EVENT_TYPES[SONG] = songs  # type: ignore[index]  # what this test is about
+        EVENT_TYPES[SONG] = songs  # type: ignore[index]  # the test changes a read-only mapping
 
 
 @pytest.mark.parametrize("declared", EVENT_TYPES.values(), ids=EVENT_TYPES)
-def test_every_declared_sample_is_an_event_that_has_words(declared: EventType) -> None:
+def test_every_declared_sample_has_a_sentence(declared: EventType) -> None:
     sample = declared.model(**declared.sample)
-    said = declared.describe(json.loads(sample.model_dump_json(exclude_none=True)))
-    assert said.isprintable()
-    assert declared.name not in said
+    description = declared.describe(json.loads(sample.model_dump_json(exclude_none=True)))
+    assert description.isprintable()
+    assert declared.name not in description
     assert declared.headline[0].isupper()
 
 
@@ -83,7 +83,7 @@ class SongNoted(Value):
 
 @pytest.fixture
 def declare() -> Iterator[Callable[[Any], EventType]]:
-    """Declares the notes of songs with a sentence."""
+    """Declare an event type with this sentence."""
 
     def declare(sentence: Any) -> EventType:
         event_type("song-noted", sentence=sentence)(SongNoted)
@@ -100,21 +100,23 @@ def test_a_sentence_names_only_fields_of_its_model(declare: Callable[[Any], Even
     assert "song-noted" not in EVENT_TYPES
 
 
-def test_a_field_that_is_not_stored_has_its_default_and_none_is_a_dash(declare: Callable[[Any], EventType]) -> None:
+def test_a_missing_field_has_its_default_and_none_is_a_dash(declare: Callable[[Any], EventType]) -> None:
     noted = declare("noted {note} {times} times")
     assert noted.describe({"note": "x", "times": 2}) == "noted 'x' 2 times"
     assert noted.describe({"note": None}) == noted.describe({}) == "noted — 1 times"
 
 
 @pytest.mark.parametrize("sentence", ["marked {marks}", lambda data: f"noted {data['note'].upper()}"])
-def test_an_event_whose_sentence_fails_is_recorded(declare: Callable[[Any], EventType], sentence: Any) -> None:
+def test_an_event_with_a_failing_sentence_gets_the_general_one(
+    declare: Callable[[Any], EventType], sentence: Any
+) -> None:
     noted = declare(sentence)
     assert noted.describe({"marks": [1]}) == "recorded 'song-noted'"
     with pytest.raises(ValueError, match="marks"):
         noted.describe({"marks": {"x": 1}})
 
 
-def test_an_event_without_words_is_recorded(songs: EventType) -> None:
+def test_an_event_without_a_sentence_gets_the_general_one(songs: EventType) -> None:
     assert songs.describe({"title": "Aria", "singers": ["Ann"]}) == "recorded 'song-sung'"
     assert songs.headline == "'song-sung' was recorded"
 
@@ -128,14 +130,14 @@ def test_an_event_without_words_is_recorded(songs: EventType) -> None:
         stored({"title": "Aria", "singer": "Ann"}, v=2, a="ann", m={"k": None}),
         stored({"title": "Aria", "singers": ["Ann"]}, v=3, a="ann", m={"k": None}),
     ],
-    ids=["unsaid", "first", "second", "present"],
+    ids=["without version", "first", "second", "present"],
 )
 def test_every_schema_version_reads_as_the_present_one(state: bytes) -> None:
-    found = envelope.decode("default/thread/a", 2, SONG, state, 9, b"h")
-    data: Any = found.data
+    decoded = envelope.decode("default/thread/a", 2, SONG, state, 9, b"h")
+    data: Any = decoded.data
     assert data == SongSung(title="Aria", singers=("Ann",))
-    assert (found.event_id, found.recorded_at, found.messages, found.actor) == ("e", 1, 0, "ann")
-    assert (found.metadata, found.position, found.hash) == ({"k": None}, 9, b"h")
+    assert (decoded.event_id, decoded.recorded_at, decoded.messages, decoded.actor) == ("e", 1, 0, "ann")
+    assert (decoded.metadata, decoded.position, decoded.hash) == ({"k": None}, 9, b"h")
 
 
 @pytest.mark.usefixtures("songs")
@@ -171,6 +173,6 @@ def test_a_newer_schema_version_is_opaque() -> None:
     ],
     ids=range(11),
 )
-def test_data_that_is_not_of_the_schema_version_it_says_is_corrupt(state: bytes) -> None:
+def test_data_that_does_not_fit_its_schema_version_is_corrupt(state: bytes) -> None:
     with pytest.raises(CorruptEventError, match="song-sung"):
         envelope.decode("default/thread/a", 2, SONG, state)

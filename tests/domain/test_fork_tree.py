@@ -14,11 +14,11 @@ class Thread(NamedTuple):
     forked_at: int | None = None
 
 
-def drawn(*threads: Thread) -> list[tuple[str, int, int]]:
+def tree(*threads: Thread) -> list[tuple[str, int, int]]:
     return [(branch.thread.id, branch.depth, branch.forks) for branch in branches(threads)]
 
 
-def test_forks_come_after_their_parents_by_their_cuts() -> None:
+def test_forks_follow_their_parents_by_cut() -> None:
     threads = (
         Thread("one"),
         Thread("late", "one", 9),
@@ -27,7 +27,7 @@ def test_forks_come_after_their_parents_by_their_cuts() -> None:
         Thread("deep", "late", 11),
         Thread("also early", "one", 2),
     )
-    assert drawn(*threads) == [
+    assert tree(*threads) == [
         ("one", 0, 3),
         ("early", 1, 0),
         ("also early", 1, 0),
@@ -37,33 +37,38 @@ def test_forks_come_after_their_parents_by_their_cuts() -> None:
     ]
 
 
-def test_a_thread_whose_parent_is_not_there_is_a_root() -> None:
-    assert drawn(Thread("fork", "gone", 3), Thread("its", "fork", 5)) == [("fork", 0, 1), ("its", 1, 0)]
+def test_a_thread_with_an_unknown_parent_is_a_root() -> None:
+    assert tree(Thread("fork", "missing", 3), Thread("its", "fork", 5)) == [("fork", 0, 1), ("its", 1, 0)]
 
 
-def test_checkpoints_come_by_version() -> None:
+def test_checkpoints_are_in_order_of_version() -> None:
     marks = {"one": [BranchCheckpoint("b", 9), BranchCheckpoint("a", 2)]}
     assert list(branches([Thread("one")], marks)) == [
         Branch(Thread("one"), 0, 0, (BranchCheckpoint("a", 2), BranchCheckpoint("b", 9)))
     ]
 
 
-def test_a_chain_of_forks_of_any_depth_is_a_tree() -> None:
+def test_a_very_deep_chain_of_forks_is_a_tree() -> None:
     chain = [Thread("0"), *(Thread(str(number), str(number - 1), number) for number in range(1, 5_000))]
-    assert drawn(*chain)[-1] == ("4999", 4_999, 0)
+    assert tree(*chain)[-1] == ("4999", 4_999, 0)
     assert len(containing(chain, "10", 11)) == 4_999 - 10
 
 
 @given(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 20)), max_size=30), st.integers(0, 99), st.integers(1, 30))
-def test_a_fork_contains_what_lies_in_its_past(forks: list[tuple[int, int]], owner: int, version: int) -> None:
-    threads, lines = [Thread("0")], {"0": ["0"] * 10}
-    for number, (which, wanted) in enumerate(forks, start=1):
-        line = lines[threads[which % len(threads)].id]
-        cut = min(wanted, len(line))
-        threads.append(Thread(str(number), line[cut - 1], cut))  # named is whoever has the cut as its own
-        lines[str(number)] = [*line[:cut], *([str(number)] * 4)]
-    assert sorted(each.thread.id for each in branches(threads)) == sorted(lines)
-    asked = threads[owner % len(threads)].id
-    if lines[asked][version - 1 : version] == [asked]:
-        having = [id_ for id_, line in lines.items() if id_ != asked and line[version - 1 : version] == [asked]]
-        assert [thread.id for thread in containing(threads, asked, version)] == having
+def test_a_fork_contains_the_messages_of_its_past(forks: list[tuple[int, int]], owner: int, version: int) -> None:
+    threads, lineages = [Thread("0")], {"0": ["0"] * 10}
+    for number, (parent, wanted) in enumerate(forks, start=1):
+        lineage = lineages[threads[parent % len(threads)].id]
+        cut = min(wanted, len(lineage))
+        # The parent is the thread that owns the event at the cut.
+        threads.append(Thread(str(number), lineage[cut - 1], cut))
+        lineages[str(number)] = [*lineage[:cut], *([str(number)] * 4)]
+    assert sorted(each.thread.id for each in branches(threads)) == sorted(lineages)
+    thread_id = threads[owner % len(threads)].id
+    if lineages[thread_id][version - 1 : version] == [thread_id]:
+        containing_ids = [
+            id_
+            for id_, lineage in lineages.items()
+            if id_ != thread_id and lineage[version - 1 : version] == [thread_id]
+        ]
+        assert [thread.id for thread in containing(threads, thread_id, version)] == containing_ids

@@ -26,15 +26,15 @@ from clew.domain.runs.events import AgentIdentity, Failure, Fingerprint, RunAban
 
 
 @dataclass
-class Told:
+class Lineage:
     """A random lineage, and the number of messages on the path at each version."""
 
     events: list[Event] = field(default_factory=list)
     counts: list[int] = field(default_factory=lambda: [0])
 
 
-def of_components(draw: st.DrawFn, step: str, version: int) -> ThreadEvent:
-    """What components do: keep something, leave out a part of the history, give or fail; and runs that they serve."""
+def component_event(draw: st.DrawFn, step: str, version: int) -> ThreadEvent:
+    """Draw an event of a component or run: state, reduction, failure, context, or the start or end of a run."""
     agent, provider = (draw(st.sampled_from(["a", "b"])) for _ in range(2))
     match step:
         case "s":
@@ -45,38 +45,39 @@ def of_components(draw: st.DrawFn, step: str, version: int) -> ThreadEvent:
         case "k":
             return ContextFailed(provider=provider, hook="invoking", error=Failure(kind="E"))
         case "p":
-            given: ContextProvided = draw(DATA[ContextProvided])
-            return given
+            provided: ContextProvided = draw(DATA[ContextProvided])
+            return provided
         case "b":
-            made_of = Fingerprint(client="c", providers=(provider,))
-            return RunStarted(agent=AgentIdentity(id=agent), fingerprint=made_of, providers=("c",))
+            fingerprint = Fingerprint(client="c", providers=(provider,))
+            return RunStarted(agent=AgentIdentity(id=agent), fingerprint=fingerprint, providers=("c",))
         case _:
             ended: list[ThreadEvent] = [RunCompleted(), RunAbandoned(reason="asked")]
             return draw(st.sampled_from(ended))
 
 
 @st.composite
-def lineages(draw: st.DrawFn) -> Told:
-    """Appends, rewinds to any version (abandoned ones too), forks, redactions, context and events of unknown types."""
-    told = Told()
+def lineages(draw: st.DrawFn) -> Lineage:
+    """Draw appends, rewinds to any version (also abandoned ones), forks, redactions, context and unknown events."""
+    lineage = Lineage()
 
     def add(made: Event, count: int) -> None:
-        told.events.append(made._replace(messages=count))
-        told.counts.append(count)
+        lineage.events.append(made._replace(messages=count))
+        lineage.counts.append(count)
 
     add(event(ThreadStarted(), 1), 0)
     for step in draw(st.lists(st.sampled_from("mmmmrrfcoxskhpbe"), max_size=40)):
-        version, count = len(told.counts), told.counts[-1]
+        version, count = len(lineage.counts), lineage.counts[-1]
         match step:
             case "m":
                 role = draw(st.sampled_from(["user", "assistant"]))
-                said = Message.user(f"{version}") if role == "user" else Message.assistant(f"{version}")
+                message = Message.user(f"{version}") if role == "user" else Message.assistant(f"{version}")
                 add(
-                    event(MessageAppended(message=said), version, actor=draw(st.sampled_from([None, "ann"]))), count + 1
+                    event(MessageAppended(message=message), version, actor=draw(st.sampled_from([None, "ann"]))),
+                    count + 1,
                 )
             case "r":
                 to = draw(st.integers(min_value=1, max_value=version - 1))
-                add(event(HistoryRewound(to=to), version), told.counts[to])
+                add(event(HistoryRewound(to=to), version), lineage.counts[to])
             case "f":
                 forked = ThreadForked(parent_id="a", parent_version=version - 1, parent_hash="")
                 add(event(forked, version, stream=f"default/thread/fork-{version}"), count)
@@ -88,64 +89,64 @@ def lineages(draw: st.DrawFn) -> Told:
                 shredded = Event("default/thread/a", version, MESSAGE_APPENDED, "e", version, 0, Shredded("user"))
                 add(shredded, count + 1)
             case _:
-                begun = version if step == "b" else draw(st.integers(min_value=1, max_value=version))
-                add(event(of_components(draw, step, version), version, run_id=f"run-{begun}"), count)
-    return told
+                started = version if step == "b" else draw(st.integers(min_value=1, max_value=version))
+                add(event(component_event(draw, step, version), version, run_id=f"run-{started}"), count)
+    return lineage
 
 
 def states(events: list[Event]) -> list[ThreadState]:
-    """The state after each event, by the definition; the first is that before any."""
-    found = [ThreadState()]
+    """Return the states by definition: before the first event and after each event."""
+    all_states = [ThreadState()]
     for each in events:
-        found.append(evolve(found[-1], each))
-    return found
+        all_states.append(evolve(all_states[-1], each))
+    return all_states
 
 
 @given(lineages())
-def test_the_builder_gives_at_every_version_what_evolve_defines(told: Told) -> None:
+def test_the_builder_equals_evolve_at_every_version(lineage: Lineage) -> None:
     builder = HistoryBuilder("a")
-    builder.add(told.events)
-    for version, state in enumerate(states(told.events)):
-        found = builder.history(version)
-        assert found.messages == state.messages
-        assert found.context == state.context
-        assert found.version == state.version == version
-    assert builder.history() == builder.history(len(told.events))
+    builder.add(lineage.events)
+    for version, state in enumerate(states(lineage.events)):
+        all_states = builder.history(version)
+        assert all_states.messages == state.messages
+        assert all_states.context == state.context
+        assert all_states.version == state.version == version
+    assert builder.history() == builder.history(len(lineage.events))
 
 
 @given(lineages(), st.data())
-def test_a_builder_that_goes_on_equals_one_that_starts_over(told: Told, data: st.DataObject) -> None:
-    cut = data.draw(st.integers(min_value=0, max_value=len(told.events)))
+def test_an_extended_builder_equals_a_new_one(lineage: Lineage, data: st.DataObject) -> None:
+    cut = data.draw(st.integers(min_value=0, max_value=len(lineage.events)))
     builder = HistoryBuilder("a")
-    builder.add(told.events[:cut])
+    builder.add(lineage.events[:cut])
     before = builder.history()
-    builder.add(told.events[cut:])
-    assert builder.history(cut).messages == before.messages == states(told.events[:cut])[-1].messages
-    assert builder.history().messages == states(told.events)[-1].messages
+    builder.add(lineage.events[cut:])
+    assert builder.history(cut).messages == before.messages == states(lineage.events[:cut])[-1].messages
+    assert builder.history().messages == states(lineage.events)[-1].messages
 
 
 @given(lineages())
-def test_the_control_counts_the_messages_on_the_path(told: Told) -> None:
+def test_the_control_counts_the_messages_on_the_path(lineage: Lineage) -> None:
     control = ThreadState().control
-    for each, state in zip(told.events, states(told.events)[1:], strict=True):
+    for each, state in zip(lineage.events, states(lineage.events)[1:], strict=True):
         control = advance(control, each)
         assert state.control == control
         assert control.messages == len(state.messages)
 
 
 @given(lineages())
-def test_a_later_event_changes_no_earlier_state(told: Told) -> None:
-    found = states(told.events)
-    shown = [state.messages for state in found]
-    evolve(found[-1], event(HistoryRewound(to=1), len(found)))
-    assert [state.messages for state in found] == shown
+def test_a_later_event_changes_no_earlier_state(lineage: Lineage) -> None:
+    all_states = states(lineage.events)
+    shown = [state.messages for state in all_states]
+    evolve(all_states[-1], event(HistoryRewound(to=1), len(all_states)))
+    assert [state.messages for state in all_states] == shown
 
 
-def test_a_rewind_brings_back_what_an_earlier_rewind_abandoned() -> None:
-    said = [MessageAppended(message=Message.user(text)) for text in ("one", "two")]
-    happened: list[ThreadEvent] = [ThreadStarted(), said[0], said[1], HistoryRewound(to=2), HistoryRewound(to=3)]
-    found = states([event(data, version) for version, data in enumerate(happened, start=1)])
-    assert [[each.text for each in state.messages] for state in found] == [
+def test_a_rewind_restores_messages_that_an_earlier_one_abandoned() -> None:
+    appended = [MessageAppended(message=Message.user(text)) for text in ("one", "two")]
+    events: list[ThreadEvent] = [ThreadStarted(), appended[0], appended[1], HistoryRewound(to=2), HistoryRewound(to=3)]
+    all_states = states([event(data, version) for version, data in enumerate(events, start=1)])
+    assert [[each.text for each in state.messages] for state in all_states] == [
         [],
         [],
         ["one"],
@@ -155,14 +156,20 @@ def test_a_rewind_brings_back_what_an_earlier_rewind_abandoned() -> None:
     ]
 
 
-def test_a_redacted_message_keeps_its_place_and_says_nothing() -> None:
+def test_a_redacted_message_keeps_its_place_and_has_no_content() -> None:
     row = Event("default/thread/a", 3, MESSAGE_APPENDED, "e3", 5, 2, Shredded("tool"), "ann")
-    said = as_message(row)
-    assert said is not None
-    assert (said.version, said.role, said.event_id, said.recorded_at, said.actor) == (3, "tool", "e3", 5, "ann")
-    assert said.redacted
-    assert (said.text, said.contents, said.author, said.metadata) == ("", (), None, {})
-    assert said.time.isoformat() == "1970-01-01T00:00:00.000005+00:00"
+    message = as_message(row)
+    assert message is not None
+    assert (message.version, message.role, message.event_id, message.recorded_at, message.actor) == (
+        3,
+        "tool",
+        "e3",
+        5,
+        "ann",
+    )
+    assert message.redacted
+    assert (message.text, message.contents, message.author, message.metadata) == ("", (), None, {})
+    assert message.time.isoformat() == "1970-01-01T00:00:00.000005+00:00"
 
 
 def test_only_messages_are_messages() -> None:
@@ -174,6 +181,6 @@ def test_only_messages_are_messages() -> None:
 def test_a_history_is_a_sequence_of_its_messages() -> None:
     builder = HistoryBuilder("a")
     builder.add([event(ThreadStarted(), 1), event(MessageAppended(message=Message.user("hi", author="ann")), 2)])
-    found = builder.history()
-    assert len(found) == builder.weight == 1
-    assert [(each.text, each.author, each.redacted) for each in found] == [("hi", "ann", False)]
+    all_states = builder.history()
+    assert len(all_states) == builder.weight == 1
+    assert [(each.text, each.author, each.redacted) for each in all_states] == [("hi", "ann", False)]

@@ -43,32 +43,32 @@ REFUSED: list[tuple[Any, str]] = [
 
 
 @given(jsons)
-def test_takes_everything_that_comes_back_equal_from_json(value: Any) -> None:
+def test_accepts_every_value_that_json_returns_unchanged(value: Any) -> None:
     check_json(value, "value")
     assert exact(json.loads(json.dumps(value))) == exact(value)
 
 
 @pytest.mark.parametrize("value", [nested(MAX_DEPTH), (1 << MAX_BITS) - 1, -0.0, 5e-324, 1e308, "", "\x00", "🧶", {}])
-def test_takes_what_lies_just_inside_the_bounds(value: Any) -> None:
+def test_accepts_values_at_the_limits(value: Any) -> None:
     check_json(value, "value")
 
 
-@pytest.mark.parametrize(("value", "said"), REFUSED, ids=range(len(REFUSED)))
-def test_refuses_what_would_not_come_back_equal_and_does_not_show_it(value: Any, said: str) -> None:
-    with pytest.raises(InvalidContentError, match=said) as caught:
+@pytest.mark.parametrize(("value", "expected"), REFUSED, ids=range(len(REFUSED)))
+def test_refuses_a_value_that_json_would_change_without_showing_it(value: Any, expected: str) -> None:
+    with pytest.raises(InvalidContentError, match=expected) as caught:
         check_json(value, "value")
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("value", "said"), REFUSED[:-1], ids=range(len(REFUSED) - 1))
-def test_names_the_place_of_what_it_refuses(value: Any, said: str) -> None:
-    with pytest.raises(InvalidContentError, match=said) as caught:
+@pytest.mark.parametrize(("value", "expected"), REFUSED[:-1], ids=range(len(REFUSED) - 1))
+def test_the_error_names_the_path_of_the_refused_value(value: Any, expected: str) -> None:
+    with pytest.raises(InvalidContentError, match=expected) as caught:
         check_json({"orders": ["secret", {"items": value}]}, "metadata")
     assert str(caught.value).startswith("metadata.orders[1].items")
     assert "secret" not in str(caught.value)
 
 
-def test_the_place_stays_one_short_line_whatever_the_keys_hold() -> None:
+def test_the_path_is_one_short_line_for_any_keys() -> None:
     with pytest.raises(InvalidContentError) as caught:
         check_json({"line\nbreak": {"k" * 1_000_000: [float("nan")]}}, "metadata")
     text = str(caught.value)
@@ -77,7 +77,7 @@ def test_the_place_stays_one_short_line_whatever_the_keys_hold() -> None:
     assert text.startswith("metadata.line?break.kkk")
 
 
-def test_a_value_that_holds_itself_is_too_deep() -> None:
+def test_a_value_that_contains_itself_is_too_deep() -> None:
     circle: list[Any] = []
     circle.append(circle)
     with pytest.raises(InvalidContentError, match="nested deeper"):

@@ -20,8 +20,8 @@ from clew.domain.messages import (
     check_message,
 )
 
-NO_JSON: Any = (1,)
-NO_KEYS: Any = {1: "x"}
+NOT_JSON: Any = (1,)
+NOT_STRING_KEYS: Any = {1: "x"}
 CALL = FunctionCall(call_id="c1", name="find", arguments="{}")
 
 
@@ -33,7 +33,7 @@ def test_a_message_comes_back_equal_from_its_json(message: Message) -> None:
     assert exact(read) == exact(message)
 
 
-def test_each_content_says_its_type() -> None:
+def test_each_content_has_its_type_in_json() -> None:
     message = Message(
         role="assistant",
         contents=(
@@ -57,11 +57,11 @@ def test_each_content_says_its_type() -> None:
     ]
 
 
-def test_what_is_not_said_is_not_written() -> None:
+def test_unset_fields_are_not_written() -> None:
     assert Message.user("hello").model_dump_json() == '{"role":"user","contents":[{"type":"text","text":"hello"}]}'
 
 
-def test_messages_are_made_in_short() -> None:
+def test_messages_have_short_constructors() -> None:
     assert Message.system("s").role == "system"
     assert Message.user("u", author="ann", metadata={"k": 1}).author == "ann"
     assert Message.assistant("a", calls=[CALL]).contents == (Text(text="a"), CALL)
@@ -71,7 +71,7 @@ def test_messages_are_made_in_short() -> None:
     assert Message.tool("c1", {"a": None}).contents == (FunctionResult(call_id="c1", result={"a": None}),)
 
 
-def test_a_message_tells_its_words_calls_and_results() -> None:
+def test_a_message_returns_its_text_calls_and_results() -> None:
     result = FunctionResult(call_id="c1", result=1)
     message = Message(role="assistant", contents=(Text(text="one "), CALL, Text(text="two"), result))
     assert message.text == "one two"
@@ -86,7 +86,7 @@ def test_messages_cannot_be_changed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "place"),
+    ("fields", "path"),
     [
         ({"role": "wizard", "contents": ()}, "Message.role"),
         ({"role": "user", "contents": "secret"}, "Message.contents"),
@@ -98,28 +98,26 @@ def test_messages_cannot_be_changed() -> None:
         ({"contents": ()}, "Message.role"),
     ],
 )
-def test_a_message_of_wrong_parts_is_refused_by_name_and_without_its_content(
-    fields: dict[str, Any], place: str
-) -> None:
+def test_an_invalid_message_field_is_refused_by_name_without_its_value(fields: dict[str, Any], path: str) -> None:
     with pytest.raises(InvalidContentError) as caught:
         Message(**fields)
-    assert str(caught.value).startswith(place + (":" if place != "Message.metadata" else ""))
+    assert str(caught.value).startswith(path + (":" if path != "Message.metadata" else ""))
     assert "secret" not in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("message", "place"),
+    ("message", "path"),
     [
         (Message.user("a\ud800"), "contents[0].text"),
         (Message.user("a", author="\ud800"), "author"),
         (Message.user("a", metadata={"n": float("nan")}), "metadata.n"),
         (Message(role="user", contents=(), source={"n": [float("inf")]}), "source.n[0]"),
         (Message.tool("c", nested(101)), "contents[0].result"),
-        (Message.tool("c", {"t": NO_JSON}), "contents[0].result.t"),
-        (Message.tool("c", {"o": NO_KEYS}), "contents[0].result.o"),
+        (Message.tool("c", {"t": NOT_JSON}), "contents[0].result.t"),
+        (Message.tool("c", {"o": NOT_STRING_KEYS}), "contents[0].result.o"),
         (Message.tool("\udc00", None), "contents[0].call_id"),
-        (Message(role="user", contents=(Text(text="ok"), Raw(value=NO_JSON))), "contents[1].value"),
+        (Message(role="user", contents=(Text(text="ok"), Raw(value=NOT_JSON))), "contents[1].value"),
         (Message(role="user", contents=(Reasoning(text="", data={"x": -float("inf")}),)), "contents[0].data.x"),
         (
             Message(
@@ -132,14 +130,14 @@ def test_a_message_of_wrong_parts_is_refused_by_name_and_without_its_content(
         ),
     ],
 )
-def test_content_that_would_not_come_back_equal_is_refused_with_its_place(message: Message, place: str) -> None:
+def test_content_that_json_would_change_is_refused_with_its_path(message: Message, path: str) -> None:
     with pytest.raises(InvalidContentError) as caught:
         check_message(message)
-    assert str(caught.value).startswith(place)
+    assert str(caught.value).startswith(path)
 
 
 @pytest.mark.parametrize("fields", [{"content": "secret"}, {"contents": "secret"}])
-def test_a_message_of_words_alone_says_how_to_write_it(fields: dict[str, Any]) -> None:
+def test_the_error_for_a_bare_string_shows_how_to_write_the_message(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidContentError) as caught:
         Message(role="user", **fields)
     assert 'write Message.user("hi"), or Message(role="user", contents=[Text(text="hi")])' in str(caught.value)

@@ -49,21 +49,21 @@ def viewed(*messages: Message | None) -> ModelView:
 
 
 def check_paired(view: ModelView) -> None:
-    """Every call has its result right after its message, in order, and there is no result without a call."""
+    """Check that each call has its result directly after its message, in order, and each result has a call."""
     due: list[str] = []
     for message in view.messages:
         if message.results:
             assert len(message.results) == len(message.contents), "results stand alone"
-            for found in message.results:
-                assert due, f"a result without a call: {found.call_id}"
-                assert found.call_id == due.pop(0)
+            for result_ in message.results:
+                assert due, f"a result without a call: {result_.call_id}"
+                assert result_.call_id == due.pop(0)
         else:
             assert not due, f"calls without results: {due}"
         due += [asked.call_id for asked in message.calls]
     assert not due, f"calls without results: {due}"
 
 
-# Repairs, one by one
+# Single repairs
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_a_well_formed_history_is_its_own_view(history: list[Message]) -> None:
     assert viewed(*history) == ModelView(tuple(history), ())
 
 
-def test_a_call_without_a_result_gets_one_that_says_so() -> None:
+def test_a_call_without_a_result_gets_a_result_that_states_this() -> None:
     view = viewed(asks("a", "b"), answers("b"), USER)
     assert view.messages == (asks("a", "b"), missing("a"), answers("b"), USER)
     assert view.repairs == (Repair(2, "result-missing", "a"),)
@@ -108,7 +108,7 @@ def test_a_late_result_is_moved_to_its_call() -> None:
     assert view.repairs == (Repair(4, "result-moved", "a"),)
 
 
-def test_a_result_that_comes_before_its_call_is_none() -> None:
+def test_a_result_before_its_call_is_left_out() -> None:
     view = viewed(answers("a"), asks("a"))
     assert view.messages == (asks("a"), missing("a"))
     assert {repair.reason for repair in view.repairs} == {"result-without-call", "result-missing"}
@@ -123,8 +123,8 @@ def test_parallel_results_in_another_order_follow_their_calls_order() -> None:
 def test_parallel_results_in_one_message_in_another_order_stay_one_message() -> None:
     both = Message(role="tool", contents=(result("b"), result("a")), metadata={"k": 1}, source={"openai": {}})
     view = viewed(asks("a", "b"), both)
-    put_right = both.model_copy(update={"contents": (result("a"), result("b")), "source": {}})
-    assert view.messages == (asks("a", "b"), put_right)
+    repaired = both.model_copy(update={"contents": (result("a"), result("b")), "source": {}})
+    assert view.messages == (asks("a", "b"), repaired)
     assert view.repairs == (Repair(3, "result-moved", "a"),)
 
 
@@ -139,7 +139,7 @@ def test_a_result_belongs_to_the_newest_message_with_an_open_call_of_its_id() ->
     assert view.repairs == (Repair(5, "result-moved", "a"),)
 
 
-def test_what_was_redacted_is_left_out() -> None:
+def test_redacted_messages_are_left_out() -> None:
     view = viewed(USER, None, USER)
     assert view.messages == (USER, USER)
     assert view.repairs == (Repair(3, "redacted"),)
@@ -151,13 +151,13 @@ def test_the_results_of_a_redacted_caller_are_left_out() -> None:
     assert [repair.reason for repair in view.repairs] == ["redacted", "result-without-call", "result-without-call"]
 
 
-def test_the_call_of_a_redacted_result_is_told_that_there_is_none() -> None:
+def test_the_call_of_a_redacted_result_gets_a_missing_result() -> None:
     view = viewed(asks("a", "b"), None, answers("b"))
     assert view.messages == (asks("a", "b"), missing("a"), answers("b"))
     assert view.repairs == (Repair(2, "result-missing", "a"), Repair(3, "redacted"))
 
 
-def test_results_among_words_become_a_tools_message() -> None:
+def test_results_between_texts_become_a_tool_message() -> None:
     mixed = Message(role="user", contents=(result("a"), Text(text="And hurry.")), metadata={"k": 1}, source={"x": 1})
     view = viewed(asks("a"), mixed)
     assert view.messages == (
@@ -168,7 +168,7 @@ def test_results_among_words_become_a_tools_message() -> None:
     assert view.repairs == (Repair(3, "result-moved", "a"),)
 
 
-def test_a_call_that_was_answered_in_its_own_message_keeps_its_result() -> None:
+def test_a_call_with_its_result_in_the_same_message_keeps_the_result() -> None:
     whole = Message(role="assistant", contents=(call("a"), result("a"), Text(text="Found.")))
     view = viewed(whole)
     assert view.messages == (
@@ -178,13 +178,13 @@ def test_a_call_that_was_answered_in_its_own_message_keeps_its_result() -> None:
     assert view.repairs == (Repair(2, "result-moved", "a"),)
 
 
-def test_what_a_source_says_of_a_whole_message_is_not_said_of_a_part() -> None:
+def test_a_part_of_a_message_does_not_keep_the_source_of_the_whole() -> None:
     both = Message(role="tool", contents=(result("a"), result("z")), source={"openai": {"text": "secret"}})
     view = viewed(asks("a"), both)
     assert view.messages[1] == Message(role="tool", contents=(result("a"),))
 
 
-def test_one_message_object_that_was_said_twice_stays_two_messages() -> None:
+def test_the_same_message_object_used_twice_stays_two_messages() -> None:
     again = answers("a")
     assert viewed(asks("a", "a"), again, again).messages == (asks("a", "a"), again, again)
 
@@ -196,7 +196,7 @@ def test_the_history_itself_is_not_changed() -> None:
     assert repr(history) == shown
 
 
-# What always holds
+# Properties
 
 ids = st.sampled_from(["a", "b", "c"])
 contents: st.SearchStrategy[Content] = st.one_of(
@@ -223,7 +223,7 @@ def well_formed(draw: st.DrawFn) -> list[Message]:
 
 
 @given(histories)
-def test_the_view_never_holds_a_call_without_its_result_nor_a_result_without_its_call(
+def test_every_call_has_its_result_and_every_result_its_call(
     history: list[Message | None],
 ) -> None:
     check_paired(viewed(*history))
@@ -247,21 +247,21 @@ def test_a_view_needs_no_more_repairs(history: list[Message | None]) -> None:
 
 
 @given(histories)
-def test_nothing_that_was_said_is_lost_but_what_the_repairs_name(history: list[Message | None]) -> None:
+def test_only_content_that_the_repairs_name_is_lost(history: list[Message | None]) -> None:
     view = viewed(*history)
-    said = [content for message in history if message is not None for content in message.contents]
+    original = [content for message in history if message is not None for content in message.contents]
     sent = [content for message in view.messages for content in message.contents]
-    for content in set(map(repr, said)):
-        gone = [repr(each) for each in said].count(content) - [repr(each) for each in sent].count(content)
-        assert gone >= 0
-        if gone:
+    for content in set(map(repr, original)):
+        lost = [repr(each) for each in original].count(content) - [repr(each) for each in sent].count(content)
+        assert lost >= 0
+        if lost:
             assert content.startswith("FunctionResult")
             assert any(repair.reason == "result-without-call" for repair in view.repairs)
-    invented = [content for content in sent if repr(content) not in set(map(repr, said))]
-    assert len(invented) == sum(repair.reason == "result-missing" for repair in view.repairs)
+    added = [content for content in sent if repr(content) not in set(map(repr, original))]
+    assert len(added) == sum(repair.reason == "result-missing" for repair in view.repairs)
 
 
-def test_every_real_conversation_cut_anywhere_has_a_view(corpus: list[dict[str, Any]]) -> None:
+def test_every_real_conversation_has_a_view_at_every_cut(corpus: list[dict[str, Any]]) -> None:
     for conversation in corpus:
         history = placed(*(decode(each, number) for number, each in enumerate(conversation["messages"], start=1)))
         for cut in range(len(history) + 1):

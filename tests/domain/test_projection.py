@@ -12,9 +12,9 @@ from clew.projections import SHIPPED
 
 
 class Declared:
-    """A declaration that is in order, but for what it is given."""
+    """A valid declaration, except for the given attributes."""
 
-    def __init__(self, **given: Any) -> None:
+    def __init__(self, **attributes: Any) -> None:
         self.name = "mine"
         self.version = 1
         self.tables: Any = (
@@ -22,7 +22,7 @@ class Declared:
         )
         self.texts: Any = ("words",)
         self.types = None
-        vars(self).update(given)
+        vars(self).update(attributes)
 
     def project(self, _: Recorded, rows: Rows, /) -> Iterator[Change]:
         del rows
@@ -34,12 +34,12 @@ def table(*columns: Column, key: Any = ("a",), indexes: Any = ()) -> tuple[Table
 
 
 @pytest.mark.parametrize("projection", [*SHIPPED, Declared()], ids=lambda each: str(each.name))
-def test_takes_a_declaration_that_is_in_order(projection: Any) -> None:
+def test_accepts_a_valid_declaration(projection: Any) -> None:
     check_projection(projection)
 
 
 @pytest.mark.parametrize(
-    "given",
+    "attributes",
     [
         {"name": "Mine"},
         {"name": "mine; DROP TABLE event"},
@@ -65,20 +65,20 @@ def test_takes_a_declaration_that_is_in_order(projection: Any) -> None:
     ],
     ids=str,
 )
-def test_refuses_a_declaration_that_no_store_could_carry_out(given: dict[str, Any]) -> None:
+def test_refuses_a_declaration_that_no_store_can_apply(attributes: dict[str, Any]) -> None:
     with pytest.raises(InvalidProjectionError):
-        check_projection(Declared(**given))
+        check_projection(Declared(**attributes))
 
 
-def recorded(**given: Any) -> Recorded:
+def recorded(**attributes: Any) -> Recorded:
     message = Message.user("Hello")
-    values: dict[str, Any] = {"type": "message-appended", "data": {"message": message.model_dump()}, **given}
+    values: dict[str, Any] = {"type": "message-appended", "data": {"message": message.model_dump()}, **attributes}
     return Recorded(
         1, "default", "thread", "t", 1, values.pop("type"), 1_000_000, 1, values.pop("data"), 9, b"", "id", **values
     )
 
 
-def test_an_event_knows_its_message_and_its_time() -> None:
+def test_an_event_has_its_message_and_its_time() -> None:
     assert recorded().message == Message.user("Hello")
     assert recorded().time.isoformat() == "1970-01-01T00:00:01+00:00"
 

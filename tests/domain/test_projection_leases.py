@@ -14,7 +14,7 @@ wishes = st.dictionaries(st.sampled_from(WORKERS), st.sets(st.sampled_from(NAMES
 
 
 class Table:
-    """What the workers have said, as a store keeps it."""
+    """The workers' claims, as a store keeps them."""
 
     def __init__(self) -> None:
         self.shares: list[Share] = []
@@ -29,12 +29,12 @@ class Table:
         self.shares = [each for each in self.shares if each.worker != worker]
 
 
-def taken(shares: list[Share]) -> set[str]:
+def held_projections(shares: list[Share]) -> set[str]:
     return {each.projection for each in shares if each.held}
 
 
 def settled(table: Table, wanted: dict[str, set[str]]) -> dict[str, str]:
-    """Who has which some claims after the last change: one to give up, one to take, and more where that lets others."""
+    """Return the worker of each projection after enough claims for all leases to settle."""
     for _ in range(6):
         for worker, names in sorted(wanted.items()):
             table.claim(worker, names)
@@ -42,20 +42,20 @@ def settled(table: Table, wanted: dict[str, set[str]]) -> dict[str, str]:
 
 
 @given(wishes, st.data())
-def test_everything_that_somebody_would_fill_is_filled_by_one_after_workers_come_and_go(
+def test_each_wanted_projection_has_one_worker_after_workers_join_and_leave(
     wanted: dict[str, set[str]], data: st.DataObject
 ) -> None:
     table = Table()
     for worker in data.draw(st.lists(st.sampled_from(sorted(wanted)), max_size=8)):
         table.claim(worker, wanted[worker])
-        assert len(taken(table.shares)) == sum(each.held for each in table.shares), "two have the same lease"
-    for gone in data.draw(st.sets(st.sampled_from(sorted(wanted)), max_size=len(wanted) - 1)):
-        table.end(gone)
-        del wanted[gone]
-    found = settled(table, wanted)
-    assert set(found) == set.union(*wanted.values())
-    assert all(name in wanted[worker] for name, worker in found.items())
-    assert settled(table, wanted) == found, "it goes on moving"
+        assert len(held_projections(table.shares)) == sum(each.held for each in table.shares), "two have the same lease"
+    for left in data.draw(st.sets(st.sampled_from(sorted(wanted)), max_size=len(wanted) - 1)):
+        table.end(left)
+        del wanted[left]
+    assigned = settled(table, wanted)
+    assert set(assigned) == set.union(*wanted.values())
+    assert all(name in wanted[worker] for name, worker in assigned.items())
+    assert settled(table, wanted) == assigned, "the leases keep moving"
 
 
 @given(st.sets(st.sampled_from(WORKERS), min_size=1), st.sets(st.sampled_from(NAMES), min_size=1))
@@ -67,16 +67,16 @@ def test_no_worker_has_more_than_its_share(workers: set[str], names: set[str]) -
 
 
 @given(st.sets(st.sampled_from(WORKERS), min_size=2), st.sets(st.sampled_from(NAMES)), st.data())
-def test_no_lease_is_moved_without_need(workers: set[str], names: set[str], data: st.DataObject) -> None:
+def test_no_lease_moves_without_need(workers: set[str], names: set[str], data: st.DataObject) -> None:
     table = Table()
     before = settled(table, dict.fromkeys(workers, names))
-    gone = data.draw(st.sampled_from(sorted(workers)))
-    table.end(gone)
-    after = settled(table, dict.fromkeys(workers - {gone}, names))
-    assert {name: worker for name, worker in before.items() if worker != gone}.items() <= after.items()
+    left = data.draw(st.sampled_from(sorted(workers)))
+    table.end(left)
+    after = settled(table, dict.fromkeys(workers - {left}, names))
+    assert {name: worker for name, worker in before.items() if worker != left}.items() <= after.items()
     assert set(after) == names
 
 
-def test_what_a_worker_alone_would_fill_stays_with_it_while_others_come() -> None:
-    found = assign([Share("a", name, held=True) for name in NAMES] + [Share("b", NAMES[0], held=False)])
-    assert found == {name: "b" if name == NAMES[0] else "a" for name in NAMES}
+def test_a_projection_with_one_willing_worker_stays_with_it_when_others_join() -> None:
+    assigned = assign([Share("a", name, held=True) for name in NAMES] + [Share("b", NAMES[0], held=False)])
+    assert assigned == {name: "b" if name == NAMES[0] else "a" for name in NAMES}

@@ -29,12 +29,12 @@ from clew.domain.search_terms import SNIPPET, only_words, parse, places, snippet
         ("Größe", Words(("Größe",))),
     ],
 )  # fmt: skip
-def test_reads_words_phrases_beginnings_and_exceptions(text: str, words: Words) -> None:
+def test_parses_words_phrases_prefixes_and_exclusions(text: str, words: Words) -> None:
     assert parse(text) == words
 
 
 @pytest.mark.parametrize("text", ["", " ", "***", '""', "-", "\N{TEAPOT}", "-teapot", '-"green glaze"', "\0"])
-def test_refuses_a_search_for_nothing(text: str) -> None:
+def test_refuses_an_empty_search(text: str) -> None:
     with pytest.raises(InvalidSearchError, match="Give a word"):
         parse(text)
 
@@ -42,14 +42,14 @@ def test_refuses_a_search_for_nothing(text: str) -> None:
 @given(st.text())
 @example('") OR words : ("x')
 @example("x\0y*")
-def test_what_is_parsed_is_words_and_nothing_else(text: str) -> None:
+def test_a_parsed_search_has_only_words(text: str) -> None:
     try:
         words = parse(text)
     except InvalidSearchError:
         return
-    for said in (*words.phrases, *words.beginnings, *words.without):
-        assert all(character == " " or list(tokens("a" + character)) for character in said)
-        assert said.split() == [said[token.start : token.end] for token in tokens(said)]
+    for phrase in (*words.phrases, *words.beginnings, *words.without):
+        assert all(character == " " or list(tokens("a" + character)) for character in phrase)
+        assert phrase.split() == [phrase[token.start : token.end] for token in tokens(phrase)]
 
 
 LETTERS = st.text(
@@ -58,18 +58,18 @@ LETTERS = st.text(
 
 
 @given(LETTERS)
-def test_words_are_told_apart_and_compared_as_in_the_index(text: str) -> None:
+def test_words_are_split_and_folded_as_in_the_index(text: str) -> None:
     connection = sqlite3.connect(":memory:")
     connection.execute("CREATE VIRTUAL TABLE words USING fts5(text)")
-    connection.execute("CREATE VIRTUAL TABLE told USING fts5vocab(words, instance)")
+    connection.execute("CREATE VIRTUAL TABLE vocabulary USING fts5vocab(words, instance)")
     connection.execute("INSERT INTO words VALUES (?)", (only_words(text),))
-    told = [term for (term,) in connection.execute("SELECT term FROM told ORDER BY offset")]
+    terms = [term for (term,) in connection.execute("SELECT term FROM vocabulary ORDER BY offset")]
     connection.close()
-    assert told == [token.folded for token in tokens(text)]
+    assert terms == [token.folded for token in tokens(text)]
 
 
 @pytest.mark.parametrize(
-    ("search", "text", "found"),
+    ("search", "text", "matches"),
     [
         ("teapot", "A Teapot, a TEAPOT; teapots.", ["Teapot", "TEAPOT"]),
         ("teapot*", "A Teapot, teapots.", ["Teapot", "teapots"]),
@@ -83,11 +83,11 @@ def test_words_are_told_apart_and_compared_as_in_the_index(text: str) -> None:
         ("hauptstraße", "HAUPTSTRAẞE", ["HAUPTSTRAẞE"]),
     ],
 )
-def test_marks_what_was_searched_for(search: str, text: str, found: list[str]) -> None:
-    assert [text[start:end] for start, end in places(text, parse(search))] == found
+def test_marks_the_matches(search: str, text: str, matches: list[str]) -> None:
+    assert [text[start:end] for start, end in places(text, parse(search))] == matches
 
 
-def test_a_snippet_shows_what_is_around_the_first_place() -> None:
+def test_a_snippet_shows_the_text_around_the_first_match() -> None:
     text = "one two three four five six seven eight nine ten eleven\n\n  teapot twelve " + "more " * 100
     parts = snippet(text, parse("teapot"))
     shown = "".join(part.text for part in parts)
@@ -101,7 +101,7 @@ def test_a_snippet_shows_what_is_around_the_first_place() -> None:
 
 
 @given(st.text(), st.text(st.sampled_from('ab *"-')))
-def test_a_snippet_is_of_the_text(text: str, search: str) -> None:
+def test_a_snippet_is_part_of_the_text(text: str, search: str) -> None:
     try:
         words = parse(search)
     except InvalidSearchError:

@@ -24,7 +24,7 @@ ids = st.text(st.characters(codec="utf-8"), min_size=1, max_size=MAX_LENGTH)
 
 
 @given(ids, ids)
-def test_a_streams_name_tells_its_parts_again(tenant: str, id_: str) -> None:
+def test_a_stream_name_parses_into_its_parts(tenant: str, id_: str) -> None:
     name = stream_name(tenant, "thread", id_)
     assert parse_stream_name(name) == (tenant, "thread", id_)
     assert re.fullmatch(r"[A-Za-z0-9._:@%-]+/thread/[A-Za-z0-9._:@%-]+", name)
@@ -42,13 +42,13 @@ def test_the_prefix_of_an_id_is_the_prefix_of_its_name(tenant: str, id_: str) ->
         assert stream_name(tenant, "thread", id_).startswith(stream_prefix(tenant, "thread", id_[:length]))
 
 
-def test_what_is_not_plain_is_escaped() -> None:
+def test_special_characters_are_escaped() -> None:
     assert stream_name("default", "thread", "a-Z_0.9:x@y") == "default/thread/a-Z_0.9:x@y"
     assert stream_name("a/b", "memory", "c~%é \n") == "a%2Fb/memory/c%7E%25%C3%A9%20%0A"
 
 
 @pytest.mark.parametrize("name", ["", "a", "a/b", "a/b/c/d", "0b6f"])
-def test_names_of_other_applications_are_not_taken_apart(name: str) -> None:
+def test_names_of_other_applications_are_not_parsed(name: str) -> None:
     assert parse_stream_name(name) is None
 
 
@@ -58,7 +58,7 @@ def test_any_text_of_1_to_200_characters_is_an_id(value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "expected"),
     [
         ("", "0 characters"),
         ("x" * (MAX_LENGTH + 1), "201 characters"),
@@ -69,8 +69,8 @@ def test_any_text_of_1_to_200_characters_is_an_id(value: str) -> None:
         (b"a", "bytes is not a string"),
     ],
 )
-def test_refuses_what_is_no_id_in_one_short_line(value: Any, said: str) -> None:
-    with pytest.raises(InvalidNameError, match=said) as caught:
+def test_refuses_an_invalid_id_with_one_short_line(value: Any, expected: str) -> None:
+    with pytest.raises(InvalidNameError, match=expected) as caught:
         check_id(value, "thread id")
     assert str(caught.value).startswith("thread id: ")
     assert len(str(caught.value)) < 100
@@ -106,7 +106,7 @@ def test_refuses_a_checkpoint_name_that_reads_as_something_else(name: str) -> No
         check_checkpoint_name(name)
 
 
-def test_tells_versions_messages_and_times_apart() -> None:
+def test_distinguishes_versions_messages_and_times() -> None:
     assert is_version("0012")
     assert not is_version("-1")
     assert not is_version("1\n")
@@ -114,7 +114,7 @@ def test_tells_versions_messages_and_times_apart() -> None:
     assert message_number("message:12") == 12
     assert message_number("message:-1") is None
     assert message_number("message:" + "9" * 19) is None
-    found = moment("2026-01-31T10:00:00+01:00")
-    assert found is not None
-    assert found.utcoffset() is not None
+    time = moment("2026-01-31T10:00:00+01:00")
+    assert time is not None
+    assert time.utcoffset() is not None
     assert moment("yesterday") is None

@@ -1,4 +1,4 @@
-"""What the tests of shipped providers share: their event loop is asyncio's."""
+"""Fixtures of the tests of shipped providers: the asyncio event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory and the context of hooks in their simplest form: lists, and no store."""
+"""Memory and the context of hooks in their simplest form: lists without a store."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class NaiveMemory:
         self.repeats: dict[tuple[str, ...], Fact] = {}
 
     def texts(self, scope: str, tenant: str = "default", *, kind: str | None = None) -> list[str]:
-        """What a scope holds to be true."""
+        """Return the texts of the live facts of a scope."""
         return [
             fact.text for fact in self.facts.get((tenant, scope), []) if fact.status == "live" and fact.kind == kind
         ]
@@ -38,7 +38,7 @@ class NaiveMemory:
 
 @dataclass
 class NaiveScope:
-    """A scope as a hook sees it."""
+    """A memory scope as a hook sees it."""
 
     memory: NaiveMemory
     tenant: str
@@ -48,7 +48,7 @@ class NaiveScope:
 
     @property
     def all(self) -> list[Fact]:
-        """Every fact that there ever was, oldest first."""
+        """Return all facts, also ended ones, oldest first."""
         return self.memory.facts.setdefault((self.tenant, self.name), [])
 
     @property
@@ -148,11 +148,11 @@ class NaiveScope:
     ) -> list[FoundFact]:
         del at, valid_at
         wanted = set(query.lower().split())
-        found = [
+        hits = [
             FoundFact(fact, len(wanted & set(fact.text.lower().split())) / len(wanted))
             for fact in await self.facts(kind=kind)
         ]
-        best = sorted((each for each in found if each.score > 0), key=lambda each: -each.score)
+        best = sorted((each for each in hits if each.score > 0), key=lambda each: -each.score)
         return [each for each in best if each.score >= min_score][:top]
 
     async def why(self, fact: Fact | str) -> FactOrigin:
@@ -175,7 +175,7 @@ class NaiveScope:
 
 @dataclass
 class NaiveThread:
-    """A thread that is its messages."""
+    """A thread that is a list of messages."""
 
     id: str = "thread-1"
     kind: ThreadKind = "local"
@@ -185,19 +185,19 @@ class NaiveThread:
         return list(self.messages)
 
     def say(self, *messages: Message | str) -> list[HistoryMessage]:
-        """Append messages, a user's where it is a string, and give them."""
-        said = [
+        """Append messages and return them; a string becomes a user's message."""
+        appended = [
             HistoryMessage(version, message.role, message, f"event-{version}", 1_772_625_600_000_000 + version)
             for version, message in enumerate(
                 (Message.user(each) if isinstance(each, str) else each for each in messages), len(self.messages) + 2
             )
         ]
-        self.messages += said
-        return said
+        self.messages += appended
+        return appended
 
 
 class NaiveContext:
-    """What hooks are given for a provider on a thread."""
+    """The context of the hooks of a provider on a thread."""
 
     _runs = itertools.count(1)
 
@@ -236,10 +236,10 @@ class NaiveContext:
         return None
 
     async def run(self, text: str, answer: str | Message = "Fine.") -> str | None:
-        """A whole run of a user's words and an answer; gives the instructions of the provider."""
+        """Do a run with a user's text and an answer; return the instructions of the provider."""
         self.run_id = f"run-{next(self._runs)}"
-        asked = self.thread.say(text)
-        given = await self.provider.invoking(self, asked)
-        said = self.thread.say(Message.assistant(answer) if isinstance(answer, str) else answer)
-        await self.provider.invoked(self, asked, said)
-        return None if given is None else given.instructions
+        request = self.thread.say(text)
+        context = await self.provider.invoking(self, request)
+        response = self.thread.say(Message.assistant(answer) if isinstance(answer, str) else answer)
+        await self.provider.invoked(self, request, response)
+        return None if context is None else context.instructions

@@ -1,4 +1,4 @@
-"""The recipe of CONTRIBUTING.md, followed: a class with two hooks is a context provider that remembers per thread."""
+"""Follows the recipe in CONTRIBUTING.md: a class with two hooks is a context provider with state per thread."""
 
 from __future__ import annotations
 
@@ -49,5 +49,5 @@ async def test_a_run_gets_its_context_and_a_fork_its_state() -> None:
     ]
 
 
-async def test_it_keeps_the_contract() -> None:
+async def test_the_provider_fulfils_the_contract() -> None:
     await check_context_provider(Greeting, texts=["Hello!", "Hello again!"])

@@ -1,4 +1,4 @@
-"""AgentLessons: what an agent learned to do is screened, kept in its own scope, and told where it fits."""
+"""AgentLessons: lessons of an agent are screened, stored in its scope, and provided where they fit."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from clew.memory.agent_lessons import KIND, AgentLessons, keep_private
 
 pytestmark = pytest.mark.anyio
 
-REFUND = "Refund a broken lamp. When: somebody has a broken lamp. Steps: (1) Ask for the order. (2) Refund it."
+REFUND = "Refund a broken lamp. When: a customer has a broken lamp. Steps: (1) Ask for the order. (2) Refund it."
 
 
 def lesson(title: str = "Refund a broken lamp", **more: Any) -> JsonObject:
-    """A lesson as a model answers with it."""
+    """Return a lesson as a model writes it."""
     steps = ["Ask for the order.", "Refund it."]
-    return {"title": title, "when": "somebody has a broken lamp", "steps": [*steps], "replaces": None, **more}
+    return {"title": title, "when": "a customer has a broken lamp", "steps": [*steps], "replaces": None, **more}
 
 
-def lessons(*found: JsonObject) -> str:
-    """What a model answers that finds these lessons."""
-    return json.dumps({"lessons": found})
+def lessons(*learned: JsonObject) -> str:
+    """Return the answer of a model that learned these lessons."""
+    return json.dumps({"lessons": learned})
 
 
 def candidate(text: str) -> Fact:
-    """A lesson that is to be screened."""
+    """Return a lesson for the screen."""
     return Fact("agent/desk", "", text, 0, NOW, NOW)
 
 
 @pytest.mark.parametrize("scope", [None, ""])
-def test_a_scope_that_is_none_is_an_error(scope: str | None) -> None:
+def test_refuses_a_missing_scope(scope: str | None) -> None:
     with pytest.raises(ScopeError, match="AgentLessons"):
         AgentLessons(scope)
 
 
-async def test_a_lesson_is_learned_from_a_run_and_told_where_it_fits() -> None:
+async def test_a_lesson_is_learned_from_a_run_and_provided_where_it_fits() -> None:
     client = ScriptedChatClient(lessons(lesson()))
     learning = AgentLessons("agent/desk", client)
     memory = NaiveMemory()
@@ -51,10 +51,10 @@ async def test_a_lesson_is_learned_from_a_run_and_told_where_it_fits() -> None:
     await one.run("My lamp is broken.", "Here is your money.")
     assert memory.texts("agent/desk", kind=KIND) == [REFUND]
     two = NaiveContext(learning, memory, NaiveThread("two"))
-    given = await learning.invoking(two, two.thread.say("A broken shade."))
-    assert given is not None
-    assert str(given.instructions).splitlines()[1:] == [f"- {REFUND}"]
-    (fact,) = given.facts
+    context = await learning.invoking(two, two.thread.say("A broken shade."))
+    assert context is not None
+    assert str(context.instructions).splitlines()[1:] == [f"- {REFUND}"]
+    (fact,) = context.facts
     assert fact.learned == Provenance(thread="one", version=one.thread.messages[0].version)
     assert await learning.invoking(two, two.thread.say("Zzz")) is None
     assert await learning.invoking(two, two.thread.say("")) is None
@@ -62,7 +62,7 @@ async def test_a_lesson_is_learned_from_a_run_and_told_where_it_fits() -> None:
     assert await other.invoking(NaiveContext(other, memory), two.thread.say("A broken shade.")) is None
 
 
-async def test_known_lessons_are_bettered_and_not_learned_twice() -> None:
+async def test_known_lessons_are_improved_and_not_learned_twice() -> None:
     better = lesson("Refund any broken lamp", replaces=1)
     client = ScriptedChatClient([lessons(lesson()), lessons(lesson(), better), lessons(lesson("Other", replaces=9))])
     ctx = NaiveContext(AgentLessons("agent/desk", client))
@@ -74,7 +74,7 @@ async def test_known_lessons_are_bettered_and_not_learned_twice() -> None:
     assert json.loads(messages[-1]["content"])["known"] == [{"number": 1, "text": REFUND}]
 
 
-async def test_a_lesson_that_was_taken_back_meanwhile_is_no_fault() -> None:
+async def test_a_lesson_retracted_meanwhile_is_not_an_error() -> None:
     async def meanwhile(_: JsonObject) -> str:
         await ctx.scope.retract("agent/desk-1")
         return lessons(lesson(replaces=1))
@@ -85,7 +85,7 @@ async def test_a_lesson_that_was_taken_back_meanwhile_is_no_fault() -> None:
     assert ctx.store.texts("agent/desk", kind=KIND) == [REFUND]
 
 
-async def test_the_screen_sees_each_lesson_and_decides_about_it() -> None:
+async def test_the_screen_decides_about_each_lesson() -> None:
     seen: list[Fact] = []
 
     def screen(fact: Fact) -> Screened:
@@ -94,8 +94,10 @@ async def test_the_screen_sees_each_lesson_and_decides_about_it() -> None:
             return Refuse("secret")
         return Redact("Something\nmild.") if "rude" in fact.text else Redact(" ") if "empty" in fact.text else Allow()
 
-    found = lessons(lesson(), lesson("A secret"), lesson("A rude one"), lesson("An empty one"), lesson("", steps=["x"]))
-    ctx = NaiveContext(AgentLessons("agent/desk", ScriptedChatClient(found), screen=screen))
+    learned = lessons(
+        lesson(), lesson("A secret"), lesson("A rude one"), lesson("An empty one"), lesson("", steps=["x"])
+    )
+    ctx = NaiveContext(AgentLessons("agent/desk", ScriptedChatClient(learned), screen=screen))
     await ctx.run("My lamp is broken.")
     assert ctx.store.texts("agent/desk", kind=KIND) == [REFUND, "Something mild."]
     assert len(seen) == 4
@@ -105,16 +107,16 @@ async def test_the_screen_sees_each_lesson_and_decides_about_it() -> None:
     }
 
 
-async def test_a_screen_that_decides_nothing_is_an_error_and_nothing_is_remembered() -> None:
-    nothing: Any = lambda _: None  # noqa: E731  # no screen
-    ctx = NaiveContext(AgentLessons("agent/desk", ScriptedChatClient(lessons(lesson())), screen=nothing))
+async def test_a_screen_without_a_verdict_is_an_error_and_nothing_is_stored() -> None:
+    no_verdict: Any = lambda _: None  # noqa: E731  # a wrong screen
+    ctx = NaiveContext(AgentLessons("agent/desk", ScriptedChatClient(lessons(lesson())), screen=no_verdict))
     with pytest.raises(AgentConfigurationError, match="Return Allow, Redact or Refuse"):
         await ctx.run("My lamp is broken.")
     assert await ctx.scope.facts(history=True) == []
 
 
 @pytest.mark.parametrize(
-    ("text", "what"),
+    ("text", "reason"),
     [
         ("Write to ann@example.org.", "an e-mail address"),
         ("Call +353 21 123 4567.", "a long number"),
@@ -122,10 +124,10 @@ async def test_a_screen_that_decides_nothing_is_an_error_and_nothing_is_remember
         ("The key is sk-canary012345abcdef.", "a key"),
     ],
 )
-async def test_unless_another_screen_is_given_what_looks_private_is_kept_out(text: str, what: str) -> None:
+async def test_the_default_screen_refuses_private_data(text: str, reason: str) -> None:
     verdict = keep_private(candidate(text))
     assert isinstance(verdict, Refuse)
-    assert what in verdict.reason
+    assert reason in verdict.reason
     ctx = NaiveContext(AgentLessons("agent/desk", ScriptedChatClient(lessons(lesson(steps=[text])))))
     await ctx.run("My lamp is broken.")
     assert await ctx.scope.facts(history=True) == []
@@ -134,11 +136,11 @@ async def test_unless_another_screen_is_given_what_looks_private_is_kept_out(tex
 @pytest.mark.parametrize(
     "text", [REFUND, "In 2024 and 2025, wait 14 days.", "incomprehensibilities and non-functional"]
 )
-async def test_what_is_general_is_let_in(text: str) -> None:
+async def test_the_default_screen_allows_general_text(text: str) -> None:
     assert keep_private(candidate(text)) == Allow()
 
 
-async def test_nothing_is_asked_without_a_client_or_of_a_run_that_failed_or_in_which_nothing_was_asked() -> None:
+async def test_does_not_learn_without_a_client_a_user_message_or_a_completed_run() -> None:
     client = ScriptedChatClient([])
     for learning in (AgentLessons("agent/desk"), AgentLessons("agent/desk", client)):
         ctx = NaiveContext(learning)
@@ -147,20 +149,20 @@ async def test_nothing_is_asked_without_a_client_or_of_a_run_that_failed_or_in_w
     assert client.requests == []
 
 
-async def test_nonsense_of_the_model_is_an_error_and_nothing_is_remembered() -> None:
+async def test_an_invalid_answer_is_an_error_and_nothing_is_stored() -> None:
     ctx = NaiveContext(AgentLessons("agent/desk", ScriptedChatClient("I learned a lot.")))
     with pytest.raises(AnswerFormatError):
         await ctx.run("My lamp is broken.")
     assert await ctx.scope.facts(history=True) == []
 
 
-async def test_lessons_and_their_number_are_bounded() -> None:
+async def test_the_length_and_number_of_lessons_are_limited() -> None:
     many = [lesson(f"Title {number}", steps=["step " * 100] * 50) for number in range(9)]
     client = ScriptedChatClient(lessons(*many))
     ctx = NaiveContext(AgentLessons("agent/desk", client, top=2))
     await ctx.run("My lamp is broken.")
     texts = ctx.store.texts("agent/desk", kind=KIND)
     assert [len(text) for text in texts] == [2_000] * 5
-    given = await ctx.provider.invoking(ctx, ctx.thread.say("broken lamp"))
-    assert given is not None
-    assert len(given.facts) == 2
+    context = await ctx.provider.invoking(ctx, ctx.thread.say("broken lamp"))
+    assert context is not None
+    assert len(context.facts) == 2

@@ -1,4 +1,4 @@
-"""What the shipped providers cannot do is said when they are made."""
+"""Invalid configurations of the shipped providers are refused at once."""
 
 from __future__ import annotations
 
@@ -20,44 +20,44 @@ SEARCHED: list[Callable[..., Any]] = [ConversationSummaries, AgentLessons]
 
 
 @pytest.mark.parametrize("made", SCOPED)
-def test_a_client_that_is_none_is_an_error(made: Callable[..., Any]) -> None:
+def test_refuses_an_invalid_client(made: Callable[..., Any]) -> None:
     with pytest.raises(AgentConfigurationError, match="client: str is not a model client") as caught:
         made("user/42", "sk-canary")
     assert "canary" not in str(caught.value)
 
 
-def test_a_whiteboard_without_a_client_is_an_error() -> None:
-    nothing: Any = None
+def test_refuses_a_whiteboard_without_a_client() -> None:
+    no_client: Any = None
     with pytest.raises(AgentConfigurationError, match="NoneType is not a model client"):
-        Whiteboard(nothing)
+        Whiteboard(no_client)
 
 
 @pytest.mark.parametrize("made", [*SEARCHED, UserFacts])
 @pytest.mark.parametrize("top", [0, -1, True, "3"])
-def test_a_number_of_facts_that_is_none_is_an_error(made: Callable[..., Any], top: Any) -> None:
+def test_refuses_an_invalid_number_of_facts(made: Callable[..., Any], top: Any) -> None:
     with pytest.raises(AgentConfigurationError, match="top="):
         made("user/42", top=top)
 
 
 @pytest.mark.parametrize("made", SEARCHED)
 @pytest.mark.parametrize("score", [-0.1, 2, float("nan"), True, "0"])
-def test_a_score_that_is_none_is_an_error(made: Callable[..., Any], score: Any) -> None:
+def test_refuses_an_invalid_score(made: Callable[..., Any], score: Any) -> None:
     with pytest.raises(AgentConfigurationError, match="min_score="):
         made("user/42", min_score=score)
 
 
-def test_a_whiteboard_without_room_is_an_error() -> None:
+def test_refuses_a_whiteboard_without_room() -> None:
     with pytest.raises(AgentConfigurationError, match="most=0"):
         Whiteboard(ScriptedChatClient("Fine."), most=0)
 
 
-def test_a_screen_that_is_no_function_is_an_error() -> None:
+def test_refuses_a_screen_that_is_not_a_function() -> None:
     screen: Any = "strict"
     with pytest.raises(AgentConfigurationError, match="screen='strict'"):
         AgentLessons("agent/desk", screen=screen)
 
 
-def test_each_has_an_id_of_its_own_that_can_be_changed() -> None:
+def test_each_provider_has_its_own_id_that_can_be_changed() -> None:
     client = ScriptedChatClient("Fine.")
     made = [each("user/42") for each in SCOPED] + [Whiteboard(client), UserFacts("user/42", id="team-facts")]
     assert [each.id for each in made] == [

@@ -1,4 +1,4 @@
-"""What anybody's own provider must hold, those that ship with Clew hold."""
+"""The shipped providers fulfil the contract of context providers."""
 
 from __future__ import annotations
 
@@ -51,21 +51,21 @@ def whiteboard() -> Whiteboard:
 
 
 @pytest.mark.parametrize("make", [user_facts, user_preferences, conversation_summaries, agent_lessons])
-async def test_what_remembers_in_a_scope_is_as_a_provider_should_be(make: Any) -> None:
+async def test_providers_with_a_scope_fulfil_the_contract(make: Any) -> None:
     await check_context_provider(make, shared=True)
 
 
-async def test_what_remembers_in_the_thread_is_as_a_provider_should_be() -> None:
+async def test_the_whiteboard_fulfils_the_contract() -> None:
     await check_context_provider(whiteboard)
 
 
 @pytest.mark.parametrize("when", ["before_run", "tool"])
-async def test_retrieval_is_as_a_provider_should_be(any_url: str, when: Any) -> None:
+async def test_retrieval_fulfils_the_contract(any_url: str, when: Any) -> None:
     async with Engine.open(any_url) as engine:
         store = await engine.documents("Maps", namespace="public", embedder=HashingEmbedder(dimensions=64))
         await store.upsert([Document("It is 250 kilometres to Cork.", source_name="Map", namespaces=["public"])])
         await check_context_provider(lambda: TextRetrieval(store, when=when))
 
 
-async def test_mem0_is_as_a_provider_should_be(mem0: Mem0Server) -> None:
+async def test_mem0_fulfils_the_contract(mem0: Mem0Server) -> None:
     await check_context_provider(lambda: Mem0Memory(api_key=mem0.key, host=mem0.url, user_id="1"), shared=True)

@@ -1,4 +1,4 @@
-"""ConversationSummaries: what a thread was about is kept when it ends, and told where it matters."""
+"""ConversationSummaries: a summary of an ended thread is stored and provided where it matters."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ pytestmark = pytest.mark.anyio
 
 
 def summary(text: str) -> str:
-    """What a model answers that sums up so."""
+    """Return the answer of a model with this summary."""
     return json.dumps({"summary": text})
 
 
 def shown(client: ScriptedChatClient) -> Any:
-    """The messages that the last request shows."""
+    """Return the messages in the last request."""
     messages: Any = client.requests[-1]["messages"]
     return json.loads(messages[-1]["content"])["messages"]
 
 
 @pytest.mark.parametrize("scope", [None, ""])
-def test_a_scope_that_is_none_is_an_error(scope: str | None) -> None:
+def test_refuses_a_missing_scope(scope: str | None) -> None:
     with pytest.raises(ScopeError, match="ConversationSummaries"):
         ConversationSummaries(scope)
 
 
-async def test_a_thread_that_ends_is_summed_up_and_told_in_others_of_the_scope_only() -> None:
+async def test_an_ended_thread_is_summarised_for_other_threads_of_the_scope() -> None:
     client = ScriptedChatClient(summary("A slogan for lamps\nof bark was chosen."))
     summaries = ConversationSummaries("group/lamps", client)
     memory = NaiveMemory()
@@ -51,10 +51,10 @@ async def test_a_thread_that_ends_is_summed_up_and_told_in_others_of_the_scope_o
         ("assistant", "Bark up the right tree."),
     ]
     two = NaiveContext(summaries, memory, NaiveThread("two"))
-    told = await summaries.invoking(two, two.thread.say("Which slogan was chosen?"))
-    assert told is not None
-    assert str(told.instructions).splitlines()[1:] == ["- 2026-03-04: A slogan for lamps of bark was chosen."]
-    assert [each.id for each in told.facts] == [fact.id]
+    context = await summaries.invoking(two, two.thread.say("Which slogan was chosen?"))
+    assert context is not None
+    assert str(context.instructions).splitlines()[1:] == ["- 2026-03-04: A slogan for lamps of bark was chosen."]
+    assert [each.id for each in context.facts] == [fact.id]
     assert await summaries.invoking(one, one.thread.say("Which slogan was chosen?")) is None
     assert await summaries.invoking(two, two.thread.say("Zzz")) is None
     assert await summaries.invoking(two, two.thread.say("")) is None
@@ -62,7 +62,7 @@ async def test_a_thread_that_ends_is_summed_up_and_told_in_others_of_the_scope_o
     assert await other.invoking(NaiveContext(other, memory), two.thread.say("Which slogan was chosen?")) is None
 
 
-async def test_a_checkpoint_is_summed_up_only_where_that_is_wanted() -> None:
+async def test_a_checkpoint_is_summarised_only_on_request() -> None:
     client = ScriptedChatClient([summary("First.")])
     for at_checkpoints in (False, True):
         summaries = ConversationSummaries("group/lamps", client, at_checkpoints=at_checkpoints)
@@ -72,7 +72,7 @@ async def test_a_checkpoint_is_summed_up_only_where_that_is_wanted() -> None:
         assert ctx.store.texts("group/lamps", kind=KIND) == (["First."] if at_checkpoints else [])
 
 
-async def test_a_later_summary_takes_the_place_of_the_earlier_and_nothing_new_is_not_summed_up_again() -> None:
+async def test_a_later_summary_replaces_the_earlier_one() -> None:
     client = ScriptedChatClient([summary("First."), summary("Second.")])
     summaries = ConversationSummaries("group/lamps", client, at_checkpoints=True)
     ctx = NaiveContext(summaries)
@@ -86,7 +86,7 @@ async def test_a_later_summary_takes_the_place_of_the_earlier_and_nothing_new_is
     assert [(fact.text, fact.status) for fact in past] == [("First.", "superseded"), ("Second.", "live")]
 
 
-async def test_a_summary_that_was_taken_back_meanwhile_is_no_fault() -> None:
+async def test_a_summary_retracted_meanwhile_is_not_an_error() -> None:
     async def meanwhile(_: JsonObject) -> str:
         await ctx.scope.retract("group/lamps-1")
         return summary("Second.")
@@ -99,7 +99,7 @@ async def test_a_summary_that_was_taken_back_meanwhile_is_no_fault() -> None:
     assert ctx.store.texts("group/lamps", kind=KIND) == ["Second."]
 
 
-async def test_a_thread_in_which_nothing_was_said_is_not_summed_up() -> None:
+async def test_an_empty_thread_is_not_summarised() -> None:
     client = ScriptedChatClient([])
     summaries = ConversationSummaries("group/lamps", client)
     ctx = NaiveContext(summaries)
@@ -112,7 +112,7 @@ async def test_a_thread_in_which_nothing_was_said_is_not_summed_up() -> None:
     assert client.requests == []
 
 
-async def test_nonsense_of_the_model_is_an_error_and_nothing_is_remembered() -> None:
+async def test_an_invalid_answer_is_an_error_and_nothing_is_stored() -> None:
     summaries = ConversationSummaries("group/lamps", ScriptedChatClient("A summary."))
     ctx = NaiveContext(summaries)
     await ctx.run("Hello.")
@@ -121,7 +121,7 @@ async def test_nonsense_of_the_model_is_an_error_and_nothing_is_remembered() -> 
     assert await ctx.scope.facts(history=True) == []
 
 
-async def test_a_summary_of_no_words_is_not_kept() -> None:
+async def test_an_empty_summary_is_not_stored() -> None:
     summaries = ConversationSummaries("group/lamps", ScriptedChatClient(summary(" ")))
     ctx = NaiveContext(summaries)
     await ctx.run("Hello.")
@@ -129,7 +129,7 @@ async def test_a_summary_of_no_words_is_not_kept() -> None:
     assert await ctx.scope.facts(history=True) == []
 
 
-async def test_a_long_thread_is_shown_without_its_middle_and_with_calls_and_results() -> None:
+async def test_a_long_thread_is_summarised_without_its_middle() -> None:
     client = ScriptedChatClient(summary("long " * 1_000))
     summaries = ConversationSummaries("group/lamps", client)
     ctx = NaiveContext(summaries)
@@ -149,11 +149,11 @@ async def test_a_long_thread_is_shown_without_its_middle_and_with_calls_and_resu
     assert [len(text) for text in ctx.store.texts("group/lamps", kind=KIND)] == [2_000]
 
 
-async def test_at_most_the_best_few_are_told() -> None:
+async def test_provides_at_most_the_best_summaries() -> None:
     summaries = ConversationSummaries("group/lamps", top=2, min_score=0.5)
     ctx = NaiveContext(summaries)
     for key, text in (("thread-1", "red lamp"), ("a", "red lamp"), ("b", "red lamp"), ("c", "red lamp"), ("d", "red")):
         await ctx.scope.remember(text, key=key, kind=KIND)
-    given = await summaries.invoking(ctx, ctx.thread.say("red lamp or not"))
-    assert given is not None
-    assert [fact.key for fact in given.facts] == ["a", "b"]
+    context = await summaries.invoking(ctx, ctx.thread.say("red lamp or not"))
+    assert context is not None
+    assert [fact.key for fact in context.facts] == ["a", "b"]

@@ -1,4 +1,4 @@
-"""Providers that are shared by tenants, users and threads never give back what is of another scope."""
+"""Providers shared by tenants, users and threads never reveal data of another scope."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCOPES = ("user/1", "user/2", "user/1/lamps", "agent/desk")
 
 
 def echo(body: JsonObject) -> str:
-    """Learns every mark that it is shown, in whatever form it is asked for."""
+    """Learn each mark in the request, in the requested form."""
     shown: Any = body["messages"]
     marks = MARK.findall(shown[-1]["content"])
     return json.dumps(
@@ -62,19 +62,19 @@ turns = st.lists(
 
 @settings(max_examples=max(10, settings().max_examples // 4))
 @given(turns=turns)
-def test_what_is_given_back_was_said_in_the_same_scope_of_the_same_tenant(
+def test_provides_only_data_of_the_same_scope_and_tenant(
     turns: list[tuple[str, str, int, int]],
 ) -> None:
     async def talk() -> None:
         memory = NaiveMemory()
-        providers = {scope: providers_of(scope) for scope in SCOPES}  # one set of them for all tenants and threads
+        providers = {scope: providers_of(scope) for scope in SCOPES}  # one set for all tenants and threads
         for number, (tenant, scope, kind, thread) in enumerate(turns):
             provider = providers[scope][kind]
             own = f"{TENANTS.index(tenant)}q{SCOPES.index(scope)}q"
             ctx = NaiveContext(provider, memory, NaiveThread(f"{tenant}-{scope}-{thread}"), tenant=tenant)
-            told = await ctx.run(f"My mark {own}{number} and mark and all.")
+            instructions = await ctx.run(f"My mark {own}{number} and mark and all.")
             await provider.on_thread_ended(ctx)
-            assert all(mark.startswith(f"mark {own}") for mark in MARK.findall(told or ""))
+            assert all(mark.startswith(f"mark {own}") for mark in MARK.findall(instructions or ""))
         for (tenant, scope), facts in memory.facts.items():
             own = f"mark {TENANTS.index(tenant)}q{SCOPES.index(scope)}q"
             assert all(mark.startswith(own) for fact in facts for mark in MARK.findall(fact.text))
@@ -84,22 +84,22 @@ def test_what_is_given_back_was_said_in_the_same_scope_of_the_same_tenant(
 
 @settings(max_examples=max(10, settings().max_examples // 4))
 @given(turns=st.lists(st.integers(0, 2), min_size=1, max_size=10))
-def test_a_whiteboard_shows_what_was_said_in_its_own_thread(turns: list[int]) -> None:
+def test_a_whiteboard_shows_only_its_own_thread(turns: list[int]) -> None:
     async def talk() -> None:
         whiteboard = Whiteboard(ScriptedChatClient(echo), most=100)
         threads = [NaiveContext(whiteboard, thread=NaiveThread(str(number))) for number in range(3)]
         for number, thread in enumerate(turns):
-            told = await threads[thread].run(f"My mark {thread}q{number}.")
-            assert all(mark.startswith(f"mark {thread}q") for mark in MARK.findall(told or ""))
+            instructions = await threads[thread].run(f"My mark {thread}q{number}.")
+            assert all(mark.startswith(f"mark {thread}q") for mark in MARK.findall(instructions or ""))
 
     asyncio.run(talk())
 
 
 @pytest.mark.anyio
-async def test_the_same_words_are_told_back_in_their_own_scope() -> None:
+async def test_provides_data_again_in_its_own_scope() -> None:
     memory = NaiveMemory()
     for provider in providers_of("user/1"):
         await (ctx := NaiveContext(provider, memory, NaiveThread("one"))).run("My mark aq1 and all.")
         await provider.on_thread_ended(ctx)
-        told = await NaiveContext(provider, memory, NaiveThread("two")).run("My mark aq2 and all.")
-        assert "mark aq1" in str(told), provider.id
+        instructions = await NaiveContext(provider, memory, NaiveThread("two")).run("My mark aq2 and all.")
+        assert "mark aq1" in str(instructions), provider.id

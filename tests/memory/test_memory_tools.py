@@ -1,4 +1,4 @@
-"""A model stores, looks up, updates and clears memories, in its own scope and no other."""
+"""Memory tools: a model stores, reads, updates and clears memories of its scope only."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from clew.testing import call
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_model_stores_looks_up_updates_and_clears_what_later_threads_know(any_url: str) -> None:
-    found: list[Any] = []
+async def test_a_model_stores_reads_updates_and_clears_memories_across_threads(any_url: str) -> None:
+    results: list[Any] = []
 
     def then(*next_call: Any) -> Any:
-        """The next call, when the result of the one before is noted."""
+        """Record the result of the previous call and return the next one."""
 
         def line(body: Any) -> Any:
-            found.append(json.loads(body["messages"][-1]["content"]))
-            name, arguments = next_call[0], next_call[1](found[-1]) if len(next_call) > 1 else {}
+            results.append(json.loads(body["messages"][-1]["content"]))
+            name, arguments = next_call[0], next_call[1](results[-1]) if len(next_call) > 1 else {}
             return call(name, **arguments) if name else "Done."
 
         return line
@@ -47,14 +47,14 @@ async def test_a_model_stores_looks_up_updates_and_clears_what_later_threads_kno
         assert fact.learned is not None
         assert fact.learned.thread == one.id
         await agent.run("And now?")
-        assert [each["text"] for each in found[1]] == ["Likes tea"]
-        assert (found[2]["text"], found[3], found[4]) == ("Likes coffee", {"cleared": 1, "unknown": []}, [])
+        assert [each["text"] for each in results[1]] == ["Likes tea"]
+        assert (results[2]["text"], results[3], results[4]) == ("Likes coffee", {"cleared": 1, "unknown": []}, [])
         assert await scope.facts() == []
         assert [each.status for each in await scope.facts(history=True)] == ["superseded", "retracted"]
         assert await (await engine.memory("user/2")).facts(history=True) == []
 
 
 @pytest.mark.parametrize("scope", [None, ""])
-def test_there_is_no_scope_for_everyone(scope: str | None) -> None:
+def test_refuses_a_missing_scope(scope: str | None) -> None:
     with pytest.raises(ScopeError):
         MemoryTools(scope)

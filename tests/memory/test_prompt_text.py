@@ -1,4 +1,4 @@
-"""What is remembered is put into words on one line, and never longer than it may be."""
+"""Text for prompts: escaped to one line and limited in length."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from clew.memory.prompt_text import (
 
 
 @given(text=st.text(), most=st.integers(1, 50))
-def test_a_text_on_one_line_has_nothing_that_ends_a_line_and_nothing_that_is_not_seen(text: str, most: int) -> None:
+def test_an_escaped_line_has_no_line_ends_and_no_invisible_characters(text: str, most: int) -> None:
     line = escaped_line(text, most)
     assert len(line.splitlines()) <= 1
     assert all(each.isprintable() or each in "\u200c\u200d" or each.isspace() for each in line)
@@ -30,7 +30,7 @@ def test_a_text_on_one_line_has_nothing_that_ends_a_line_and_nothing_that_is_not
 
 
 @given(text=st.text(st.characters(codec=None)), most=st.integers(1, 50))
-def test_what_a_model_wrote_is_tidied_to_valid_unicode_on_one_line(text: str, most: int) -> None:
+def test_text_of_a_model_becomes_valid_unicode_on_one_line(text: str, most: int) -> None:
     line = single_line(text, most)
     assert len(line) <= most
     assert len(line.splitlines()) <= 1
@@ -48,12 +48,12 @@ def test_what_a_model_wrote_is_tidied_to_valid_unicode_on_one_line(text: str, mo
         ("  a \\n b  ", "a \\n b"),
     ],
 )
-def test_line_ends_and_what_turns_or_hides_text_are_escaped_and_words_are_not(text: str, line: str) -> None:
+def test_escapes_line_ends_and_control_characters_only(text: str, line: str) -> None:
     assert escaped_line(text, 100) == line
 
 
 @given(text=st.text(), most=st.integers(1, 20))
-def test_a_shortened_text_keeps_its_beginning_and_its_end(text: str, most: int) -> None:
+def test_a_shortened_text_keeps_its_start_and_end(text: str, most: int) -> None:
     short = shortened(text, most)
     assert len(short) <= max(most, 0)
     if len(text) <= most:
@@ -64,16 +64,16 @@ def test_a_shortened_text_keeps_its_beginning_and_its_end(text: str, most: int) 
         assert text.endswith(last)
 
 
-def test_a_list_has_an_item_a_line_under_its_title() -> None:
+def test_a_list_has_one_item_per_line_after_its_title() -> None:
     assert bullet_list("Known:", ["a", "b"]) == "Known:\n- a\n- b"
 
 
 @pytest.mark.parametrize(("number", "item"), [(1, "a"), (2, "b"), (3, None), (0, None), (-1, None), (None, None)])
-def test_an_item_that_there_is_not_is_none(number: int | None, item: str | None) -> None:
+def test_a_missing_item_is_none(number: int | None, item: str | None) -> None:
     assert item_at(["a", "b"], number) == item
 
 
-def test_only_what_has_words_in_it_is_said_and_who_says_it() -> None:
+def test_numbers_only_messages_with_text_and_their_authors() -> None:
     media = Message(role="user", author="Ann", contents=(Text(text="See:"), Media(uri="data:x"), Raw(value={"a": 1})))
     redacted = NaiveThread().say("Secret.")[0]._replace(message=None)
     assert numbered_messages([redacted, *NaiveThread().say(media)]) == [
@@ -82,7 +82,7 @@ def test_only_what_has_words_in_it_is_said_and_who_says_it() -> None:
 
 
 @given(lengths=st.lists(st.sampled_from([0, 10, 400, 5_000, 20_000]), max_size=300))
-def test_what_is_shown_is_bounded_however_many_and_long_messages_are(lengths: list[int]) -> None:
+def test_the_shown_messages_are_limited_in_number_and_length(lengths: list[int]) -> None:
     messages = numbered_messages(NaiveThread().say(*("x" * length for length in lengths)))
     texts = [str(each["said"]) for each in messages if "said" in each]
     assert len(texts) <= MOST_MESSAGES

@@ -1,4 +1,4 @@
-"""The shipped providers on real threads: what is learned in one is known in the next, and in nobody else's."""
+"""The shipped providers on real threads: facts of one thread are known in the user's next thread and in no other."""
 
 from __future__ import annotations
 
@@ -36,34 +36,32 @@ MARK = re.compile(r"mark \w*q\w+")
 
 
 def learned(*facts: str) -> str:
-    """What an extractor answers that finds these facts."""
+    """Return the answer of an extractor that finds these facts."""
     return json.dumps({"facts": [{"text": each} for each in facts], "forget": []})
 
 
 async def sent(thread: Any) -> list[Any]:
-    """The requests, rebuilt from the log."""
+    """Return the requests, rebuilt from the log."""
     return [await thread.request(event.version) async for event in thread.events() if event.type == "model-called"]
 
 
 async def types(thread: Any) -> list[str]:
-    """The types of a thread's events."""
+    """Return the types of a thread's events."""
     return [event.type async for event in thread.events()]
 
 
 def instructions(body: JsonObject) -> str:
-    """The system message of a request."""
+    """Return the system message of a request."""
     messages: Any = body["messages"]
     return str(messages[0]["content"])
 
 
 @pytest.mark.parametrize("made", [OpenAIChatClient, OpenAIResponsesClient])
-async def test_two_threads_share_what_is_known_of_a_user_and_another_users_does_not(
-    aimock: Aimock, shared_url: str, made: Any
-) -> None:
+async def test_two_threads_of_a_user_share_facts_with_no_other_user(aimock: Aimock, shared_url: str, made: Any) -> None:
     aimock.reply('"said": "Hello, my name is Caoimhe."', text=f"```json\n{learned(NAME)}\n```")
     aimock.reply('"said": "What is my name?"', text=learned())
     aimock.reply(text="Hello.")
-    client, extractor = (made("m-1", api_key="sk-nobody", base_url=aimock.base_url) for _ in range(2))
+    client, extractor = (made("m-1", api_key="sk-unused", base_url=aimock.base_url) for _ in range(2))
     async with Engine.open(shared_url) as engine:
         agent = Agent(client=client, engine=engine, name="Guide", instructions="Be kind.")
         facts = UserFacts(scope="user/12345", client=extractor)
@@ -73,8 +71,10 @@ async def test_two_threads_share_what_is_known_of_a_user_and_another_users_does_
         await agent.run("Hello, my name is Caoimhe.", thread=one)
         await agent.run("What is my name?", thread=two)
         await agent.run("What is my name?", thread=other)
-        asked = [json.dumps(each.body, ensure_ascii=False) for each in aimock.journal()]
-        answers = [each for each in asked if '\\"said\\"' not in each]  # the rest is the extractor's
+        sent_bodies = [json.dumps(each.body, ensure_ascii=False) for each in aimock.journal()]
+        answers = [
+            each for each in sent_bodies if '\\"said\\"' not in each
+        ]  # the other requests belong to the extractor
         assert [NAME in each for each in answers] == [False, True, False]
         requests = [(await sent(thread))[0] for thread in (one, two, other)]
         assert [NAME in json.dumps(each.body) for each in requests] == [False, True, False]
@@ -93,9 +93,7 @@ async def test_two_threads_share_what_is_known_of_a_user_and_another_users_does_
 
 @pytest.mark.parametrize("kind", ["local", "remote"])
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_facts_are_learned_and_told_on_threads_of_either_kind_streamed_or_not(
-    any_url: str, kind: Any, streamed: Any
-) -> None:
+async def test_facts_are_learned_and_provided_on_threads_of_both_kinds(any_url: str, kind: Any, streamed: Any) -> None:
     client = ScriptedChatClient("Hello.", thread_kinds=[kind], loop=True)
     async with Engine.open(any_url) as engine:
         facts = UserFacts("user/42", ScriptedChatClient([learned(NAME), learned()]))
@@ -108,24 +106,24 @@ async def test_facts_are_learned_and_told_on_threads_of_either_kind_streamed_or_
         assert fact.actor == "user:42"
 
 
-class _Twice(UserFacts):
-    """Is told twice that each run is over, as after a crash."""
+class _NotifiedTwice(UserFacts):
+    """Gets the end of each run twice, as after a crash."""
 
     async def invoked(self, *args: Any, **kwargs: Any) -> None:
         await super().invoked(*args, **kwargs)
         await super().invoked(*args, **kwargs)
 
 
-class _TwiceTheSame(_Twice):
-    """And does not see what it has learned by then."""
+class _NotifiedTwiceWithoutKnownFacts(_NotifiedTwice):
+    """Also does not see the facts that it has just learned."""
 
     async def _known(self, ctx: Any) -> list[Any]:
         del ctx
         return []
 
 
-@pytest.mark.parametrize("made", [_Twice, _TwiceTheSame])
-async def test_being_told_twice_that_a_run_is_over_teaches_once(any_url: str, made: type[UserFacts]) -> None:
+@pytest.mark.parametrize("made", [_NotifiedTwice, _NotifiedTwiceWithoutKnownFacts])
+async def test_a_repeated_end_of_a_run_learns_once(any_url: str, made: type[UserFacts]) -> None:
     async with Engine.open(any_url) as engine:
         facts = made("user/42", ScriptedChatClient(learned(NAME), loop=True))
         agent = Agent(client=ScriptedChatClient("Hello.", loop=True), engine=engine, context_providers=facts)
@@ -133,7 +131,7 @@ async def test_being_told_twice_that_a_run_is_over_teaches_once(any_url: str, ma
         assert len(await (await engine.memory("user/42")).facts(history=True)) == 1
 
 
-async def test_preferences_that_the_model_sets_are_told_from_the_next_run_on_and_in_every_thread(any_url: str) -> None:
+async def test_preferences_set_by_the_model_are_provided_from_the_next_run(any_url: str) -> None:
     script: list[Any] = [call("set_preference", name="units", value="kilometres"), "Noted.", "250 km.", "Hello."]
     client = ScriptedChatClient(script)
     async with Engine.open(any_url) as engine:
@@ -152,7 +150,7 @@ async def test_preferences_that_the_model_sets_are_told_from_the_next_run_on_and
         assert (why.thread_id, why.message.text) == (first.thread.id, "Kilometres, please.")
 
 
-async def test_a_thread_that_ends_is_summed_up_with_its_last_message_as_the_source(any_url: str) -> None:
+async def test_an_ended_thread_is_summarised_with_its_last_message_as_source(any_url: str) -> None:
     summariser = ScriptedChatClient(json.dumps({"summary": "A slogan for lamps was chosen."}))
     summaries = ConversationSummaries(scope="group/lamps", client=summariser)
     async with Engine.open(any_url) as engine:
@@ -169,7 +167,7 @@ async def test_a_thread_that_ends_is_summed_up_with_its_last_message_as_the_sour
         assert "A slogan for lamps was chosen." in instructions(client.requests[-1])
 
 
-async def test_a_summary_that_cannot_be_made_keeps_a_thread_from_ending_only_where_that_is_the_policy(
+async def test_a_failing_summary_prevents_ending_only_with_the_policy_fail(
     any_url: str,
 ) -> None:
     async with Engine.open(any_url) as engine:
@@ -187,7 +185,7 @@ async def test_a_summary_that_cannot_be_made_keeps_a_thread_from_ending_only_whe
             assert (await types(thread)).count("context-failed") == 1
 
 
-async def test_a_whiteboard_is_recorded_only_when_it_changed(any_url: str) -> None:
+async def test_a_whiteboard_is_recorded_only_if_it_changed(any_url: str) -> None:
     empty: JsonObject = {"requirements": [], "proposals": [], "decisions": [], "actions": []}
     drawn = json.dumps(empty | {"decisions": ["Red."]})
     async with Engine.open(any_url) as engine:
@@ -199,11 +197,11 @@ async def test_a_whiteboard_is_recorded_only_when_it_changed(any_url: str) -> No
             assert (await types(thread)).count("context-state-recorded") == recorded
 
 
-async def test_a_whiteboard_goes_with_its_thread_through_forks_and_rewinds(any_url: str) -> None:
+async def test_a_whiteboard_follows_forks_and_rewinds_of_its_thread(any_url: str) -> None:
     def draw(body: JsonObject) -> str:
         messages: Any = body["messages"]
-        asked = json.loads(messages[-1]["content"])
-        decisions = [*asked["board"]["decisions"], asked["messages"][0]["said"]]
+        request = json.loads(messages[-1]["content"])
+        decisions = [*request["board"]["decisions"], request["messages"][0]["said"]]
         return json.dumps({"requirements": [], "proposals": [], "decisions": decisions, "actions": []})
 
     async with Engine.open(any_url) as engine:
@@ -225,7 +223,7 @@ async def test_a_whiteboard_goes_with_its_thread_through_forks_and_rewinds(any_u
         assert "blue" not in json.dumps(client.requests[-1])
 
 
-async def test_a_lesson_of_one_run_is_told_in_another(any_url: str) -> None:
+async def test_a_lesson_of_one_run_is_provided_in_another(any_url: str) -> None:
     lesson = {"title": "Refund lamps", "when": "a lamp is broken", "steps": ["Ask for the order."], "replaces": None}
     teacher = ScriptedChatClient([json.dumps({"lessons": [lesson]}), json.dumps({"lessons": []})])
     async with Engine.open(any_url) as engine:
@@ -239,14 +237,12 @@ async def test_a_lesson_of_one_run_is_told_in_another(any_url: str) -> None:
         )
 
 
-@pytest.mark.parametrize("answer", ["I remember nothing.", fault("server-error")], ids=["nonsense", "down"])
-async def test_an_extractor_that_fails_is_on_the_log_and_the_run_is_as_the_policy_says(
-    any_url: str, answer: Any
-) -> None:
+@pytest.mark.parametrize("answer", ["I remember nothing.", fault("server-error")], ids=["invalid", "unavailable"])
+async def test_a_failing_extractor_is_recorded_and_the_policy_decides_about_the_run(any_url: str, answer: Any) -> None:
     async with Engine.open(any_url) as engine:
         agent = Agent(client=ScriptedChatClient("Hello.", loop=True), engine=engine)
-        going_on = UserFacts("user/42", ScriptedChatClient(answer))
-        response = await agent.run("I am Ann.", context_providers=[going_on])
+        continuing = UserFacts("user/42", ScriptedChatClient(answer))
+        response = await agent.run("I am Ann.", context_providers=[continuing])
         assert response.text == "Hello."
         assert (await types(response.thread)).count("context-failed") == 1
         failing = UserFacts("user/42", ScriptedChatClient(answer), on_failure="fail")
@@ -258,7 +254,7 @@ async def test_an_extractor_that_fails_is_on_the_log_and_the_run_is_as_the_polic
 
 
 def echo(body: JsonObject) -> str:
-    """Learns every mark that it is shown, in whatever form it is asked for."""
+    """Learn each mark in the request, in the requested form."""
     shown: Any = body["messages"]
     marks = MARK.findall(shown[-1]["content"])
     return json.dumps(
@@ -272,7 +268,7 @@ def echo(body: JsonObject) -> str:
 
 
 def providers_of(scope: str) -> list[ContextProvider]:
-    """The providers that keep facts, in one scope."""
+    """Return the providers that store facts, in one scope."""
     client = ScriptedChatClient(echo)
     return [
         UserFacts(scope, client),
@@ -289,12 +285,12 @@ turns = st.lists(st.tuples(st.sampled_from(TENANTS), st.sampled_from(SCOPES), st
 
 @settings(max_examples=max(5, settings().max_examples // 10))
 @given(turns=turns)
-def test_no_request_holds_what_was_said_in_another_scope_or_tenant(
+def test_no_request_contains_data_of_another_scope_or_tenant(
     tmp_path_factory: pytest.TempPathFactory, turns: list[tuple[str, str, int]]
 ) -> None:
     async def talk() -> None:
         url = f"sqlite:///{tmp_path_factory.mktemp('tenants')}/clew.db"
-        providers = {scope: providers_of(scope) for scope in SCOPES}  # one set of them for all tenants and threads
+        providers = {scope: providers_of(scope) for scope in SCOPES}  # one set for all tenants and threads
         async with Engine.open(url, tenant="default") as one, Engine.open(url, tenant="acme") as two:
             engines = {"default": one, "acme": two}
             for number, (tenant, scope, kind) in enumerate(turns):

@@ -1,4 +1,4 @@
-"""A model is asked one question outside any thread; what it answers may be anything."""
+"""Structured output: one question to a model outside any thread, with any answer."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_asks_with_instructions_data_and_a_strict_format() -> None:
     }
 
 
-async def test_a_service_that_holds_threads_is_asked_to_keep_nothing() -> None:
+async def test_a_service_with_threads_is_asked_to_store_nothing() -> None:
     client = ScriptedChatClient('{"colours": []}', thread_kinds=["remote"], options={"store": True})
     await ask(client, "Name colours.", {}, _Colours)
     assert client.requests[0]["store"] is False
@@ -73,14 +73,14 @@ async def test_a_service_that_holds_threads_is_asked_to_keep_nothing() -> None:
         'Here you are: {"colours": ["red"], "more": {"of": "it"}} I hope that it helps.',
     ],
 )
-async def test_words_around_an_answer_and_more_in_it_are_forgiven(text: str) -> None:
+async def test_accepts_text_around_an_answer_and_extra_fields(text: str) -> None:
     assert await answered(text) == _Colours(colours=("red",))
 
 
 @pytest.mark.parametrize(
     "text", ["", "Red!", "{", "}{", '{"colours": "red"}', '{"best": 1}', "[]", "{" * 5_000 + "}" * 5_000]
 )
-async def test_another_answer_is_an_error_that_says_what_was_wanted_and_not_what_came(text: str) -> None:
+async def test_an_invalid_answer_is_an_error_without_the_text_of_the_answer(text: str) -> None:
     with pytest.raises(AnswerFormatError, match="asked for a JSON object with colours, best") as caught:
         await answered(text)
     assert caught.value.text == text
@@ -88,43 +88,43 @@ async def test_another_answer_is_an_error_that_says_what_was_wanted_and_not_what
     assert "Red!" not in str(caught.value)
 
 
-async def test_an_answer_of_megabytes_is_not_read() -> None:
+async def test_a_huge_answer_is_not_parsed() -> None:
     text = json.dumps({"colours": ["red"] * 200_000})
     with pytest.raises(AnswerFormatError, match=r"answered with [0-9,]+ characters, and 1,000,000 are read") as caught:
         await answered(text)
     assert caught.value.text == text[:MOST_ANSWER_CHARACTERS]
 
 
-async def test_an_answer_that_is_no_words_is_the_same_error() -> None:
+async def test_an_answer_without_text_is_an_error() -> None:
     with pytest.raises(AnswerFormatError):
         await answered(Answer(Message(role="assistant", contents=())))
 
 
 @given(text=st.text() | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps))
-def test_nonsense_is_never_anything_but_that_error(text: str) -> None:
-    read = ask(_Says(text), "Name colours.", {}, _Colours)
+def test_any_text_is_an_answer_or_the_same_error(text: str) -> None:
+    read = ask(_AnswersAtOnce(text), "Name colours.", {}, _Colours)
     with pytest.raises((AnswerFormatError, StopIteration)) as caught:
-        read.send(None)  # it waits for nothing
+        read.send(None)  # the coroutine never waits
     if isinstance(caught.value, StopIteration):
         assert isinstance(caught.value.value, _Colours)
 
 
-class _Says(ScriptedChatClient):
+class _AnswersAtOnce(ScriptedChatClient):
     """Answers at once."""
 
     def __init__(self, text: str) -> None:
         super().__init__("")
         self._text = text
 
-    async def ask(self, body, *, stream):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  # as it is
+    async def ask(self, body, *, stream):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  # the protocol's signature
         del body, stream
         yield Answer(Message.assistant(self._text))
 
 
 class _Silent(ScriptedChatClient):
-    """Ends without an answer, as no client should."""
+    """Ends without an answer, which breaks the protocol."""
 
-    async def ask(self, body, *, stream):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  # as it is
+    async def ask(self, body, *, stream):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  # the protocol's signature
         del body, stream
         return
         yield
@@ -135,15 +135,15 @@ async def test_a_client_that_ends_without_an_answer_is_an_error() -> None:
         await ask(_Silent(""), "Name colours.", {}, _Colours)
 
 
-async def test_a_service_that_fails_is_its_own_error() -> None:
+async def test_an_error_of_the_service_is_raised() -> None:
     with pytest.raises(ModelUnavailableError):
         await answered(fault("server-error"))
 
 
 @pytest.mark.parametrize("made", [OpenAIChatClient, OpenAIResponsesClient])
-async def test_asks_over_http_in_either_form(aimock: Aimock, made: type[OpenAIChatClient]) -> None:
+async def test_asks_over_http_in_both_wire_formats(aimock: Aimock, made: type[OpenAIChatClient]) -> None:
     aimock.reply("three of them", text='{"colours": ["red", "blue", "green"], "best": 2}')
-    client = made("m-1", api_key="sk-nobody", base_url=aimock.base_url)
+    client = made("m-1", api_key="sk-unused", base_url=aimock.base_url)
     try:
         assert (await ask(client, "Name colours.", {"how": "three of them"}, _Colours)).best == 2
     finally:

@@ -18,30 +18,30 @@ from clew.infrastructure.scripted_client import ScriptedChatClient, fault
 from clew.memory.summary_reducer import INSTRUCTIONS, MOST_CHARACTERS, TITLE, Summarise
 
 
-def summed(text: str) -> str:
+def summary(text: str) -> str:
     return json.dumps({"summary": text})
 
 
-def left(reducer: Any, given: Reducible) -> Reduction:
+def reduce_with(reducer: Any, history: Reducible) -> Reduction:
     async def reduce() -> Any:
-        return await reducer.reduce(given)
+        return await reducer.reduce(history)
 
-    found = asyncio.run(reduce())
-    assert isinstance(found, Reduction)
-    return found
+    reduction = asyncio.run(reduce())
+    assert isinstance(reduction, Reduction)
+    return reduction
 
 
-def asked(client: ScriptedChatClient) -> list[dict[str, Any]]:
-    """What the model was given, request by request."""
+def request_data(client: ScriptedChatClient) -> list[dict[str, Any]]:
+    """Return the data of each request to the model."""
     bodies: list[Any] = client.requests
     return [json.loads(body["messages"][-1]["content"]) for body in bodies]
 
 
-def test_keeps_the_newest_and_has_the_rest_summed_up() -> None:
-    client = ScriptedChatClient(summed(" They met. "))
-    found = left(Summarise(client, keep_last=2), of(SYSTEM, U1, *ROUND, A1, U2, input=[U3]))
-    assert found == Reduction((2, 7, 8), Message.user(f"{TITLE}\nThey met."))
-    assert [each["said"] for each in asked(client)[0]["messages"]] == [
+def test_keeps_the_newest_messages_and_summarises_the_rest() -> None:
+    client = ScriptedChatClient(summary(" They met. "))
+    reduction = reduce_with(Summarise(client, keep_last=2), of(SYSTEM, U1, *ROUND, A1, U2, input=[U3]))
+    assert reduction == Reduction((2, 7, 8), Message.user(f"{TITLE}\nThey met."))
+    assert [each["said"] for each in request_data(client)[0]["messages"]] == [
         U1.text,
         "[calls find with {}]\n[calls find with {}]",
         "[is given first]",
@@ -51,95 +51,101 @@ def test_keeps_the_newest_and_has_the_rest_summed_up() -> None:
     assert body["messages"][0] == {"role": "system", "content": INSTRUCTIONS}
 
 
-def test_asks_nobody_while_there_is_little_to_leave_out() -> None:
+def test_does_not_ask_the_model_for_few_messages() -> None:
     client = ScriptedChatClient([])
     for keep_last, every in ((3, 1), (2, 2)):
-        given = of(SYSTEM, U1, A1, U2, input=[U3])
-        assert left(Summarise(client, keep_last, every), given) == Reduction([2, 3, 4, 5])
+        input_history = of(SYSTEM, U1, A1, U2, input=[U3])
+        assert reduce_with(Summarise(client, keep_last, every), input_history) == Reduction([2, 3, 4, 5])
     assert client.requests == []
 
 
-def test_the_next_summary_is_made_of_the_earlier_one_and_what_has_come_to_it() -> None:
-    client = ScriptedChatClient([summed("One."), summed("Two.")])
+def test_the_next_summary_extends_the_earlier_one() -> None:
+    client = ScriptedChatClient([summary("One."), summary("Two.")])
     reducer = Summarise(client, keep_last=1, every=2)
-    given = of(SYSTEM, U1, A1, U2)
-    event = reduce_history(left(reducer, given), given, agent="a", reducer=reducer.name, previous=None, upto=5)
+    input_history = of(SYSTEM, U1, A1, U2)
+    event = reduce_history(
+        reduce_with(reducer, input_history), input_history, agent="a", reducer=reducer.name, previous=None, upto=5
+    )
     assert event is not None
     history = placed(SYSTEM, U1, A1, U2, A2, U3)
     again = reducible(history[:5], event, 20)
-    assert left(reducer, again) == Reduction([2, 20, 5, 6])
+    assert reduce_with(reducer, again) == Reduction([2, 20, 5, 6])
     assert len(client.requests) == 1
     again = reducible(history, event, 20)
-    newer = reduce_history(left(reducer, again), again, agent="a", reducer=reducer.name, previous=event, upto=7)
+    newer = reduce_history(reduce_with(reducer, again), again, agent="a", reducer=reducer.name, previous=event, upto=7)
     assert newer is not None
     assert newer.left_out == ((3, 6),)
     assert [each.text for each in reduced(history, newer, 30)] == [SYSTEM.text, f"{TITLE}\nTwo.", U3.text]
-    data = asked(client)[1]
+    data = request_data(client)[1]
     assert data["summary_so_far"] == "One."
     assert [each["said"] for each in data["messages"]] == [U2.text, A2.text]
 
 
-def test_what_others_keep_is_summed_up_after_them_and_limits_keep_the_summary() -> None:
-    client = ScriptedChatClient([summed("Short."), summed("Shorter.")])
-    given = of(U1, A1, U2, A2)
-    assert left(KeepLast(2) | Summarise(client, 1), given) == Reduction([5], Message.user(f"{TITLE}\nShort."))
-    assert [each["said"] for each in asked(client)[0]["messages"]] == [U2.text]
-    assert left(Summarise(client, 2) | KeepLast(1), given) == Reduction([5], Message.user(f"{TITLE}\nShorter."))
+def test_combines_with_other_reducers() -> None:
+    client = ScriptedChatClient([summary("Short."), summary("Shorter.")])
+    input_history = of(U1, A1, U2, A2)
+    assert reduce_with(KeepLast(2) | Summarise(client, 1), input_history) == Reduction(
+        [5], Message.user(f"{TITLE}\nShort.")
+    )
+    assert [each["said"] for each in request_data(client)[0]["messages"]] == [U2.text]
+    assert reduce_with(Summarise(client, 2) | KeepLast(1), input_history) == Reduction(
+        [5], Message.user(f"{TITLE}\nShorter.")
+    )
 
 
-def test_many_messages_are_summed_up_in_several_steps() -> None:
-    client = ScriptedChatClient([summed(str(number)) for number in range(9)])
+def test_many_messages_are_summarised_in_several_steps() -> None:
+    client = ScriptedChatClient([summary(str(number)) for number in range(9)])
     long = [Message.user(f"{number} " + "x" * 3000) for number in range(60)]
-    found = left(Summarise(client, 1), of(*long))
-    assert found.summary == Message.user(f"{TITLE}\n{len(client.requests) - 1}")
-    data = asked(client)
+    reduction = reduce_with(Summarise(client, 1), of(*long))
+    assert reduction.summary == Message.user(f"{TITLE}\n{len(client.requests) - 1}")
+    data = request_data(client)
     assert 3 < len(data) < 9
     assert [each.get("summary_so_far") for each in data] == [None, *map(str, range(len(data) - 1))]
-    said = [each["said"].split()[0] for step in data for each in step["messages"]]
-    assert said == [str(number) for number in range(59)]
+    texts = [each["said"].split()[0] for step in data for each in step["messages"]]
+    assert texts == [str(number) for number in range(59)]
 
 
-def test_no_message_of_a_thousand_short_ones_is_passed_over() -> None:
-    client = ScriptedChatClient(summed("On."), loop=True)
-    left(Summarise(client, 1), of(*[Message.user(f"{number}") for number in range(1000)]))
-    said = [each["said"] for step in asked(client) for each in step["messages"]]
-    assert said == [str(number) for number in range(999)]
+def test_summarises_each_of_a_thousand_short_messages() -> None:
+    client = ScriptedChatClient(summary("On."), loop=True)
+    reduce_with(Summarise(client, 1), of(*[Message.user(f"{number}") for number in range(1000)]))
+    texts = [each["said"] for step in request_data(client) for each in step["messages"]]
+    assert texts == [str(number) for number in range(999)]
 
 
-def test_a_summary_that_is_as_long_as_what_it_sums_up_is_shortened() -> None:
-    found = left(Summarise(ScriptedChatClient(summed("word " * 10_000)), keep_last=1), of(U1, A1, U2))
-    assert found.summary is not None
-    assert len(found.summary.text) == len(TITLE) + 1 + MOST_CHARACTERS
+def test_a_long_summary_is_shortened() -> None:
+    reduction = reduce_with(Summarise(ScriptedChatClient(summary("word " * 10_000)), keep_last=1), of(U1, A1, U2))
+    assert reduction.summary is not None
+    assert len(reduction.summary.text) == len(TITLE) + 1 + MOST_CHARACTERS
 
 
-def test_redacted_messages_are_not_told() -> None:
-    client = ScriptedChatClient(summed("They met."))
-    left(Summarise(client, 1), of(U1, None, A1, U2))
-    assert [each["said"] for each in asked(client)[0]["messages"]] == [U1.text, A1.text]
+def test_redacted_messages_are_not_summarised() -> None:
+    client = ScriptedChatClient(summary("They met."))
+    reduce_with(Summarise(client, 1), of(U1, None, A1, U2))
+    assert [each["said"] for each in request_data(client)[0]["messages"]] == [U1.text, A1.text]
 
 
-def test_the_service_is_asked_to_keep_nothing() -> None:
-    client = ScriptedChatClient(summed("They met."), thread_kinds=("local", "remote"))
-    left(Summarise(client, 1), of(U1, A1))
+def test_the_service_is_asked_to_store_nothing() -> None:
+    client = ScriptedChatClient(summary("They met."), thread_kinds=("local", "remote"))
+    reduce_with(Summarise(client, 1), of(U1, A1))
     assert client.requests[0]["store"] is False
 
 
-def test_its_instructions_may_be_others() -> None:
-    client = ScriptedChatClient(summed("Sie trafen sich."))
-    left(Summarise(client, 1, instructions="Auf Deutsch."), of(U1, A1))
+def test_accepts_other_instructions() -> None:
+    client = ScriptedChatClient(summary("Sie trafen sich."))
+    reduce_with(Summarise(client, 1, instructions="Auf Deutsch."), of(U1, A1))
     body: Any = client.requests[0]
     assert body["messages"][0]["content"] == "Auf Deutsch."
 
 
-def test_a_model_that_fails_leaves_out_nothing() -> None:
+def test_a_failing_model_is_an_error() -> None:
     with pytest.raises(ModelUnavailableError):
-        left(Summarise(ScriptedChatClient(fault("refused")), 1), of(U1, A1))
+        reduce_with(Summarise(ScriptedChatClient(fault("refused")), 1), of(U1, A1))
 
 
-@pytest.mark.parametrize("answer", ["They met.", '{"other": 1}', summed(""), summed(" \n")], ids=range(4))
-def test_an_answer_that_is_no_summary_is_refused(answer: str) -> None:
+@pytest.mark.parametrize("answer", ["They met.", '{"other": 1}', summary(""), summary(" \n")], ids=range(4))
+def test_refuses_an_answer_without_a_summary(answer: str) -> None:
     with pytest.raises(AnswerFormatError):
-        left(Summarise(ScriptedChatClient(answer), 1), of(U1, A1))
+        reduce_with(Summarise(ScriptedChatClient(answer), 1), of(U1, A1))
 
 
 @pytest.mark.parametrize(
@@ -154,12 +160,12 @@ def test_an_answer_that_is_no_summary_is_refused(answer: str) -> None:
     ],
     ids=range(6),
 )
-def test_nonsense_is_refused(make: Callable[[Any], Summarise], problem: str) -> None:
+def test_refuses_invalid_options(make: Callable[[Any], Summarise], problem: str) -> None:
     with pytest.raises(AgentConfigurationError, match=problem):
         make(ScriptedChatClient("x"))
 
 
-def test_its_name_has_its_limits_and_its_text_no_client() -> None:
+def test_the_name_contains_the_limits_and_the_repr_no_client() -> None:
     reducer = Summarise(ScriptedChatClient("x"), 6, 3, when="after_message_added")
     assert (reducer.name, reducer.when) == ("summarise(6, 3)", "after_message_added")
     assert "client" not in repr(reducer)

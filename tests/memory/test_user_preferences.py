@@ -1,4 +1,4 @@
-"""UserPreferences: a value a name, set by tool or by extraction, told in every thread of a user."""
+"""UserPreferences: one value per name, set by tool or extraction, provided in all threads of a user."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ pytestmark = pytest.mark.anyio
 
 
 async def context_of(ctx: NaiveContext, text: str = "Hello.") -> Context:
-    """What a run that begins with these words is given."""
-    given = await ctx.provider.invoking(ctx, ctx.thread.say(text))
-    assert given is not None
-    return given
+    """Return the context of a run with this text."""
+    context = await ctx.provider.invoking(ctx, ctx.thread.say(text))
+    assert context is not None
+    return context
 
 
 async def tools_of(ctx: NaiveContext, text: str = "Hello.") -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The tools to set and to forget a preference."""
+    """Return the tools to set and to forget a preference."""
     setting, forgetting = (await context_of(ctx, text)).tools
     return setting, forgetting
 
 
 def preferred(*preferences: JsonObject, forget: tuple[str, ...] = ()) -> str:
-    """What a model answers that finds these preferences."""
+    """Return the answer of a model that finds these preferences."""
     return json.dumps({"preferences": preferences, "forget": forget})
 
 
 @pytest.mark.parametrize("scope", [None, ""])
-def test_a_scope_that_is_none_is_an_error(scope: str | None) -> None:
+def test_refuses_a_missing_scope(scope: str | None) -> None:
     with pytest.raises(ScopeError, match="UserPreferences"):
         UserPreferences(scope)
 
 
-async def test_the_tools_are_there_before_anything_is_preferred_and_can_be_left_out() -> None:
-    given = await context_of(NaiveContext(UserPreferences("user/42")))
-    assert given.instructions is None
-    schemas = [tool.schema for tool in as_tools(given.tools)]
+async def test_the_tools_are_provided_by_default_without_preferences() -> None:
+    context = await context_of(NaiveContext(UserPreferences("user/42")))
+    assert context.instructions is None
+    schemas = [tool.schema for tool in as_tools(context.tools)]
     assert [(schema.name, [*schema.parameters["properties"]]) for schema in schemas] == [  # type: ignore[misc]
         ("set_preference", ["name", "value"]),
         ("forget_preference", ["name"]),
@@ -57,22 +57,22 @@ async def test_the_tools_are_there_before_anything_is_preferred_and_can_be_left_
     assert await context_of(NaiveContext(UserPreferences("user/42", tools=False))) == Context(facts=[])
 
 
-async def test_what_is_set_is_told_in_every_thread_of_the_user_and_in_no_other_scope() -> None:
+async def test_a_preference_is_provided_in_all_threads_of_its_scope_only() -> None:
     memory = NaiveMemory()
     preferences = UserPreferences("user/42")
     one = NaiveContext(preferences, memory, NaiveThread("one"))
     setting, _ = await tools_of(one, "Kilometres, please.")
     assert await setting(name=" Units ", value="kilometres") == "Noted: units: kilometres"
-    told = await context_of(NaiveContext(preferences, memory, NaiveThread("two")))
-    assert str(told.instructions).splitlines()[1:] == ["- units: kilometres"]
-    (fact,) = told.facts
+    provided = await context_of(NaiveContext(preferences, memory, NaiveThread("two")))
+    assert str(provided.instructions).splitlines()[1:] == ["- units: kilometres"]
+    (fact,) = provided.facts
     assert (fact.key, fact.kind) == ("units", KIND)
     assert fact.learned == Provenance(thread="one", version=one.thread.messages[0].version)
     other = await context_of(NaiveContext(UserPreferences("user/777"), memory))
     assert other.instructions is None
 
 
-async def test_there_is_one_live_value_a_name() -> None:
+async def test_each_name_has_one_live_value() -> None:
     ctx = NaiveContext(UserPreferences("user/42"))
     setting, forgetting = await tools_of(ctx)
     for value in ("kilometres", "miles", "miles", "kilometres"):
@@ -91,7 +91,7 @@ async def test_there_is_one_live_value_a_name() -> None:
     assert ctx.store.texts("user/42", kind=KIND) == ["short", "kilometres"]
 
 
-async def test_of_two_values_that_were_set_at_the_same_moment_one_stays() -> None:
+async def test_one_of_two_concurrent_values_stays() -> None:
     ctx = NaiveContext(UserPreferences("user/42"))
     for value in ("miles", "yards"):
         await ctx.scope.remember(value, key="units", kind=KIND)
@@ -104,7 +104,7 @@ async def test_of_two_values_that_were_set_at_the_same_moment_one_stays() -> Non
     assert ctx.store.texts("user/42", kind=KIND) == []
 
 
-async def test_a_call_that_is_made_again_after_a_crash_acts_once() -> None:
+async def test_a_repeated_call_after_a_crash_acts_once() -> None:
     ctx = NaiveContext(UserPreferences("user/42"))
     for _ in range(2):
         setting, _ = await tools_of(ctx)
@@ -113,13 +113,13 @@ async def test_a_call_that_is_made_again_after_a_crash_acts_once() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("", "miles"), ("units", " \n")])
-async def test_a_preference_without_a_name_or_a_value_is_told_to_the_model(name: str, value: str) -> None:
+async def test_refuses_a_preference_without_a_name_or_value(name: str, value: str) -> None:
     setting, _ = await tools_of(NaiveContext(UserPreferences("user/42")))
     with pytest.raises(InvalidContentError, match="give both"):
         await setting(name, value)
 
 
-async def test_preferences_are_learned_from_what_the_user_says() -> None:
+async def test_preferences_are_learned_from_user_messages() -> None:
     client = ScriptedChatClient(
         [
             preferred({"name": "Units", "value": "miles", "message": 1}, {"name": "tone", "value": "short"}),
@@ -128,19 +128,19 @@ async def test_preferences_are_learned_from_what_the_user_says() -> None:
     )
     ctx = NaiveContext(UserPreferences("user/42", client))
     await ctx.run("Miles, and be short.", "The user likes yards.")
-    told = str(await ctx.run("No, kilometres, and at any length."))
-    assert told.splitlines()[1:] == ["- units: miles", "- tone: short"]
+    provided = str(await ctx.run("No, kilometres, and at any length."))
+    assert provided.splitlines()[1:] == ["- units: miles", "- tone: short"]
     assert ctx.store.texts("user/42", kind=KIND) == ["kilometres"]
     messages: Any = client.requests[1]["messages"]
-    asked = json.loads(messages[-1]["content"])
-    assert asked["known"] == {"units": "miles", "tone": "short"}
+    request = json.loads(messages[-1]["content"])
+    assert request["known"] == {"units": "miles", "tone": "short"}
     assert "yards" not in json.dumps(client.requests)
 
 
 @pytest.mark.parametrize(
     "name", ["\N{GREEK SMALL LETTER IOTA WITH DIALYTIKA AND TONOS}" * 100, "ß" * 100, "a/b: c\0\u200b"]
 )
-async def test_odd_names_are_names_that_can_be_forgotten_as_they_are_told(name: str) -> None:
+async def test_unusual_names_can_be_forgotten_as_they_are_provided(name: str) -> None:
     ctx = NaiveContext(UserPreferences("user/42"))
     setting, forgetting = await tools_of(ctx)
     await setting(name, "some")
@@ -150,7 +150,7 @@ async def test_odd_names_are_names_that_can_be_forgotten_as_they_are_told(name: 
     assert await ctx.scope.facts() == []
 
 
-async def test_of_a_thousand_names_to_forget_a_hundred_are() -> None:
+async def test_forgets_at_most_a_hundred_names() -> None:
     client = ScriptedChatClient(preferred(forget=tuple(f"key {number}" for number in range(1_000))))
     ctx = NaiveContext(UserPreferences("user/42", client))
     for number in (99, 100):
@@ -159,7 +159,7 @@ async def test_of_a_thousand_names_to_forget_a_hundred_are() -> None:
     assert [fact.key for fact in await ctx.scope.facts()] == ["key 100"]
 
 
-async def test_nothing_is_asked_without_a_client_or_of_a_run_that_failed() -> None:
+async def test_does_not_learn_without_a_client_or_from_a_failed_run() -> None:
     client = ScriptedChatClient([])
     for preferences in (UserPreferences("user/42"), UserPreferences("user/42", client)):
         ctx = NaiveContext(preferences)
@@ -168,14 +168,14 @@ async def test_nothing_is_asked_without_a_client_or_of_a_run_that_failed() -> No
     assert client.requests == []
 
 
-async def test_nonsense_of_the_model_is_an_error_and_nothing_is_remembered() -> None:
+async def test_an_invalid_answer_is_an_error_and_nothing_is_stored() -> None:
     ctx = NaiveContext(UserPreferences("user/42", ScriptedChatClient("Gladly!")))
     with pytest.raises(AnswerFormatError):
         await ctx.run("Miles, please.")
     assert await ctx.scope.facts(history=True) == []
 
 
-async def test_names_values_and_how_many_are_told_are_bounded_and_on_one_line() -> None:
+async def test_preferences_are_limited_and_provided_on_one_line() -> None:
     ctx = NaiveContext(UserPreferences("user/42"))
     setting, _ = await tools_of(ctx)
     await setting("n" * 1_000, "v\n" * 1_000)
@@ -183,5 +183,5 @@ async def test_names_values_and_how_many_are_told_are_bounded_and_on_one_line() 
     assert (len(str(fact.key)), len(fact.text)) == (100, 500)
     for number in range(150):
         await ctx.scope.remember("new\nline", key=f"key {number}", kind=KIND)
-    told = str((await context_of(ctx)).instructions).splitlines()
-    assert (len(told), told[-1]) == (101, "- key 149: new\\nline")
+    provided = str((await context_of(ctx)).instructions).splitlines()
+    assert (len(provided), provided[-1]) == (101, "- key 149: new\\nline")

@@ -77,7 +77,7 @@ ForgedRow = tuple[str, bytes] | tuple[str, bytes, bytes | None]
 
 
 def forged(*rows: ForgedRow, name: str = "default/thread/f", after: Sequence[Entry] = (), cut: int = 0) -> list[Entry]:
-    """Return entries of one stream with correct hashes; a row is a type, bytes and perhaps a digest of shredded bytes.
+    """Return entries of one stream with correct hashes; a row is a type, bytes and an optional digest.
 
     With ``cut`` the stream is a fork of the stream ``after``, at that version.
     """

@@ -36,7 +36,7 @@ ALLOWED = {
 CHANGES = {"suspend": "suspended", "resume": "active", "end": "ended", "delete": "deleted", "fork": "active"}
 
 
-class Refused(Exception):  # noqa: N818  # what the model says instead of an error of Clew's
+class Refused(Exception):  # noqa: N818  # the model's stand-in for an error of Clew
     """The model expects this error."""
 
     def __init__(self, error: type[ClewError]) -> None:
@@ -80,7 +80,7 @@ class NaiveThreads:
     def version(self, thread: str) -> int:
         return len(self.lines[thread])
 
-    # What a thread is
+    # Queries
 
     def path(self, thread: str, version: int) -> list[NaiveEvent]:
         path: list[NaiveEvent] = []
@@ -161,7 +161,7 @@ class NaiveThreads:
             return messages[number - 1].version
         return messages[0].version - 1 if messages else self.version(thread)
 
-    # What is done to it
+    # Commands
 
     def start(self, thread: str, title: str, texts: list[tuple[str, str]], now: int) -> None:
         if thread in self.lines:

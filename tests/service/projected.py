@@ -133,27 +133,27 @@ def rebuild(one: Projector, name: str, progress: Callable[[int, int], object] = 
 
 def contents(log: EventLog, store: ProjectionStore, projections: Sequence[Projection] = SHIPPED) -> dict[str, Any]:
     """Return every row of every table, and the search results of every word of an unredacted message."""
-    found: dict[str, Any] = {}
+    collected: dict[str, Any] = {}
     for projection in projections:
         for table in projection.tables:
             rows = store.select(projection.name, Query(table.name, order=table.key))
-            found[f"{projection.name}.{table.name}"] = rows
+            collected[f"{projection.name}.{table.name}"] = rows
         for index in projection.texts:
             for word in words(log):
                 wanted = Words((word,))
                 positions = store.find(projection.name, index, wanted, before=None, limit=100_000)
-                found[f"{projection.name}.{index}.{word}"] = positions
-        found[f"{projection.name} words"] = instances(store, projection.name)
-        found[f"{projection.name} position"] = [
+                collected[f"{projection.name}.{index}.{word}"] = positions
+        collected[f"{projection.name} words"] = instances(store, projection.name)
+        collected[f"{projection.name} position"] = [
             built.position for built in store.generations() if built.name == projection.name and built.live
         ]
-        found[f"{projection.name} parked"] = store.parked(projection.name, 1_000)
-    return found
+        collected[f"{projection.name} parked"] = store.parked(projection.name, 1_000)
+    return collected
 
 
 def instances(store: Any, name: str) -> list[tuple[str, int]]:
     """Return each (word, position) pair of the live text indexes of a projection, with repetitions."""
-    found: list[tuple[str, int]] = []
+    collected: list[tuple[str, int]] = []
     generations = [built.id for built in store.generations() if built.live and built.name == name]
     with store._exclusive() as connection:
         stretches = "SELECT text_index, number, made FROM stretch WHERE generation = ? AND NOT stale"
@@ -161,18 +161,18 @@ def instances(store: Any, name: str) -> list[tuple[str, int]]:
             for index, number, made_ in connection.execute(stretches, (generation,)).fetchall():
                 table = f"t{generation}_{index}_{number}_{made_}"
                 connection.execute(f"CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(main, {table}, instance)")
-                found += connection.execute("SELECT term, doc FROM vocabulary").fetchall()
+                collected += connection.execute("SELECT term, doc FROM vocabulary").fetchall()
                 connection.execute("DROP TABLE temp.vocabulary")
-    return sorted(found)
+    return sorted(collected)
 
 
 def words(log: EventLog) -> set[str]:
     """Return all words of unredacted messages, and two that may be absent."""
-    found = {"never", CANARY}
+    collected = {"never", CANARY}
     for event in log.recorded_after(0, 1_000_000):
         if isinstance(event, Recorded) and event.type == "message-appended" and event.data is not None:
-            found.update(searchable(event.data["message"]).replace("\n", " ").replace('"', " ").split())
-    return {word for word in found if word.isalnum()}
+            collected.update(searchable(event.data["message"]).replace("\n", " ").replace('"', " ").split())
+    return {word for word in collected if word.isalnum()}
 
 
 def canary_remains(folder: Path) -> bool:

@@ -13,8 +13,8 @@ from clew.service.operations import run
 
 
 def document_of(store: Conversations, thread_id: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(json.dumps(store.thread(thread_id).serialize()))
-    return found
+    document: dict[str, Any] = json.loads(json.dumps(store.thread(thread_id).serialize()))
+    return document
 
 
 def record_state(store: Conversations, thread_id: str, provider: str, state: Any, seen: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""A clock that stands still until a test sets it."""
+"""A clock that changes only when a test sets it."""
 
 from __future__ import annotations
 

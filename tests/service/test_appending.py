@@ -60,7 +60,7 @@ def test_an_append_with_one_invalid_message_stores_nothing(conversations: Conver
 @pytest.mark.parametrize(
     "wrong", ["Hello.", b"bytes", None, 7, {"role": "user"}, ["Hello."], [HELLO, 7], [], (), iter([HELLO])]
 )
-def test_refuses_to_append_anything_but_messages(conversations: Conversations, wrong: Any) -> None:
+def test_appends_only_messages(conversations: Conversations, wrong: Any) -> None:
     thread = conversations.start_thread()
     with pytest.raises(InvalidContentError):
         thread.append(wrong)

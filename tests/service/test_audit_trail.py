@@ -57,7 +57,7 @@ def test_filters_by_thread_actor_type_and_time(audited: Conversations, clock: Se
     assert list(audited.audit(until=middle)) == everything[:1]
     assert list(audited.audit(since=middle, until=last)) == everything[1:3]
     assert list(audited.audit(since=datetime(2200, 1, 1, tzinfo=UTC))) == []
-    assert list(audited.audit(thread="nobody")) == []
+    assert list(audited.audit(thread="missing")) == []
 
 
 @pytest.mark.parametrize("page", [1, 2, 100])
@@ -75,7 +75,7 @@ def test_is_read_in_pages_in_both_directions(
 
 def test_entries_of_a_memory_scope_hide_the_text_of_facts(audited: Conversations) -> None:
     before = list(audited.audit())
-    scope = audited.memory("first")  # as a thread is called, too
+    scope = audited.memory("first")  # a thread has the same name
     fact = scope.remember("secret", key="units", source=Provenance(thread="first", version=2), actor="user:2")
     other = scope.supersede(fact, "secret again", actor="user:1")
     scope.retract(other, reason="a wish", actor="user:3")
@@ -101,7 +101,7 @@ def test_entries_of_a_memory_scope_hide_the_text_of_facts(audited: Conversations
 
 
 def test_refuses_a_time_without_an_offset(audited: Conversations) -> None:
-    naive = datetime(2026, 1, 1)  # noqa: DTZ001 - that is what is refused
+    naive = datetime(2026, 1, 1)  # noqa: DTZ001  # the test refuses it
     with pytest.raises(InvalidTimeError, match="since="):
         audited.audit(since=naive)
     with pytest.raises(InvalidTimeError, match="until="):

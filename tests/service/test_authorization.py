@@ -62,16 +62,16 @@ def test_an_unreadable_thread_looks_like_a_missing_one(opened: Opened) -> None:
     ]
     for call in calls:
         messages = []
-        for thread_id in ("theirs", "nobody"):
+        for thread_id in ("theirs", "missing"):
             with pytest.raises(NotAuthorizedError) as refused:
                 call(thread_id)
             assert (refused.value.actor, refused.value.thread_id) == ("ada", thread_id)
             messages.append(str(refused.value).replace(thread_id, "…"))
             assert vars(pickle.loads(pickle.dumps(refused.value))) == vars(refused.value)  # noqa: S301  # our own
         assert messages[0] == messages[1]
-    opened.share("nobody")
+    opened.share("missing")
     with pytest.raises(UnknownThreadError):
-        opened.ada.thread("nobody")
+        opened.ada.thread("missing")
 
 
 def test_an_actor_reads_and_writes_granted_threads(opened: Opened) -> None:
@@ -83,7 +83,7 @@ def test_an_actor_reads_and_writes_granted_threads(opened: Opened) -> None:
     assert opened.ada.find("mi") == "mine"
     thread.label(topic="mine")
     thread.fork(thread_id="branch")
-    assert thread.forks() == []  # what is theirs is for the function to say
+    assert thread.forks() == []  # the function decides, not the authorship
     opened.share("mine", "branch")
     assert [each.id for each in thread.forks()] == ["branch"]
 
@@ -125,7 +125,7 @@ def test_a_prefix_needs_to_be_unique_among_readable_threads(opened: Opened) -> N
     opened.share("ab11")
     assert opened.ada.find("a") == "ab11"
     say(opened.operator, "ab")
-    assert opened.ada.find("ab") == "ab11"  # the thread that is named so is not theirs
+    assert opened.ada.find("ab") == "ab11"  # Ada may not read the thread "ab"
 
 
 def test_skips_many_unreadable_threads_in_few_pages(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,7 +329,7 @@ def test_an_event_stream_ends_when_access_is_revoked(opened: Opened, monkeypatch
     opened.share()
     with pytest.raises(NotAuthorizedError):
         next(events)
-    assert next(replayed)[0].version == 2  # of the page that was read
+    assert next(replayed)[0].version == 2  # from the page that is already read
     with pytest.raises(NotAuthorizedError):
         next(replayed)
 

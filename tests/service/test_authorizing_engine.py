@@ -39,7 +39,7 @@ async def test_the_function_may_block_because_it_runs_in_a_worker_thread() -> No
 
     def authorize(actor: str | None, action: str, thread: str | None) -> bool:
         called_in.add(threading.get_ident())
-        return (actor, action, thread) != ("nobody", "ever", "this")
+        return (actor, action, thread) != ("missing", "ever", "this")
 
     async with Engine.open("memory:", authorize=authorize) as engine:
         thread = await engine.start_thread(messages=[Message.user("Hello")])
@@ -82,7 +82,7 @@ async def test_an_agent_runs_only_on_threads_that_its_actor_may_read(engine: Eng
         thread.run("Hi"),
         agent.run("Hi", thread=thread),
         agent.run("Hi", thread=thread, fork=True),
-        thread.runs.control(),  # which this process has seen
+        thread.runs.control(),  # this process has cached it
         branch.runs.history(),
         branch.runs.event(1),
     )

@@ -101,9 +101,9 @@ SERVICE = {
 }
 HARMLESS_ON_SERVICE = {
     *("open", "acting_as", "close"),
-    *("start_thread", "unstarted_thread", "start_remote_thread"),  # a thread of one's own
-    *("wait", "rebuild", "position"),  # tell numbers of the whole store
-    "import_files",  # is import_items, of what it reads
+    *("start_thread", "unstarted_thread", "start_remote_thread"),  # a new thread
+    *("wait", "rebuild", "position"),  # return only numbers of the whole store
+    "import_files",  # calls import_items
 }
 
 THREAD = {
@@ -136,7 +136,7 @@ THREAD = {
     "verify": [refused(lambda held: held.thread.verify(), shows=False)],
     "version": [refused(lambda held: held.thread.version, shows=False)],
     "status": [refused(lambda held: held.thread.status, shows=False)],
-    # Of agents, so only with asyncio.
+    # For agents, so only in the engine.
     "run": [writes(lambda held: held.thread.bound_to(held.agent).run("More"))],
     "continue_run": [writes(lambda held: held.thread.bound_to(held.agent).continue_run())],
     "approvals": [refused(lambda held: held.thread.approvals(), shows=False)],
@@ -149,7 +149,7 @@ THREAD = {
 }
 HARMLESS_OF_THREAD = {
     *("id", "kind", "agent", "context_providers", "runs"),
-    "bound_to",  # an object that reads nothing
+    "bound_to",  # returns an object without reading
     *("scope", "reads_at"),  # for the context providers of a run, which are code
 }
 ONLY_ASYNC = {"delete": [writes(lambda held: held.remote.delete(service=True, client=held.holder))]}
@@ -191,7 +191,7 @@ DOCUMENTS = {
     "search": [refused(lambda held: held.documents.search(CANARY))],
 }
 
-SUBSCRIPTION = {"wait": [nothing(lambda held: held.subscription.wait(0), shows=False)]}  # what is passed by stays so
+SUBSCRIPTION = {"wait": [nothing(lambda held: held.subscription.wait(0), shows=False)]}  # a skipped event stays skipped
 
 
 class Passing(ContextProvider):

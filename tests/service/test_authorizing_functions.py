@@ -12,7 +12,7 @@ from clew.errors import (
 )
 
 
-def test_refuses_anything_but_a_plain_function_at_once() -> None:
+def test_accepts_only_a_plain_function() -> None:
     async def waits(actor: str | None, action: str, thread: str | None) -> bool:
         raise AssertionError(actor, action, thread)
 
@@ -22,7 +22,7 @@ def test_refuses_anything_but_a_plain_function_at_once() -> None:
 
     for wrong in (waits, Waits(), "read", True):
         with pytest.raises(InvalidAuthorizeError, match="True or False"):
-            Conversations.open("memory:", authorize=wrong)  # type: ignore[arg-type]  # that is the point
+            Conversations.open("memory:", authorize=wrong)  # type: ignore[arg-type]  # the test passes a wrong type
 
 
 @pytest.mark.parametrize("answer", [None, 1, "yes", object()])

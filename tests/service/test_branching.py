@@ -214,7 +214,7 @@ def test_refuses_to_fork_a_deleted_thread_but_its_forks_stay_usable(thread: Loca
     assert fork.verify().first_bad is None
 
 
-def test_refuses_a_fork_whose_id_is_taken(conversations: Conversations, thread: LocalThread) -> None:
+def test_refuses_a_fork_with_an_id_in_use(conversations: Conversations, thread: LocalThread) -> None:
     thread.end()
     for taken in ("counted", thread.fork(thread_id="free").id):
         with pytest.raises(ThreadExistsError, match=taken):
@@ -313,7 +313,7 @@ def test_counts_messages_after_a_rewind_to_an_unknown_event_type(
 ) -> None:
     stream = "default/thread/counted"
     recorder = cast("Any", conversations._core.log).recorder
-    future: Any = StoredEvent  # the library leaves its constructor without types
+    future: Any = StoredEvent  # the library does not type its constructor
     recorder.submit(Append([future(stream, 6, "seen-in-the-future", b"\x63 whatever")])).result()
     thread.append(counted(5, 5))
     assert thread.summary().messages == 5
@@ -370,7 +370,7 @@ def test_edits_an_inherited_message_an_abandoned_one_and_a_redacted_one(thread: 
         (3, "lone \ud800", InvalidContentError),
     ],
 )
-def test_refuses_to_edit_anything_but_a_message(
+def test_edits_only_messages(
     conversations: Conversations, thread: LocalThread, message: Any, new: Any, error: type[Exception]
 ) -> None:
     with pytest.raises(error):

@@ -78,18 +78,18 @@ def test_a_redacted_message_is_redacted_on_both_sides_of_a_fork(conversations: C
 
 def test_refuses_incomparable_threads_and_versions(conversations: Conversations) -> None:
     thread = conversations.start_thread(messages=[Message.user("Hello")])
-    gone = conversations.start_thread(messages=[Message.user("Hello")])
-    gone.delete()
+    ended = conversations.start_thread(messages=[Message.user("Hello")])
+    ended.delete()
     refused: list[tuple[type[Exception], Callable[[], Diff]]] = [
-        (UnknownThreadError, lambda: conversations.diff("nobody")),
-        (UnknownThreadError, lambda: conversations.diff(thread.id, "nobody")),
-        (ThreadDeletedError, lambda: conversations.diff(thread.id, gone.id)),
-        (ThreadDeletedError, lambda: conversations.diff(gone.id, thread.id)),
+        (UnknownThreadError, lambda: conversations.diff("missing")),
+        (UnknownThreadError, lambda: conversations.diff(thread.id, "missing")),
+        (ThreadDeletedError, lambda: conversations.diff(thread.id, ended.id)),
+        (ThreadDeletedError, lambda: conversations.diff(ended.id, thread.id)),
         (UnknownVersionError, lambda: conversations.diff(thread.id, other_at=9)),
         (UnknownVersionError, lambda: conversations.diff(thread.id, at=1, at_message=1)),
         (UnknownVersionError, lambda: conversations.diff(thread.id, other_at_message=2)),
         (UnknownCheckpointError, lambda: conversations.diff(thread.id, at="never")),
-        (InvalidTimeError, lambda: conversations.diff(thread.id, other_at=datetime(2026, 1, 1))),  # noqa: DTZ001  # refused for that
+        (InvalidTimeError, lambda: conversations.diff(thread.id, other_at=datetime(2026, 1, 1))),  # noqa: DTZ001  # the test refuses it
     ]
     for error, call in refused:
         with pytest.raises(error):
@@ -107,7 +107,7 @@ def test_the_engine_gives_the_same_result(shared_url: str) -> None:
     async def compared() -> list[Diff]:
         async with Engine.open(shared_url) as engine:
             with pytest.raises(UnknownThreadError):
-                await engine.diff("a", "nobody")
+                await engine.diff("a", "missing")
             return [await engine.diff("a", "b"), await engine.diff("a", at="here", other_at_message=2)]
 
     assert asyncio.run(compared()) == expected

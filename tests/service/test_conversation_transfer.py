@@ -201,7 +201,7 @@ def test_reports_invalid_conversations_and_imports_the_rest(core: Core) -> None:
         Item("a.jsonl", 5, conversation(HELLO, id="last")),
     ]
     seen: list[int] = []
-    progress = lambda report: seen.append(report.threads + len(report.failed))  # noqa: E731  # one line is all it is
+    progress = lambda report: seen.append(report.threads + len(report.failed))  # noqa: E731  # it is one line
     report = run(import_conversations(core, iter(items), progress=progress))
     assert (report.threads, report.messages, report.events) == (2, 2, 4)
     assert report.failed[0] == unreadable

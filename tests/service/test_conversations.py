@@ -54,7 +54,7 @@ def test_gives_each_thread_its_own_id(conversations: Conversations) -> None:
     assert conversations.thread(first.id).version == 1
 
 
-def test_refuses_to_start_a_thread_whose_id_is_taken(conversations: Conversations) -> None:
+def test_refuses_to_start_a_thread_with_an_id_in_use(conversations: Conversations) -> None:
     conversations.start_thread(thread_id="mine", messages=[HELLO])
     with pytest.raises(ThreadExistsError, match="mine"):
         conversations.start_thread("Another", thread_id="mine")
@@ -120,10 +120,10 @@ def test_refuses_to_open_a_deleted_thread_or_to_start_it_again(conversations: Co
 
 
 def test_an_error_names_the_missing_thread(conversations: Conversations) -> None:
-    with pytest.raises(UnknownThreadError, match="'nobody'"):
-        conversations.thread("nobody")
+    with pytest.raises(UnknownThreadError, match="'missing'"):
+        conversations.thread("missing")
     with pytest.raises(UnknownThreadError):
-        conversations.verify("nobody")
+        conversations.verify("missing")
 
 
 def test_keeps_tenants_apart_in_one_store(shared_url: str) -> None:

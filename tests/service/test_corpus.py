@@ -58,7 +58,7 @@ def test_a_fork_at_any_version_costs_one_event_and_keeps_its_parents_history(
                 assert thread.history(at=version).messages == history.messages
                 assert len(list(fork.events(after=version))) == 1
             assert len(thread.history()) == 0
-            # Versions that the rewind abandoned can be gone back to, and forked.
+            # Abandoned versions can be rewound to and forked.
             assert thread.fork(at=last).history().messages == whole
             thread.rewind(to=last)
             assert thread.history().messages == whole

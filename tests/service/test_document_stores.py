@@ -58,8 +58,8 @@ def doc(text: str, link: str | None = None, *namespaces: str) -> Document:
     return Document(text, source_link=link, namespaces=namespaces or ["n"])
 
 
-def texts(found: Sequence[Passage]) -> set[str]:
-    return {passage.text for passage in found}
+def texts(passages: Sequence[Passage]) -> set[str]:
+    return {passage.text for passage in passages}
 
 
 def ignore(_: object) -> None:
@@ -75,11 +75,11 @@ def test_finds_a_passage_with_its_source_only_in_its_namespace(url: str) -> None
         embedder = CountingEmbedder()
         store = await engine.documents("Memories", namespace="group/g2", embedder=embedder)
         [id_] = await store.upsert([CONTOSO], actor="user:42")
-        [found] = await store.search(QUESTION)
-        assert "174 000 000" in found.text
-        assert (found.source_name, found.source_link) == (CONTOSO.source_name, CONTOSO.source_link)
-        assert (found.document, found.version, found.metadata) == (id_, 2, {"year": 2023})
-        assert 0.3 < found.score <= 1
+        [passage] = await store.search(QUESTION)
+        assert "174 000 000" in passage.text
+        assert (passage.source_name, passage.source_link) == (CONTOSO.source_name, CONTOSO.source_link)
+        assert (passage.document, passage.version, passage.metadata) == (id_, 2, {"year": 2023})
+        assert 0.3 < passage.score <= 1
         other = await engine.documents("Memories", namespace="group/g1", embedder=embedder)
         assert await other.search(QUESTION) == []
         assert (store.name, store.namespace) == ("Memories", "group/g2")
@@ -121,7 +121,7 @@ def test_a_removed_document_is_found_only_at_earlier_versions(url: str) -> None:
         clock.move(1)
         await store.remove(str(CONTOSO.source_link), reason="wrong")
         assert await store.search(QUESTION) == []
-        assert [found.version for found in await store.search(QUESTION, at=2)] == [2]
+        assert [passage.version for passage in await store.search(QUESTION, at=2)] == [2]
         assert await store.search(QUESTION, at=at + timedelta(seconds=1))
         assert await store.search(QUESTION, at=at + timedelta(seconds=2)) == []
         assert await store.search(QUESTION, at=at) == []
@@ -131,7 +131,7 @@ def test_a_removed_document_is_found_only_at_earlier_versions(url: str) -> None:
         with pytest.raises(UnknownVersionError, match="1 to 3"):
             await store.search(QUESTION, at=4)
         with pytest.raises(InvalidTimeError):
-            await store.search(QUESTION, at=datetime(2026, 1, 1))  # noqa: DTZ001  # without a zone
+            await store.search(QUESTION, at=datetime(2026, 1, 1))  # noqa: DTZ001  # the test refuses it
         with pytest.raises(UnknownVersionError):
             await store.search(QUESTION, at="2")  # type: ignore[arg-type]
         with pytest.raises(UnknownDocumentError, match="group/g2"):
@@ -177,8 +177,8 @@ def test_a_long_document_is_found_in_passages(url: str) -> None:
             f"Paragraph {number} about {topic}. " * 30 for number, topic in enumerate(("parcels", "lamps", "rain"))
         ]
         await store.upsert([doc("\n\n".join(parts))])
-        [found] = await store.search("lamps", top=1)
-        assert found.text == parts[1].strip()
+        [passage] = await store.search("lamps", top=1)
+        assert passage.text == parts[1].strip()
         assert len(embedder.texts) == 4
 
     on(url, work)
@@ -205,25 +205,25 @@ def test_the_same_text_is_embedded_only_once(url: str) -> None:
 
 def test_a_dropped_index_is_rebuilt_from_the_log_with_equal_results(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/clew.db?synchronous=OFF"
-    embedder, found = CountingEmbedder(), []
+    embedder, results = CountingEmbedder(), []
     file = tmp_path / "clew.db.vectors"
 
     async def fill(engine: Engine) -> None:
         store = await engine.documents("Memories", namespace="n", embedder=embedder)
         await store.upsert([doc(f"words number {number}") for number in range(20)])
-        found.append(await store.search("number seven words", top=9))
+        results.append(await store.search("number seven words", top=9))
         embedder.texts.clear()
         engine._core.vectors.drop()
-        found.append(await store.search("number seven words", top=9))
+        results.append(await store.search("number seven words", top=9))
         assert len(embedder.texts) == 21
         file.unlink()
-        found.append(await store.search("number seven words", top=9))
+        results.append(await store.search("number seven words", top=9))
         assert len(embedder.texts) == 42
 
     async def read(engine: Engine) -> None:
         embedder.texts.clear()
         store = await engine.documents("Memories", namespace="n", embedder=embedder)
-        found.append(await store.search("number seven words", top=9))
+        results.append(await store.search("number seven words", top=9))
 
     on(url, fill)
     on(url, read)
@@ -231,8 +231,8 @@ def test_a_dropped_index_is_rebuilt_from_the_log_with_equal_results(tmp_path: Pa
     file.write_bytes(b"damaged" * 999)
     on(url, read)
     assert len(embedder.texts) == 21
-    assert len(found[0]) == 9
-    assert all(each == found[0] for each in found)
+    assert len(results[0]) == 9
+    assert all(each == results[0] for each in results)
 
 
 def test_finds_documents_that_could_not_be_indexed(
@@ -410,9 +410,9 @@ def test_stores_a_document_as_given_even_if_the_caller_changes_it() -> None:
 
         embedder.then = change
         await store.upsert([document])
-        [found] = await store.search("words")
-        assert (found.text, found.namespaces, found.metadata) == ("first words", ("n",), {"a": [1]})
-        found.metadata["a"] = "changed"
+        [passage] = await store.search("words")
+        assert (passage.text, passage.namespaces, passage.metadata) == ("first words", ("n",), {"a": [1]})
+        passage.metadata["a"] = "changed"
         assert (await store.search("words"))[0].metadata == {"a": [1]}
 
     on("memory:", work)
@@ -457,8 +457,8 @@ def test_min_score_excludes_passages_with_a_low_score(url: str) -> None:
             store = await engine.documents(name, namespace="n", embedder=embedder)
             await store.upsert([doc("the lost parcel"), doc("a lost letter"), doc("bananas are yellow")])
             every = await store.search("the lost parcel", top=9)
-            assert [found.text for found in every][:2] == ["the lost parcel", "a lost letter"]
-            scores = [found.score for found in every]
+            assert [passage.text for passage in every][:2] == ["the lost parcel", "a lost letter"]
+            scores = [passage.score for passage in every]
             assert scores == sorted(scores, reverse=True)
             assert scores[0] == pytest.approx(1)
             assert texts(await store.search("the lost parcel", min_score=0.9)) == {"the lost parcel"}

@@ -74,7 +74,7 @@ def queued_writes(engine: Engine) -> int:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for the condition while other tasks and threads run; the test's time limit ends a hopeless wait."""
-    while not condition():  # noqa: ASYNC110  # what is waited for happens in a thread
+    while not condition():  # noqa: ASYNC110  # the condition changes in a thread
         await asyncio.sleep(0.001)
 
 
@@ -133,8 +133,8 @@ def test_raises_the_same_errors(with_engine: Run) -> None:
         refused: list[tuple[type[Exception], Callable[[], Awaitable[object]]]] = [
             (ThreadExistsError, lambda: engine.start_thread(thread_id="mine")),
             (ThreadExistsError, lambda: thread.fork(thread_id="mine")),
-            (UnknownThreadError, lambda: engine.thread("nobody")),
-            (UnknownThreadError, lambda: engine.verify("nobody")),
+            (UnknownThreadError, lambda: engine.thread("missing")),
+            (UnknownThreadError, lambda: engine.verify("missing")),
             (ConflictError, lambda: thread.append(HELLO, expected_version=1)),
             (IdempotencyKeyReusedError, lambda: thread.append([HELLO, HELLO], idempotency_key="k")),
             (InvalidContentError, lambda: thread.append([])),
@@ -250,7 +250,7 @@ def test_an_append_after_a_cancelled_one_is_decided_again(with_engine: Run) -> N
     with_engine(work)
 
 
-# Tasks at once
+# Concurrent tasks
 
 
 def test_sixteen_tasks_on_one_thread_lose_nothing(with_engine: Run) -> None:
@@ -345,7 +345,7 @@ def test_close_ends_an_iteration_that_waits_in_another_task(with_engine: Run, cl
 
         async def follow() -> None:
             async for event in subscription:
-                versions.append(event.version)  # noqa: PERF401  # the test looks at it while it grows
+                versions.append(event.version)  # noqa: PERF401  # the test reads the list while it grows
 
         following = asyncio.create_task(follow())
         await until(lambda: len(versions) == 2)

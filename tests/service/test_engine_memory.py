@@ -70,7 +70,7 @@ async def test_a_scope_records_its_embedder(engine: Engine) -> None:
     assert texts(await plain.facts()) == ["Prefers kilometres"]
     again = await engine.memory("user/42", embedder=HashingEmbedder(64))
     assert texts([hit.fact for hit in await again.search("kilometre")]) == ["Prefers kilometres"]
-    assert await plain.search("kilometre") == []  # by words it is another one
+    assert await plain.search("kilometre") == []  # a search by words finds whole words only
 
 
 async def test_refuses_a_scope_that_another_embedder_opened_meanwhile(engine: Engine) -> None:
@@ -83,7 +83,7 @@ async def test_refuses_a_scope_that_another_embedder_opened_meanwhile(engine: En
     assert texts(await first.facts(history=True)) == ["one"]
 
 
-async def test_refuses_anything_but_an_embedder(engine: Engine) -> None:
+async def test_accepts_only_an_embedder(engine: Engine) -> None:
     wrong: Any = "text-embedding-3-small"
     with pytest.raises(EmbeddingError):
         await engine.memory("user/42", embedder=wrong)
@@ -122,7 +122,7 @@ async def test_uses_the_given_embedder(engine: Engine) -> None:
     assert (first.calls, second.calls) == (before, 1)  # the fact has its vector already
 
 
-# As a thread has it
+# Scopes of a thread
 
 
 async def test_a_fact_learned_in_a_thread_has_it_as_provenance(engine: Engine) -> None:
@@ -145,7 +145,7 @@ async def test_repeated_hooks_of_a_run_write_a_fact_only_once(engine: Engine) ->
     before = await (await engine.memory("user/42")).remember("Likes milk")
     written: list[Any] = []
     for _ in range(2):
-        await thread.append(Message.user("More."))  # the newest version is another one by then
+        await thread.append(Message.user("More."))  # the thread has a newer version now
         scope = of_thread(thread)
         tea = await scope.remember("Likes tea", kind="taste")
         coffee = await scope.supersede(before, "Likes coffee")
@@ -242,7 +242,7 @@ async def test_used_by_names_the_model_calls_that_received_a_fact(engine: Engine
 
 
 @pytest.mark.parametrize("every", [False, True])
-async def test_used_by_names_every_model_call_of_a_run(engine: Engine, every: bool) -> None:  # noqa: FBT001  # a parameter
+async def test_used_by_names_every_model_call_of_a_run(engine: Engine, every: bool) -> None:  # noqa: FBT001  # pytest passes it by name
     scope, thread = await engine.memory("user/42"), await engine.start_thread()
     fact = await scope.remember("Likes tea")
 

@@ -90,7 +90,7 @@ def test_exports_threads_with_their_ancestors_and_no_others(
 
 def test_refuses_to_export_an_unknown_thread(source: Conversations) -> None:
     with pytest.raises(UnknownThreadError):
-        list(source.export_events(["branch", "nobody"]))
+        list(source.export_events(["branch", "missing"]))
     assert len(list(source.export_events([]))) == 2
 
 
@@ -123,7 +123,7 @@ def test_the_engine_imports_and_exports_the_same(
     asyncio.run(move())
 
 
-# What is there already
+# Threads that exist in the copy
 
 
 def test_an_import_redacts_text_that_the_copy_has(source: Conversations, conversations: Conversations) -> None:
@@ -171,7 +171,7 @@ def test_text_that_the_same_file_redacts_is_never_written(source: Conversations,
     before = list(source.export_events("t"))
     thread.redact(2)
     after = list(source.export_events("t"))
-    mixed = [*before[:-1], *after[3:]]  # as an export that was going on while it was redacted
+    mixed = [*before[:-1], *after[3:]]  # like an export during the redaction
     assert CANARY.encode() in b"".join(mixed)
     assert import_lines(conversations, mixed).failed == []
     assert list(conversations.export_events()) == after
@@ -192,7 +192,7 @@ def test_an_existing_thread_with_another_past_stays_unchanged(
     first, second = result.failed
     assert isinstance(first.error, ThreadDivergedError)
     assert (first.error.thread_id, first.error.version, first.error.there) == ("root/ä", version, before.head)
-    assert first.error.given == next(source.thread("root/ä").events(after=version - 1)).hash.hex()  # type: ignore[union-attr]  # it is recorded
+    assert first.error.given == next(source.thread("root/ä").events(after=version - 1)).hash.hex()  # type: ignore[union-attr]  # the event is stored
     for part in (repr("root/ä"), str(version), before.head, first.error.given, "another database"):
         assert part in str(first.error)
     assert first.line == 1 + next(
@@ -206,7 +206,7 @@ def test_an_existing_thread_with_another_past_stays_unchanged(
 
 
 @pytest.mark.parametrize("swapped", [False, True])
-def test_a_fork_differs_from_a_thread_of_the_same_name(swapped: bool) -> None:  # noqa: FBT001 - which of them is there
+def test_a_fork_differs_from_a_thread_of_the_same_name(swapped: bool) -> None:  # noqa: FBT001  # pytest passes it by name
     with Conversations.open("memory:") as one, Conversations.open("memory:") as two:
         root = one.start_thread(thread_id="root", messages=[Message.user("Hello")] * 3)
         import_lines(two, one.export_events())
@@ -267,7 +267,7 @@ def test_a_long_thread_has_snapshots_in_the_copy(conversations: Conversations) -
 
 def test_lines_are_read_and_written_lazily(monkeypatch: pytest.MonkeyPatch) -> None:
     class CountingFile(io.BytesIO):
-        read = 0  # type: ignore[assignment]  # how many lines were
+        read = 0  # type: ignore[assignment]  # the number of lines read
 
         def readline(self, size: int | None = -1, /) -> bytes:
             CountingFile.read += 1

@@ -43,7 +43,7 @@ def exported(store: Conversations) -> list[bytes]:
 def blobs_and_types(lines: list[bytes]) -> list[Blob | str]:
     """Return the blobs of a file and the type of each event, in order."""
     entries = [read_line(line) for line in lines[1:-1]]
-    return [each if isinstance(each, Blob) else each.row.type for each in entries]  # type: ignore[union-attr]  # an event's
+    return [each if isinstance(each, Blob) else each.row.type for each in entries]  # type: ignore[union-attr]  # an event has a row
 
 
 def stored_definitions(store: Conversations) -> list[Blob]:

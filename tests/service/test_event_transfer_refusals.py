@@ -287,7 +287,7 @@ def test_imports_unknown_event_types_unchanged(copy: Conversations) -> None:
         )
     )
     result = import_lines(copy, lines)
-    assert result.events == 3  # what is shredded has no redaction here
+    assert result.events == 3  # the shredded event has no redaction here
     assert "not an event of its type" in str(result.failed[0].error)
     assert copy.verify().first_bad is None
 

@@ -120,7 +120,7 @@ def test_the_cache_drops_its_oldest_entry() -> None:
     recent.put("too heavy", "y", 11)
     assert recent.get("too heavy") is None
     recent.drop("c")
-    recent.drop("nobody")
+    recent.drop("missing")
     assert recent.get("c") is None
 
 

@@ -38,7 +38,7 @@ def test_refuses_an_empty_mapping(conversations: Conversations, labels: dict[str
 
 
 @pytest.mark.parametrize("labels", ["topic", 5, [("topic", "refund")], {1: "one"}])
-def test_refuses_anything_but_a_mapping_with_string_keys(conversations: Conversations, labels: Any) -> None:
+def test_accepts_only_a_mapping_with_string_keys(conversations: Conversations, labels: Any) -> None:
     thread = conversations.start_thread()
     with pytest.raises(InvalidContentError):
         thread.label(labels)

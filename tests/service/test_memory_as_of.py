@@ -154,7 +154,7 @@ def test_refuses_an_unknown_memory_mode(conversations: Conversations, thread: Th
 
 @dataclass
 class NaiveThread:
-    """A thread and the time at which each of its own versions was recorded."""
+    """A thread and the time of each version that it recorded itself."""
 
     id: str
     parent: NaiveThread | None = None

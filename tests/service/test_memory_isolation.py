@@ -1,4 +1,4 @@
-"""No scope reveals facts of another scope, whatever tenants, users and agents write."""
+"""No scope reveals facts of another scope, for any writes of tenants, users and agents."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CAMPAIGN = 80
 
 TENANTS = ("a", "b", "a/memory", "%61")
 NAMES = ("user/1", "user/11", "user", "user%2F1", "USER/1", "agent/1", "a/memory/user", "é", "e\u0301", "*", "_", "a")
-WORD = re.compile(r"canary[0-9]+x")  # as no random bytes of an export read
+WORD = re.compile(r"canary[0-9]+x")  # random bytes in an export do not match it
 
 Place = tuple[str, str]
 """A tenant and a scope."""
@@ -122,7 +122,7 @@ def with_origins(why: FactOrigin) -> list[Fact]:
 
 async def _check(writes: Iterable[tuple[str, Place, Place]]) -> None:
     async with Engine.open("memory:", tenant=TENANTS[0]) as first:
-        # One store for all: a store in memory is of one service, so the others look at the same log.
+        # One store for all: a store in memory belongs to one service, so the other tenants share its log.
         engines = {TENANTS[0]: first}
         for tenant in TENANTS[1:]:
             engines[tenant] = of_tenant(first, tenant)

@@ -105,7 +105,7 @@ def test_searches_only_the_history_of_the_thread(conversations: Conversations) -
     last = conversations.search("tea", thread="late", limit=2)[-1]
     assert places(conversations.search("tea", thread="late", before=last.position)) == [("root", 2)]
     with pytest.raises(UnknownThreadError):
-        conversations.search("tea", thread="nobody")
+        conversations.search("tea", thread="missing")
 
 
 def test_finds_messages_of_a_deleted_thread_only_through_living_forks(conversations: Conversations) -> None:
@@ -181,10 +181,10 @@ def indexed() -> Iterator[Conversations]:
 @given(text=st.text() | st.text(st.sampled_from('ab"*-():^+{}.,AND ORNEAR\\\0ä漢')))
 def test_accepts_or_refuses_any_query(indexed: Conversations, text: str) -> None:
     try:
-        found = indexed.search(text)
+        hits = indexed.search(text)
     except InvalidSearchError:
         return
-    assert len(found) <= 1
+    assert len(hits) <= 1
 
 
 def test_finds_each_message_by_its_rare_words_until_it_is_redacted(corpus: list[dict[str, Any]], scale: float) -> None:
@@ -200,9 +200,9 @@ def test_finds_each_message_by_its_rare_words_until_it_is_redacted(corpus: list[
                     places_of[token.folded].add((thread.id, message.version))
         rare = sorted(word for word, where in places_of.items() if len(where) <= RARE)
         for word in chance.sample(rare, min(len(rare), math.ceil(WORDS * scale))):
-            found = conversations.search(word, limit=RARE + 1)
-            assert set(places(found)) == places_of[word], word
-            assert all(any(part.found for part in hit.snippet) for hit in found), word
+            hits = conversations.search(word, limit=RARE + 1)
+            assert set(places(hits)) == places_of[word], word
+            assert all(any(part.found for part in hit.snippet) for hit in hits), word
         for _ in range(5):
             word = chance.choice([each for each in rare if places_of[each]])
             thread_id, version = chance.choice(sorted(places_of[word]))

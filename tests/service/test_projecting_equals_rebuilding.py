@@ -16,7 +16,7 @@ from clew.infrastructure.sqlite.projection_store import SQLiteProjections
 
 number = st.integers(0, 9_999)
 steps = st.lists(st.tuples(st.sampled_from(OPERATIONS), number, number), min_size=5, max_size=60)
-# After how many steps it is caught up, how far, by which projector, and in batches of how many.
+# When to catch up: after this number of steps, for this number of batches, by the second projector, batch size.
 catching_up = st.lists(st.tuples(st.integers(0, 59), st.integers(1, 4), st.booleans(), st.integers(1, 9)), max_size=12)
 
 

@@ -42,7 +42,7 @@ def fill_forever(path: str, seed: int) -> None:
 
 
 def run_and_kill(path: str, seed: int, delay: float) -> None:
-    """Let a child fill projections for a while, then kill it."""
+    """Start a child that fills projections, and kill it after a while."""
     child = os.fork()
     if child == 0:
         try:
@@ -93,7 +93,7 @@ def test_two_processes_on_one_database_count_each_event_once(path: str) -> None:
     for number in range(2):
         child = os.fork()
         if child == 0:
-            os._exit(in_forked_child(lambda: work(number)) & 0xFF)  # noqa: B023 - called at once
+            os._exit(in_forked_child(lambda: work(number)) & 0xFF)  # noqa: B023  # called at once
         children.append(child)
     assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0]
     with Conversations.open(url(path)) as conversations:
@@ -107,8 +107,8 @@ def test_the_next_process_completes_an_interrupted_redaction(path: str, tmp_path
         thread = conversations.start_thread(thread_id="t")
         thread.append([Message.user(f"the {CANARY} sings"), Message.user("something else")])
         assert len(conversations.search(CANARY)) == 1
-        conversations._core.models.stop()  # what fills in the background does not come before it
-        conversations._core.models.projector.forget = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign] # dies there
+        conversations._core.models.stop()  # the background worker must not come first
+        conversations._core.models.projector.forget = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign] # the process dies there
         thread.redact(2)
 
     assert in_forked_child(redact_and_die) == -signal.SIGKILL
@@ -128,7 +128,7 @@ def test_the_next_process_removes_text_that_a_killed_one_left_in_the_write_ahead
         thread = conversations.start_thread(thread_id="t")
         thread.append(Message.user(f"the {CANARY} sings"))
         assert len(conversations.search(CANARY)) == 1
-        conversations._core.models.stop()  # what fills in the background would die there before it
+        conversations._core.models.stop()  # the background worker would die there first
         conversations._core.models._store._keep = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[attr-defined]
         thread.redact(2)
 
@@ -169,7 +169,7 @@ def test_a_forked_process_fills_the_file_after_its_parent_closed(path: str) -> N
             os.read(receive, 1)
             conversations.start_thread("of the child")
             conversations.wait()
-            with sqlite3.connect(f"{path}.projections") as other:  # not in a log that was deleted
+            with sqlite3.connect(f"{path}.projections") as other:  # not in a deleted write-ahead log
                 assert other.execute("SELECT min(position) FROM generation").fetchone() == (2,)
             os._exit(0)
         finally:

@@ -87,7 +87,7 @@ def test_removes_text_after_a_long_read(conversations: Conversations, tmp_path: 
     reader.execute("ROLLBACK")
     reader.close()
     thread.append(Message.user("more"))
-    # At the next change, or soon after it where a reader of this process was in the way.
+    # At the next change, or soon after it if a reader of this process blocks it.
     wait_until(lambda: not canary_remains(tmp_path))
 
 
@@ -139,7 +139,7 @@ def test_removes_text_from_an_index_unknown_to_the_redacting_process(
         thread = program.start_thread(thread_id="t")
         thread.append([Message.user(f"the {CANARY} sings"), Message.user("something else")])
         assert (count(program, CANARY), count(program, "something")) == (1, 1)
-        program._core.models.stop()  # whoever reads in the background may hold on to the text for a moment
+        program._core.models.stop()  # a background reader can keep the text for a moment
         with Conversations.open(file_url) as other:
             models = other._core.models
             models.stop()
@@ -239,7 +239,7 @@ def test_a_redaction_waits_for_a_process_that_indexes_the_text(
 
 @pytest.mark.parametrize("ends", ["before closing", "while closing"])
 def test_text_leaves_the_write_ahead_log_after_the_last_read(file_url: str, tmp_path: Path, ends: str) -> None:
-    with Conversations.open(file_url) as other:  # of another process: the last to close empties the log anyway
+    with Conversations.open(file_url) as other:  # like another process: the last one to close empties the log anyway
         with Conversations.open(file_url, embedded=False) as conversations:
             message = conversations.start_thread(messages=[Message.user(f"the {CANARY} sings")])
             other.wait()

@@ -48,7 +48,7 @@ def interrupted_at(number: int) -> bool:
             sys.setprofile(None)
             signal.raise_signal(signal.SIGUSR1)
 
-    signal.signal(signal.SIGALRM, lambda *_: runner.stop())  # it has come to rest
+    signal.signal(signal.SIGALRM, lambda *_: runner.stop())  # the runner is idle
     signal.setitimer(signal.ITIMER_REAL, 0.05)
     sys.setprofile(count)
     try:

@@ -46,7 +46,7 @@ class Events:
 
 ALL = Query("event", order=("position",))
 
-# Of these stores the positions are known: one, two, three.
+# In these stores the positions are 1, 2, 3.
 known_positions = pytest.mark.parametrize("any_url", ["memory", "sqlite"], indirect=True)
 
 
@@ -81,7 +81,7 @@ def test_refuses_unknown_projections_tables_and_columns(conversations: Conversat
 
 @known_positions
 def test_reports_the_position_and_parked_events_of_projections(conversations: Conversations) -> None:
-    conversations._core.models.stop()  # what is written is not taken in before it is looked at
+    conversations._core.models.stop()  # nothing is applied before the test looks
     assert [each.state for each in conversations.projections()] == ["waiting"]
     thread = conversations.start_thread(thread_id="t")
     (status,) = conversations.projections()
@@ -100,7 +100,7 @@ def test_reports_the_position_and_parked_events_of_projections(conversations: Co
 def test_reports_a_running_rebuild(conversations: Conversations) -> None:
     conversations.start_thread(messages=[Message.user("word")] * 9)
     conversations.wait()
-    conversations._core.models.stop()  # it would build along, and be told of elsewhere
+    conversations._core.models.stop()  # the background worker would build too
     seen: list[tuple[str, int, int | None]] = []
 
     def progress(*_: int) -> None:
@@ -148,7 +148,7 @@ def test_rebuilds_indexes_and_tables_with_an_old_layout_before_reading(
         conversations.wait()
     before = states_after_reading()
     assert {state for state, _ in before.values()} == {"live"}
-    # The index of words lies there otherwise.
+    # The text index has another layout.
     table = text_index._SQL["texts"]
     monkeypatch.setitem(text_index._SQL, "texts", table.replace("words text", "more integer, words text"))
     monkeypatch.setattr("clew.infrastructure.sqlite.text_index.STRETCH", 7)
@@ -156,7 +156,7 @@ def test_rebuilds_indexes_and_tables_with_an_old_layout_before_reading(
     words = states_after_reading()
     assert words == before | {"search": words["search"]}
     assert words["search"][1] > before["search"][1]
-    # So do tables, of which search has none.
+    # So do the tables; search has no tables.
     for dialect in (projection_session.DIALECT, projection_store.DIALECT):
         create_table = dialect.create_table
         monkeypatch.setattr(

@@ -51,7 +51,7 @@ def read_on(read_after: Read, place: str) -> tuple[list[int], list[int]]:
     while True:
         try:
             for event in read_after(damaged[-1] if damaged else 0):
-                readable.append(getattr(event, place))  # noqa: PERF401 - what came before the error counts
+                readable.append(getattr(event, place))  # noqa: PERF401  # events before the error count
         except CorruptEventError as error:
             damaged.append(getattr(error, place))
             assert_helps(error)
@@ -110,7 +110,7 @@ def test_a_damaged_label_does_not_hide_other_events(url: str) -> None:
         with pytest.raises(CorruptEventError, match=r"version 3 \(thread-labelled\)"):
             next(events)
         assert [event.version for event in first.events(after=3)] == [4]
-        with pytest.raises(CorruptEventError, match="version 3"):  # it is not known what there is to see
+        with pytest.raises(CorruptEventError, match="version 3"):  # the state at version 4 is unknown
             next(first.events(at=4))
 
 

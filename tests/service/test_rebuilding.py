@@ -41,7 +41,7 @@ def test_a_reader_sees_the_complete_old_or_new_tables(shared_url: str, scale: fl
         try:
             with batches_of(7):
                 for turn in range(max(4, round(60 * scale))):
-                    # The newer one leaves what its elder built alone, and the elder one does not come back.
+                    # The newer version does not change the tables of the older one, and the older one does not return.
                     with closing(opened(shared_url, NewerCounting() if turn else Counting())) as core:
                         rebuild(core.models.projector, "counting")
         finally:

@@ -151,7 +151,7 @@ def test_refuses_a_missing_version(scope: MemoryScope, at: Any) -> None:
         scope.search("x", at=at)
 
 
-@pytest.mark.parametrize("time", [datetime(2026, 1, 1), "2026-01-01", 5], ids=repr)  # noqa: DTZ001  # what is refused
+@pytest.mark.parametrize("time", [datetime(2026, 1, 1), "2026-01-01", 5], ids=repr)  # noqa: DTZ001  # the test refuses it
 def test_refuses_a_time_without_an_offset(conversations: Conversations, scope: MemoryScope, time: Any) -> None:
     for name in ("valid_from", "valid_to"):
         with pytest.raises(InvalidTimeError, match=name):
@@ -223,17 +223,17 @@ def test_invalid_facts_store_nothing(conversations: Conversations, scope: Memory
     assert (scope.facts(), stored(conversations)) == ([fact], 2)
 
 
-def test_refuses_anything_but_a_live_fact_of_the_scope(conversations: Conversations, scope: MemoryScope) -> None:
+def test_accepts_only_a_live_fact_of_the_scope(conversations: Conversations, scope: MemoryScope) -> None:
     mine, theirs = scope.remember("mine"), conversations.memory("user/7").remember("theirs")
     scope.retract(mine)
-    for fact in (mine, mine.id, theirs, theirs.id, "nobody", theirs._replace(scope="user/42")):
+    for fact in (mine, mine.id, theirs, theirs.id, "missing", theirs._replace(scope="user/42")):
         with pytest.raises(UnknownFactError):
             scope.supersede(fact, "x")
         with pytest.raises(UnknownFactError):
             scope.retract(fact)
         with pytest.raises(UnknownFactError):
             scope.promote(fact, to=conversations.memory("app"))
-    for fact in (theirs, theirs.id, "nobody", mine._replace(scope="user/7")):
+    for fact in (theirs, theirs.id, "missing", mine._replace(scope="user/7")):
         with pytest.raises(UnknownFactError):
             scope.why(fact)
         with pytest.raises(UnknownFactError):
@@ -296,7 +296,7 @@ def test_finds_facts_by_their_words(scope: MemoryScope) -> None:
     assert texts([each.fact for each in scope.search("dog")]) == ["Has a dog called Conn"]
     for wrong in ({"top": 0}, {"min_score": 2}):
         with pytest.raises(InvalidContentError):
-            scope.search("dog", **wrong)  # type: ignore[arg-type]  # what is refused
+            scope.search("dog", **wrong)  # type: ignore[arg-type]  # the test passes wrong options
 
 
 def test_why_leads_to_the_message_and_shows_that_it_was_redacted(
@@ -323,7 +323,7 @@ def test_why_leads_to_the_message_and_shows_that_it_was_redacted(
 
 def test_why_returns_the_source_of_an_unreadable_message(conversations: Conversations, scope: MemoryScope) -> None:
     thread = conversations.start_thread(messages=[Message.user("Hello")])
-    sources = [Provenance(thread="nobody", version=3), Provenance(thread=thread.id, version=9)]
+    sources = [Provenance(thread="missing", version=3), Provenance(thread=thread.id, version=9)]
     sources += [Provenance(thread=thread.id, version=1), Provenance(thread=thread.id, version=2)]
     thread.delete()
     for source in sources:
@@ -348,7 +348,7 @@ def test_a_shredded_fact_is_unknown(conversations: Conversations, scope: MemoryS
     head = core.log.lineage(stream)[-1].hash
     assert row is not None
     assert head is not None
-    retraction = FactRetracted(fact="nobody")
+    retraction = FactRetracted(fact="missing")
     event = Event(stream, 4, "fact-retracted", core.event_id(), core.now(), 0, retraction)
     core.log.submit(Write([event], {stream: head}, shreds=[Shred(stream, 2, row.digest, row.stub)])).outcome.result()
     assert scope.facts(history=True) == [other]
@@ -468,7 +468,7 @@ def test_a_fact_is_promoted_once_for_a_key(conversations: Conversations, scope: 
     assert len(app.facts(history=True)) == 1
 
 
-# Beside threads
+# Scopes and threads
 
 
 def test_lists_scopes_in_the_order_of_their_opening(conversations: Conversations, clock: SettableClock) -> None:
@@ -525,11 +525,11 @@ def test_concurrent_writes_to_a_scope_are_all_stored(conversations: Conversation
 
 
 def test_refuses_a_scope_that_another_process_opened_for_documents(shared_url: str) -> None:
-    begun = [ScopeOpened(holds="documents")]
+    first_events = [ScopeOpened(holds="documents")]
 
     def now() -> int:
-        if begun:
-            opened = begun.pop()
+        if first_events:
+            opened = first_events.pop()
             run(commit(others._core, "user/42", ScopeFold, lambda _fold, _now: [opened]))
         return 1_700_000_000_000_000
 
@@ -537,7 +537,7 @@ def test_refuses_a_scope_that_another_process_opened_for_documents(shared_url: s
         scope = mine.memory("user/42")
         with pytest.raises(ScopeError, match="holds documents"):
             scope.remember("Likes tea")
-        assert begun == []
+        assert first_events == []
         assert stored(others) == 1
 
 

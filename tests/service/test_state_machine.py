@@ -40,7 +40,7 @@ KINDS = {
     "delete": "thread-deleted",
 }
 
-# Any number names a thread or a version; the remainder chooses one, so that shrinking stays meaningful.
+# A number chooses a thread or a version by its remainder, so that shrinking keeps its effect.
 number = st.integers(0, 9_999)
 name = st.sampled_from(["draft", "before refund", "Größe", "v1"])
 ticks = st.integers(-3, 5)
@@ -66,7 +66,7 @@ class ConversationsAgreeWithTheModel(RuleBasedStateMachine):
     def urls(self) -> list[str]:
         return ["memory:", f"sqlite:///{Path(self.folder.name)}/clew.db?synchronous=OFF"]
 
-    # Doing the same three times
+    # Applying a step to all three
 
     def agree(self, expect: Callable[[], Any], actual: Callable[[Conversations], Any]) -> None:
         type(self).steps += 1
@@ -300,7 +300,7 @@ class ConversationsAgreeWithTheModel(RuleBasedStateMachine):
             "checkpoints": self.model.checkpoints(thread, at),
         }
 
-    # In the end
+    # At the end
 
     def teardown(self) -> None:
         try:
@@ -372,7 +372,7 @@ def started(thread: Thread) -> None:
 
 
 class PostgresAgreesWithTheModel(ConversationsAgreeWithTheModel):
-    """The same with a PostgreSQL store, which is slower."""
+    """The same checks with a PostgreSQL store, which is slower."""
 
     databases: ClassVar[Databases]
 

@@ -18,7 +18,7 @@ def numbers(ranking: Ranking) -> list[int]:
 
 
 @pytest.mark.parametrize("embedded", [False, True])
-def test_finds_only_allowed_texts(embedded: bool) -> None:  # noqa: FBT001  # a parameter of the test
+def test_finds_only_allowed_texts(embedded: bool) -> None:  # noqa: FBT001  # pytest passes it by name
     async def check() -> None:
         meaning = EmbeddingIndex(CountingEmbedder(), InMemoryVectors()) if embedded else None
         searchable = SearchIndex("c", meaning)

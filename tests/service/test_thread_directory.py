@@ -121,7 +121,7 @@ def test_refuses_invalid_filters(conversations: Conversations) -> None:
     with pytest.raises(InvalidContentError, match="object is not JSON"):
         conversations.threads(labels={"topic": object()})  # type: ignore[dict-item]
     with pytest.raises(UnknownThreadError):
-        list(conversations.threads(after="nobody"))
+        list(conversations.threads(after="missing"))
     assert list(conversations.threads(limit=0)) == []
 
 
@@ -183,7 +183,7 @@ def test_returns_the_tree_of_a_thread(conversations: Conversations) -> None:
     assert [each.thread for each in conversations.tree("late")][1] == early.summary()
     assert [each.thread.id for each in conversations.tree()] == ["root", "early", "late", "deep", "other"]
     with pytest.raises(UnknownThreadError):
-        list(conversations.tree("nobody"))
+        list(conversations.tree("missing"))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 500])

@@ -259,7 +259,7 @@ def test_a_document_contains_the_provider_states_on_the_path(
 
 def test_refuses_to_serialize_a_missing_or_deleted_thread(source: Conversations) -> None:
     with pytest.raises(UnknownThreadError):
-        Thread(source._core, source._live, "nobody").serialize()
+        Thread(source._core, source._live, "missing").serialize()
     with pytest.raises(ThreadDeletedError):
         source.thread("leaf").serialize()
 
@@ -269,7 +269,7 @@ def test_restores_a_fork_of_a_deleted_thread(source: Conversations, conversation
     fork = root.fork(thread_id="f")
     root.delete()
     assert conversations.restore_thread(document_of(source, "f")).state() == fork.state()
-    assert conversations.thread("r").status == "active"  # as far as the fork knows
+    assert conversations.thread("r").status == "active"  # the document of the fork ends before the deletion
 
 
 def test_a_redaction_during_serializing_is_respected(
@@ -334,7 +334,7 @@ def test_concurrent_restores_give_one_thread(source: Conversations, tmp_path: Pa
     def work(store: Conversations, document: dict[str, Any]) -> None:
         try:
             store.restore_thread(document)
-        except BaseException as error:  # noqa: BLE001  # told below
+        except BaseException as error:  # noqa: BLE001  # asserted below
             failed.append(error)
 
     threads = [threading.Thread(target=work, args=each) for each in zip(stores, documents, strict=True)]

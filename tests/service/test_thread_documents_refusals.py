@@ -39,7 +39,7 @@ def source(clock: SettableClock) -> Iterator[Conversations]:
 def test_refuses_a_provider_state_that_looks_like_a_credential(source: Conversations, state: Any) -> None:
     source.start_thread(thread_id="t")
     record_state(source, "t", "keeper", state)
-    record_state(source, "t", "keeper", {"n": 2})  # the older event would come along all the same
+    record_state(source, "t", "keeper", {"n": 2})  # the document would include the older event
     with pytest.raises(CredentialError, match="state of 'keeper' at version 2") as caught:
         source.thread("t").serialize()
     assert CANARY not in str(caught.value)
@@ -50,7 +50,7 @@ def test_refuses_a_credential_after_the_cut_if_the_document_includes_it(source: 
     fork = root.fork(thread_id="f")
     record_state(source, "r", "keeper", {"password": CANARY})
     assert CANARY not in json.dumps(fork.serialize())
-    root.redact(2)  # the event that says so lies after the state
+    root.redact(2)  # the redaction comes after the state
     with pytest.raises(CredentialError, match="state of 'keeper' at version 3"):
         fork.serialize()
 

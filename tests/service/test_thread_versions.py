@@ -152,7 +152,7 @@ def test_reads_a_bounded_part_of_a_long_thread(file_url: str, monkeypatch: pytes
         name, versions = thread.id, random.Random(7).sample(range(1, thread.version), 40)
     with Conversations.open(file_url) as conversations:
         again = conversations.thread(name)
-        again.step()  # the newest control is known from now on
+        again.step()  # the newest control is cached from now on
         rows: list[int] = []
         recorder = conversations._core.log.recorder  # type: ignore[attr-defined]  # the log is an application
         lineage = recorder.lineage

@@ -81,7 +81,7 @@ def test_sixteen_threads_share_commits(file_url: str, monkeypatch: pytest.Monkey
     with Conversations.open(file_url) as conversations:
         thread = conversations.start_thread()
         log = conversations._core.log
-        datastore = log.recorder.datastore  # type: ignore[attr-defined]  # the log is an application of the library's
+        datastore = log.recorder.datastore  # type: ignore[attr-defined]  # the log is an application of the library
         before, submitted, submit = datastore._writer.commits, list[int](), log.submit
 
         def counting(write: Write) -> Submitted:
@@ -98,7 +98,7 @@ def test_sixteen_threads_share_commits(file_url: str, monkeypatch: pytest.Monkey
         for each in threads:
             each.join()
         assert thread.version == 1 + THREADS
-        # What the writer had taken when it met the lock, and the rest.
+        # One commit for the appends that the writer had taken before the lock, one for the rest.
         assert datastore._writer.commits - before <= 2
 
 

@@ -108,6 +108,6 @@ def test_an_empty_store_has_zero_usage(conversations: Conversations) -> None:
     assert conversations.usage() == [UsageCounts(None, None, 0, 0, 0, 0, 0, 0, 0)]
     assert conversations.usage(by="day") == conversations.usage(by="thread") == []
     with pytest.raises(UnknownThreadError):
-        conversations.usage(thread="nobody")
+        conversations.usage(thread="missing")
     with pytest.raises(InvalidContentError, match="Use one of: total"):
         conversations.usage(by="week")  # type: ignore[arg-type]

@@ -47,7 +47,7 @@ def start_child(work: Callable[[], object]) -> int:
         try:
             work()
             os._exit(0)
-        except BaseException:  # noqa: BLE001  # nothing of the parent's is to go on in here
+        except BaseException:  # noqa: BLE001  # the child must not run the parent's code
             traceback.print_exc()
         finally:
             os._exit(1)
@@ -83,7 +83,7 @@ def test_leases_are_shared_released_and_claimed_again(any_url: str) -> None:
         store.release("a")
         assert store.holders() == dict.fromkeys(second, "b")
         assert store.claim("b", NAMES, 60) == NAMES
-        store.release("nobody")
+        store.release("missing")
 
 
 def test_an_expired_lease_goes_to_the_next_worker(any_url: str) -> None:
@@ -203,7 +203,7 @@ def test_each_event_counts_once_although_workers_are_killed(postgres: str, scale
         conversations.wait(timeout=60)
         for each in workers:
             os.kill(each, signal.SIGTERM)
-        # One that was still being started when it was told to end had no handler yet.
+        # A worker that was still starting had no signal handler yet.
         assert {exit_code(each) for each in workers} <= {0, -signal.SIGTERM}
     with closing(opened(postgres)) as core:
         assert all(each.lag == 0 for each in read_statuses(core.models.projector))
@@ -240,7 +240,7 @@ def test_each_event_counts_once_when_killed_around_each_commit(shared_url: str) 
         conversations.start_thread(messages=[Message.user("every word")] * 20).label(topic="a")
     with closing(opened(shared_url)) as core:
         for point in itertools.cycle([1, 2, 3, 4]):
-            code = in_forked_child(lambda: fill_and_die_at(shared_url, point))  # noqa: B023 - called at once
+            code = in_forked_child(lambda: fill_and_die_at(shared_url, point))  # noqa: B023  # called at once
             assert_every_event_counts_once(core)
             if code == 0:
                 break
@@ -248,14 +248,14 @@ def test_each_event_counts_once_when_killed_around_each_commit(shared_url: str) 
         assert {each.lag for each in read_statuses(core.models.projector)} == {0}
 
 
-# Readers beside workers
+# Readers and workers
 
 
 def test_reading_applied_events_needs_no_write_transaction(shared_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with Conversations.open(shared_url, projections=[Counting()]) as conversations:
         conversations.start_thread()
         conversations.wait()
-        conversations._core.models.stop()  # what is done in the background is not the reader's
+        conversations._core.models.stop()  # only the reader works from now on
         store = conversations._core.models.projector.store
         monkeypatch.setattr(store, "session", lambda *_: pytest.fail("the reader opened a session"))
         assert len(conversations.rows("counting", Query("event"))) == 1

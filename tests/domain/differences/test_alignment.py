@@ -25,11 +25,11 @@ def items(keys: Sequence[str]) -> list[Item]:
 
 
 def likeness(item: Item, others: Sequence[Item]) -> list[int]:
-    """Equal ones are the most alike; others as they are far from each other in the alphabet, some not at all."""
+    """Return the likeness to each item: the highest for equal keys, less with the distance in the alphabet."""
     return [max(0, 10 - 3 * abs(ord(item.key) - ord(other.key))) for other in others]
 
 
-def exchanged(pairs: Pairs) -> Pairs:
+def swapped(pairs: Pairs) -> Pairs:
     return [(there, here) for here, there in pairs]
 
 
@@ -38,7 +38,7 @@ def is_ascending(pairs: Pairs) -> bool:
 
 
 def best_sum(a: str, b: str, *, equal_only: bool) -> int:
-    """The greatest sum of likeness, by trying everything."""
+    """Return the greatest sum of likeness, by brute force."""
 
     @cache
     def best(here: int, there: int) -> int:
@@ -55,49 +55,49 @@ def best_sum(a: str, b: str, *, equal_only: bool) -> int:
 
 @given(letters, letters)
 def test_a_common_subsequence_is_the_longest_one(a: list[str], b: list[str]) -> None:
-    found = longest_common_subsequence(a, b)
-    assert is_ascending(found)
-    assert all(a[here] == b[there] for here, there in found)
-    assert len(found) == best_sum("".join(a), "".join(b), equal_only=True)
-    assert longest_common_subsequence(b, a) == exchanged(found)
+    pairs = longest_common_subsequence(a, b)
+    assert is_ascending(pairs)
+    assert all(a[here] == b[there] for here, there in pairs)
+    assert len(pairs) == best_sum("".join(a), "".join(b), equal_only=True)
+    assert longest_common_subsequence(b, a) == swapped(pairs)
 
 
 @given(letters, letters)
 def test_an_alignment_has_the_greatest_sum_of_likeness(a: list[str], b: list[str]) -> None:
-    found = aligned(items(a), items(b), likeness)
-    assert is_ascending(found)
-    assert sum(likeness(Item(a[here]), [Item(b[there])])[0] for here, there in found) == best_sum(
+    pairs = aligned(items(a), items(b), likeness)
+    assert is_ascending(pairs)
+    assert sum(likeness(Item(a[here]), [Item(b[there])])[0] for here, there in pairs) == best_sum(
         "".join(a), "".join(b), equal_only=False
     )
-    assert aligned(items(b), items(a), likeness) == exchanged(found)
+    assert aligned(items(b), items(a), likeness) == swapped(pairs)
 
 
 @given(many, many, st.integers(min_value=0, max_value=40))
-def test_beyond_the_bounds_it_is_coarser_and_as_symmetric(a: list[str], b: list[str], most: int) -> None:
+def test_beyond_the_limits_the_alignment_is_coarser_and_still_symmetric(a: list[str], b: list[str], most: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(alignment, "MOST_BITS", most)
         patch.setattr(alignment, "MOST_CELLS", most)
         patch.setattr(alignment, "BLOCK", 3)
         common, alike = longest_common_subsequence(a, b), aligned(items(a), items(b), likeness)
-        assert longest_common_subsequence(b, a) == exchanged(common)
-        assert aligned(items(b), items(a), likeness) == exchanged(alike)
+        assert longest_common_subsequence(b, a) == swapped(common)
+        assert aligned(items(b), items(a), likeness) == swapped(alike)
     assert is_ascending(common)
     assert is_ascending(alike)
     assert all(a[here] == b[there] for here, there in common)
     assert all(likeness(Item(a[here]), [Item(b[there])])[0] for here, there in alike)
 
 
-def test_beyond_the_bounds_what_each_side_has_once_is_paired_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beyond_the_limits_unique_items_are_paired_first(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = "xamabnby", "yabmbanz"
     monkeypatch.setattr(alignment, "MOST_BITS", 6)
-    found = longest_common_subsequence([*a], [*b])
-    assert {(1, 1), (2, 3), (5, 6)} <= set(found)
-    assert len(found) == 4
+    pairs = longest_common_subsequence([*a], [*b])
+    assert {(1, 1), (2, 3), (5, 6)} <= set(pairs)
+    assert len(pairs) == 4
     monkeypatch.setattr(alignment, "MOST_CELLS", 6)
     assert {(2, 3), (5, 6)} <= set(aligned(items(a), items(b), likeness))
 
 
-def test_blocks_go_along_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_aligns_in_blocks_along_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alignment, "MOST_CELLS", 20)
     monkeypatch.setattr(alignment, "BLOCK", 4)
     a, b = items("acegikmoqsuw"), items("bdfhjlnprtvx")

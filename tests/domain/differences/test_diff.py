@@ -20,9 +20,9 @@ def compared(ours: list[Message | None], theirs: list[Message | None]) -> Diff:
     return diff(history(ours, "a"), history(theirs, "b"))
 
 
-def shown(found: Diff) -> list[tuple[str, str | None, str | None]]:
+def row_texts(result: Diff) -> list[tuple[str, str | None, str | None]]:
     return [
-        (row.kind, None if row.a is None else row.a.text, None if row.b is None else row.b.text) for row in found.rows
+        (row.kind, None if row.a is None else row.a.text, None if row.b is None else row.b.text) for row in result.rows
     ]
 
 
@@ -31,22 +31,22 @@ def call(name: str, arguments: str, call_id: str = "1") -> Message:
 
 
 @given(pairs())
-def test_the_other_way_round_it_is_the_mirror_image(both: tuple[History, History]) -> None:
+def test_swapping_the_sides_mirrors_the_result(both: tuple[History, History]) -> None:
     a, b = both
-    found, other = diff(a, b), diff(b, a)
-    assert plain_rows(other.rows) == mirrored_rows(found.rows)
-    assert (other.a, other.b, other.shared) == (b, a, found.shared)
-    assert other.counts == (found.counts.same, found.counts.changed, found.counts.only_b, found.counts.only_a)
+    result, other = diff(a, b), diff(b, a)
+    assert plain_rows(other.rows) == mirrored_rows(result.rows)
+    assert (other.a, other.b, other.shared) == (b, a, result.shared)
+    assert other.counts == (result.counts.same, result.counts.changed, result.counts.only_b, result.counts.only_a)
 
 
 @given(pairs())
-def test_the_rows_hold_both_histories_in_order(both: tuple[History, History]) -> None:
+def test_the_rows_contain_both_histories_in_order(both: tuple[History, History]) -> None:
     a, b = both
-    found = diff(a, b)
-    assert tuple(row.a for row in found.rows if row.a is not None) == a.messages
-    assert tuple(row.b for row in found.rows if row.b is not None) == b.messages
-    assert sum(found.counts) == len(found.rows)
-    for row in found.rows:
+    result = diff(a, b)
+    assert tuple(row.a for row in result.rows if row.a is not None) == a.messages
+    assert tuple(row.b for row in result.rows if row.b is not None) == b.messages
+    assert sum(result.counts) == len(result.rows)
+    for row in result.rows:
         assert (row.a is None, row.b is None) == (row.kind == "only-b", row.kind == "only-a")
         if row.kind == "changed":
             assert row.a is not None
@@ -60,31 +60,31 @@ def test_the_rows_hold_both_histories_in_order(both: tuple[History, History]) ->
 
 
 @given(pairs())
-def test_nothing_differs_from_itself(both: tuple[History, History]) -> None:
+def test_a_history_does_not_differ_from_itself(both: tuple[History, History]) -> None:
     for each in both:
-        found = diff(each, each)
+        result = diff(each, each)
         again = diff(each, history([one.message for one in each], "again"))
-        assert found.shared == len(each)
-        assert {row.kind for row in (*found.rows, *again.rows)} <= {"same"}
-        assert found.counts.same == again.counts.same == len(each)
+        assert result.shared == len(each)
+        assert {row.kind for row in (*result.rows, *again.rows)} <= {"same"}
+        assert result.counts.same == again.counts.same == len(each)
 
 
-def test_the_events_that_both_begin_with_are_shared() -> None:
+def test_common_first_events_are_shared() -> None:
     ours = history([ASK, ANSWER, THANKS], "a", names=["one", "two"])
     theirs = history([ASK, ANSWER, Message.user("No.")], "b", names=["one", "two"])
-    found = diff(ours, theirs)
-    assert (found.shared, found.shared_version) == (2, 3)
-    assert [row.kind for row in found.rows] == ["same", "same", "only-a", "only-b"]
+    result = diff(ours, theirs)
+    assert (result.shared, result.shared_version) == (2, 3)
+    assert [row.kind for row in result.rows] == ["same", "same", "only-a", "only-b"]
 
 
-def test_threads_without_a_common_past_are_aligned_by_what_they_say() -> None:
-    found = compared(
+def test_threads_without_a_common_past_are_aligned_by_their_texts() -> None:
+    result = compared(
         [ASK, ANSWER, THANKS],
         [Message.user("Where is my parcel? I ordered it on Tuesday."), call("look", "{}"), ANSWER, THANKS],
     )
-    assert (found.shared, found.shared_version) == (0, 0)
-    assert [row.kind for row in found.rows] == ["changed", "only-b", "same", "same"]
-    assert [part.text for part in found.rows[0].contents[0].fields[0].parts] == [
+    assert (result.shared, result.shared_version) == (0, 0)
+    assert [row.kind for row in result.rows] == ["changed", "only-b", "same", "same"]
+    assert [part.text for part in result.rows[0].contents[0].fields[0].parts] == [
         "Where is my parcel? I ordered it on ",
         "Monday",
         "Tuesday",
@@ -92,20 +92,20 @@ def test_threads_without_a_common_past_are_aligned_by_what_they_say() -> None:
     ]
 
 
-def test_a_message_between_equal_ones_finds_its_place() -> None:
-    assert shown(compared([ASK, THANKS], [ASK, ANSWER, THANKS])) == [
+def test_a_message_between_equal_ones_is_placed_between_them() -> None:
+    assert row_texts(compared([ASK, THANKS], [ASK, ANSWER, THANKS])) == [
         ("same", ASK.text, ASK.text),
         ("only-b", None, ANSWER.text),
         ("same", THANKS.text, THANKS.text),
     ]
 
 
-def test_messages_with_little_in_common_are_no_pair() -> None:
-    found = compared([Message.user("Is the green glaze safe for food?")], [Message.user("My teapot broke yesterday.")])
-    assert [row.kind for row in found.rows] == ["only-a", "only-b"]
+def test_messages_with_little_in_common_are_not_paired() -> None:
+    result = compared([Message.user("Is the green glaze safe for food?")], [Message.user("My teapot broke yesterday.")])
+    assert [row.kind for row in result.rows] == ["only-a", "only-b"]
 
 
-def test_calls_of_one_function_are_a_pair_and_their_arguments_are_compared() -> None:
+def test_calls_of_one_function_are_paired_and_their_arguments_compared() -> None:
     (row,) = compared(
         [call("refund", '{"sum": 48, "to": "card", "note": "late"}')], [call("refund", '{"to":"card", "sum":24}', "2")]
     ).rows
@@ -116,7 +116,7 @@ def test_calls_of_one_function_are_a_pair_and_their_arguments_are_compared() -> 
     ]
 
 
-def test_spaces_the_order_of_keys_and_call_ids_say_nothing() -> None:
+def test_ignores_spaces_key_order_and_call_ids() -> None:
     ours = [call("refund", '{"sum": 48, "to": "card"}'), Message.tool("1", '{"ok": true}', name="refund")]
     theirs = [call("refund", '{"to":"card","sum":48}', "2"), Message.tool("2", {"ok": True}, name="refund")]
     assert compared([*ours], [*theirs]).counts.same == 2
@@ -131,7 +131,7 @@ def test_results_are_compared_as_json_or_as_text() -> None:
     ]
 
 
-def test_in_a_message_that_calls_another_function_both_calls_are_told() -> None:
+def test_a_message_with_another_call_shows_both_calls() -> None:
     words = Text(text="Let me see what I can do for you there.")
     a, b = (
         Message(role="assistant", contents=(words, FunctionCall(call_id="1", name=name, arguments=arguments)))
@@ -146,7 +146,7 @@ def test_in_a_message_that_calls_another_function_both_calls_are_told() -> None:
     assert [field.path for content in row.contents for field in content.fields] == [("name",)]
 
 
-def test_a_role_an_author_and_metadata_that_differ_are_told() -> None:
+def test_shows_different_roles_authors_and_metadata() -> None:
     ours = Message.user("Where is it?", author="ann", metadata={"page": 1, "site": "a"})
     theirs = Message.user("Where is it?", author="bob", metadata={"page": 2, "site": "a"})
     (row,) = compared([ours], [theirs]).rows
@@ -158,44 +158,44 @@ def test_a_role_an_author_and_metadata_that_differ_are_told() -> None:
 
 def test_a_redacted_message_is_compared_as_redacted() -> None:
     assert compared([ASK, None, THANKS], [ASK, None, THANKS]).counts == (3, 0, 0, 0)
-    found = compared([ASK, None, ANSWER], [ASK, THANKS, ANSWER])
-    assert [row.kind for row in found.rows] == ["same", "changed", "same"]
-    assert [content.kind for content in found.rows[1].contents] == ["only-b"]
-    assert found.rows[1].fields == ()
+    result = compared([ASK, None, ANSWER], [ASK, THANKS, ANSWER])
+    assert [row.kind for row in result.rows] == ["same", "changed", "same"]
+    assert [content.kind for content in result.rows[1].contents] == ["only-b"]
+    assert result.rows[1].fields == ()
 
 
-def test_what_an_import_keeps_for_the_way_back_is_not_compared() -> None:
+def test_does_not_compare_the_source_data_of_an_import() -> None:
     imported = THANKS.model_copy(update={"source": {"content": "parts"}})
     assert compared([THANKS], [imported]).counts.same == 1
 
 
-def test_a_change_in_a_long_thread_is_found_where_it_is() -> None:
+def test_finds_the_place_of_a_change_in_a_long_thread() -> None:
     shared = [f"shared-{number}" for number in range(2_000)]
     past: list[Message | None] = [Message.user(f"Question {number} of many") for number in range(2_000)]
     rest: list[Message | None] = [Message.assistant(f"Answer {number} of many") for number in range(1_500)]
     changed = [*rest]
     changed[700] = Message.assistant("Answer 700 of very many")
-    found = diff(history([*past, *rest], "a", names=shared), history([*past, *changed], "b", names=shared))
-    assert found.shared == 2_000
-    assert [number for number, row in enumerate(found.rows) if row.kind != "same"] == [2_700]
-    assert found.rows[2_700].kind == "changed"
+    result = diff(history([*past, *rest], "a", names=shared), history([*past, *changed], "b", names=shared))
+    assert result.shared == 2_000
+    assert [number for number, row in enumerate(result.rows) if row.kind != "same"] == [2_700]
+    assert result.rows[2_700].kind == "changed"
 
 
 def test_long_conversations_with_little_in_common_are_aligned_coarsely() -> None:
     ours: list[Message | None] = [Message.user(f"Question about thing{number}") for number in range(0, 3_000, 2)]
     theirs: list[Message | None] = [Message.user(f"Question about thing{number}") for number in range(0, 3_000, 3)]
-    found = diff(history(ours, "a"), history(theirs, "b"))
-    assert found.counts.same == 500
-    assert plain_rows(diff(history(theirs, "b"), history(ours, "a")).rows) == mirrored_rows(found.rows)
+    result = diff(history(ours, "a"), history(theirs, "b"))
+    assert result.counts.same == 500
+    assert plain_rows(diff(history(theirs, "b"), history(ours, "a")).rows) == mirrored_rows(result.rows)
 
 
-def test_of_a_long_message_a_sample_of_its_words_finds_its_pair() -> None:
+def test_pairs_long_messages_by_a_sample_of_their_words() -> None:
     text = " ".join(f"word{number}" for number in range(5_000))
-    found = compared([Message.user("Once upon a time"), Message.user(text)], [Message.user(f"{text} and more")])
-    assert [row.kind for row in found.rows] == ["only-a", "changed"]
+    result = compared([Message.user("Once upon a time"), Message.user(text)], [Message.user(f"{text} and more")])
+    assert [row.kind for row in result.rows] == ["only-a", "changed"]
 
 
-def test_a_result_without_a_name_is_aligned_by_its_words() -> None:
+def test_a_result_without_a_name_is_paired_by_its_words() -> None:
     ours = Message(role="tool", contents=(FunctionResult(call_id="1", result="The parcel is in Rome"),))
     theirs = Message(role="tool", contents=(FunctionResult(call_id="1", result="The parcel is in Oslo"),))
     assert [row.kind for row in compared([ours], [theirs]).rows] == ["changed"]

@@ -46,35 +46,35 @@ EVENT = {
 
 
 def line(**more: Any) -> bytes:
-    """An event's line with some fields changed, or with None left out."""
+    """Return the line of an event with some fields changed; None removes a field."""
     return json.dumps({"event": {key: value for key, value in {**EVENT, **more}.items() if value is not None}}).encode()
 
 
 def blob(**more: Any) -> bytes:
-    """A blob's line with some fields changed, or with None left out."""
+    """Return the line of a blob with some fields changed; None removes a field."""
     fields = {"digest": digest(b"Be kind.").hex(), "kind": "definition", "text": "Be kind.", **more}
     return json.dumps({"blob": {key: value for key, value in fields.items() if value is not None}}).encode()
 
 
-def test_a_blob_is_text_where_it_can_be() -> None:
+def test_a_blob_is_written_as_text_if_possible() -> None:
     assert write_line(read_line(blob())) == blob().replace(b": ", b":").replace(b", ", b",") + b"\n"
     assert b'"data":"/w=="' in write_line(Blob(digest(b"\xff"), "content", b"\xff"))
 
 
-def test_an_end_says_how_many_blobs_there_are_only_where_there_are_any() -> None:
+def test_an_end_counts_blobs_only_if_some_exist() -> None:
     assert write_line(End(1, 2)) == b'{"end":{"threads":1,"events":2}}\n'
     assert write_line(End(1, 2, 3)) == b'{"end":{"threads":1,"events":2,"blobs":3}}\n'
 
 
 @given(LINES)
-def test_a_line_comes_back_equal(written: Any) -> None:
+def test_a_line_survives_a_round_trip(written: Any) -> None:
     text = write_line(written)
     assert read_line(text) == written
     assert write_line(read_line(text)) == text
 
 
 @given(LINES)
-def test_a_line_is_one_line_that_steers_no_terminal(written: Any) -> None:
+def test_a_line_has_no_line_ends_and_no_control_characters(written: Any) -> None:
     text = write_line(written).decode()
     assert text.endswith("\n")
     assert len(text.splitlines()) == 1
@@ -95,7 +95,7 @@ def test_text_is_written_as_text_and_bytes_in_base64() -> None:
         assert written(state) == {"state": base64.b64encode(state).decode()}
 
 
-def test_a_header_is_known_whatever_its_version() -> None:
+def test_recognises_a_header_of_any_version() -> None:
     assert is_header(write_line(Header()))
     assert is_header(b'{"format": {"name": "clew", "version": 9, "more": 1}}')
     for other in (
@@ -112,7 +112,7 @@ def test_a_header_is_known_whatever_its_version() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reason"),
     [
         (b'{"format":{"name":"clew","version":2}}', "version 2 of Clew's own JSONL, and this Clew reads version 1"),
         (b'{"format":{"name":"clew","version":1,"packed":true}}', "A newer Clew"),
@@ -155,10 +155,10 @@ def test_a_header_is_known_whatever_its_version() -> None:
         (line(json="\udfff"), "lone surrogate"),
     ],
 )  # fmt: skip
-def test_refuses_what_is_no_line(text: bytes, said: str) -> None:
+def test_refuses_an_invalid_line(text: bytes, reason: str) -> None:
     with pytest.raises(ImportFormatError) as refused:
         read_line(text)
-    assert said in str(refused.value)
+    assert reason in str(refused.value)
     assert len(str(refused.value)) < 300
 
 

@@ -79,24 +79,24 @@ Result of `refund` (`c1`):
 FENCE = re.compile(r"^(`{3,})[a-z]*$")
 
 
-def said(message: Message | None, version: int = 2) -> HistoryMessage:
+def in_history(message: Message | None, version: int = 2) -> HistoryMessage:
     role = "user" if message is None else message.role
     return HistoryMessage(version, role, message, "e", 1_700_000_000_000_000, "user:1")
 
 
-def shown(*said_: Message | None, control: Control | None = None) -> str:
-    found = [said(message, version) for version, message in enumerate(said_, start=2)]
-    return as_markdown("t", ThreadState(control or Control(version=9), tuple(found)))
+def markdown_of(*contents: Message | None, control: Control | None = None) -> str:
+    placed = [in_history(message, version) for version, message in enumerate(contents, start=2)]
+    return as_markdown("t", ThreadState(control or Control(version=9), tuple(placed)))
 
 
-def outside(markdown: str) -> list[str]:
-    """The lines that are not in a fence, as CommonMark finds them."""
+def outside_fences(markdown: str) -> list[str]:
+    """Return the lines outside code fences, by the rules of CommonMark."""
     lines: list[str] = []
     fence = None
     for line in re.split(r"\r\n|\r|\n", markdown):
-        found = FENCE.match(line)
-        if fence is None and found is not None:
-            fence = found[1]
+        opening = FENCE.match(line)
+        if fence is None and opening is not None:
+            fence = opening[1]
         elif fence is None:
             lines.append(line)
         elif re.fullmatch(rf" {{0,3}}`{{{len(fence)},}}\s*", line):
@@ -105,7 +105,7 @@ def outside(markdown: str) -> list[str]:
     return lines
 
 
-def test_says_the_facts_of_a_thread_and_its_messages() -> None:
+def test_contains_the_properties_of_a_thread_and_its_messages() -> None:
     control = Control(
         version=12,
         title="Refund *now*",
@@ -122,19 +122,19 @@ def test_says_the_facts_of_a_thread_and_its_messages() -> None:
     state = ThreadState(
         control,
         (
-            said(Message.user("Where is it?", author="Maeve"), 2),
-            said(Message.assistant("Let me look.", calls=[call]), 3),
-            said(Message.tool("c1", {"ok": True}, name="refund"), 4),
-            said(None, 5),
+            in_history(Message.user("Where is it?", author="Maeve"), 2),
+            in_history(Message.assistant("Let me look.", calls=[call]), 3),
+            in_history(Message.tool("c1", {"ok": True}, name="refund"), 4),
+            in_history(None, 5),
         ),
     )
     forks = [ForkedThread("branch", 3, "What if"), ForkedThread("other", 4, None)]
     assert as_markdown("b", state, forks) == BRANCH
 
 
-def test_says_every_kind_of_content() -> None:
+def test_contains_every_kind_of_content() -> None:
     call = FunctionCall(call_id="c`1", name="a``b", arguments="not JSON")
-    found = shown(
+    markdown = markdown_of(
         Message(role="assistant", contents=(Reasoning(text="Hm."), Raw(value={"x": [1]}), Media(uri="d" * 999))),
         Message(role="assistant", contents=(ApprovalRequest(approval_id="1", call=call, reason="*big*"),)),
         Message(role="user", contents=(ApprovalResponse(approval_id="1", approved=False, reason="no"),)),
@@ -150,34 +150,34 @@ def test_says_every_kind_of_content() -> None:
         "Approved.",
         "*No content.*",
     ):
-        assert each in found
+        assert each in markdown
 
 
 @pytest.mark.parametrize(
     "text", ["```", "````\n# Not a heading\n```", "a\r```\r# No", "~~~\n# No", "`" * 50, "</pre># No", "\n\n# No\n"]
 )
 def test_text_stays_in_its_fence(text: str) -> None:
-    lines = outside(shown(Message.user(text), Message.tool("c", text)))
+    lines = outside_fences(markdown_of(Message.user(text), Message.tool("c", text)))
     assert [line for line in lines if line.startswith("#")] == ["# `t`", "## 1. user", "## 2. tool"]
     assert not [line for line in lines if "No" in line]
 
 
 @given(st.lists(messages | st.none(), max_size=3), st.text(max_size=20), st.text(max_size=20))
-def test_nothing_that_was_said_becomes_a_part_of_the_document(
-    found: list[Message | None], title: str, label: str
-) -> None:
-    markdown = shown(*found, control=Control(version=9, title=title, labels={label: label}, checkpoints={label: 1}))
-    headings = [line for line in outside(markdown) if line.startswith("#")]
-    assert len(headings) == 1 + len(found)
-    roles = ["user" if each is None else each.role for each in found]
+def test_no_message_becomes_markup(drawn: list[Message | None], title: str, label: str) -> None:
+    markdown = markdown_of(
+        *drawn, control=Control(version=9, title=title, labels={label: label}, checkpoints={label: 1})
+    )
+    headings = [line for line in outside_fences(markdown) if line.startswith("#")]
+    assert len(headings) == 1 + len(drawn)
+    roles = ["user" if each is None else each.role for each in drawn]
     assert [line.split()[2] for line in headings[1:]] == roles
 
 
-def test_words_in_the_open_have_backslashes_before_what_markdown_obeys() -> None:
-    found = shown(control=Control(title="a\n# b ![x](y) <script> & `code` | $1$"))
-    assert found.startswith("# a \\# b \\!\\[x\\](y) \\<script\\> \\& \\`code\\` \\| \\$1\\$\n")
+def test_escapes_markdown_outside_fences() -> None:
+    markdown = markdown_of(control=Control(title="a\n# b ![x](y) <script> & `code` | $1$"))
+    assert markdown.startswith("# a \\# b \\!\\[x\\](y) \\<script\\> \\& \\`code\\` \\| \\$1\\$\n")
 
 
-def test_a_thread_without_a_title_is_called_by_its_id() -> None:
-    assert shown().startswith("# `t`\n")
-    assert json.dumps(shown(control=Control(title="  "))).startswith('"# `t`\\n')
+def test_a_thread_without_a_title_is_named_by_its_id() -> None:
+    assert markdown_of().startswith("# `t`\n")
+    assert json.dumps(markdown_of(control=Control(title="  "))).startswith('"# `t`\\n')

@@ -26,7 +26,7 @@ from clew.domain.messages import (
 
 
 def canonical(value: object) -> str:
-    """The text by which tests compare: 1, 1.0, -0.0, 0.0 and true differ, the order of keys does not."""
+    """Return a text for comparisons: 1, 1.0, -0.0, 0.0 and true differ, and key order does not matter."""
     return json.dumps(value, sort_keys=True)
 
 
@@ -74,7 +74,7 @@ MESSAGES: list[dict[str, Any]] = [
     {"role": "assistant", "content": [{"type": "text", "text": "Let me look."}], "tool_calls": [CALL]},
     {"role": "assistant", "content": "x", "tool_calls": []},
     {"role": "assistant", "content": "x", "tool_calls": None},
-    {"role": "assistant", "content": "x", "tool_calls": "no list"},
+    {"role": "assistant", "content": "x", "tool_calls": "not a list"},
     {"role": "assistant", "content": "x", "tool_calls": [None, 1, {}, {"function": None}, {"function": {}}]},
     {"role": "assistant", "content": "x", "tool_calls": [{"function": {"name": "f"}}]},
     {"role": "assistant", "content": "x", "tool_calls": [{"id": 5, "function": {"name": "f", "arguments": {"a": 1}}}]},
@@ -122,7 +122,7 @@ json_values = st.recursive(
 
 
 def likely(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """An object in which each field is mostly there and mostly of the right kind, with unknown keys beside it."""
+    """Objects in which most fields exist with the right type, and some unknown keys."""
     known = st.fixed_dictionaries({}, optional={name: value | json_values for name, value in fields.items()})
     more = st.dictionaries(texts, json_values, max_size=1)
     return st.tuples(more, known).map(lambda both: {**both[0], **both[1]})
@@ -163,7 +163,7 @@ messages = st.builds(
 )
 
 
-def assert_comes_back_equal(value: dict[str, Any]) -> None:
+def assert_round_trip(value: dict[str, Any]) -> None:
     before = canonical(value)
     message = decode(value, 1)
     check_message(message)
@@ -173,22 +173,22 @@ def assert_comes_back_equal(value: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("value", MESSAGES, ids=json.dumps)
-def test_gives_back_every_form_of_a_message_equal(value: dict[str, Any]) -> None:
-    assert_comes_back_equal(value)
+def test_round_trips_every_form_of_a_message(value: dict[str, Any]) -> None:
+    assert_round_trip(value)
 
 
 @given(messages)
-def test_gives_back_any_message_equal(value: dict[str, Any]) -> None:
-    assert_comes_back_equal(value)
+def test_round_trips_any_message(value: dict[str, Any]) -> None:
+    assert_round_trip(value)
 
 
-def test_gives_back_every_message_of_real_conversations_equal(corpus: list[dict[str, Any]]) -> None:
+def test_round_trips_real_conversations(corpus: list[dict[str, Any]]) -> None:
     for conversation in corpus:
         for value in conversation["messages"]:
-            assert_comes_back_equal(value)
+            assert_round_trip(value)
 
 
-def test_stores_nothing_beside_the_message_where_its_form_is_the_plain_one(corpus: list[dict[str, Any]]) -> None:
+def test_plain_messages_need_no_source_data(corpus: list[dict[str, Any]]) -> None:
     sources = [decode(value, 1).source for conversation in corpus for value in conversation["messages"]]
     assert len(sources) > 10
     assert not any(sources)
@@ -209,7 +209,7 @@ def test_does_not_store_a_text_twice(value: dict[str, Any]) -> None:
     assert decode(value, 1).model_dump_json().count("UNIQUE") == 1
 
 
-def test_reads_what_clew_has_words_for() -> None:
+def test_reads_known_parts() -> None:
     file: Any = {"type": "file", "file": {"file_id": "f"}}
     content = [{"type": "text", "text": "See:"}, PICTURE, file]
     assert decode({"role": "user", "name": "anna", "content": content}, 1) == Message(
@@ -225,7 +225,7 @@ def test_reads_what_clew_has_words_for() -> None:
     )
 
 
-def test_reads_calls_in_the_custom_and_in_the_older_form() -> None:
+def test_reads_calls_in_the_custom_and_the_older_form() -> None:
     custom = decode({"role": "assistant", "content": None, "tool_calls": [CUSTOM]}, 1)
     assert custom.calls == (FunctionCall(call_id="call_2", name="grep", arguments="needle"),)
     older = decode({"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{"}}, 1)
@@ -240,7 +240,7 @@ def test_shows_a_refusal_as_content() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "reason"),
     [
         ("hello", "message 3: str is not an object"),
         (None, "message 3: NoneType is not an object"),
@@ -254,10 +254,10 @@ def test_shows_a_refusal_as_content() -> None:
         ({"role": "user", "content": {"text": "x"}}, "message 3: its content is dict"),
     ],
 )
-def test_refuses_what_is_no_chat_message_and_says_which(value: object, said: str) -> None:
+def test_refuses_an_invalid_message_and_names_it(value: object, reason: str) -> None:
     with pytest.raises(ImportFormatError) as caught:
         decode(value, 3)
-    assert str(caught.value).startswith(said)
+    assert str(caught.value).startswith(reason)
     assert "\n" not in str(caught.value)
     assert "4111" not in str(caught.value)
 
@@ -275,20 +275,20 @@ def test_refuses_what_is_no_chat_message_and_says_which(value: object, said: str
     ],
     ids=["surrogate", "surrogate key", "NaN", "infinity", "huge integer", "depth 101", "depth 102 in the content"],
 )
-def test_refuses_what_would_not_come_back_equal(value: dict[str, Any]) -> None:
+def test_refuses_values_that_cannot_round_trip(value: dict[str, Any]) -> None:
     with pytest.raises(InvalidContentError, match="message 3: "):
         decode(value, 3)
 
 
 @pytest.mark.parametrize("levels", [90, 95, 96, 97, 98, 99, 100])
-def test_takes_a_hundred_levels_in_every_field(levels: int) -> None:
-    assert_comes_back_equal({"role": "user", "content": "x", "deep": nested(levels)})
-    assert_comes_back_equal({"role": "user", "content": "x", "metadata": {"deep": nested(levels - 1)}})
-    assert_comes_back_equal({"role": "user", "content": nested(levels)})
-    assert_comes_back_equal({"role": "tool", "tool_call_id": "c", "content": nested(levels)})
+def test_accepts_a_hundred_levels_in_every_field(levels: int) -> None:
+    assert_round_trip({"role": "user", "content": "x", "deep": nested(levels)})
+    assert_round_trip({"role": "user", "content": "x", "metadata": {"deep": nested(levels - 1)}})
+    assert_round_trip({"role": "user", "content": nested(levels)})
+    assert_round_trip({"role": "tool", "tool_call_id": "c", "content": nested(levels)})
 
 
-def test_writes_messages_made_in_clew_as_plain_openai_json() -> None:
+def test_writes_messages_of_clew_as_plain_openai_json() -> None:
     call = FunctionCall(call_id="c", name="f", arguments="{}")
     assert encode(Message.system("Be kind.")) == [{"role": "system", "content": "Be kind."}]
     assert encode(Message.user("Hi", author="anna")) == [{"role": "user", "name": "anna", "content": "Hi"}]
@@ -308,7 +308,7 @@ def test_writes_messages_made_in_clew_as_plain_openai_json() -> None:
 @pytest.mark.parametrize(
     ("result", "content"), [({"a": [1, "ü"]}, '{"a": [1, "ü"]}'), ([1], "[1]"), (7, "7"), (None, "null")]
 )
-def test_writes_a_result_that_is_no_text_as_its_json(result: Any, content: str) -> None:
+def test_writes_a_result_that_is_not_text_as_json(result: Any, content: str) -> None:
     assert encode(Message.tool("c", result)) == [{"role": "tool", "tool_call_id": "c", "content": content}]
 
 
@@ -320,7 +320,7 @@ def test_writes_one_message_for_each_result() -> None:
     ]
 
 
-def test_writes_what_openai_has_no_form_for_as_parts_that_are_read_back() -> None:
+def test_writes_other_contents_as_readable_parts() -> None:
     call = FunctionCall(call_id="c", name="f", arguments="{}")
     contents: tuple[Content, ...] = (
         Reasoning(text="Let me think.", data={"item": [1]}),
@@ -342,13 +342,13 @@ def test_writes_a_redacted_message_without_its_content() -> None:
     assert encode_redacted("tool") == {"role": "tool", "content": None, "redacted": True}
 
 
-def test_a_source_of_another_format_says_nothing() -> None:
+def test_ignores_source_data_of_another_format() -> None:
     message = Message(role="user", contents=(Text(text="x"),), source={"openai": 5, "other": {}})
     assert encode(message) == [{"role": "user", "content": "x"}]
 
 
 @given(json_values, json_values)
-def test_a_difference_makes_the_new_value_of_the_old_and_is_none_only_for_the_same(old: Any, new: Any) -> None:
+def test_a_difference_turns_the_old_value_into_the_new_one(old: Any, new: Any) -> None:
     before = canonical(old)
     patch = difference(old, new)
     assert (patch is None) == (before == canonical(new)) == same(old, new)
@@ -357,7 +357,7 @@ def test_a_difference_makes_the_new_value_of_the_old_and_is_none_only_for_the_sa
     assert canonical(old) == before
 
 
-def test_tells_one_from_one_point_zero_from_true() -> None:
+def test_distinguishes_1_from_1_0_and_true() -> None:
     pairs: list[tuple[Any, Any]] = [(1, 1.0), (1, True), (0, False), (0.0, -0.0), (None, False), ([], {}), ("1", 1)]
     for one, other in pairs:
         assert not same(one, other)
@@ -370,7 +370,7 @@ def test_a_patch_that_no_longer_fits_changes_what_it_can() -> None:
     assert encode(changed) == [{"role": "assistant", "content": "Something else."}]
 
 
-def test_leaves_what_it_decodes_as_it_is() -> None:
+def test_decoding_does_not_change_its_input() -> None:
     value = {"role": "user", "content": [{"type": "text", "text": "a", "x": 1}], "more": {"k": [1]}}
     before = canonical(value)
     encode(decode(value, 1))

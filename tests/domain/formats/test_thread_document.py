@@ -1,4 +1,4 @@
-"""Documents of threads: what they say, and that nothing in them can be changed without being found."""
+"""Thread documents: their content, and the detection of every change."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ def decoded(row: Row) -> Event:
     return decode(row.stream, row.version, row.type, row.state)
 
 
-def made() -> dict[str, Any]:
-    """The document of a fork, with a rewind, a redaction of its own and one of an inherited message."""
+def fork_document() -> dict[str, Any]:
+    """Return the document of a fork with a rewind and with redacted messages, both new and inherited."""
     with Conversations.open("memory:") as store:
         fill(store)
         call = FunctionCall(call_id="c", name="look_up", arguments="{}")
         branch = store.thread("branch")
         branch.append([Message.assistant("I look.", calls=[call]), Message.tool("c", {"found": [1.5, None]})])
-        found: dict[str, Any] = json.loads(json.dumps(branch.serialize()))
-        return found
+        document: dict[str, Any] = json.loads(json.dumps(branch.serialize()))
+        return document
 
 
-DOCUMENT = made()
+DOCUMENT = fork_document()
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The place of everything in a document."""
+    """Yield the path of every value in a document."""
     if at:
         yield at
     if isinstance(value, dict | list):
@@ -82,7 +82,7 @@ def changed(place: tuple[Any, ...], change: Callable[[Any, Any], None]) -> dict[
 
 
 def another(value: Any, chance: random.Random) -> Any:
-    """Another value that is as near to it as can be."""
+    """Return a different value that is as similar as possible."""
     match value:
         case bool():
             return not value
@@ -101,7 +101,7 @@ def another(value: Any, chance: random.Random) -> Any:
 
 
 @given(st.data())
-def test_whatever_is_changed_is_found(data: st.DataObject) -> None:
+def test_detects_every_change(data: st.DataObject) -> None:
     place = data.draw(st.sampled_from(PLACES))
     chance = random.Random(data.draw(st.integers(0, 2**32)))
 
@@ -118,7 +118,7 @@ def test_whatever_is_changed_is_found(data: st.DataObject) -> None:
             holder[f"{key}_"] = holder[key]
 
     document = changed(place, data.draw(st.sampled_from([replace, remove, double])))
-    if json.dumps(document) == json.dumps(DOCUMENT):  # a list of equal items, the other way round
+    if json.dumps(document) == json.dumps(DOCUMENT):  # reversing equal items changes nothing
         return
     with pytest.raises(ThreadDocumentError) as caught:
         read_document(document, decoded)
@@ -126,7 +126,7 @@ def test_whatever_is_changed_is_found(data: st.DataObject) -> None:
     assert len(str(caught.value)) < 600
 
 
-def test_what_is_read_is_what_was_written() -> None:
+def test_reading_and_writing_round_trip() -> None:
     lineage = read_document(DOCUMENT, decoded)
     assert json.loads(json.dumps(write_document(lineage))) == DOCUMENT
     assert lineage.head.hash.hex() == DOCUMENT["thread"]["head"]
@@ -139,7 +139,7 @@ def test_keys_may_come_in_any_order() -> None:
     read_document(reordered, decoded)
 
 
-def test_it_can_be_read_by_people() -> None:
+def test_a_document_is_readable() -> None:
     assert DOCUMENT["thread"]["title"] == "Branch"
     assert [(each["role"], each["text"]) for each in DOCUMENT["history"]] == [
         ("user", "One"),
@@ -152,7 +152,7 @@ def test_it_can_be_read_by_people() -> None:
     assert DOCUMENT["history"][2]["contents"][0]["result"] == {"found": [1.5, None]}
 
 
-def test_a_redacted_message_is_said_to_be_redacted() -> None:
+def test_marks_a_redacted_message() -> None:
     with Conversations.open("memory:") as store:
         thread = store.start_thread(messages=[Message.user("Secret"), Message.user("Hello")])
         thread.redact(2)
@@ -182,45 +182,45 @@ SHAPES: dict[str, tuple[object, str]] = {
     "text": (json.dumps(DOCUMENT), "str is not a thread document"),
     "a list": ([DOCUMENT], "list is not a thread document"),
     "another document": ({"clew": "chat", "version": 1}, "is not a thread document"),
-    "a newer one": (changed_to(version=2, more={}), "the document has version 2, and this Clew reads version 1."),
+    "a newer version": (changed_to(version=2, more={}), "the document has version 2, and this Clew reads version 1."),
     "a version that is too long to show": (changed_to(version=10**5000), "document.version: "),
-    "an older one": (changed_to(version=0), "document.version: Input should be 1"),
+    "an older version": (changed_to(version=0), "document.version: Input should be 1"),
     "true for 1": (changed_to(version=True), "version"),
     "a version in words": (changed_to(version="1"), "document.version"),
-    "no streams": (changed_to(streams=[]), "streams: the list is empty"),
-    "streams that are none": (changed_to(streams={}), "document.streams: Input should be a valid list"),
+    "an empty list of streams": (changed_to(streams=[]), "streams: the list is empty"),
+    "streams that are not a list": (changed_to(streams={}), "document.streams: Input should be a valid list"),
     "more": (changed_to(**{"x" * 10_000: 1}), "Extra inputs are not permitted"),
     "half of it": ({key: DOCUMENT[key] for key in list(DOCUMENT)[:5]}, "document.blobs: Field required"),
     "a state that is too long": (state_of(1, "A" * (MAX_BYTES * 4 // 3 + 8)), "String should have at most"),
-    "no base64": (state_of(1, "?"), "streams[0].rows[1].state: it is not base64"),
-    "no state": (state_of(1, ""), "streams[0].rows[1].state: it is not base64"),
-    "a type that no text can be": (type_of(1, "a\ud800"), "streams[0].rows[1].type: it is not the name of a type"),
+    "not base64": (state_of(1, "?"), "streams[0].rows[1].state: it is not base64"),
+    "an empty state": (state_of(1, ""), "streams[0].rows[1].state: it is not base64"),
+    "a type that is not valid text": (type_of(1, "a\ud800"), "streams[0].rows[1].type: it is not the name of a type"),
     "a type that some stores cannot hold": (type_of(1, "a\0"), "streams[0].rows[1].type: it is not the name of a type"),
-    "a blob that nothing names": (
+    "an unreferenced blob": (
         changed_to(blobs=[{"digest": "0" * 64, "data": "eA=="}]),
         "blobs[0]: it does not match the events",
     ),
-    "a state of nobody's": (changed_to(states={"\x1b" * 500: 1}), "states.????"),
+    "a state of an unknown provider": (changed_to(states={"\x1b" * 500: 1}), "states.????"),
     "a surrogate": (changed_to(states={"\ud800": 1}), "states.?: it does not match the events"),
 }
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_what_is_no_such_document_is_refused_with_what_is_wrong(name: str) -> None:
-    document, said = SHAPES[name]
+def test_refuses_an_invalid_document_with_the_reason(name: str) -> None:
+    document, reason = SHAPES[name]
     with pytest.raises(ThreadDocumentError) as caught:
         read_document(document, decoded)
-    assert said in str(caught.value)
+    assert reason in str(caught.value)
     assert len(str(caught.value)) < 600
 
 
-GONE = digest(STORED_MESSAGE)
+SHREDDED = digest(STORED_MESSAGE)
 FORK = state(parent_id="f", parent_version=1, parent_hash="0" * 64)
 START: ForgedRow = ("thread-started", STARTED)
 
 
 def enveloped(**fields: int) -> bytes:
-    """The stored bytes of an event without data whose envelope says something else."""
+    """Return the stored bytes of an event without data, with other fields in its envelope."""
     return bytes(17) + json.dumps({"i": "e", "t": 1, "n": 0, "d": {}, **fields}).encode()
 
 
@@ -233,34 +233,36 @@ FORGED: dict[str, tuple[list[ForgedRow], str]] = {
     "two starts": ([START, START], "rows[1]: 'thread-started' is not allowed here"),
     "a fork in the middle": ([START, ("thread-forked", FORK)], "rows[1]: 'thread-forked' is not allowed here"),
     "a stub alone": ([START, ("message-appended", STUB)], "both a digest and a stub, or neither"),
-    "a digest alone": ([START, ("message-appended", STORED_MESSAGE, GONE)], "both a digest and a stub, or neither"),
-    "a shredded start": ([("thread-started", STUB, GONE)], "events of its type are never shredded"),
-    "shredded, and nothing says so": ([START, ("message-appended", STUB, GONE)], "the stub of redacted version 2"),
-    "redacted, and there again": (
+    "a digest alone": ([START, ("message-appended", STORED_MESSAGE, SHREDDED)], "both a digest and a stub, or neither"),
+    "a shredded start": ([("thread-started", STUB, SHREDDED)], "events of its type are never shredded"),
+    "shredded without a redaction": ([START, ("message-appended", STUB, SHREDDED)], "the stub of redacted version 2"),
+    "redacted but still present": (
         [START, ("message-appended", STORED_MESSAGE), ("message-redacted", redaction(2))],
         "the stub of redacted version 2 does not match",
     ),
     "another stub": (
-        [START, ("message-appended", STUB, GONE), ("message-redacted", redaction(2, stub=STUB.decode() + " "))],
+        [START, ("message-appended", STUB, SHREDDED), ("message-redacted", redaction(2, stub=STUB.decode() + " "))],
         "the stub of redacted version 2",
     ),
-    "a message that is not counted": (
+    "an uncounted message": (
         [START, ("message-appended", STORED_MESSAGE)],
         "rows[1]: its message count is wrong",
     ),
-    "more messages than there are": (
+    "too many counted messages": (
         [START, ("thread-ended", enveloped(n=7))],
         "rows[1]: its message count is wrong",
     ),
-    "a rewind to what is to come": ([START, ("history-rewound", state(to=3))], "rows[1]: it rewinds to a version"),
+    "a rewind to a later version": ([START, ("history-rewound", state(to=3))], "rows[1]: it rewinds to a version"),
     "a rewind to itself": ([START, ("history-rewound", state(to=2))], "rows[1]: it rewinds to a version"),
-    "no time": ([START, ("thread-ended", enveloped(t=10**30))], "rows[1]: its time is not valid"),
-    "a time before the last": ([START, ("thread-ended", enveloped(t=0))], "rows[1]: it was recorded before"),
+    "an invalid time": ([START, ("thread-ended", enveloped(t=10**30))], "rows[1]: its time is not valid"),
+    "a time before the previous event": ([START, ("thread-ended", enveloped(t=0))], "rows[1]: it was recorded before"),
     "a redaction of nothing": ([START, ("message-redacted", redaction(7))], "the stub of redacted version 7"),
 }
 
 
-def own(*rows: ForgedRow, name: str = "default/thread/f", cut: int = 0, after: StreamRows | None = None) -> StreamRows:
+def own_rows(
+    *rows: ForgedRow, name: str = "default/thread/f", cut: int = 0, after: StreamRows | None = None
+) -> StreamRows:
     entries = forged(*rows, name=name, cut=cut, after=[] if after is None else _entries(after))
     return StreamRows(name, entries[0].fork, tuple(entry.row for entry in entries))
 
@@ -270,11 +272,11 @@ def _entries(of: StreamRows) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", FORGED)
-def test_events_that_no_store_has_written_are_refused_though_their_hashes_follow(name: str) -> None:
-    rows, said = FORGED[name]
+def test_refuses_forged_events_with_correct_hashes(name: str) -> None:
+    rows, reason = FORGED[name]
     with pytest.raises(ThreadDocumentError) as caught:
-        verify_streams([own(*rows)], decoded)
-    assert said in str(caught.value)
+        verify_streams([own_rows(*rows)], decoded)
+    assert reason in str(caught.value)
 
 
 def fork_of(
@@ -282,18 +284,18 @@ def fork_of(
 ) -> StreamRows:
     named = (parent.rows[cut - 1].hash if hash_ is None else hash_).hex()
     forked = state(parent_id="f", parent_version=cut, parent_hash=named)
-    return own(("thread-forked", forked), name=name, cut=cut, after=parent)
+    return own_rows(("thread-forked", forked), name=name, cut=cut, after=parent)
 
 
-def test_a_fork_has_its_parent_before_it() -> None:
-    parent = own(START, ("thread-labelled", state(labels={"a": 1})))
+def test_a_fork_follows_its_parent() -> None:
+    parent = own_rows(START, ("thread-labelled", state(labels={"a": 1})))
     fork = fork_of(parent)
     assert [event.version for event in verify_streams([parent, fork], decoded).events] == [1, 2]
-    for streams, said in (
+    for streams, reason in (
         ([fork], "streams[0]: it is not a fork of the stream before it"),
         ([fork, parent], "streams[0]: it is not a fork"),
         ([parent, parent], "occurs twice"),
-        ([parent, fork, own(START, name="default/thread/h")], "streams[2]: it is not a fork"),
+        ([parent, fork, own_rows(START, name="default/thread/h")], "streams[2]: it is not a fork"),
         ([parent, fork._replace(fork=None)], "streams[1]: it is not a fork"),
         ([parent, fork._replace(fork=Fork("default/thread/h", 1))], "streams[1]: it is not a fork"),
         ([parent._replace(rows=parent.rows[:0]), fork], "streams[0]: it has no rows"),
@@ -305,21 +307,21 @@ def test_a_fork_has_its_parent_before_it() -> None:
     ):
         with pytest.raises(ThreadDocumentError) as caught:
             verify_streams(streams, decoded)
-        assert said in str(caught.value)
+        assert reason in str(caught.value)
     beyond = fork_of(parent, cut=2)
     with pytest.raises(ThreadDocumentError, match="its fork point, version 2, is missing from the stream before it"):
         verify_streams([parent._replace(rows=parent.rows[:1]), beyond], decoded)
 
 
-def test_versions_follow_on_each_other_though_hashes_may_be_made_to() -> None:
-    started = own(START).rows[0]
+def test_refuses_a_gap_between_versions() -> None:
+    started = own_rows(START).rows[0]
     later = link(started.hash, started.stream, 3, "message-appended", digest(STORED_MESSAGE))
     skipping = Row(0, started.stream, 3, "message-appended", STORED_MESSAGE, later, None)
     with pytest.raises(ThreadDocumentError, match=r"rows\[1\]: found version 3, expected 2"):
         verify_streams([StreamRows(started.stream, None, (started, skipping))], decoded)
 
 
-def test_events_that_this_clew_does_not_know_come_along() -> None:
+def test_includes_unknown_event_types() -> None:
     with Conversations.open("memory:") as store:
         store.start_thread(thread_id="t", messages=[Message.user("Hello")])
         unknown(store, "t", "run-paused", b'\0sixteen bytes...{"i":"x","t":7,"n":1,"d":{}}')
@@ -330,7 +332,7 @@ def test_events_that_this_clew_does_not_know_come_along() -> None:
         read_document(document, decoded)
 
 
-def test_a_document_of_version_1_is_read_for_ever() -> None:
+def test_reads_a_stored_document_of_version_1() -> None:
     document = json.loads(GOLDEN.read_text(encoding="utf-8"))
     with Conversations.open("memory:") as store:
         thread = store.restore_thread(document)
@@ -340,7 +342,7 @@ def test_a_document_of_version_1_is_read_for_ever() -> None:
         assert json.loads(json.dumps(thread.serialize())) == document
 
 
-def test_the_published_schema_is_that_of_the_documents() -> None:
+def test_the_published_schema_matches_the_documents() -> None:
     schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
     assert schema == json_schema()
     validate = fastjsonschema.compile(schema)
@@ -350,14 +352,14 @@ def test_the_published_schema_is_that_of_the_documents() -> None:
         (("version",), lambda holder, key: holder.update({key: 2})),
         (("streams", 0, "rows", 0, "hash"), lambda holder, key: holder.update({key: "0"})),
         (("thread", "head"), lambda holder, key: holder.pop(key)),
-        (("history", 0, "role"), lambda holder, key: holder.update({key: "nobody"})),
+        (("history", 0, "role"), lambda holder, key: holder.update({key: "unknown"})),
         (("heads",), lambda holder, _: holder.update(more=1)),
     ):
         with pytest.raises(fastjsonschema.JsonSchemaValueException):
             validate(changed(place, change))
 
 
-def test_base64_is_written_in_one_way_only() -> None:
+def test_accepts_only_canonical_base64() -> None:
     row = DOCUMENT["streams"][0]["rows"][0]
     padded = next(row for row in DOCUMENT["streams"][0]["rows"] if row["state"].endswith("="))
     at = DOCUMENT["streams"][0]["rows"].index(padded)

@@ -1,4 +1,4 @@
-"""Histories as stores meet them: with calls whose results come at once, late, in another's name or never."""
+"""Histories for stores: calls whose results come at once, late, for another call, or never."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ anything = st.lists(
     ),
     max_size=25,
 )
-"""Messages in any order: results before their calls, twice, or among what others say."""
+"""Messages in any order: results before their calls, twice, or between other messages."""
 
 rounds = st.lists(
     st.one_of(
@@ -40,11 +40,11 @@ rounds = st.lists(
     ),
     max_size=12,
 )
-"""Groups of messages as runs leave them: calls with their results right behind."""
+"""Groups of messages as runs record them: calls with their results right after them."""
 
 
 def path_of(messages: Sequence[Message | None], *, first: int = 2) -> list[HistoryMessage]:
-    """The messages as a path: with a gap between versions now and then, and None where one was redacted."""
+    """Return the messages as a path with some gaps between versions; None is a redacted message."""
     return [
         HistoryMessage(first + place + place // 4, "user" if each is None else each.role, each, f"id-{place}", 0)
         for place, each in enumerate(messages)
@@ -52,5 +52,5 @@ def path_of(messages: Sequence[Message | None], *, first: int = 2) -> list[Histo
 
 
 def stored(messages: Sequence[Message], *, first: int = 0) -> list[StoredMessage]:
-    """The messages with ids that say where they are."""
+    """Return the messages with ids that contain their place."""
     return [StoredMessage(f"id-{place}", each) for place, each in enumerate(messages, first)]

@@ -1,4 +1,4 @@
-"""Streams of memory scopes, made of what happened, for tests."""
+"""Streams of memory scopes built from events, for tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OPENED = ScopeOpened(holds="facts")
 
 
 def at(seconds: int) -> datetime:
-    """The time so many seconds after the first event."""
+    """Return the time this many seconds after the first event."""
     return datetime.fromtimestamp(START // SECOND + seconds, UTC)
 
 
@@ -44,8 +44,8 @@ def retracted(fact: str, learned: Provenance | None = None, valid_to: int | None
     return FactRetracted(fact=fact, learned=learned, valid_to=valid_to)
 
 
-def recorded(happened: Iterable[MemoryEvent | Opaque | Shredded], positions: list[int] | None = None) -> list[Event]:
-    """A stream: the n-th event is recorded n - 1 seconds after the first, at position n unless it is given."""
+def recorded(events: Iterable[MemoryEvent | Opaque | Shredded], positions: list[int] | None = None) -> list[Event]:
+    """Return a stream whose n-th event is recorded n - 1 seconds after the first, at position n by default."""
     return [
         Event(
             stream="default/memory/user%2F42",
@@ -59,7 +59,7 @@ def recorded(happened: Iterable[MemoryEvent | Opaque | Shredded], positions: lis
             position=version if positions is None else positions[version - 1],
             hash=bytes([version % 256]) * 32,
         )
-        for version, data in enumerate(happened, 1)
+        for version, data in enumerate(events, 1)
     ]
 
 

@@ -21,11 +21,11 @@ def folded(*events: AnyEvent | Opaque | Shredded) -> DocumentFold:
     return fold
 
 
-def shown(fold: DocumentFold, namespace: str = "n") -> set[str]:
+def texts_in(fold: DocumentFold, namespace: str = "n") -> set[str]:
     return set(fold.view(namespace).passages.values())
 
 
-def test_a_document_is_shown_in_its_namespaces_until_it_is_replaced_or_removed() -> None:
+def test_a_document_is_visible_in_its_namespaces_until_replaced_or_removed() -> None:
     steps: list[AnyEvent] = [
         OPENED,
         added("a", "l", "n", "o"),
@@ -36,14 +36,14 @@ def test_a_document_is_shown_in_its_namespaces_until_it_is_replaced_or_removed()
     expected: list[set[str]] = [set(), {"a"}, {"a", "b"}, {"b", "c"}, {"c"}]
     for version, ids in enumerate(expected, 1):
         fold = folded(*steps[:version])
-        assert shown(fold) == {f"text of {id_}" for id_ in ids}
+        assert texts_in(fold) == {f"text of {id_}" for id_ in ids}
         assert len(fold) == len(ids)
-    assert shown(folded(*steps[:2]), "o") == {"text of a"}
-    assert shown(folded(*steps), "o") == set()
+    assert texts_in(folded(*steps[:2]), "o") == {"text of a"}
+    assert texts_in(folded(*steps), "o") == set()
     assert folded(*steps).linked("n", "l") == ("c",)
 
 
-def test_a_shelf_stays_the_same_one_until_its_namespace_changes() -> None:
+def test_a_view_stays_the_same_object_until_its_namespace_changes() -> None:
     fold = folded(OPENED, added("a"))
     before = fold.view("n")
     fold.add(Event("default/memory/s", 3, "document-added", "3", 30, 0, added("b", None, "o"), None, None))
@@ -51,15 +51,15 @@ def test_a_shelf_stays_the_same_one_until_its_namespace_changes() -> None:
     assert (before.stamp, fold.view("o").stamp, fold.view("other").stamp) == (2, 3, 0)
     fold.add(Event("default/memory/s", 4, "document-removed", "4", 40, 0, DocumentRemoved(document="a"), None, None))
     assert (fold.view("n").stamp, dict(fold.view("n").passages)) == (4, {})
-    assert dict(before.passages) == {2 << 20: "text of a"}, "whoever reads it still is not disturbed"
+    assert dict(before.passages) == {2 << 20: "text of a"}, "the old view does not change"
 
 
-def test_what_is_shredded_or_not_understood_is_not_there_and_its_removal_does_nothing() -> None:
+def test_ignores_shredded_and_unknown_documents() -> None:
     fold = folded(OPENED, Shredded(None), Opaque(b"?"), DocumentRemoved(document="a"), added("b", replaces="gone"))
-    assert shown(fold) == {"text of b"}
+    assert texts_in(fold) == {"text of b"}
     assert fold.version == 5
 
 
-def test_knows_the_version_of_a_time() -> None:
+def test_returns_the_version_at_a_time() -> None:
     fold = folded(OPENED, added("a"), added("b"))
     assert [fold.version_at(time) for time in (0, 10, 19, 20, 99)] == [0, 1, 1, 2, 3]

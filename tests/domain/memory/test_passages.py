@@ -19,25 +19,25 @@ def unspaced(text: str) -> str:
 
 
 @given(texts)
-def test_every_character_but_white_space_is_in_a_passage_in_its_place_and_none_is_too_long(text: str) -> None:
-    found = passages(text)
-    assert "".join(map(unspaced, found)) == unspaced(text)
-    assert all(0 < len(passage) <= MOST and passage.strip() for passage in found)
+def test_passages_contain_all_text_in_order_within_the_limit(text: str) -> None:
+    split = passages(text)
+    assert "".join(map(unspaced, split)) == unspaced(text)
+    assert all(0 < len(passage) <= MOST and passage.strip() for passage in split)
 
 
 @given(texts)
-def test_no_two_passages_that_follow_each_other_are_both_short_without_need(text: str) -> None:
-    found = passages(text.replace("\n", " "))
+def test_adjacent_passages_are_not_needlessly_short(text: str) -> None:
+    split = passages(text.replace("\n", " "))
     if "ü" * 2_000 not in text and "x" * 700 not in text:
-        assert all(len(one) + len(two) + 60 > MOST for one, two in pairwise(found[:-1]))
+        assert all(len(one) + len(two) + 60 > MOST for one, two in pairwise(split[:-1]))
 
 
 @given(st.text(alphabet=st.characters(codec="utf-8"), max_size=300))
-def test_a_short_text_is_one_passage_without_the_white_space_around_it(text: str) -> None:
+def test_a_short_text_is_one_stripped_passage(text: str) -> None:
     assert passages(text) == ([text.strip()] if text.strip() else [])
 
 
-def test_cuts_between_paragraphs_first_then_lines_sentences_and_words() -> None:
+def test_splits_at_paragraphs_then_lines_sentences_and_words() -> None:
     paragraph, line, sentence = "p" * 700, "l" * 700, "S" * 500 + "."
     assert passages(f"{paragraph}\n \n{paragraph}\nend") == [paragraph, f"{paragraph}\nend"]
     assert passages(f"{line}\n{line}\n{line}") == [line] * 3
@@ -47,5 +47,5 @@ def test_cuts_between_paragraphs_first_then_lines_sentences_and_words() -> None:
 
 
 @pytest.mark.parametrize("text", ["\n" * 200_000, " " * 200_000 + "x", "a\n " * 100_000, ". " * 100_000])
-def test_takes_long_texts_of_borders_in_its_stride(text: str) -> None:
+def test_splits_long_texts_of_separators_quickly(text: str) -> None:
     assert "".join(map(unspaced, passages(text))) == unspaced(text)

@@ -44,7 +44,7 @@ def pieces(text: str, size: int) -> list[str]:
 
 
 @given(thought=texts, text=texts, refusal=texts, calls=CALLS, size=st.integers(1, 3))
-def test_an_answer_is_the_same_in_chunks_and_whole(
+def test_chunks_and_a_whole_body_give_the_same_answer(
     thought: str, text: str, refusal: str, calls: list[dict[str, str]], size: int
 ) -> None:
     chunks = [chunk({"role": "assistant", "content": ""})]
@@ -52,14 +52,14 @@ def test_an_answer_is_the_same_in_chunks_and_whole(
     chunks += [chunk({"content": piece}) for piece in pieces(text, size)]
     chunks += [chunk({"refusal": piece}) for piece in pieces(refusal, size)]
     for number, call in enumerate(calls):
-        begun = {"index": number, "id": call["id"], "function": {"name": call["name"], "arguments": ""}}
-        chunks.append(chunk({"tool_calls": [begun]}))
+        start = {"index": number, "id": call["id"], "function": {"name": call["name"], "arguments": ""}}
+        chunks.append(chunk({"tool_calls": [start]}))
     for number, call in enumerate(calls):
         for piece in pieces(call["arguments"], size):
             chunks.append(chunk({"tool_calls": [{"index": number, "function": {"arguments": piece}}]}))
     chunks += [chunk({}, "stop"), {"id": "c1", "choices": [], "usage": USAGE}]
     updates, answer = streamed(*chunks)
-    said = {
+    message = {
         "role": "assistant",
         "content": text,
         "reasoning_content": thought,
@@ -69,21 +69,21 @@ def test_an_answer_is_the_same_in_chunks_and_whole(
             for call in calls
         ],
     }
-    assert answer == whole(said)
+    assert answer == whole(message)
     assert answer is not None
     assert "".join(each.text for each in updates if isinstance(each, TextDelta)) == answer.message.text
     assert "".join(each.text for each in updates if isinstance(each, ReasoningDelta)) == thought
-    given_arguments = dict.fromkeys(range(len(calls)), "")
+    streamed_arguments = dict.fromkeys(range(len(calls)), "")
     for each in updates:
         if isinstance(each, CallDelta):
-            given_arguments[each.index] += each.arguments
-    assert list(given_arguments.values()) == [call["arguments"] for call in calls]
+            streamed_arguments[each.index] += each.arguments
+    assert list(streamed_arguments.values()) == [call["arguments"] for call in calls]
 
 
-def test_says_everything_of_an_answer() -> None:
+def test_reads_all_parts_of_an_answer() -> None:
     call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    said = {"role": "assistant", "content": "Hi", "refusal": "No.", "reasoning": "Hm.", "tool_calls": [call]}
-    assert whole(said, finish_reason="tool_calls") == Answer(
+    message = {"role": "assistant", "content": "Hi", "refusal": "No.", "reasoning": "Hm.", "tool_calls": [call]}
+    assert whole(message, finish_reason="tool_calls") == Answer(
         Message(
             role="assistant",
             contents=(
@@ -105,7 +105,7 @@ def test_an_answer_without_a_finish_reason_is_not_complete() -> None:
     assert streamed(chunk({"content": "Hello"}, "stop"))[1] is not None
 
 
-def test_what_is_no_completion_is_no_answer() -> None:
+def test_other_bodies_give_no_answer() -> None:
     bodies: list[Any] = [{}, {"choices": []}, {"choices": [{"text": "Hi"}]}, {"choices": "Hi"}, {"choices": [7]}]
     for body in bodies:
         reader = ChatAnswer()
@@ -114,7 +114,7 @@ def test_what_is_no_completion_is_no_answer() -> None:
 
 
 @pytest.mark.parametrize("indexes", [(None, None), (0, 0), (0, 1)])
-def test_calls_without_an_index_of_their_own_are_told_apart_by_their_ids(indexes: tuple[int | None, ...]) -> None:
+def test_distinguishes_calls_without_own_indexes_by_their_ids(indexes: tuple[int | None, ...]) -> None:
     parts = [
         {"index": index, "id": id_, "function": {"name": "f", "arguments": "{}"}}
         for index, id_ in zip(indexes, "ab", strict=True)
@@ -125,7 +125,7 @@ def test_calls_without_an_index_of_their_own_are_told_apart_by_their_ids(indexes
     assert [call.arguments for call in answer.message.calls] == ["{}", "{}"]
 
 
-def test_arguments_that_are_no_text_become_their_json() -> None:
+def test_arguments_that_are_not_text_become_json() -> None:
     answer = whole({"content": None, "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": {"n": 1}}}]})
     assert answer is not None
     assert answer.message.calls[0].arguments == '{"n": 1}'
@@ -137,13 +137,13 @@ def test_content_in_parts_is_text() -> None:
     assert answer.message.text == "Hello"
 
 
-def test_a_character_that_was_cut_in_two_is_whole_again() -> None:
+def test_joins_a_character_split_between_chunks() -> None:
     answer = streamed(chunk({"content": "\ud83e"}), chunk({"content": "\uddf6"}, "stop"))[1]
     assert answer is not None
     assert answer.message.text == "🧶"
 
 
-def test_only_the_first_of_several_answers_is_taken() -> None:
+def test_uses_only_the_first_of_several_answers() -> None:
     other = {"index": 1, "delta": {"content": "B"}, "finish_reason": None}
     first = chunk({"content": "A"}, "stop")
     answer = streamed({**first, "choices": [*first["choices"], other]})[1]
@@ -151,7 +151,7 @@ def test_only_the_first_of_several_answers_is_taken() -> None:
     assert answer.message.text == "A"
 
 
-def test_an_error_among_the_chunks_is_kept_as_the_failure() -> None:
+def test_an_error_in_the_chunks_is_the_failure() -> None:
     reader = ChatAnswer()
     list(reader.take(chunk({"content": "A"})))
     assert (reader.begun, reader.failure) == (True, None)
@@ -160,7 +160,7 @@ def test_an_error_among_the_chunks_is_kept_as_the_failure() -> None:
 
 
 @pytest.mark.parametrize("place", [{}, {"index": 0}, {"index": 0, "id": ""}])
-def test_calls_without_ids_of_their_own_places_are_told_apart_by_their_names(place: dict[str, Any]) -> None:
+def test_distinguishes_calls_without_ids_by_their_names(place: dict[str, Any]) -> None:
     chunks = [
         chunk({"tool_calls": [{**place, "function": {"name": "f", "arguments": text}}]})
         for text in ('{"a": 1}', '{"a": 2}', "{}")
@@ -170,9 +170,9 @@ def test_calls_without_ids_of_their_own_places_are_told_apart_by_their_names(pla
     assert [call.arguments for call in answer.message.calls] == ['{"a": 1}', '{"a": 2}', "{}"]
 
 
-def test_a_name_that_is_said_with_each_piece_begins_no_other_call() -> None:
-    said = ["", '{"a"', ": 1}"]
-    chunks = [chunk({"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": each}}]}) for each in said]
+def test_a_repeated_name_does_not_start_another_call() -> None:
+    message = ["", '{"a"', ": 1}"]
+    chunks = [chunk({"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": each}}]}) for each in message]
     _, answer = streamed(*chunks, chunk({}, "tool_calls"))
     assert answer is not None
     assert [call.arguments for call in answer.message.calls] == ['{"a": 1}']

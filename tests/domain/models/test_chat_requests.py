@@ -23,17 +23,17 @@ PNG = "data:image/png;base64,AAAA"
 CALL = FunctionCall(call_id="a", name="find", arguments='{"n":1}')
 
 
-def sent(*messages: Message, **asked: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = checked("openai-chat", Question("m", messages, **asked))["messages"]
-    return found
+def sent(*messages: Message, **options: Any) -> list[dict[str, Any]]:
+    sent_messages: list[dict[str, Any]] = checked("openai-chat", Question("m", messages, **options))["messages"]
+    return sent_messages
 
 
-def said(role: Role, *contents: Content) -> dict[str, Any]:
-    (found,) = sent(Message(role=role, contents=contents))
-    return found
+def sent_as(role: Role, *contents: Content) -> dict[str, Any]:
+    (message,) = sent(Message(role=role, contents=contents))
+    return message
 
 
-def test_says_a_whole_exchange_in_the_plainest_form() -> None:
+def test_sends_an_exchange_in_the_simplest_form() -> None:
     tool = ToolSchema(name="find", description="Finds.", parameters={"type": "object"})
     exchange = (
         Message.user("Hi", author="ann", metadata={"x": 1}),
@@ -84,13 +84,13 @@ def test_says_a_whole_exchange_in_the_plainest_form() -> None:
         ),
     ],
 )
-def test_says_media_in_the_services_own_forms_or_in_words(part: Content, expected: object) -> None:
-    assert said("user", Text(text="See:"), part)["content"] == [{"type": "text", "text": "See:"}, expected]
+def test_sends_media_in_the_formats_of_the_service_or_as_text(part: Content, expected: object) -> None:
+    assert sent_as("user", Text(text="See:"), part)["content"] == [{"type": "text", "text": "See:"}, expected]
 
 
 @pytest.mark.parametrize("role", ["assistant", "system", "developer"])
-def test_names_a_picture_in_words_where_none_can_be_shown(role: Role) -> None:
-    assert said(role, Media(uri=PNG)) == {"role": role, "content": "[image/png, not shown here]"}
+def test_describes_an_image_as_text_if_the_role_cannot_have_one(role: Role) -> None:
+    assert sent_as(role, Media(uri=PNG)) == {"role": role, "content": "[image/png, not shown here]"}
 
 
 @pytest.mark.parametrize(
@@ -103,41 +103,41 @@ def test_names_a_picture_in_words_where_none_can_be_shown(role: Role) -> None:
         Raw(value=["a"]),
     ],
 )
-def test_leaves_out_what_it_has_no_words_for(part: Content) -> None:
-    assert said("assistant", part) == {"role": "assistant", "content": ""}
-    assert said("assistant", part, Text(text="Yes.")) == {"role": "assistant", "content": "Yes."}
+def test_omits_contents_without_a_wire_form(part: Content) -> None:
+    assert sent_as("assistant", part) == {"role": "assistant", "content": ""}
+    assert sent_as("assistant", part, Text(text="Yes.")) == {"role": "assistant", "content": "Yes."}
 
 
-def test_an_empty_message_is_still_one() -> None:
-    assert said("assistant") == {"role": "assistant", "content": ""}
-    assert said("user") == {"role": "user", "content": ""}
+def test_sends_empty_messages() -> None:
+    assert sent_as("assistant") == {"role": "assistant", "content": ""}
+    assert sent_as("user") == {"role": "user", "content": ""}
 
 
-def test_says_a_refusal_as_one() -> None:
+def test_sends_a_refusal_as_a_refusal() -> None:
     refused = Raw(value={"type": "refusal", "refusal": "No."})
-    assert said("assistant", refused) == {"role": "assistant", "content": None, "refusal": "No."}
+    assert sent_as("assistant", refused) == {"role": "assistant", "content": None, "refusal": "No."}
 
 
-def test_ignores_what_the_imported_format_said_beside() -> None:
+def test_ignores_extra_fields_of_imported_messages() -> None:
     imported = decode({"role": "user", "content": [{"type": "text", "text": "Hi"}], "weight": 1, "name": "a b"}, 1)
     assert imported.source
     assert sent(imported) == [{"role": "user", "content": "Hi"}]
 
 
 @pytest.mark.parametrize(("name", "expected"), [("a.b/c", "a_b_c"), ("", "unnamed"), ("x" * 70, "x" * 64)])
-def test_gives_a_made_up_function_a_name_that_services_take(name: str, expected: str) -> None:
+def test_gives_an_unknown_function_a_valid_name(name: str, expected: str) -> None:
     call = FunctionCall(call_id="a", name=name, arguments="")
-    asked, _ = sent(Message.assistant(calls=[call]), Message.tool("a", "?"))
-    assert asked["tool_calls"][0]["function"] == {"name": expected, "arguments": "{}"}
+    message, _ = sent(Message.assistant(calls=[call]), Message.tool("a", "?"))
+    assert message["tool_calls"][0]["function"] == {"name": expected, "arguments": "{}"}
 
 
-def test_keeps_the_name_of_a_tool_that_there_is() -> None:
+def test_keeps_the_name_of_a_known_tool() -> None:
     call = FunctionCall(call_id="a", name="files.read", arguments="{}")
     tool = ToolSchema(name="files.read", parameters={})
-    asked, _ = sent(Message.assistant(calls=[call]), Message.tool("a", "?"), tools=(tool,))
-    assert asked["tool_calls"][0]["function"]["name"] == "files.read"
+    message, _ = sent(Message.assistant(calls=[call]), Message.tool("a", "?"), tools=(tool,))
+    assert message["tool_calls"][0]["function"]["name"] == "files.read"
 
 
-def test_calls_in_a_users_message_are_the_models() -> None:
+def test_calls_in_a_users_message_are_sent_as_the_models() -> None:
     mixed = Message(role="user", contents=(Text(text="Hi"), CALL))
     assert [each["role"] for each in sent(mixed, Message.tool("a", 1))] == ["user", "assistant", "tool"]

@@ -21,69 +21,69 @@ WIRES: tuple[WireFormat, ...] = get_args(WireFormat)
 both_wires = pytest.mark.parametrize("wire", WIRES)
 
 
-def viewed(said: list[Message]) -> tuple[Message, ...]:
-    placed = [HistoryMessage(number, each.role, each, f"e{number}", number) for number, each in enumerate(said, 2)]
+def viewed(turns: list[Message]) -> tuple[Message, ...]:
+    placed = [HistoryMessage(number, each.role, each, f"e{number}", number) for number, each in enumerate(turns, 2)]
     return model_view(placed).messages
 
 
 @both_wires
-def test_every_conversation_cut_at_every_message_gives_a_valid_request(
+def test_a_conversation_cut_at_any_message_gives_a_valid_request(
     wire: WireFormat, corpus: list[dict[str, Any]], scale: float
 ) -> None:
     some = random.Random(4).sample(corpus, max(1, round(min(1, scale) * len(corpus))))
     for conversation in some:
-        said = [decode(each, number) for number, each in enumerate(conversation["messages"], 1)]
-        for cut in range(1, len(said) + 1):
-            checked(wire, Question("m", viewed(said[:cut]), "Be kind."))
+        turns = [decode(each, number) for number, each in enumerate(conversation["messages"], 1)]
+        for cut in range(1, len(turns) + 1):
+            checked(wire, Question("m", viewed(turns[:cut]), "Be kind."))
 
 
 @both_wires
 @given(data=st.data())
 def test_messages_of_all_contents_give_a_valid_request(wire: WireFormat, data: st.DataObject) -> None:
-    said = data.draw(st.lists(messages, max_size=5))
-    question = Question("m", viewed(said), data.draw(optional_texts), (), None, data.draw(st.none() | objects))
+    turns = data.draw(st.lists(messages, max_size=5))
+    question = Question("m", viewed(turns), data.draw(optional_texts), (), None, data.draw(st.none() | objects))
     if question.options and not {"model", "messages", "input"}.isdisjoint(question.options):
         return
     checked(wire, question)
 
 
 @both_wires
-@given(said=st.lists(messages, max_size=3), instructions=optional_texts)
+@given(turns=st.lists(messages, max_size=3), instructions=optional_texts)
 def test_the_same_question_gives_the_same_bytes(
-    wire: WireFormat, said: list[Message], instructions: str | None
+    wire: WireFormat, turns: list[Message], instructions: str | None
 ) -> None:
-    question = Question("m", viewed(said), instructions)
-    again = Question("m", tuple(Message.model_validate_json(each.model_dump_json()) for each in viewed(said)))
+    question = Question("m", viewed(turns), instructions)
+    again = Question("m", tuple(Message.model_validate_json(each.model_dump_json()) for each in viewed(turns)))
     first = request_bytes(request_body(wire, question))
     assert first == request_bytes(request_body(wire, question))
     if not instructions:
-        assert first == request_bytes(request_body(wire, again)), "also of messages that were stored"
+        assert first == request_bytes(request_body(wire, again)), "also for stored messages"
 
 
 @both_wires
 @given(ids=st.lists(st.sampled_from(["", "a", "a-2", "call", "call-2"]), min_size=1, max_size=5), results=texts)
-def test_ids_that_are_empty_or_recur_are_made_unique_and_results_follow_suit(
+def test_empty_and_repeated_ids_become_unique_in_calls_and_results(
     wire: WireFormat, ids: list[str], results: str
 ) -> None:
     calls = [FunctionCall(call_id=id_, name="find", arguments="{}") for id_ in ids]
-    said = [Message.assistant(calls=calls)]
-    said += [Message.tool(id_, f"{number} {results}") for number, id_ in enumerate(ids)]
-    sent = checked(wire, Question("m", tuple(said)))
+    turns = [Message.assistant(calls=calls)]
+    turns += [Message.tool(id_, f"{number} {results}") for number, id_ in enumerate(ids)]
+    sent = checked(wire, Question("m", tuple(turns)))
     listed: list[dict[str, Any]] = sent["messages" if wire == "openai-chat" else "input"]
     outputs = [each.get("output", each.get("content")) for each in listed]
     assert [each for each in outputs if each] == [f"{number} {results}" for number in range(len(ids))]
 
 
-def test_a_prefix_of_a_conversation_is_sent_as_the_same_items_later() -> None:
-    said = [
+def test_a_prefix_of_a_conversation_gives_the_same_items_later() -> None:
+    turns = [
         Message.assistant(calls=[FunctionCall(call_id="", name="f", arguments="")]),
         Message.tool("", 1),
         Message.assistant(calls=[FunctionCall(call_id="", name="f", arguments="")]),
         Message.tool("", 2),
     ]
     for wire, place in zip(WIRES, ("messages", "input"), strict=True):
-        short: Any = request_body(wire, Question("m", tuple(said[:2])))[place]
-        long: Any = request_body(wire, Question("m", tuple(said)))[place]
+        short: Any = request_body(wire, Question("m", tuple(turns[:2])))[place]
+        long: Any = request_body(wire, Question("m", tuple(turns)))[place]
         assert long[: len(short)] == short
 
 
@@ -97,7 +97,7 @@ def test_options_come_last_and_their_tools_after_the_functions(wire: WireFormat)
 
 
 @both_wires
-def test_a_format_is_strict_only_where_its_schema_is(wire: WireFormat) -> None:
+def test_a_format_is_strict_only_with_a_strict_schema(wire: WireFormat) -> None:
     closed: Any = {
         "type": "object",
         "properties": {"n": {"$ref": "#/$defs/N"}},
@@ -114,7 +114,7 @@ def test_a_format_is_strict_only_where_its_schema_is(wire: WireFormat) -> None:
         assert form.get("strict", False) is strict
 
 
-def test_a_format_leaves_the_other_options_of_text() -> None:
+def test_a_format_keeps_other_text_options() -> None:
     wanted = ResponseFormat(name="Count", json_schema={})
     options: Any = {"text": {"verbosity": "low"}}
     body = checked("openai-responses", Question("m", (Message.user("Hi"),), response_format=wanted, options=options))
@@ -122,34 +122,34 @@ def test_a_format_leaves_the_other_options_of_text() -> None:
     assert body["text"]["format"]["name"] == "Count"
 
 
-def test_a_stream_is_asked_for_at_the_end_of_the_body() -> None:
+def test_the_stream_option_comes_last() -> None:
     body = request_body("openai-chat", Question("m", (Message.user("Hi"),)))
-    asked = streamed("openai-chat", {**body, "stream_options": {"include_obfuscation": False}})
-    assert list(asked) == ["model", "messages", "stream_options", "stream"]
-    assert asked["stream_options"] == {"include_obfuscation": False, "include_usage": True}
+    streamed_body = streamed("openai-chat", {**body, "stream_options": {"include_obfuscation": False}})
+    assert list(streamed_body) == ["model", "messages", "stream_options", "stream"]
+    assert streamed_body["stream_options"] == {"include_obfuscation": False, "include_usage": True}
     assert streamed("openai-responses", {"model": "m"}) == {"model": "m", "stream": True}
 
 
-def test_bytes_are_json_without_spaces_in_utf_8() -> None:
+def test_bytes_are_compact_json_in_utf_8() -> None:
     question = Question("m", (Message.user("é"),))
-    said = '{"model":"m","messages":[{"role":"user","content":"é"}]}'
-    assert request_bytes(request_body("openai-chat", question)) == said.encode()
+    turns = '{"model":"m","messages":[{"role":"user","content":"é"}]}'
+    assert request_bytes(request_body("openai-chat", question)) == turns.encode()
 
 
 @pytest.mark.parametrize(("kind", "place"), [("response", "previous_response_id"), ("conversation", "conversation")])
-def test_a_service_is_gone_on_from_by_its_id(kind: Any, place: str) -> None:
+def test_a_request_continues_a_service_thread_by_its_id(kind: Any, place: str) -> None:
     question = Question("m", (Message.tool("call_1", {"n": 1}),), service=ServiceReference(kind=kind, id="x_1"))
     body = checked("openai-responses", question)
     assert body[place] == "x_1"
     assert body["input"] == [{"type": "function_call_output", "call_id": "call_1", "output": '{"n": 1}'}]
 
 
-def test_what_one_service_thought_is_not_sent_to_the_other() -> None:
+def test_reasoning_is_sent_only_to_its_own_service() -> None:
     item: Any = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "…"}
-    said = Message(role="assistant", contents=(Reasoning(text="Hm.", data=item), Text(text="Yes.")))
+    turns = Message(role="assistant", contents=(Reasoning(text="Hm.", data=item), Text(text="Yes.")))
     thought = Message(role="assistant", contents=(Reasoning(text="Hm."), Text(text="Yes.")))
-    chat: Any = checked("openai-chat", Question("m", (said,)))["messages"]
+    chat: Any = checked("openai-chat", Question("m", (turns,)))["messages"]
     assert chat == [{"role": "assistant", "content": "Yes."}]
-    items: Any = checked("openai-responses", Question("m", (said, thought)))["input"]
-    assert json.dumps(items[0]) == json.dumps(item), "unchanged, to the order of its keys"
+    items: Any = checked("openai-responses", Question("m", (turns, thought)))["input"]
+    assert json.dumps(items[0]) == json.dumps(item), "unchanged, even the order of its keys"
     assert items[1:] == [{"role": "assistant", "content": "Yes."}] * 2

@@ -33,11 +33,11 @@ USAGE: Any = {
 }
 
 
-def thought(text: str) -> Any:
+def reasoning_item(text: str) -> Any:
     return {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": text}]}
 
 
-def words(text: str) -> Any:
+def text_item(text: str) -> Any:
     part = {"type": "output_text", "text": text, "annotations": []}
     return {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [part]}
 
@@ -47,7 +47,8 @@ def call(id_: str, arguments: str) -> Any:
 
 
 ITEMS = st.lists(
-    st.builds(thought, texts) | st.builds(words, texts) | st.builds(call, texts, texts) | st.just(SEARCH), max_size=4
+    st.builds(reasoning_item, texts) | st.builds(text_item, texts) | st.builds(call, texts, texts) | st.just(SEARCH),
+    max_size=4,
 )
 
 
@@ -56,18 +57,18 @@ def response(*items: Any, **more: Any) -> dict[str, Any]:
 
 
 def events(items: list[Any], final: dict[str, Any]) -> list[dict[str, Any]]:
-    said: list[dict[str, Any]] = [{"type": "response.created", "response": {**final, "output": []}}]
+    received_events: list[dict[str, Any]] = [{"type": "response.created", "response": {**final, "output": []}}]
     for index, item in enumerate(items):
         at = {"output_index": index}
-        said.append({"type": "response.output_item.added", **at, "item": {**item, "arguments": ""}})
-        kind, text = piecemeal(item)
-        said += [{"type": f"response.{kind}.delta", **at, "delta": letter} for letter in text]
-        said.append({"type": "response.output_item.done", **at, "item": item})
-    return [*said, {"type": f"response.{final['status']}", "response": final}]
+        received_events.append({"type": "response.output_item.added", **at, "item": {**item, "arguments": ""}})
+        kind, text = delta_of(item)
+        received_events += [{"type": f"response.{kind}.delta", **at, "delta": letter} for letter in text]
+        received_events.append({"type": "response.output_item.done", **at, "item": item})
+    return [*received_events, {"type": f"response.{final['status']}", "response": final}]
 
 
-def piecemeal(item: dict[str, Any]) -> tuple[str, str]:
-    """The kind of event in which an item comes, and the text that comes so."""
+def delta_of(item: dict[str, Any]) -> tuple[str, str]:
+    """Return the kind of delta event for an item, and the streamed text."""
     match item["type"]:
         case "message":
             return "output_text", item["content"][0]["text"]
@@ -79,21 +80,23 @@ def piecemeal(item: dict[str, Any]) -> tuple[str, str]:
             return "web_search_call.searching", ""
 
 
-def streamed(said: list[dict[str, Any]], **body: Any) -> tuple[list[Update], ResponsesAnswer]:
+def streamed(received_events: list[dict[str, Any]], **body: Any) -> tuple[list[Update], ResponsesAnswer]:
     reader = ResponsesAnswer({"store": False, **body})
-    return [update for each in said for update in reader.take(each)], reader
+    return [update for each in received_events for update in reader.take(each)], reader
 
 
-def whole(said: dict[str, Any], **body: Any) -> tuple[list[Update], ResponsesAnswer]:
+def whole(received_events: dict[str, Any], **body: Any) -> tuple[list[Update], ResponsesAnswer]:
     reader = ResponsesAnswer({"store": False, **body})
-    return list(reader.take_whole(said)), reader
+    return list(reader.take_whole(received_events)), reader
 
 
 @given(items=ITEMS, left_out=st.booleans())
-def test_an_answer_is_the_same_as_events_and_whole(items: list[Any], *, left_out: bool) -> None:
+def test_events_and_a_whole_body_give_the_same_answer(items: list[Any], *, left_out: bool) -> None:
     final = response(*items)
-    said = events(items, {**final, "output": []} if left_out else final)  # some services do not say it all again
-    updates, reader = streamed(said)
+    received_events = events(
+        items, {**final, "output": []} if left_out else final
+    )  # some services do not repeat the output
+    updates, reader = streamed(received_events)
     answer = reader.answer()
     assert answer == whole(final)[1].answer()
     assert answer is not None
@@ -106,23 +109,23 @@ def test_an_answer_is_the_same_as_events_and_whole(items: list[Any], *, left_out
 
 
 @given(items=ITEMS)
-def test_items_go_back_as_they_came(items: list[Any]) -> None:
-    answer = whole(response(*items, words("End.")))[1].answer()
+def test_items_are_sent_back_unchanged(items: list[Any]) -> None:
+    answer = whole(response(*items, text_item("End.")))[1].answer()
     assert answer is not None
     body: Any = request_body("openai-responses", Question("m", (answer.message,)))
-    theirs = [json.dumps(each) for each in items if each["type"] in {"reasoning", "web_search_call"}]
+    received = [json.dumps(each) for each in items if each["type"] in {"reasoning", "web_search_call"}]
     back = [json.dumps(each) for each in body["input"] if each.get("type") in {"reasoning", "web_search_call"}]
-    assert back == theirs
+    assert back == received
 
 
-def test_says_everything_of_an_answer() -> None:
-    updates, reader = whole(response(thought("Hm."), words("Hi"), SEARCH, call("a", "{}")))
+def test_reads_all_parts_of_an_answer() -> None:
+    updates, reader = whole(response(reasoning_item("Hm."), text_item("Hi"), SEARCH, call("a", "{}")))
     assert updates == [ReasoningDelta("Hm."), TextDelta("Hi"), CallDelta(0, "a", "f", "{}")]
     assert reader.answer() == Answer(
         Message(
             role="assistant",
             contents=(
-                Reasoning(text="Hm.", data=thought("Hm.")),
+                Reasoning(text="Hm.", data=reasoning_item("Hm.")),
                 Text(text="Hi"),
                 Raw(value=SEARCH),
                 FunctionCall(call_id="a", name="f", arguments="{}"),
@@ -139,18 +142,18 @@ def test_says_everything_of_an_answer() -> None:
     ("reason", "finish_reason"),
     [("max_output_tokens", "length"), ("content_filter", "content_filter"), (None, "incomplete")],
 )
-def test_an_incomplete_answer_says_why(reason: str | None, finish_reason: str) -> None:
-    final = response(words("Hi"), status="incomplete", incomplete_details={"reason": reason})
-    for reader in (whole(final)[1], streamed(events([words("Hi")], final))[1]):
+def test_an_incomplete_answer_has_a_reason(reason: str | None, finish_reason: str) -> None:
+    final = response(text_item("Hi"), status="incomplete", incomplete_details={"reason": reason})
+    for reader in (whole(final)[1], streamed(events([text_item("Hi")], final))[1]):
         answer = reader.answer()
         assert answer is not None
         assert answer.finish_reason == finish_reason
 
 
-def test_an_answer_is_not_complete_before_the_service_says_so() -> None:
-    said = events([words("Hi")], response(words("Hi")))
-    assert streamed(said[:-1])[1].answer() is None
-    assert whole(response(words("Hi"), status="in_progress"))[1].answer() is None
+def test_an_answer_is_complete_only_with_the_final_event() -> None:
+    received_events = events([text_item("Hi")], response(text_item("Hi")))
+    assert streamed(received_events[:-1])[1].answer() is None
+    assert whole(response(text_item("Hi"), status="in_progress"))[1].answer() is None
     assert whole({"id": "resp_1"})[1].answer() is None
 
 
@@ -163,26 +166,26 @@ def test_an_answer_is_not_complete_before_the_service_says_so() -> None:
         {"error": {"code": "server_error", "message": "Broken."}},
     ],
 )
-def test_an_error_among_the_events_is_kept_as_the_failure(event: dict[str, Any]) -> None:
+def test_an_error_in_the_events_is_the_failure(event: dict[str, Any]) -> None:
     assert streamed([event])[1].failure == {"code": "server_error", "message": "Broken."}
 
 
-def test_a_response_that_failed_is_no_answer() -> None:
+def test_a_failed_response_is_not_an_answer() -> None:
     reader = whole(response(status="failed", error={"code": "server_error", "message": "Broken."}))[1]
     assert reader.failure == {"code": "server_error", "message": "Broken."}
     assert reader.answer() is None
 
 
-def test_the_service_names_its_side_first_and_once() -> None:
+def test_the_service_id_comes_first_and_once() -> None:
     bound = ServiceBound(ServiceReference(kind="response", id="resp_1"))
-    final = response(words("Hi"))
-    for updates, _ in (streamed(events([words("Hi")], final), store=True), whole(final, store=True)):
+    final = response(text_item("Hi"))
+    for updates, _ in (streamed(events([text_item("Hi")], final), store=True), whole(final, store=True)):
         assert updates[0] == bound
         assert updates.count(bound) == 1
 
 
-def test_what_is_not_kept_or_known_already_is_not_named() -> None:
-    final = response(words("Hi"))
+def test_no_service_id_for_known_or_unstored_responses() -> None:
+    final = response(text_item("Hi"))
     assert whole(final, store=True, conversation="conv_1")[0] == [TextDelta("Hi")]
     assert whole(final, store=False)[0] == [TextDelta("Hi")]
     assert whole({**final, "store": False}, store=True)[0] == [TextDelta("Hi")]
@@ -190,8 +193,8 @@ def test_what_is_not_kept_or_known_already_is_not_named() -> None:
     assert named == ServiceBound(ServiceReference(kind="conversation", id="conv_1"))
 
 
-def test_an_answer_has_begun_with_its_first_piece_or_in_a_conversation_at_once() -> None:
-    created, *rest = events([words("Hi")], response(words("Hi")))
+def test_an_answer_starts_with_its_first_delta_or_at_once_in_a_conversation() -> None:
+    created, *rest = events([text_item("Hi")], response(text_item("Hi")))
     assert not streamed([created], store=True)[1].begun
     assert streamed([created], store=True, conversation="conv_1")[1].begun
     assert streamed([created, rest[1]])[1].begun
@@ -206,11 +209,11 @@ def test_the_items_of_a_history_are_messages() -> None:
             "role": "user",
             "content": [{"type": "input_text", "text": "Hi"}, {"type": "input_image", "image_url": "https://x/y"}],
         },
-        thought("Hm."),
-        words("Let me see."),
+        reasoning_item("Hm."),
+        text_item("Let me see."),
         call("a", "{}"),
         {"type": "function_call_output", "id": "fo_1", "call_id": "a", "output": "found"},
-        words("There."),
+        text_item("There."),
         {"type": "message", "role": "user", "content": [{"type": "input_file", "file_id": "file_1"}]},
         {"type": "local_shell_call_output", "id": "ls_1", "output": "x"},
     ]
@@ -220,7 +223,7 @@ def test_the_items_of_a_history_are_messages() -> None:
         Message(
             role="assistant",
             contents=(
-                Reasoning(text="Hm.", data=thought("Hm.")),
+                Reasoning(text="Hm.", data=reasoning_item("Hm.")),
                 Text(text="Let me see."),
                 FunctionCall(call_id="a", name="f", arguments="{}"),
             ),

@@ -17,15 +17,15 @@ SEARCH: Any = {"type": "web_search_call", "id": "ws_1", "action": {"query": "par
 
 
 def sent(*messages: Message) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = checked("openai-responses", Question("m", messages))["input"]
-    return found
+    items: list[dict[str, Any]] = checked("openai-responses", Question("m", messages))["input"]
+    return items
 
 
-def said(role: Role, *contents: Content) -> list[dict[str, Any]]:
+def items_of(role: Role, *contents: Content) -> list[dict[str, Any]]:
     return sent(Message(role=role, contents=contents))
 
 
-def test_says_a_whole_exchange_as_items() -> None:
+def test_sends_an_exchange_as_items() -> None:
     tool = ToolSchema(name="find", description="Finds.", parameters={"type": "object"})
     exchange = (
         Message.user("Hi", author="ann", metadata={"x": 1}),
@@ -60,8 +60,8 @@ def test_says_a_whole_exchange_as_items() -> None:
         {"type": "something_of_next_year", "id": "x_1", "big": 10**30},
     ],
 )
-def test_items_that_came_from_the_service_go_back_unchanged(item: Any) -> None:
-    items = said("assistant", Text(text="Before."), Raw(value=item), Text(text="After."))
+def test_items_of_the_service_are_sent_back_unchanged(item: Any) -> None:
+    items = items_of("assistant", Text(text="Before."), Raw(value=item), Text(text="After."))
     assert [each.get("content") for each in items] == ["Before.", None, "After."]
     assert json.dumps(items[1]) == json.dumps(item)
 
@@ -76,14 +76,14 @@ def test_items_that_came_from_the_service_go_back_unchanged(item: Any) -> None:
         None,
     ],
 )
-def test_what_came_from_elsewhere_is_left_out(value: Any) -> None:
-    assert said("assistant", Raw(value=value), Text(text="Yes.")) == [{"role": "assistant", "content": "Yes."}]
+def test_omits_items_of_other_services(value: Any) -> None:
+    assert items_of("assistant", Raw(value=value), Text(text="Yes.")) == [{"role": "assistant", "content": "Yes."}]
 
 
-def test_thoughts_that_nothing_came_of_are_left_out() -> None:
+def test_omits_reasoning_without_an_answer() -> None:
     thought = Reasoning(text="Hm.", data=THOUGHT)
-    assert said("assistant", thought) == [{"role": "assistant", "content": ""}]
-    assert said("assistant", Text(text="Yes."), thought) == [{"role": "assistant", "content": "Yes."}]
+    assert items_of("assistant", thought) == [{"role": "assistant", "content": ""}]
+    assert items_of("assistant", Text(text="Yes."), thought) == [{"role": "assistant", "content": "Yes."}]
 
 
 @pytest.mark.parametrize(
@@ -127,16 +127,16 @@ def test_thoughts_that_nothing_came_of_are_left_out() -> None:
         (Raw(value={"type": "text", "text": "Hi"}), {"type": "input_text", "text": "Hi"}),
     ],
 )
-def test_says_media_in_the_services_own_forms_or_in_words(part: Content, expected: object) -> None:
-    (item,) = said("user", Text(text="See:"), part)
+def test_sends_media_in_the_formats_of_the_service_or_as_text(part: Content, expected: object) -> None:
+    (item,) = items_of("user", Text(text="See:"), part)
     assert item["content"] == [{"type": "input_text", "text": "See:"}, expected]
 
 
-def test_says_a_refusal_as_one() -> None:
+def test_sends_a_refusal_as_a_refusal() -> None:
     refused = Raw(value={"type": "refusal", "refusal": "No."})
-    assert said("assistant", refused) == [{"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}]
+    assert items_of("assistant", refused) == [{"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}]
 
 
-def test_a_call_id_that_recurs_later_is_another_one() -> None:
+def test_a_repeated_call_id_becomes_unique() -> None:
     turn = (Message.assistant(calls=[CALL]), Message.tool("a", "found"))
     assert [item["call_id"] for item in sent(*turn, *turn)] == ["a", "a", "a-2", "a-2"]

@@ -1,4 +1,4 @@
-"""Histories to reduce, and what comes of them: short to write, and checked."""
+"""Short helpers to build histories, reduce them and check the results."""
 
 from __future__ import annotations
 
@@ -21,46 +21,46 @@ ROUND = (asks("a", "b"), Message.tool("a", "first"), Message.tool("b", "second")
 
 
 def of(*messages: Message | None, input: Sequence[Message] = (), instructions: str | None = None) -> Reducible:
-    """What a reducer is given: messages at versions 2, 3, 4…, and then the run's own."""
+    """Return the input of a reducer: messages at versions 2, 3, 4…, then the messages of the run."""
     every = placed(*messages, *input)
     return Reducible(every[: len(messages)], every[len(messages) :], instructions)
 
 
-def reduction(reducer: Reducer, given: Reducible) -> Reduction:
-    """What a reducer that asks nobody leaves."""
-    done = reducer.reduce(given)
+def reduction(reducer: Reducer, history: Reducible) -> Reduction:
+    """Return the reduction of a synchronous reducer."""
+    done = reducer.reduce(history)
     assert isinstance(done, Reduction)
     return done
 
 
-def kept(reducer: Reducer, given: Reducible) -> list[int]:
-    """The versions that a reducer keeps."""
-    return list(reduction(reducer, given).kept)
+def kept(reducer: Reducer, history: Reducible) -> list[int]:
+    """Return the versions that a reducer keeps."""
+    return list(reduction(reducer, history).kept)
 
 
 def recorded(
-    result: object, given: Reducible, previous: HistoryReduced | None = None, *, name: str = "test"
+    result: object, history: Reducible, previous: HistoryReduced | None = None, *, name: str = "test"
 ) -> HistoryReduced | None:
-    """What is recorded of a result."""
-    upto = max((each.version for each in given.history), default=1)
-    return reduce_history(result, given, agent="agent", reducer=name, previous=previous, upto=upto)
+    """Return the recorded event for a result."""
+    upto = max((each.version for each in history.history), default=1)
+    return reduce_history(result, history, agent="agent", reducer=name, previous=previous, upto=upto)
 
 
-def event_of(reducer: Reducer, given: Reducible, previous: HistoryReduced | None = None) -> HistoryReduced:
-    """What is recorded of what a reducer leaves, when it is something."""
-    found = recorded(reduction(reducer, given), given, previous, name=reducer.name)
-    assert found is not None
-    return found
+def event_of(reducer: Reducer, history: Reducible, previous: HistoryReduced | None = None) -> HistoryReduced:
+    """Return the recorded event for the reduction of a reducer."""
+    event = recorded(reduction(reducer, history), history, previous, name=reducer.name)
+    assert event is not None
+    return event
 
 
-def summed_up(given: Reducible, *left: int, summary: Message) -> HistoryReduced:
-    """A reduction that left these versions out in favour of a summary."""
-    kept = [each.version for each in given.history if each.version not in left]
-    found = recorded(Reduction(kept, summary), given)
-    assert found is not None
-    return found
+def with_summary(history: Reducible, *omitted: int, summary: Message) -> HistoryReduced:
+    """Return a reduction that replaces these versions with a summary."""
+    kept = [each.version for each in history.history if each.version not in omitted]
+    event = recorded(Reduction(kept, summary), history)
+    assert event is not None
+    return event
 
 
 def sent(history: Iterable[HistoryMessage], event: HistoryReduced, version: int = 100) -> list[Message]:
-    """The messages that a model is sent."""
+    """Return the messages that are sent to a model."""
     return list(model_view(reduced(history, event, version)).messages)

@@ -11,11 +11,11 @@ from clew.domain.runs.errors import AgentConfigurationError
 
 
 def made(**fields: Any) -> Any:
-    whole = {"name": "mine", "when": "before_retrieval", "reduce": lambda given: given}
+    whole = {"name": "mine", "when": "before_retrieval", "reduce": lambda history: history}
     return SimpleNamespace(**{**whole, **fields})
 
 
-def test_anything_with_a_name_a_moment_and_a_way_to_reduce_is_a_reducer() -> None:
+def test_any_object_with_name_when_and_reduce_is_a_reducer() -> None:
     for reducer in (KeepLast(1), made()):
         assert checked_reducer(reducer) is reducer
 
@@ -33,6 +33,6 @@ def test_anything_with_a_name_a_moment_and_a_way_to_reduce_is_a_reducer() -> Non
     ],
     ids=range(7),
 )
-def test_what_is_none_is_refused(reducer: Any, problem: str) -> None:
+def test_accepts_only_a_reducer(reducer: Any, problem: str) -> None:
     with pytest.raises(AgentConfigurationError, match=problem):
         checked_reducer(reducer)

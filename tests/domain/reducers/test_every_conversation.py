@@ -1,4 +1,4 @@
-"""Every reducer on real conversations, cut at every message: the request is valid, and as large as it may be."""
+"""Every reducer on real conversations cut at each message: requests are valid and as large as allowed."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ WIRES: tuple[WireFormat, ...] = ("openai-chat", "openai-responses")
 INSTRUCTIONS = "You are a clerk."
 
 Group = list[Message]
-Left = tuple[list[Group], bool]
-"""What a reducer is to leave of some groups, and whether that is more than it may."""
+Expected = tuple[list[Group], bool]
+"""The groups that a reducer must keep, and whether they exceed its limit."""
 
 
 def groups_of(messages: Sequence[Message]) -> list[Group]:
-    """The groups of a real conversation, in which results come right after their calls."""
+    """Return the groups of a real conversation, in which results come right after their calls."""
     groups: list[Group] = []
     for message in messages:
         if message.role == "tool":
@@ -47,7 +47,7 @@ def groups_of(messages: Sequence[Message]) -> list[Group]:
 
 
 def tokens(messages: Sequence[Message]) -> int:
-    """What messages take: a quarter of the characters of each, rounded up; also what is said of a missing result."""
+    """Return the tokens of messages (a quarter of the characters, rounded up) and of the notes for missing results."""
     missing = sum(len(message.calls) - len(message.results) for message in messages)
     return sum(-(-len(text) // 4) for text in [*map(spoken, messages), *[NO_RESULT] * missing])
 
@@ -58,20 +58,20 @@ def spoken(message: Message) -> str:
     return "\n".join(parts + [str(result.result) for result in message.results])
 
 
-def last(count: int) -> Callable[[list[Group], Group, int], Left]:
+def last(count: int) -> Callable[[list[Group], Group, int], Expected]:
     return lambda groups, _own, _fixed: (groups[-count:], False)
 
 
-def turns(count: int) -> Callable[[list[Group], Group, int], Left]:
-    def left(groups: list[Group], _own: Group, _fixed: int) -> Left:
-        begins = [place for place, group in enumerate(groups) if group[0].role == "user"]
-        return (groups[begins[-count] :] if len(begins) >= count else groups), False
+def turns(count: int) -> Callable[[list[Group], Group, int], Expected]:
+    def expected(groups: list[Group], _own: Group, _fixed: int) -> Expected:
+        starts = [place for place, group in enumerate(groups) if group[0].role == "user"]
+        return (groups[starts[-count] :] if len(starts) >= count else groups), False
 
-    return left
+    return expected
 
 
-def budget(most: int) -> Callable[[list[Group], Group, int], Left]:
-    def left(groups: list[Group], own: Group, fixed: int) -> Left:
+def budget(most: int) -> Callable[[list[Group], Group, int], Expected]:
+    def expected(groups: list[Group], own: Group, fixed: int) -> Expected:
         must = [] if own else groups[-1:]
         room = most - fixed - tokens(own) - sum(map(tokens, must))
         if room < 0:
@@ -83,10 +83,10 @@ def budget(most: int) -> Callable[[list[Group], Group, int], Left]:
             must.insert(0, group)
         return must, False
 
-    return left
+    return expected
 
 
-EVERY: dict[str, tuple[Reducer, list[Callable[[list[Group], Group, int], Left]]]] = {
+EVERY: dict[str, tuple[Reducer, list[Callable[[list[Group], Group, int], Expected]]]] = {
     "the last one": (KeepLast(1), [last(1)]),
     "the last five": (KeepLast(5), [last(5)]),
     "two turns": (SlidingWindow(2), [turns(2)]),
@@ -95,11 +95,11 @@ EVERY: dict[str, tuple[Reducer, list[Callable[[list[Group], Group, int], Left]]]
     "turns within a budget": (SlidingWindow(3) | TokenBudget(1800), [turns(3), budget(1800)]),
     "the last in a turn": (KeepLast(6) | SlidingWindow(1), [last(6), turns(1)]),
 }
-"""Reducers, and what they are to leave, one step after the other."""
+"""Reducers with the expected result of each step."""
 
 
-class Walk:
-    """A conversation that is reduced as it grows; each message is at an even version, each reduction at an odd one."""
+class GrowingConversation:
+    """A conversation that is reduced as it grows; messages have even versions and reductions odd ones."""
 
     def __init__(self, messages: Sequence[Message], reducer: Reducer, own: int) -> None:
         self.messages = messages
@@ -109,40 +109,44 @@ class Walk:
             HistoryMessage(2 * number, message.role, message, f"e{number}", number)
             for number, message in enumerate(messages, start=1)
         ]
-        self.holds: tuple[int, HistoryReduced] | None = None
+        self.current: tuple[int, HistoryReduced] | None = None
 
     async def cut(self, cut: int) -> tuple[Sequence[Message], Sequence[Message], dict[str, Any], HistoryReduced | None]:
-        """The history and the run's own at a cut, the request that is made of them, and the reduction that holds."""
+        """Return at a cut the history, the run's own messages, the request for them and the current reduction."""
         history, own = self.placed[:cut], self.placed[cut : cut + self.own]
-        version, previous = self.holds or (0, None)
-        given = reducible(history, previous, version, own, INSTRUCTIONS)
-        result = self.reducer.reduce(given)
+        version, previous = self.current or (0, None)
+        input_history = reducible(history, previous, version, own, INSTRUCTIONS)
+        result = self.reducer.reduce(input_history)
         done = await result if isawaitable(result) else result
-        found = reduce_history(done, given, agent="clerk", reducer=self.reducer.name, previous=previous, upto=2 * cut)
-        if found is not None:
-            self.holds = (2 * cut + 1, found)
+        event = reduce_history(
+            done, input_history, agent="clerk", reducer=self.reducer.name, previous=previous, upto=2 * cut
+        )
+        if event is not None:
+            self.current = (2 * cut + 1, event)
         wire = WIRES[cut % 2]
-        left = [*history, *own] if self.holds is None else reduced([*history, *own], self.holds[1], self.holds[0])
+        path = [*history, *own] if self.current is None else reduced([*history, *own], self.current[1], self.current[0])
         call = ModelCalled(definitions=1, client="test", wire=wire, model="m", digest="", attempt=1)
-        question = question_of(call, Definitions(INSTRUCTIONS), left)
+        question = question_of(call, Definitions(INSTRUCTIONS), path)
         return (
             self.messages[:cut],
             self.messages[cut : cut + self.own],
             checked(wire, question),
-            None if self.holds is None else self.holds[1],
+            None if self.current is None else self.current[1],
         )
 
 
-def said(body: dict[str, Any]) -> list[tuple[str, str]]:
-    """What a request says, without the agent's instructions."""
+def turns_in(body: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the turns of a request, without the agent's instructions."""
     if "instructions" in body:
         return sent_turns(body)
     assert sent_turns(body)[0] == ("system", INSTRUCTIONS)
     return sent_turns(body)[1:]
 
 
-def apart(history: Sequence[Message], own: Sequence[Message]) -> tuple[list[Message], list[Group], list[Message]]:
-    """The system message, the groups before the run's own, and that with the calls that it answers."""
+def split_history(
+    history: Sequence[Message], own: Sequence[Message]
+) -> tuple[list[Message], list[Group], list[Message]]:
+    """Return the system message, the earlier groups, and the run's own messages with the calls that they answer."""
     first = [history[0]] if history and history[0].role == "system" else []
     groups = groups_of(history[len(first) :])
     if own and own[0].role == "tool":
@@ -157,42 +161,42 @@ def conversations(corpus: list[dict[str, Any]], scale: float) -> list[Sequence[M
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_what_is_left_is_what_may_be_sent(name: str, conversations: list[Sequence[Message]]) -> None:
+def test_reducers_keep_exactly_the_allowed_groups(name: str, conversations: list[Sequence[Message]]) -> None:
     asyncio.run(cut_everywhere(*EVERY[name], conversations))
 
 
 async def cut_everywhere(
     reducer: Reducer,
-    steps: Sequence[Callable[[list[Group], Group, int], Left]],
+    steps: Sequence[Callable[[list[Group], Group, int], Expected]],
     conversations: Sequence[Sequence[Message]],
 ) -> None:
     for number, messages in enumerate(conversations):
         for own in (0, 1 + number % 2):
-            walk = Walk(messages, reducer, own)
-            shown = repr(walk.placed)
+            growing = GrowingConversation(messages, reducer, own)
+            shown = repr(growing.placed)
             for cut in range(1, len(messages) + 1 - own):
-                history, mine, body, holds = await walk.cut(cut)
-                first, groups, kept = apart(history, mine)
+                history, mine, body, current = await growing.cut(cut)
+                first, groups, own_group = split_history(history, mine)
                 over = False
                 fixed = tokens([Message.user(INSTRUCTIONS), *first])
                 for step in steps:
-                    groups, more = step(groups, kept, fixed)
+                    groups, more = step(groups, own_group, fixed)
                     over |= more
-                expected = [*first, *(each for group in groups for each in group), *kept]
-                assert said(body) == turns_of(expected)
-                assert over == (holds is not None and holds.over_budget)
-            assert repr(walk.placed) == shown
+                expected = [*first, *(each for group in groups for each in group), *own_group]
+                assert turns_in(body) == turns_of(expected)
+                assert over == (current is not None and current.over_budget)
+            assert repr(growing.placed) == shown
 
 
-def test_long_results_are_cut_and_all_is_sent(conversations: list[Sequence[Message]]) -> None:
+def test_long_results_are_trimmed_and_all_messages_sent(conversations: list[Sequence[Message]]) -> None:
     async def cut_all() -> None:
         for messages in conversations:
-            walk = Walk(messages, TrimToolResults(60, keep_last=2), 1)
+            growing = GrowingConversation(messages, TrimToolResults(60, keep_last=2), 1)
             for cut in range(1, len(messages)):
-                history, own, body, _ = await walk.cut(cut)
-                first, groups, kept = apart(history, own)
+                history, own, body, _ = await growing.cut(cut)
+                first, groups, own_group = split_history(history, own)
                 shorter = [[shortened(each) for each in group] for group in groups[:-2]] + groups[-2:]
-                assert said(body) == turns_of([*first, *(each for group in shorter for each in group), *kept])
+                assert turns_in(body) == turns_of([*first, *(each for group in shorter for each in group), *own_group])
 
     asyncio.run(cut_all())
 
@@ -204,34 +208,34 @@ def shortened(message: Message) -> Message:
     return Message.tool(message.results[0].call_id, text[: 60 - len(note)] + note)
 
 
-def test_a_summary_of_summaries_says_everything_once(conversations: list[Sequence[Message]]) -> None:
-    def summary_of(asked: Any) -> str:
-        """A summary that is the beginnings of all that it is of."""
-        data = json.loads(asked["messages"][-1]["content"])
+def test_a_summary_of_summaries_contains_each_message_once(conversations: list[Sequence[Message]]) -> None:
+    def summary_of(request: Any) -> str:
+        """Return a summary that joins the starts of its messages."""
+        data = json.loads(request["messages"][-1]["content"])
         parts = [*filter(None, [data.get("summary_so_far")]), *(each["said"][:30] for each in data["messages"])]
         return json.dumps({"summary": " | ".join(" ".join(part.split()) for part in parts) or "-"})
 
     async def cut_all() -> None:
         for messages in conversations:
-            walk = Walk(messages, Summarise(ScriptedChatClient(summary_of), keep_last=4, every=3), 1)
+            growing = GrowingConversation(messages, Summarise(ScriptedChatClient(summary_of), keep_last=4, every=3), 1)
             for cut in range(1, len(messages)):
-                history, own, body, holds = await walk.cut(cut)
-                first, groups, kept = apart(history, own)
-                parts = said(body)
+                history, own, body, current = await growing.cut(cut)
+                first, groups, own_group = split_history(history, own)
+                parts = turns_in(body)
                 assert parts[: len(first)] == turns_of(first)
-                if holds is None:
+                if current is None:
                     assert len(groups) < 7
                     assert parts == turns_of([*history, *own])
                     continue
-                assert holds.summary is not None
+                assert current.summary is not None
                 role, text = parts[len(first)]
                 assert (role, text.partition("\n")[0]) == ("user", TITLE)
                 newest = parts[len(first) + 1 :]
                 for count in (4, 5, 6):
-                    if newest == turns_of([*(each for group in groups[-count:] for each in group), *kept]):
+                    if newest == turns_of([*(each for group in groups[-count:] for each in group), *own_group]):
                         break
                 else:
-                    pytest.fail("the newest are others than those that are sent")
+                    pytest.fail("the newest groups differ from the sent ones")
                 older = [each for group in groups[:-count] for each in group]
                 assert text.count(" | ") == len(older) - 1
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import sys
 
-from hypothesis import given as given_
+from hypothesis import given as hypothesis_given
 from hypothesis import strategies as st
 from tests.domain.reducers.reduced_histories import A1, ROUND, SYSTEM, U1, U2, of
 from tests.domain.test_model_view import answers, asks, histories, missing, placed, result
@@ -34,23 +34,23 @@ def test_call_ids_that_recur_are_paired_by_order() -> None:
     assert versions(asks("a"), answers("a"), asks("a"), U1, answers("a")) == [(2, 3), (4, 6), (5,)]
 
 
-def test_a_message_with_results_of_two_rounds_makes_them_one_group() -> None:
+def test_a_message_with_results_of_two_rounds_joins_them_into_one_group() -> None:
     both = Message(role="tool", contents=(result("a"), result("b")))
     assert versions(U1, asks("a"), asks("b"), both, U2) == [(2,), (3, 4, 5), (6,)]
 
 
-def test_results_among_words_bring_the_words_into_the_group() -> None:
+def test_text_next_to_a_result_joins_the_group() -> None:
     mixed = Message(role="user", contents=(result("a"), Text(text="And hurry.")))
     assert versions(asks("a"), mixed, U1) == [(2, 3), (4,)]
 
 
-def test_a_call_without_a_result_is_a_group_that_says_so() -> None:
+def test_a_call_without_a_result_forms_a_group_with_a_note() -> None:
     groups = groups_of(placed(asks("a"), U1)).groups
     assert groups[0].versions == (2,)
     assert groups[0].messages == (asks("a"), missing("a"))
 
 
-def test_the_first_system_message_and_a_summary_stand_apart() -> None:
+def test_the_first_system_message_and_a_summary_are_separate() -> None:
     groups = groups_of(placed(U1, SYSTEM, A1, SYSTEM), summary=4)
     assert groups.system is not None
     assert groups.system.versions == (3,)
@@ -59,30 +59,30 @@ def test_the_first_system_message_and_a_summary_stand_apart() -> None:
     assert [group.versions for group in groups.groups] == [(2,), (5,)]
 
 
-def test_a_developers_message_is_a_system_message_and_a_redacted_one_is_none() -> None:
+def test_a_developer_message_is_a_system_message_unless_redacted() -> None:
     first = placed(SYSTEM)[0]._replace(message=None)
-    told = Message(role="developer", contents=(Text(text="Be brief."),))
-    groups = groups_of([first, *(each._replace(version=each.version + 1) for each in placed(told, SYSTEM))])
+    developer = Message(role="developer", contents=(Text(text="Be brief."),))
+    groups = groups_of([first, *(each._replace(version=each.version + 1) for each in placed(developer, SYSTEM))])
     assert groups.system is not None
     assert groups.system.versions == (3,)
     assert groups.unsaid == (2,)
 
 
-def test_what_a_model_is_sent_nothing_of_is_in_no_group() -> None:
+def test_messages_that_are_not_sent_are_in_no_group() -> None:
     groups = groups_of(placed(U1, None, answers("z"), A1))
     assert [group.versions for group in groups.groups] == [(2,), (5,)]
     assert groups.unsaid == (3, 4)
 
 
-def test_calls_whose_results_come_with_the_run_are_its_own() -> None:
-    given = of(U1, asks("a", "b"), answers("a"), input=[answers("b"), U2])
-    groups = given.groups()
+def test_calls_with_results_in_the_run_belong_to_the_run() -> None:
+    input_history = of(U1, asks("a", "b"), answers("a"), input=[answers("b"), U2])
+    groups = input_history.groups()
     assert [group.versions for group in groups.groups] == [(2,)]
     assert groups.own.versions == (3, 4)
     assert groups.own.messages == (asks("a", "b"), answers("a"), answers("b"), U2)
 
 
-def test_the_newest_are_kept_with_what_stands_apart() -> None:
+def test_newest_includes_the_system_message_and_the_summary() -> None:
     groups = groups_of(placed(SYSTEM, None, U1, None, U2, None, A1), summary=4)
     assert groups.newest(1) == (2, 4, 8)
     assert groups.newest(1, summary=False) == (2, 8)
@@ -91,36 +91,32 @@ def test_the_newest_are_kept_with_what_stands_apart() -> None:
     assert groups.newest(2, summary=False) == (2, 6, 7, 8)
 
 
-@given_(histories, st.integers(min_value=0, max_value=10))
-def test_groups_hold_every_message_once_and_what_they_send_is_what_is_sent(
-    history: list[Message | None], cut: int
-) -> None:
+@hypothesis_given(histories, st.integers(min_value=0, max_value=10))
+def test_groups_contain_each_message_once_and_send_the_same_messages(history: list[Message | None], cut: int) -> None:
     every = placed(*history)
     groups = groups_of(every[:cut], every[cut:])
     parts = [*groups.groups, groups.own, *filter(None, [groups.system])]
-    found = [version for part in parts for version in part.versions] + list(groups.unsaid)
-    assert sorted(found) == [each.version for each in every[:cut]]
+    grouped = [version for part in parts for version in part.versions] + list(groups.unsaid)
+    assert sorted(grouped) == [each.version for each in every[:cut]]
     sent = [message for part in parts for message in part.messages]
     assert sorted(map(repr, sent)) == sorted(map(repr, model_view(every).messages))
     firsts = [group.versions[0] for group in groups.groups]
     assert firsts == sorted(firsts)
 
 
-@given_(histories, st.data())
-def test_leaving_out_whole_groups_changes_nothing_of_the_rest(
-    history: list[Message | None], data: st.DataObject
-) -> None:
+@hypothesis_given(histories, st.data())
+def test_omitting_whole_groups_does_not_change_the_rest(history: list[Message | None], data: st.DataObject) -> None:
     every = placed(*history)
     groups = groups_of(every).groups
-    gone = {version for group in groups if data.draw(st.booleans()) for version in group.versions}
-    view, rest = model_view(every), model_view([each for each in every if each.version not in gone])
-    left = [(at, said) for at, said in zip(view.versions, view.messages, strict=True) if at not in gone]
-    assert left == list(zip(rest.versions, rest.messages, strict=True))
+    omitted = {version for group in groups if data.draw(st.booleans()) for version in group.versions}
+    view, rest = model_view(every), model_view([each for each in every if each.version not in omitted])
+    remaining = [(at, message) for at, message in zip(view.versions, view.messages, strict=True) if at not in omitted]
+    assert remaining == list(zip(rest.versions, rest.messages, strict=True))
 
 
-def test_takes_three_thousand_messages_in_one_walk() -> None:
+def test_grouping_takes_linear_time() -> None:
     def steps(rounds: int) -> int:
-        """The lines of Python that are run: they grow as the work does."""
+        """Return the number of executed Python lines, a measure of the work."""
         history: list[HistoryMessage] = placed(*(U1, *ROUND, A1) * rounds)
         count = 0
 
@@ -130,7 +126,7 @@ def test_takes_three_thousand_messages_in_one_walk() -> None:
             return trace
 
         before = sys.gettrace()
-        sys.settrace(trace)  # type: ignore[arg-type]  # any callable does
+        sys.settrace(trace)  # type: ignore[arg-type]  # any callable works
         try:
             groups_of(history)
         finally:

@@ -1,4 +1,4 @@
-"""What a model is asked, from a model call, the definitions and the history."""
+"""Requests built from a model call, the definitions and the history."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FORMAT = ResponseFormat(name="Weather", json_schema={"type": "object"})
 
 
 def path(*messages: Message | None) -> list[HistoryMessage]:
-    """A history with its messages at versions 10, 20, 30 and so on; None is a redacted one."""
+    """Return a history with messages at versions 10, 20, 30 and so on; None is a redacted message."""
     return [
         HistoryMessage(number * 10, "user" if message is None else message.role, message, str(number), 0)
         for number, message in enumerate(messages, start=1)
@@ -41,7 +41,7 @@ def path(*messages: Message | None) -> list[HistoryMessage]:
 
 
 def called(digest_: str = "", **more: Any) -> ModelCalled:
-    """A model call."""
+    """Return a model call."""
     return ModelCalled(definitions=1, client="c", wire="openai-chat", model="m", digest=digest_, **more)
 
 
@@ -55,7 +55,7 @@ definitions = st.builds(
 
 
 @given(definitions, st.integers(min_value=0, max_value=3))
-def test_definitions_come_back_equal_from_their_blobs(made: Definitions, own: int) -> None:
+def test_definitions_round_trip_through_their_blobs(made: Definitions, own: int) -> None:
     made = replace(made, own_tools=min(own, len(made.tools)))
     stored = {blob.digest.hex(): blob.data for blob in made.blobs}
     named = made.fingerprint("c")
@@ -66,7 +66,7 @@ def test_definitions_come_back_equal_from_their_blobs(made: Definitions, own: in
         assert (blob.digest, blob.kind) == (digest(blob.data), "definition")
 
 
-def test_a_fingerprint_tells_what_changed_of_the_agents_own() -> None:
+def test_a_fingerprint_shows_changes_of_the_agents_own_definitions() -> None:
     before = Definitions("Be brief.", (LOOKUP,)).fingerprint("c")
     assert changed(before, before) == []
     assert changed(before, Definitions("Be long.", (LOOKUP,)).fingerprint("c")) == ["the instructions"]
@@ -79,30 +79,30 @@ def test_a_request_is_rebuilt_byte_for_byte_and_its_digest_checked() -> None:
     made = Definitions("Be brief.", (LOOKUP,), FORMAT)
     history = path(Message.user("Where is 7?"))
     body = request_body("openai-chat", question_of(called(), made, history))
-    found = rebuilt(11, called(body_digest(body), options={}), made, history)
-    assert found.verified
-    assert (found.body, found.content) == (body, request_bytes(body))
-    assert digest(found.content).hex() == found.digest
+    request = rebuilt(11, called(body_digest(body), options={}), made, history)
+    assert request.verified
+    assert (request.body, request.content) == (body, request_bytes(body))
+    assert digest(request.content).hex() == request.digest
     assert not rebuilt(11, called(body_digest(body)), made, path(Message.user("Where is 8?"))).verified
 
 
-def test_a_streamed_request_has_the_digest_of_the_same_that_is_not() -> None:
+def test_a_streamed_request_has_the_digest_without_streaming() -> None:
     history = path(Message.user("Hi"))
     body = request_body("openai-chat", question_of(called(), Definitions(), history))
-    found = rebuilt(11, called(body_digest(body), streamed=True), Definitions(), history)
-    assert found.verified
-    assert found.body["stream"] is True
-    assert b'"stream":true' in found.content
+    request = rebuilt(11, called(body_digest(body), streamed=True), Definitions(), history)
+    assert request.verified
+    assert request.body["stream"] is True
+    assert b'"stream":true' in request.content
 
 
 def test_a_redacted_message_is_named() -> None:
     history = path(Message.user("Hi"), None)
-    found = rebuilt(21, called("0"), Definitions(), history)
-    assert (found.verified, found.redacted) == (False, (20,))
+    request = rebuilt(21, called("0"), Definitions(), history)
+    assert (request.verified, request.redacted) == (False, (20,))
 
 
 def sent(*messages: Message | None, upto: int, answer: int) -> list[str]:
-    """The words of what a service is sent that had everything up to a version, and gave the answer at another."""
+    """Return the texts sent to a service that has everything up to a version and gave an answer at another."""
     service = ServiceCall(reference=ServiceReference(kind="response", id="r"), sent=upto, answer=answer)
     return [
         str(message.results[0].result) if message.results else message.text
@@ -110,21 +110,21 @@ def sent(*messages: Message | None, upto: int, answer: int) -> list[str]:
     ]
 
 
-CALLING = Message.assistant(calls=[FunctionCall(call_id="a", name="lookup", arguments="{}")])
+CALL = Message.assistant(calls=[FunctionCall(call_id="a", name="lookup", arguments="{}")])
 
 
 @pytest.mark.parametrize(
     ("messages", "upto", "answer", "expected"),
     [
         ([Message.user("1"), Message.assistant("One."), Message.user("2")], 11, 20, ["2"]),
-        ([Message.user("1"), CALLING, Message.tool("a", "found")], 11, 20, ["found"]),
-        ([Message.user("1"), CALLING, Message.user("2")], 11, 20, [NO_RESULT, "2"]),
+        ([Message.user("1"), CALL, Message.tool("a", "found")], 11, 20, ["found"]),
+        ([Message.user("1"), CALL, Message.user("2")], 11, 20, [NO_RESULT, "2"]),
         ([Message.user("1"), Message.user("meanwhile"), Message.assistant("One.")], 11, 30, ["meanwhile"]),
         ([Message.user("1"), Message.assistant("Half"), Message.user("2")], 0, 0, ["1", "Half", "2"]),
     ],
     ids=["next-turn", "result", "no-result", "appended-meanwhile", "never-answered"],
 )
-def test_a_service_is_sent_what_it_has_not_had(
+def test_a_service_is_sent_only_new_messages(
     messages: list[Message], upto: int, answer: int, expected: list[str]
 ) -> None:
     assert sent(*messages, upto=upto, answer=answer) == expected

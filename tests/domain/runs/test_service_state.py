@@ -1,4 +1,4 @@
-"""What a service was sent of a thread, whatever was cut, forked and rewound: nothing is dropped, nothing sent back."""
+"""The part of a thread that a service has, after any cuts, forks and rewinds: nothing is lost or sent twice."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def called(service: ServiceCall) -> ModelCalled:
 
 @dataclass
 class Thread:
-    """A thread that a service holds, as an agent and the service leave it; what the service has is in ``held``.
+    """A simulated remote thread; ``held`` is the part that the service has.
 
-    ``held`` maps what the service calls something to the versions of the messages that it has under that name.
+    ``held`` maps each id of the service to the versions of the messages that it has under that id.
     """
 
     kind: ServiceKind
@@ -76,15 +76,15 @@ class Thread:
         return list(builder.history(len(self.events)).messages)
 
     def add(self, data: ThreadEvent, *, run: bool = True) -> int:
-        found = event(data, len(self.events) + 1)._replace(stream=self.stream, run_id="r" if run else None)
-        self.own.append(found)
-        return found.version
+        added = event(data, len(self.events) + 1)._replace(stream=self.stream, run_id="r" if run else None)
+        self.own.append(added)
+        return added.version
 
-    def say(self) -> None:
+    def append_input(self) -> None:
         self.add(MessageAppended(message=Message.user("Go on.")))
 
     def ask(self, end: str) -> None:
-        """Ask the model, which ends in an answer, a fault, or a cut before or after the service has kept it."""
+        """Call the model; the call ends in an answer, a fault, or a broken stream."""
         side = self.side
         if side.diverged:
             return
@@ -100,8 +100,8 @@ class Thread:
         assert len(unsent(view, call)) == len(sent)
         before = [] if call.reference is None else self.held[call.reference.id]
         path = [each.version for each in self.history]
-        assert not set(before) & set(sent), "what the service has is not sent again"
-        assert sorted([*before, *sent]) == path, "and what it has not is"
+        assert not set(before) & set(sent), "messages of the service are not sent again"
+        assert sorted([*before, *sent]) == path, "all other messages are sent"
 
         at = self.add(called(call))
         if end == "fault":
@@ -125,7 +125,7 @@ class Thread:
         self.add(HistoryRewound(to=to, service_thread_id=bound[-1].reference.id if bound else None), run=False)
 
     def fork(self, cut: int) -> Thread:
-        """A fork; one at an inherited version is of the ancestor, and has only the cuts that lie before it."""
+        """Fork the thread; a fork at an inherited version belongs to the ancestor and has only the earlier cuts."""
         events = self.events
         boundary = events[cut - 1]
         after = [each for each in self.after_cuts if each.version <= cut]
@@ -143,13 +143,13 @@ class Thread:
         return f"name-{len(self.names)}"
 
 
-def begun(kind: ServiceKind = "response") -> Thread:
+def started_thread(kind: ServiceKind = "response") -> Thread:
     thread = Thread(kind, STREAM, [], {})
     thread.add(ThreadStarted(kind="remote"), run=False)
     return thread
 
 
-deeds = st.lists(
+operations = st.lists(
     st.tuples(
         st.sampled_from(["say", "ask", "ask", "ask", "fault", "cut", "rewind", "fork"]),
         st.floats(min_value=0, max_value=1),
@@ -159,43 +159,43 @@ deeds = st.lists(
 
 
 @pytest.mark.parametrize("kind", ["response", "conversation"])
-@given(done=deeds)
-def test_nothing_is_dropped_and_nothing_sent_twice(kind: ServiceKind, done: list[tuple[str, float]]) -> None:
-    threads = [begun(kind)]
-    for deed, where in done:
+@given(done=operations)
+def test_no_message_is_lost_or_sent_twice(kind: ServiceKind, done: list[tuple[str, float]]) -> None:
+    threads = [started_thread(kind)]
+    for operation, where in done:
         thread = threads[-1]
         version = 1 + round(where * (len(thread.events) - 1))
-        if deed == "say":
-            thread.say()
-        elif deed == "rewind":
+        if operation == "say":
+            thread.append_input()
+        elif operation == "rewind":
             thread.rewind(version)
-        elif deed == "fork":
+        elif operation == "fork":
             threads.append(thread.fork(version))
         else:
-            if deed == "ask":
-                thread.say()
-            thread.ask(deed)
+            if operation == "ask":
+                thread.append_input()
+            thread.ask(operation)
         name = threads[-1].side.bound[-1].reference.id if threads[-1].side.bound else None
         assert threads[-1].control.service_thread_id == name
     for thread in threads:
-        thread.say()
+        thread.append_input()
         thread.ask("ask")
 
 
-def test_nothing_is_bound_before_the_service_names_it() -> None:
-    thread = begun()
-    thread.say()
+def test_no_id_is_bound_before_the_service_assigns_one() -> None:
+    thread = started_thread()
+    thread.append_input()
     assert thread.side == ServiceState()
     thread.ask("fault")
     assert thread.side == ServiceState()
 
 
-def test_goes_on_from_the_last_complete_response_after_a_cut() -> None:
-    thread = begun()
-    thread.say()
+def test_continues_from_the_last_complete_response_after_a_broken_stream() -> None:
+    thread = started_thread()
+    thread.append_input()
     thread.ask("ask")
     complete = thread.side.call
-    thread.say()
+    thread.append_input()
     thread.ask("cut")
     side = thread.side
     assert [each.reference.id for each in side.bound] == ["name-1", "name-2"]
@@ -203,12 +203,12 @@ def test_goes_on_from_the_last_complete_response_after_a_cut() -> None:
     assert side.call.reference == reference("name-1")
 
 
-def test_goes_on_from_what_the_thread_was_begun_with() -> None:
-    thread = begun()
+def test_continues_from_the_given_response() -> None:
+    thread = started_thread()
     bound = thread.add(ServiceThreadBound(id="resp_given", kind="response"), run=False)
     thread.held["resp_given"] = []
     assert thread.side.call == ServiceCall(reference=reference("resp_given"), sent=bound)
-    thread.say()
+    thread.append_input()
     thread.ask("cut")
     assert thread.side.call == ServiceCall(reference=reference("resp_given"), sent=bound)
     thread.ask("ask")
@@ -216,24 +216,24 @@ def test_goes_on_from_what_the_thread_was_begun_with() -> None:
 
 
 @pytest.mark.parametrize("cut", ["fork", "rewind"])
-def test_an_answer_counts_from_its_message_on(cut: str) -> None:
-    thread = begun()
-    thread.say()
+def test_an_answer_is_complete_from_its_message_on(cut: str) -> None:
+    thread = started_thread()
+    thread.append_input()
     thread.ask("ask")
     whole = thread.side.call
-    said = thread.history[-1].version
-    thread.say()
+    answer_version = thread.history[-1].version
+    thread.append_input()
     thread.ask("ask")
     if cut == "fork":
-        thread = thread.fork(said).fork(said + 1)
+        thread = thread.fork(answer_version).fork(answer_version + 1)
     else:
-        thread.rewind(said)
+        thread.rewind(answer_version)
     assert thread.side.call == whole
 
 
-def test_half_an_answer_does_not_count_where_it_was_cut() -> None:
-    thread = begun()
-    thread.say()
+def test_a_partial_answer_is_not_complete_after_a_cut() -> None:
+    thread = started_thread()
+    thread.append_input()
     thread.ask("cut")
     half = thread.history[-1].version
     assert thread.fork(half).side.call == ServiceCall()
@@ -241,47 +241,47 @@ def test_half_an_answer_does_not_count_where_it_was_cut() -> None:
     assert thread.side.call == ServiceCall()
 
 
-def test_a_conversation_is_left_where_it_would_have_to_go_back() -> None:
-    thread = begun("conversation")
-    thread.say()
+def test_a_service_conversation_is_abandoned_instead_of_rewound() -> None:
+    thread = started_thread("conversation")
+    thread.append_input()
     before = len(thread.events)
     thread.ask("ask")
     assert not thread.side.diverged
     newest = len(thread.events)
-    assert thread.fork(newest).side.diverged, "the other goes on writing into it"
+    assert thread.fork(newest).side.diverged, "the parent continues to write into it"
     assert thread.fork(before).side == ServiceState()
     bound = thread.side.bound[0].version
     thread.rewind(bound)
-    assert thread.side.diverged, "it holds what is not on the path, though nothing on the path was answered"
+    assert thread.side.diverged, "the service has messages that are not on the path"
     thread.rewind(newest)
-    assert not thread.side.diverged, "that was undone"
+    assert not thread.side.diverged, "the rewind is undone"
     thread.rewind(next(each.version for each in thread.events if isinstance(each.data, ModelCalled)))
-    assert thread.side.diverged, "it holds the answer"
+    assert thread.side.diverged, "the service has the answer"
     thread.rewind(before)
     assert thread.side == ServiceState()
 
 
-def test_a_conversation_is_not_left_by_what_never_came_to_it() -> None:
-    thread = begun("conversation")
-    thread.say()
+def test_a_failed_call_does_not_abandon_a_service_conversation() -> None:
+    thread = started_thread("conversation")
+    thread.append_input()
     thread.ask("ask")
     newest = len(thread.events)
-    thread.say()
+    thread.append_input()
     thread.ask("fault")
     thread.rewind(newest)
     assert not thread.side.diverged
     thread.ask("cut")
     thread.rewind(newest)
-    assert thread.side.diverged, "nobody knows how much came to it"
-    given_ = begun("conversation")
-    given_.add(ServiceThreadBound(id="conv_1", kind="conversation"), run=False)
-    assert not given_.side.diverged
-    assert given_.fork(2).side.diverged
+    assert thread.side.diverged, "the service may have part of the answer"
+    given_thread = started_thread("conversation")
+    given_thread.add(ServiceThreadBound(id="conv_1", kind="conversation"), run=False)
+    assert not given_thread.side.diverged
+    assert given_thread.fork(2).side.diverged
 
 
-def test_a_conversation_that_named_itself_has_what_it_answered() -> None:
-    thread = begun("conversation")
-    thread.say()
+def test_a_conversation_named_by_the_service_has_its_answer() -> None:
+    thread = started_thread("conversation")
+    thread.append_input()
     at = thread.add(called(ServiceCall()))
     thread.add(ServiceThreadBound(id="conv_1", kind="conversation"))
     answer = thread.add(MessageAppended(message=Message.assistant("Whole.")))

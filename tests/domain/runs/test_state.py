@@ -1,4 +1,4 @@
-"""What a run's events come to, and what is to be done next."""
+"""The state of a run from its events, and the next actions."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from clew.domain.runs.state import CallState, Rule, RunState, calls_of, fold, pl
 
 AGENT = AgentIdentity(id="clerk")
 MADE = Fingerprint(client="scripted")
-BEGUN = (RunStarted(agent=AGENT, fingerprint=MADE), Message.user("Where are 1 and 2?"))
-ASKED = ModelCalled(definitions=1, client="scripted", wire="openai-chat", model="m", digest="d")
-CALLING = Message(
+STARTED = (RunStarted(agent=AGENT, fingerprint=MADE), Message.user("Where are 1 and 2?"))
+CALLED = ModelCalled(definitions=1, client="scripted", wire="openai-chat", model="m", digest="d")
+CALLS = Message(
     role="assistant",
     contents=(
         Text(text="Let me look."),
@@ -49,51 +49,51 @@ ANSWERED = ModelAnswered(
 )
 
 
-def lineage(*happened: Any, run_id: str = "r") -> list[Event]:
-    """Events of one run, from version 1 on; messages as what they are."""
+def lineage(*events: Any, run_id: str = "r") -> list[Event]:
+    """Return events of one run from version 1 on; a message becomes its event."""
     return [
         event(MessageAppended(message=each) if isinstance(each, Message) else each, version, run_id=run_id)
-        for version, each in enumerate(happened, start=1)
+        for version, each in enumerate(events, start=1)
     ]
 
 
 def result(call_id: str, words: str) -> Message:
-    """A tool's result."""
+    """Return a tool's result."""
     return Message(role="tool", contents=(FunctionResult(call_id=call_id, result=words),))
 
 
 def statuses(state: RunState) -> list[str]:
-    """How far each call is."""
+    """Return the status of each call."""
     return [call.status for call in state.calls]
 
 
-def test_a_run_that_began_has_a_fingerprint_and_has_added_nothing() -> None:
-    state = fold("r", lineage(*BEGUN))
+def test_a_started_run_has_a_fingerprint_and_no_messages() -> None:
+    state = fold("r", lineage(*STARTED))
     assert (state.began, state.definitions, state.fingerprint) == (1, 1, MADE)
     assert (state.added, state.answered, state.asked) == ((), False, None)
 
 
-def test_a_model_that_is_asked_has_not_answered() -> None:
-    state = fold("r", lineage(*BEGUN, ASKED))
-    assert (state.called, state.tries, state.asked) == (3, 1, ASKED)
+def test_a_called_model_has_not_answered() -> None:
+    state = fold("r", lineage(*STARTED, CALLED))
+    assert (state.called, state.tries, state.asked) == (3, 1, CALLED)
 
 
-def test_an_answer_with_calls_leaves_them_to_be_made() -> None:
-    state = fold("r", lineage(*BEGUN, ASKED, CALLING, ANSWERED))
+def test_calls_of_an_answer_are_new() -> None:
+    state = fold("r", lineage(*STARTED, CALLED, CALLS, ANSWERED))
     assert [call.place for call in state.calls] == [CallLocation(4, 1), CallLocation(4, 2)]
     assert statuses(state) == ["new", "new"]
     assert (state.called, state.rounds, state.answered, state.finish_reason) == (0, 1, False, "tool_calls")
     assert state.usage.total_tokens == 7
-    assert [message.message for message in state.added] == [CALLING]
+    assert [message.message for message in state.added] == [CALLS]
 
 
-def test_calls_of_one_id_are_told_apart_by_their_place() -> None:
+def test_calls_with_one_id_are_distinguished_by_their_place() -> None:
     done = (ToolStarted(message=4, index=2), result("a", "done"), ToolFinished(message=4, index=2, result=7, ms=1))
-    assert statuses(fold("r", lineage(*BEGUN, ASKED, CALLING, ANSWERED, *done))) == ["new", "done"]
+    assert statuses(fold("r", lineage(*STARTED, CALLED, CALLS, ANSWERED, *done))) == ["new", "done"]
 
 
 @pytest.mark.parametrize(
-    ("happened", "expected"),
+    ("events", "expected"),
     [
         ([ToolStarted(message=4, index=1)], "started"),
         ([ToolFailed(message=4, index=1, result=6, reason="raised")], "done"),
@@ -110,36 +110,39 @@ def test_calls_of_one_id_are_told_apart_by_their_place() -> None:
     ],
     ids=["started", "failed", "asked", "approved", "rejected", "another-request"],
 )
-def test_a_call_is_as_far_as_its_events_say(happened: list[Any], expected: str) -> None:
-    assert statuses(fold("r", lineage(*BEGUN, ASKED, CALLING, ANSWERED, *happened))) == [expected, "new"]
+def test_the_events_determine_the_status_of_a_call(events: list[Any], expected: str) -> None:
+    assert statuses(fold("r", lineage(*STARTED, CALLED, CALLS, ANSWERED, *events))) == [expected, "new"]
 
 
-def test_an_answer_without_calls_is_the_last_one() -> None:
-    state = fold("r", lineage(*BEGUN, ASKED, Message.assistant("Yes."), ANSWERED, RunCompleted()))
+def test_an_answer_without_calls_is_final() -> None:
+    state = fold("r", lineage(*STARTED, CALLED, Message.assistant("Yes."), ANSWERED, RunCompleted()))
     assert state.answered
 
 
-def test_a_fault_closes_the_call_and_keeps_what_had_come() -> None:
-    failed = fold("r", lineage(*BEGUN, ASKED, ModelFailed(call=3, error=Failure(kind="X"), ms=1)))
+def test_a_fault_ends_the_call_and_keeps_the_partial_answer() -> None:
+    failed = fold("r", lineage(*STARTED, CALLED, ModelFailed(call=3, error=Failure(kind="X"), ms=1)))
     assert (failed.called, failed.rounds, failed.added) == (0, 0, ())
     part = Message.assistant("Half an ans")
-    cut = fold("r", lineage(*BEGUN, ASKED, part, AnswerInterrupted(call=3, message=4, reason="fault")))
-    assert (cut.called, cut.answered, [said.message for said in cut.added]) == (0, False, [part])
+    cut = fold("r", lineage(*STARTED, CALLED, part, AnswerInterrupted(call=3, message=4, reason="fault")))
+    assert (cut.called, cut.answered, [added.message for added in cut.added]) == (0, False, [part])
 
 
-def test_a_run_that_is_gone_on_with_is_made_of_what_goes_on_with_it() -> None:
+def test_a_resumed_run_has_the_fingerprint_of_its_new_attempt() -> None:
     other = Fingerprint(client="openai-chat")
-    state = fold("r", lineage(*BEGUN, ASKED, RunResumed(attempt=2, agent=AGENT, fingerprint=other)))
+    state = fold("r", lineage(*STARTED, CALLED, RunResumed(attempt=2, agent=AGENT, fingerprint=other)))
     assert (state.attempt, state.definitions, state.fingerprint, state.began) == (2, 4, other, 1)
 
 
-def test_events_of_others_are_passed_by() -> None:
-    mine, other = lineage(*BEGUN, ASKED), lineage(*BEGUN, ASKED, Message.assistant("Theirs."), ANSWERED, run_id="s")
+def test_ignores_events_of_other_runs() -> None:
+    mine, other = (
+        lineage(*STARTED, CALLED),
+        lineage(*STARTED, CALLED, Message.assistant("Theirs."), ANSWERED, run_id="s"),
+    )
     assert fold("r", [*mine, *other]) == fold("r", mine)
 
 
 def call(name: str, status: Any = "new", **more: Any) -> CallState:
-    """A call of a tool."""
+    """Return the state of a tool call."""
     return CallState(CallLocation(1, 0), FunctionCall(call_id="a", name=name, arguments=""), status, **more)
 
 
@@ -151,7 +154,7 @@ RULES = {"safe": Rule(), "asks": Rule(approval=True), "again": Rule(idempotent=T
     [
         (call("safe"), False, "start"),
         (call("asks"), False, "ask approval"),
-        (call("nobody knows it"), False, "start"),
+        (call("unknown"), False, "start"),
         (call("asks", "asked"), False, "nothing"),
         (call("asks", "approved"), False, "start"),
         (call("asks", "rejected"), False, "refuse"),
@@ -164,12 +167,12 @@ RULES = {"safe": Rule(), "asks": Rule(approval=True), "again": Rule(idempotent=T
     ],
     ids=lambda value: f"{value.call.name} {value.status}" if isinstance(value, CallState) else str(value),
 )
-def test_what_is_to_be_done_about_a_call(state: CallState, orphaned: bool, expected: str) -> None:  # noqa: FBT001  # a parameter of the table
+def test_plans_the_next_action_of_a_call(state: CallState, orphaned: bool, expected: str) -> None:  # noqa: FBT001  # pytest passes it by name
     plan = plan_calls([state], RULES, orphaned=orphaned)
-    found = (["start"] * len(plan.start) + [f"ask {why}" for _, why in plan.ask] + ["refuse"] * len(plan.refuse)) or [
+    actions = (["start"] * len(plan.start) + [f"ask {why}" for _, why in plan.ask] + ["refuse"] * len(plan.refuse)) or [
         "nothing"
     ]
-    assert found == [expected]
+    assert actions == [expected]
     assert bool(plan) == (expected != "nothing")
 
 
@@ -183,7 +186,7 @@ def test_what_is_to_be_done_about_a_call(state: CallState, orphaned: bool, expec
     ),
     st.booleans(),
 )
-def test_every_call_is_planned_once_at_most_and_in_order(calls: list[CallState], orphaned: bool) -> None:  # noqa: FBT001  # drawn
+def test_plans_each_call_at_most_once_and_in_order(calls: list[CallState], orphaned: bool) -> None:  # noqa: FBT001  # Hypothesis passes it by name
     placed = [each._replace(place=CallLocation(1, index)) for index, each in enumerate(calls)]
     plan = plan_calls(placed, RULES, orphaned=orphaned)
     for part in (plan.start, tuple(each for each, _ in plan.ask), plan.refuse):
@@ -193,6 +196,6 @@ def test_every_call_is_planned_once_at_most_and_in_order(calls: list[CallState],
     assert not any(each.status in {"done", "asked"} for each in (*plan.start, *plan.refuse))
 
 
-def test_the_calls_of_an_answer_have_their_places_among_its_contents() -> None:
-    assert [each.place for each in calls_of(CALLING, 9)] == [CallLocation(9, 1), CallLocation(9, 2)]
+def test_calls_have_their_places_in_the_contents() -> None:
+    assert [each.place for each in calls_of(CALLS, 9)] == [CallLocation(9, 1), CallLocation(9, 2)]
     assert calls_of(Message.assistant("None."), 9) == ()

@@ -1,4 +1,4 @@
-"""What hooks are told in tests that need no engine."""
+"""A context of hooks for tests without an engine."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from clew.domain.messages import Message
 
 
 @dataclass
-class Told:
-    """A hook's context that keeps what is cited."""
+class FakeHookContext:
+    """A context of hooks that collects citations."""
 
     state: Any = None
     run_id: str | None = "run-1"
@@ -28,10 +28,10 @@ class Told:
 
     @property
     def ctx(self) -> ProviderContext:
-        """The same, as hooks take it."""
+        """Return this context with the type that hooks expect."""
         return cast("ProviderContext", self)
 
 
-def in_place(*messages: Message) -> list[HistoryMessage]:
-    """Messages as the first of a thread."""
+def history_of(*messages: Message) -> list[HistoryMessage]:
+    """Return the messages as the first ones of a thread."""
     return [HistoryMessage(n, each.role, each, f"e{n}", n) for n, each in enumerate(messages, 1)]
