@@ -265,7 +265,7 @@ async def _with_recorded_options(log: RunLog, state: RunState, setup: RunSetup) 
 async def _run_started(setup: RunSetup, journal: Journal) -> RunStarted:
     """The event with which a run begins. Warns of missing providers, or raises MissingProviderError.
 
-    A provider is missing if it served the thread or this agent on the thread before, and is not supplied now. A thread
+    A provider is missing if the thread, or this agent on the thread, used it before, and it is not given now. A thread
     without runs may have been restored from a document: there, the providers with a recorded state are expected.
     """
     await journal.history()
@@ -286,7 +286,7 @@ async def _run_started(setup: RunSetup, journal: Journal) -> RunStarted:
 
 
 async def _check_providers(setup: RunSetup, log: RunLog, run_id: str) -> None:
-    """Report the providers that served a run and are missing now that it continues, as ``_run_started`` does."""
+    """Report the providers that a run used and that are missing now that it continues, as ``_run_started`` does."""
     missing = _missing(setup, (await log.history()).context.open_runs.get(run_id, ()))
     if missing:
         _report_missing(setup, log.thread_id, missing)

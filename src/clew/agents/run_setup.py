@@ -151,7 +151,7 @@ OnChangedAgent: TypeAlias = Literal["warn", "raise"]
 """What happens if an agent runs on a thread again and its definitions have changed."""
 
 OnMissingProvider: TypeAlias = Literal["warn", "raise"]
-"""What happens if a context provider that served the thread before is missing."""
+"""What happens if a context provider that the thread used before is missing."""
 
 ReadFrom: TypeAlias = Literal["log", "store"]
 """Where the history in a request comes from: the log, or the history store, which may bound it."""

@@ -99,7 +99,7 @@ async def notify_abandoned(
     reason: str,
     actor: str | None = None,
 ) -> ProviderHooks:
-    """Call ``invoked`` of the given providers that served the run; the caller records their outcomes."""
+    """Call ``invoked`` of the given providers that took part in the run; the caller records their outcomes."""
     state, recorded = orphan.state, orphan.history.context
     served_by = recorded.open_runs.get(state.run_id, ())
     hooks = ProviderHooks(

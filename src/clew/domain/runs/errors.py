@@ -24,7 +24,7 @@ ClewError
 ├── AgentChangedError              the agent differs from the one that began the run
 ├── ContextProviderError           a context provider failed, and its policy is to fail the run
 ├── ProviderContractError          a context provider breaks a rule for providers
-├── MissingProviderError           a context provider that served the thread is not supplied
+├── MissingProviderError           a context provider that the thread used before is missing
 ├── RunAbandonedError              a run was abandoned: the error that context providers get
 ├── DefinitionMissingError         instructions or tool schemas are not in the store
 └── ConflictError
@@ -312,7 +312,7 @@ class ContextProviderError(ClewError):
 
 
 class MissingProviderError(ClewError):
-    """Context providers that served the thread before are not supplied now. Their states are kept."""
+    """Context providers that the thread used before are missing now. Their states are kept."""
 
     def __init__(self, thread_id: str, providers: Sequence[str]) -> None:
         super().__init__(missing_words(thread_id, providers))
@@ -328,13 +328,13 @@ def missing_words(thread_id: str, providers: Sequence[str]) -> str:
     """The message about missing providers."""
     named = ", ".join(map(repr, providers))
     return (
-        f"Thread {thread_id!r} was served by {named}, which are not supplied now; their states are kept. Give the "
-        "agent context_providers=…, or the thread: thread.context_providers.add(…)."
+        f"Thread {thread_id!r} used the context providers {named} before, and they are missing now. Their states are "
+        "kept. Give the agent context_providers=…, or the thread: thread.context_providers.add(…)."
     )
 
 
 class RunAbandonedError(ClewError):
-    """A run was abandoned. The context providers that served it get this error."""
+    """A run was abandoned. Its context providers get this error."""
 
     def __init__(self, thread_id: str, run_id: str, reason: str) -> None:
         super().__init__(f"Run {run_id!r} of thread {thread_id!r} was abandoned: {reason}.")
