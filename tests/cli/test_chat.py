@@ -144,7 +144,7 @@ def test_ctrl_c_stops_an_answer_and_discards_a_line(tmp_path: Path, server: RawS
         session.interrupt()
         session.then_said("Stopped. The part that had arrived is stored.")
         session.then_said(PROMPT)
-        assert server.gone.wait(60)
+        assert server.disconnected.wait(60)
         server.stalled.clear()
         say(session, "Go on.", "a time.")
         session.press("And?\r")

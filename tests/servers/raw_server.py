@@ -66,14 +66,14 @@ def _head(status: int, headers: dict[str, str]) -> bytes:
 
 @dataclass
 class RawServer:
-    """Sends its ``replies`` in order. ``gone`` is set when a client disconnects from a stalled reply.
+    """Sends its ``replies`` in order. ``disconnected`` is set when a client disconnects from a stalled reply.
 
     ``connections`` is the number of connections so far.
     """
 
     replies: deque[Reply] = field(default_factory=deque)
     requests: list[Request] = field(default_factory=list)
-    gone: threading.Event = field(default_factory=threading.Event)
+    disconnected: threading.Event = field(default_factory=threading.Event)
     stalled: threading.Event = field(default_factory=threading.Event)
     port: int = 0
     connections: int = 0
@@ -117,7 +117,7 @@ class RawServer:
                 if not await self._send(self.replies.popleft(), reader, writer):
                     break
         except ConnectionError:
-            self.gone.set()
+            self.disconnected.set()
         finally:
             self._writers.discard(writer)
             writer.close()
@@ -130,7 +130,7 @@ class RawServer:
             if step is STALL:
                 self.stalled.set()
                 await reader.read()
-                self.gone.set()
+                self.disconnected.set()
                 return False
             writer.write(step)  # type: ignore[arg-type]  # all other steps are bytes
             await writer.drain()

@@ -56,7 +56,7 @@ def ask_as_tenant(url: str, statement: str, tenant: str | None) -> list[tuple[An
 
 
 def _login(url: str, role: str) -> str:
-    """Create a user who is only a member of the role: attributes of a role, such as BYPASSRLS, are not inherited."""
+    """Create a user who is only a member of the role: members do not inherit attributes such as BYPASSRLS."""
     login = f"{role}_of_tests"
     if not ask(url, f"SELECT FROM pg_roles WHERE rolname = '{login}' AND pg_has_role(oid, '{role}', 'MEMBER')"):
         ask(url, _LOGIN.format(login=login, role=role, password=PASSWORD))

@@ -121,7 +121,7 @@ def test_breaks_a_stream_after_some_text(
     assert stream_from(llmock, api)[1] is None
 
 
-def test_stalls_until_the_client_gives_up(llmock: Llmock, api: Api) -> None:
+def test_stalls_until_the_client_times_out(llmock: Llmock, api: Api) -> None:
     llmock.fault("stall")
     (text, ended), raised = stream_from(llmock, api, timeout=0.5)
     assert isinstance(raised, openai.APITimeoutError)

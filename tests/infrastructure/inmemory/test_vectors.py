@@ -62,7 +62,7 @@ def test_extends_a_matrix_and_fetches_only_new_vectors() -> None:
 def test_keeps_the_most_recently_used_matrices_within_the_limit() -> None:
     index, fetched = InMemoryVectors(), []
     put(index, (1, 0))
-    matrices = Matrices(most_bytes=40)  # two numbers of four bytes, and the number of the entry
+    matrices = Matrices(most_bytes=40)  # room for one matrix: two numbers of four bytes, and the entry
 
     def nearest(name: str) -> None:
         def fetch(_: object) -> dict[bytes, bytes]:

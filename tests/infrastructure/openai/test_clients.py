@@ -264,12 +264,12 @@ def test_closing_the_iterator_closes_the_connection(service: Service) -> None:
             async for update in updates:
                 assert update == TextDelta("Hel")
                 break
-        await asyncio.to_thread(server.gone.wait)
+        await asyncio.to_thread(server.disconnected.wait)
 
     with RawServer() as server:
         server.add_replies(stream(*service.start, end=STALL))
         asyncio.run(leave(server))
-        assert server.gone.is_set()
+        assert server.disconnected.is_set()
         gc.collect()
 
 
@@ -283,12 +283,12 @@ def test_cancelling_closes_the_connection(service: Service, streams: bool) -> No
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.to_thread(server.gone.wait)
+        await asyncio.to_thread(server.disconnected.wait)
 
     with RawServer() as server:
         server.add_replies(stream(*service.start, end=STALL) if streams else Reply((STALL,)))
         asyncio.run(cancel(server))
-        assert server.gone.is_set()
+        assert server.disconnected.is_set()
         gc.collect()
 
 

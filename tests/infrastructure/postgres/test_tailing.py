@@ -165,10 +165,10 @@ def commit_late(url: str, progress: Progress) -> None:
 
 def hold(url: str, progress: Progress, *statements: str) -> None:
     while progress.wait_for_more(1):
-        with transaction(url) as held:
+        with transaction(url) as open_transaction:
             progress.wait_for_more(10)
             for statement in statements:
-                held.execute(statement.encode())
+                open_transaction.execute(statement.encode())
 
 
 def cut(url: str, progress: Progress, application: str) -> None:
