@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from tests.agents.recording_providers import HookCall, Watching, instructions_of
 from tests.agents.remote_turns import client_of
 from tests.agents.run_checks import check_requests, check_store, events_of
-from tests.agents.watching import HookCall, Watching, instructions_of
 from tests.servers.aimock_server import Aimock
 from tests.servers.stateful_server import StatefulServer
 

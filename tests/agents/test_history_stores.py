@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agents.killed import PassPoint, run_until
+from tests.agents.fake_history_stores import FakeHistoryBackend
+from tests.agents.killed_processes import PassPoint, run_until
 from tests.agents.run_checks import check_requests, check_store, events_of
-from tests.agents.shelves import FakeHistoryBackend
 from tests.servers.redis_server import PASSWORD, RedisServer
 
 from clew import (

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agents.killed import PassPoint, run_until
+from tests.agents.killed_processes import PassPoint, run_until
 from tests.agents.run_checks import check_requests, check_store, events_of
 
 from clew import Agent, Context, ContextProvider, Engine, ScriptedChatClient, tool

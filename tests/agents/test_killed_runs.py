@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agents.killed import PassedPoints, PassPoint, run_until
+from tests.agents.killed_processes import PassedPoints, PassPoint, run_until
 from tests.agents.run_checks import check_body, check_requests, check_store, events_of
 
 from clew.agents.response import AgentResponse

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
-from tests.agents.mortal import TOOLS, Died, Life
 from tests.agents.run_checks import check_requests, check_store, events_of
 from tests.agents.run_rules import check_runs
+from tests.agents.simulated_process import TOOLS, Died, Life
 
 from clew.agents.response import Approval
 from clew.aio.threads import Thread

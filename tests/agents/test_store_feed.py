@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.domain.history_stores.made_paths import path_of
+from tests.domain.history_stores.store_histories import path_of
 
 from clew.agents.history_stores import StoreFeed
 from clew.domain.context.events import ContextFailed

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.cli.terminal_session import Session
-from tests.service import made_runs
-from tests.service.made_runs import record
+from tests.service import recorded_runs
+from tests.service.recorded_runs import record
 
 from clew import Conversations, Message
 from clew.domain.json_values import JsonObject
@@ -66,7 +66,7 @@ def test_a_narrow_terminal_shows_short_run_ids(clew: Clew) -> None:
     run_id = "0199c0de-1111-7222-8333-444455556666"
     with Conversations.open(f"sqlite:///{clew.folder / 'clew.db'}") as conversations:
         conversations.start_thread(thread_id="parcel")
-        record(conversations, "parcel", run_id, *made_runs.with_a_tool())
+        record(conversations, "parcel", run_id, *recorded_runs.with_a_tool())
     assert clew.text("audit").splitlines()[1].endswith(" [run 0199c0de]")
     assert clew.text("audit", env={"COLUMNS": "120"}).splitlines()[1].endswith(f" [run {run_id}]")
     assert clew.lines("audit", "--json")[1]["run_id"] == run_id
@@ -192,7 +192,7 @@ def test_stats_in_json_have_the_documented_shapes(used: Clew) -> None:
 
 def test_stats_count_the_calls_of_runs(used: Clew) -> None:
     with Conversations.open(f"sqlite:///{used.folder / 'clew.db'}") as conversations:
-        record(conversations, "root", "r", *made_runs.with_a_tool())
+        record(conversations, "root", "r", *recorded_runs.with_a_tool())
     assert "Calls     3 to models, 1 to tools, 1 failed" in used.text("stats").splitlines()
     output_lines = used.text("stats", "--by", "thread", env={"COLUMNS": "60"}).splitlines()
     assert output_lines[0].split() == ["Thread", "Messages", "Events", "Bytes", "Tokens", "Calls"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings
 from tests.domain.strategies import DATA, event
-from tests.service.made_runs import JOKER, answered, called, record
+from tests.service.recorded_runs import JOKER, answered, called, record
 
 from clew import Conversations, Message
 from clew.cli.rendering.events import find_nothing, what_happened

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt  # rich's own parser: wherever rich is, it is there
 from markdown_it.token import Token
-from tests.domain.made_differences import history
+from tests.domain.difference_strategies import history
 
 from clew.cli.output import safe
 from clew.cli.rendering.diff_markdown import diff_document

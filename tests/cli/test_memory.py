@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 from tests.acceptance.clew_command import GLAZE
 from tests.cli.test_completion import candidates
-from tests.service.made_runs import JOKER, answered, called, record
+from tests.service.recorded_runs import JOKER, answered, called, record
 
 from clew import Conversations, Message
 from clew.cli.rendering import memory as memory_rendering

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.domain.strategies import event
-from tests.service import made_runs
-from tests.service.made_runs import record
+from tests.service import recorded_runs
+from tests.service.recorded_runs import record
 
 from clew import Conversations, Message
 from clew.cli.rendering.conversation import run_lines
@@ -58,7 +58,7 @@ def lines(text: str) -> list[str]:
 
 
 def test_the_log_connects_the_events_of_a_run(clew: Clew, conversations: Conversations) -> None:
-    record(conversations, "parcel", "r1", *made_runs.with_a_tool())
+    record(conversations, "parcel", "r1", *recorded_runs.with_a_tool())
     conversations.thread("parcel").append(Message.user("Thanks!"), actor="user:42")
     usual = lines(clew.text("log", "parcel"))[2:]
     assert [line[:23] for line in usual[:2]] == ["  1  2026-01-15 09:00  ", "  2  2026-01-15 09:00  "]
@@ -104,7 +104,7 @@ def test_the_log_marks_rewound_events_and_never_cuts_the_actor(clew: Clew, conve
 
 
 def test_the_log_in_json_has_the_run_and_its_events(clew: Clew, conversations: Conversations) -> None:
-    record(conversations, "parcel", "r1", *made_runs.with_a_tool())
+    record(conversations, "parcel", "r1", *recorded_runs.with_a_tool())
     found = clew.lines("log", "parcel", "--json")
     assert [each["run_id"] for each in found] == [None, *["r1"] * 14]
     assert found[1]["data"] == {
@@ -123,8 +123,8 @@ def test_the_log_in_json_has_the_run_and_its_events(clew: Clew, conversations: C
 
 
 def test_the_log_shows_redacted_for_the_tool_of_a_redacted_call(clew: Clew, conversations: Conversations) -> None:
-    record(conversations, "parcel", "r1", *made_runs.with_a_tool())
-    record(conversations, "parcel", "r2", *made_runs.waiting())
+    record(conversations, "parcel", "r1", *recorded_runs.with_a_tool())
+    record(conversations, "parcel", "r2", *recorded_runs.waiting())
     assert lines(clew.text("log", "parcel", "--after", "20"))[2].endswith("│ approval-requested  user:42  refund")
     conversations.thread("parcel").redact(5)
     conversations.thread("parcel").redact(19)
@@ -139,11 +139,11 @@ def test_the_log_shows_redacted_for_the_tool_of_a_redacted_call(clew: Clew, conv
 
 
 def test_show_has_a_line_for_each_run_after_its_messages(clew: Clew, conversations: Conversations) -> None:
-    record(conversations, "parcel", "r1", *made_runs.with_a_tool())
-    record(conversations, "parcel", "r2", *made_runs.cut_short())
-    record(conversations, "parcel", "r3", *made_runs.failing())
+    record(conversations, "parcel", "r1", *recorded_runs.with_a_tool())
+    record(conversations, "parcel", "r2", *recorded_runs.cut_short())
+    record(conversations, "parcel", "r3", *recorded_runs.failing())
     conversations.thread("parcel").append(Message.user("And now?"))
-    record(conversations, "parcel", "r4", *made_runs.waiting())
+    record(conversations, "parcel", "r4", *recorded_runs.waiting())
     output = lines(clew.text("show", "parcel"))
     assert [line for line in output if line and not line[2:3].isdigit()] == [
         "Parcel",
@@ -174,7 +174,7 @@ def test_show_has_a_line_for_each_run_after_its_messages(clew: Clew, conversatio
 def test_a_run_is_completed_after_a_fork_or_rewind_at_its_final_answer(
     clew: Clew, conversations: Conversations
 ) -> None:
-    record(conversations, "parcel", "r1", *made_runs.with_a_tool())
+    record(conversations, "parcel", "r1", *recorded_runs.with_a_tool())
     thread = conversations.thread("parcel")
     answer = thread.history().messages[-1].version
     assert answer < thread.version
@@ -187,9 +187,9 @@ def test_a_run_is_completed_after_a_fork_or_rewind_at_its_final_answer(
 
 def test_show_in_json_has_the_runs(clew: Clew, conversations: Conversations) -> None:
     assert clew.object("show", "parcel", "--json")["runs"] == []
-    record(conversations, "parcel", "r1", *made_runs.cut_short())
-    record(conversations, "parcel", "r2", *made_runs.failing())
-    record(conversations, "parcel", "r3", *made_runs.waiting())
+    record(conversations, "parcel", "r1", *recorded_runs.cut_short())
+    record(conversations, "parcel", "r2", *recorded_runs.failing())
+    record(conversations, "parcel", "r3", *recorded_runs.waiting())
     found = clew.object("show", "parcel", "--json")
     assert list(found) == ["thread_id", "version", "messages", "runs"]
     assert all(list(run) == SUMMARY for run in found["runs"])
@@ -230,7 +230,7 @@ def test_show_in_json_has_the_runs(clew: Clew, conversations: Conversations) -> 
 
 
 def test_replay_describes_the_events_of_a_run(clew: Clew, conversations: Conversations) -> None:
-    record(conversations, "parcel", "r1", *made_runs.with_a_tool())
+    record(conversations, "parcel", "r1", *recorded_runs.with_a_tool())
     fork = conversations.thread("parcel").fork(thread_id="fork")
     blocks = [block.splitlines()[1].strip() for block in clew.text("replay", fork.id).rstrip("\n").split("\n\n")]
     assert [each.removesuffix(" (inherited from parcel)") for each in blocks][1:9] == [
@@ -248,8 +248,8 @@ def test_replay_describes_the_events_of_a_run(clew: Clew, conversations: Convers
 def test_the_names_in_runs_cannot_control_the_terminal(clew: Clew, conversations: Conversations) -> None:
     began = RunStarted(agent=AgentIdentity(id=EVIL, name=EVIL + "!", type=EVIL), fingerprint=Fingerprint(client=EVIL))
     broken = Failure(kind=EVIL, message=EVIL, code=EVIL)
-    record(conversations, "parcel", EVIL, began, made_runs.called(-1).model_copy(update={"model": EVIL}))
-    record(conversations, "parcel", EVIL, made_runs.calling(EVIL), made_runs.answered(3, EVIL, (1, 1), 1))
+    record(conversations, "parcel", EVIL, began, recorded_runs.called(-1).model_copy(update={"model": EVIL}))
+    record(conversations, "parcel", EVIL, recorded_runs.calling(EVIL), recorded_runs.answered(3, EVIL, (1, 1), 1))
     asked = ApprovalRequested(message=4, index=0, reason="outcome-unknown")
     record(conversations, "parcel", EVIL, ToolStarted(message=4, index=0), asked)
     conversations.thread("parcel").fork(thread_id="waiting")
@@ -267,10 +267,10 @@ def test_the_names_in_runs_cannot_control_the_terminal(clew: Clew, conversations
     ("data", "text"),
     [
         (RunResumed(attempt=2, agent=AgentIdentity(id="a"), fingerprint=Fingerprint(client="c")), "a · attempt 2"),
-        (made_runs.called(2, attempt=3).model_copy(update={"streamed": False}), "gpt-x · attempt 3"),
+        (recorded_runs.called(2, attempt=3).model_copy(update={"streamed": False}), "gpt-x · attempt 3"),
         (ModelFailed(call=3, error=Failure(kind="E"), ms=61_000), "1 min 1 s · E"),
         (
-            ModelFailed(call=3, error=made_runs.OVERLOADED, retry_in=0.25, ms=999),
+            ModelFailed(call=3, error=recorded_runs.OVERLOADED, retry_in=0.25, ms=999),
             "999 ms · ModelOverloadedError 429 rate_limit · retries in 0.25 s: Too many requests",
         ),
         (ToolStarted(message=5, index=1), "call 1 of version 5"),
@@ -286,7 +286,7 @@ def test_every_event_has_a_text_without_lookups(data: RunEvent, text: str) -> No
 
 
 def test_an_approval_names_the_tool_that_it_is_for(clew: Clew, conversations: Conversations) -> None:
-    record(conversations, "parcel", "r1", *made_runs.waiting())
+    record(conversations, "parcel", "r1", *recorded_runs.waiting())
     record(conversations, "parcel", "r1", ApprovalGiven(request=-1, approved=False, reason="too much"))
     assert re.search(r"approval-given +rejected refund: too much", clew.text("log", "parcel"))
     assert "└ Joker open" in clew.text("show", "parcel")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.acceptance.clew_command import COMMAND, ENVIRONMENT, GLAZE
-from tests.service.moving_stores import STARTED, file_of, fill, forged, import_lines, state
+from tests.service.transferred_stores import STARTED, file_of, fill, forged, import_lines, state
 
 from clew import Conversations, Message
 from clew.domain.ports import Blob, Write

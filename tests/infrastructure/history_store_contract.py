@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 
-from tests.domain.history_stores.made_paths import stored
+from tests.domain.history_stores.store_histories import stored
 
 from clew.domain.credentials import check_no_credentials
 from clew.domain.history_stores import HistoryStore, StoreContext

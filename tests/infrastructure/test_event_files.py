@@ -4,7 +4,7 @@ import io
 from pathlib import Path
 
 import pytest
-from tests.service.moving_stores import STARTED, STORED_MESSAGE, STUB, file_of, forged, redaction
+from tests.service.transferred_stores import STARTED, STORED_MESSAGE, STUB, file_of, forged, redaction
 
 from clew.domain.errors import ImportFormatError
 from clew.domain.streams import digest

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.domain.history_stores.made_paths import anything, stored
+from tests.domain.history_stores.store_histories import anything, stored
 from tests.infrastructure.history_store_contract import MESSAGES, HistoryStoreContract
 from tests.servers.redis_server import PASSWORD, RedisServer
 

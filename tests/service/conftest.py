@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.service.lengths import Ten
+from tests.service.failing_projection import Ten
 from tests.service.settable_clock import SettableClock
 
 from clew.conversations import Conversations

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.infrastructure.recorder_steps import wait_until
-from tests.service.moving_stores import CANARY, fill, heads, import_lines
+from tests.service.transferred_stores import CANARY, fill, heads, import_lines
 
 from clew.conversations import Conversations
 from clew.domain.errors import ThreadDivergedError, UnknownThreadError

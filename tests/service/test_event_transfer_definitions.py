@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from tests.service.moving_stores import STARTED, file_of, forged, import_lines, state
+from tests.service.transferred_stores import STARTED, file_of, forged, import_lines, state
 
 from clew.conversations import Conversations
 from clew.domain.errors import CorruptEventError

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.service.moving_stores import (
+from tests.service.transferred_stores import (
     STARTED,
     STORED_MESSAGE,
     STUB,

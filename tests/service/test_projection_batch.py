@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pytest
-from tests.service.projected import projector
+from tests.service.projection_contents import projector
 
 from clew import Conversations, Message
 from clew.domain.errors import StoreUnavailableError

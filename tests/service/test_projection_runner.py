@@ -14,7 +14,7 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from tests.infrastructure.projection_metrics import metrics_of
-from tests.service.projected import batches_of
+from tests.service.projection_contents import batches_of
 
 from clew.conversations import Conversations
 from clew.domain.errors import StoreUnavailableError

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from tests.infrastructure.recorder_steps import wait_until
-from tests.service.lengths import Lengths, Ten, live, positions, projector_of
-from tests.service.projected import History, batches_of, contents, made, projector, rebuild
+from tests.service.failing_projection import Lengths, Ten, live, positions, projector_of
+from tests.service.projection_contents import History, batches_of, contents, made, projector, rebuild
 
 from clew.conversations import Conversations
 from clew.domain.errors import (

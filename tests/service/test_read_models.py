@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.infrastructure.recorder_steps import wait_until
-from tests.service.projected import batches_of
+from tests.service.projection_contents import batches_of
 
 from clew.conversations import Conversations
 from clew.domain.errors import (

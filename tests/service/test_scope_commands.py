@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from tests.service.made_runs import JOKER, called, record
+from tests.service.recorded_runs import JOKER, called, record
 from tests.service.settable_clock import SettableClock
 
 from clew.conversations import Conversations

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.service.moving_stores import CANARY, fill, heads
 from tests.service.serialized_threads import document_of, positions, record_state
 from tests.service.settable_clock import SettableClock
+from tests.service.transferred_stores import CANARY, fill, heads
 
 from clew import Engine
 from clew.conversations import Conversations

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.service.moving_stores import CANARY, fill
 from tests.service.serialized_threads import document_of, positions, record_state
 from tests.service.settable_clock import SettableClock
+from tests.service.transferred_stores import CANARY, fill
 
 from clew.conversations import Conversations
 from clew.domain.decider import Record, Start

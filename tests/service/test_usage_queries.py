@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import date
 
 import pytest
-from tests.service import made_runs
-from tests.service.made_runs import record
+from tests.service import recorded_runs
+from tests.service.recorded_runs import record
 from tests.service.settable_clock import SettableClock
 
 from clew import Conversations, Message
@@ -88,10 +88,10 @@ def test_counts_calls_and_tokens_of_runs_by_thread_and_day(conversations: Conver
 
     conversations.start_thread(thread_id="one")
     conversations.start_thread(thread_id="two")
-    record(conversations, "one", "r1", *made_runs.with_a_tool())
-    record(conversations, "two", "r2", *made_runs.cut_short())
+    record(conversations, "one", "r1", *recorded_runs.with_a_tool())
+    record(conversations, "two", "r2", *recorded_runs.cut_short())
     clock.move(DAY)
-    record(conversations, "one", "r3", *made_runs.failing())
+    record(conversations, "one", "r3", *recorded_runs.failing())
     conversations.thread("one").fork(thread_id="fork")
     assert calls(conversations.usage()) == [(None, 1_330, 57, 6, 1, 4)]
     assert calls(conversations.usage(by="thread")) == [

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from tests.infrastructure.recorder_steps import in_forked_child, wait_until
-from tests.service.counting import (
+from tests.service.counting_projections import (
     Counting,
     Failing,
     NewerCounting,
@@ -24,8 +24,8 @@ from tests.service.counting import (
     ignore_notification,
     opened,
 )
-from tests.service.noted import mark_until_signalled, note
-from tests.service.projected import batches_of, rebuild
+from tests.service.marking_processes import mark_until_signalled, note
+from tests.service.projection_contents import batches_of, rebuild
 
 from clew.conversations import Conversations
 from clew.domain.messages import Message

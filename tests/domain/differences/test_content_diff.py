@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.domain.made_differences import in_any_order, mirrored_fields
+from tests.domain.difference_strategies import in_any_order, mirrored_fields
 from tests.domain.strategies import jsons, keys, nested, scalars
 
 from clew.domain.differences.content_diff import canonical, field_diffs, parsed, plain

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hypothesis import given
-from tests.domain.made_differences import history, mirrored_rows, pairs, plain_rows
+from tests.domain.difference_strategies import history, mirrored_rows, pairs, plain_rows
 
 from clew.domain.differences.diff import Diff, diff
 from clew.domain.messages import FunctionCall, FunctionResult, Message, Text

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given
-from tests.domain.made_differences import mirrored_parts, sentences
+from tests.domain.difference_strategies import mirrored_parts, sentences
 
 from clew.domain.differences import alignment
 from clew.domain.differences.word_diff import DiffPart, word_diff, words

@@ -14,7 +14,7 @@ import fastjsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.service.moving_stores import (
+from tests.service.transferred_stores import (
     STARTED,
     STORED_MESSAGE,
     STUB,

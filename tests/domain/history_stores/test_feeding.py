@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.domain.history_stores.made_paths import anything, path_of, stored
+from tests.domain.history_stores.store_histories import anything, path_of, stored
 
 from clew.domain.errors import HistoryStoreError
 from clew.domain.history import HistoryMessage

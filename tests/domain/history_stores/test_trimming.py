@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.domain.history_stores.made_paths import anything, rounds
+from tests.domain.history_stores.store_histories import anything, rounds
 
 from clew.domain.history_stores import kept_from
 from clew.domain.messages import FunctionCall, Message

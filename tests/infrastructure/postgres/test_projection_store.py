@@ -18,7 +18,7 @@ from psycopg.conninfo import make_conninfo
 from tests.infrastructure.projection_contract import Declared, Opened, ProjectionContract, row, thing
 from tests.infrastructure.recorder_steps import PATIENCE, in_forked_child, wait_until
 from tests.servers.postgres_server import GUARDED, PASSWORD, ask
-from tests.service.projected import History, contents, made, projector, rebuild
+from tests.service.projection_contents import History, contents, made, projector, rebuild
 
 from clew.conversations import Conversations
 from clew.domain.errors import InvalidProjectionError
@@ -44,7 +44,7 @@ class TestPostgresProjections(ProjectionContract):
 def test_has_the_same_contents_as_sqlite_for_every_kind_of_event(
     postgres: str, sqlite_store: SQLiteProjections, scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tests.service.projected.instances", lambda *_: [])  # it reads SQLite's own tables
+    monkeypatch.setattr("tests.service.projection_contents.instances", lambda *_: [])  # it reads SQLite's own tables
     with Conversations.open(postgres, embedded=False) as conversations:
         history = made(History(conversations), 6, round(100 + 400 * scale))
         with closing(PostgresProjections(postgres)) as store:

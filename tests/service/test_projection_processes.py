@@ -11,7 +11,16 @@ from pathlib import Path
 
 import pytest
 from tests.infrastructure.recorder_steps import in_forked_child
-from tests.service.projected import CANARY, History, batches_of, canary_remains, contents, made, projector, rebuild
+from tests.service.projection_contents import (
+    CANARY,
+    History,
+    batches_of,
+    canary_remains,
+    contents,
+    made,
+    projector,
+    rebuild,
+)
 
 from clew.conversations import Conversations
 from clew.domain.messages import Message

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conftest import SCALE
-from tests.service.projected import OPERATIONS, History, batches_of, contents, projector, rebuild
+from tests.service.projection_contents import OPERATIONS, History, batches_of, contents, projector, rebuild
 from tests.service.settable_clock import SettableClock
 
 from clew.conversations import Conversations

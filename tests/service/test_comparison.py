@@ -10,7 +10,7 @@ from itertools import combinations
 from typing import Any
 
 import pytest
-from tests.domain.made_differences import history, mirrored_rows, plain_rows
+from tests.domain.difference_strategies import history, mirrored_rows, plain_rows
 
 from clew.conversations import Conversations
 from clew.domain.differences.diff import Diff, diff

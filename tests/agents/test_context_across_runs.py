@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
+from tests.agents.fake_history_stores import FakeHistoryBackend
+from tests.agents.recording_providers import Watching, instructions_of
 from tests.agents.remote_turns import client_of, will_joke
 from tests.agents.run_checks import check_requests, check_store, events_of
-from tests.agents.shelves import FakeHistoryBackend
-from tests.agents.watching import Watching, instructions_of
 from tests.servers.aimock_server import Aimock
 from tests.servers.stateful_server import StatefulServer
 

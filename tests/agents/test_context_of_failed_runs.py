@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from tests.agents.fake_history_stores import FakeHistoryBackend, FakeHistoryStore
+from tests.agents.recording_providers import HookCall, Watching
 from tests.agents.run_checks import check_requests, check_store, events_of
-from tests.agents.shelves import FakeHistoryBackend, FakeHistoryStore
 from tests.agents.turns import Gate
-from tests.agents.watching import HookCall, Watching
 
 from clew import Agent, Context, ContextProvider, Engine, Message, ScriptedChatClient, tool
 from clew.domain.context.events import ContextFailed, ContextProvided

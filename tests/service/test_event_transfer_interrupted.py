@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
-from tests.service.moving_stores import fill, import_lines
+from tests.service.transferred_stores import fill, import_lines
 
 from clew.conversations import Conversations
 from clew.domain.formats.event_import import EventsReport

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
-from tests.service.made_runs import cut_short, failing, record, waiting, with_a_tool
+from tests.service.recorded_runs import cut_short, failing, record, waiting, with_a_tool
 from tests.service.test_state_machine import ConversationsAgreeWithTheModel
 
 from clew.conversations import Conversations

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.service import made_runs
-from tests.service.made_runs import record
+from tests.service import recorded_runs
+from tests.service.recorded_runs import record
 
 from clew.conversations import Conversations
 from clew.domain.events import MessageAppended
@@ -20,10 +20,10 @@ CANARY = "Canarybird"
 def thread(conversations: Conversations) -> LocalThread:
     """Return a thread with four runs; the last one waits for an approval."""
     thread = conversations.start_thread(thread_id="t")
-    record(conversations, "t", "r1", *made_runs.with_a_tool(CANARY))
-    record(conversations, "t", "r2", *made_runs.cut_short(CANARY))
-    record(conversations, "t", "r3", *made_runs.failing(CANARY))
-    record(conversations, "t", "r4", *made_runs.waiting(CANARY))
+    record(conversations, "t", "r1", *recorded_runs.with_a_tool(CANARY))
+    record(conversations, "t", "r2", *recorded_runs.cut_short(CANARY))
+    record(conversations, "t", "r3", *recorded_runs.failing(CANARY))
+    record(conversations, "t", "r4", *recorded_runs.waiting(CANARY))
     return thread
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.service.lengths import Lengths, Ten, positions, projector_of
-from tests.service.projected import History, batches_of, made, projector, rebuild
+from tests.service.failing_projection import Lengths, Ten, positions, projector_of
+from tests.service.projection_contents import History, batches_of, made, projector, rebuild
 
 from clew.conversations import Conversations
 from clew.domain.errors import StoreUnavailableError

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.infrastructure.recorder_steps import wait_until
 from tests.service.grants import Grants
-from tests.service.moving_stores import STORED_MESSAGE
+from tests.service.transferred_stores import STORED_MESSAGE
 
 from clew import Conversations, Engine, Message
 from clew.domain.events import Event

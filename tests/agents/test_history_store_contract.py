@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tests.agents.shelves import FakeHistoryBackend, FakeHistoryStore
+from tests.agents.fake_history_stores import FakeHistoryBackend, FakeHistoryStore
 
 from clew.domain.history_stores import HistoryStore, StoreContext, StoredMessage
 from clew.testing import HistoryStoreContractError, check_history_store

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.infrastructure.recorder_steps import wait_until
-from tests.service.projected import CANARY, batches_of, canary_remains, contents, projector
+from tests.service.projection_contents import CANARY, batches_of, canary_remains, contents, projector
 
 from clew.conversations import Conversations
 from clew.domain.errors import StoreUnavailableError

@@ -9,8 +9,8 @@ from contextlib import closing
 
 import pytest
 from tests.infrastructure.recorder_steps import in_forked_child
-from tests.service.counting import Counting, NewerCounting, assert_every_event_counts_once, opened
-from tests.service.projected import batches_of, rebuild
+from tests.service.counting_projections import Counting, NewerCounting, assert_every_event_counts_once, opened
+from tests.service.projection_contents import batches_of, rebuild
 
 from clew.conversations import Conversations
 from clew.domain.messages import Message

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from eventsourcing.persistence import StoredEvent
-from tests.service import made_runs
+from tests.service import recorded_runs
 
 from clew.conversations import Conversations
 from clew.domain.errors import ClewError
@@ -73,11 +73,16 @@ class History:
                     thread.edit(at, "another word", thread_id=new_id)
                 self.threads.append((tenant, new_id))
             case "run":
-                made = (made_runs.with_a_tool, made_runs.waiting, made_runs.cut_short, made_runs.failing)[version % 4]
+                made = (
+                    recorded_runs.with_a_tool,
+                    recorded_runs.waiting,
+                    recorded_runs.cut_short,
+                    recorded_runs.failing,
+                )[version % 4]
                 self.texts += 1
                 steps = made(f"word{self.texts}")
                 some = steps[: version % len(steps) + 1] if version % 3 else steps
-                made_runs.record(self.tenants[tenant], thread_id, f"run-{self.texts}", *some)
+                recorded_runs.record(self.tenants[tenant], thread_id, f"run-{self.texts}", *some)
             case "rewind":
                 thread.rewind(to=at)
             case "label":

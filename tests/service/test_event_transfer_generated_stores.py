@@ -8,8 +8,8 @@ import random
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule, run_state_machine_as_test
-from tests.service.moving_stores import import_lines
 from tests.service.test_state_machine import ConversationsAgreeWithTheModel
+from tests.service.transferred_stores import import_lines
 
 from clew.conversations import Conversations
 from clew.service import event_transfer
