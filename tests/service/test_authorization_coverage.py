@@ -150,7 +150,7 @@ THREAD = {
 HARMLESS_OF_THREAD = {
     *("id", "kind", "agent", "context_providers", "runs"),
     "bound_to",  # returns an object without reading
-    *("scope", "reads_at"),  # for the context providers of a run, which are code
+    "scope",  # for the context providers of a run, which are code
 }
 ONLY_ASYNC = {"delete": [writes(lambda held: held.remote.delete(service=True, client=held.holder))]}
 """Deletes also at the service, so only with asyncio."""
@@ -169,7 +169,7 @@ RUNS = {
     "draft": [refused(lambda held: held.thread.runs.draft(), shows=False)],
 }
 HARMLESS_OF_RUNS = {
-    *("is_in", "begins"),
+    *("is_in", "begins", "reads_at"),
     *("claim_state", "supply", "record", "hold", "put_draft", "changed"),  # write, or wait
 }
 

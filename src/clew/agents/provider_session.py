@@ -105,7 +105,7 @@ class HookContext:
 
     async def reads_at(self, name: str) -> int | None:
         """The version at which the thread reads a scope or a document store, None for the newest."""
-        return await self._thread.reads_at(name)
+        return await self._thread.runs.reads_at(name)
 
     def cite(self, citation: JsonObject) -> None:
         """Add a source of the answer."""

@@ -46,7 +46,6 @@ from clew.service import (
 from clew.service.async_operations import drive
 from clew.service.core import Core
 from clew.service.feeds import thread_feed
-from clew.service.memory.scopes import visible_version
 from clew.service.remote_threads import delete_at_service, service_threads
 from clew.service.run_log import ThreadRuns, branch_of
 from clew.service.thread_queries import At, ThreadSummary
@@ -423,10 +422,6 @@ class Thread:
             provider=provider,
             reads_only=reads_only,
         )
-
-    async def reads_at(self, name: str) -> int | None:
-        """The version of a scope or document store that the thread reads, None for the newest: for agents."""
-        return await drive(visible_version(self._core, self.id, name))
 
     async def notify(self, hook: Hook, *given: object, before: Intent | None = None, actor: str | None = None) -> None:
         """Notify the context providers of what happens to the thread: for agents."""

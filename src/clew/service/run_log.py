@@ -22,6 +22,7 @@ from clew.service import thread_queries
 from clew.service.async_operations import ThreadsafeEvent, drive, outcome_of
 from clew.service.authorization import check
 from clew.service.core import CommitOptions, Core, cache_new_history, commit, load
+from clew.service.memory.scopes import visible_version
 from clew.service.operations import Operation, read, wait
 from clew.service.remote_threads import check_fork, read_service_state
 
@@ -104,6 +105,10 @@ class ThreadRuns:
         """The bytes of that digest, None if the store does not have them."""
         blob = await self._read(read(partial(self._core.log.blob, bytes.fromhex(digest))))
         return None if blob is None else blob.data
+
+    async def reads_at(self, name: str) -> int | None:
+        """The version at which the thread reads a scope or a document store, None for the newest."""
+        return await drive(visible_version(self._core, self.thread_id, name))
 
     async def claim_state(self, provider: str, state: Json) -> None:
         """Record that a provider state belongs to this thread, and to no other."""

@@ -70,6 +70,10 @@ class RunLog(Protocol):
         """The bytes of that digest, in hex; None if the store does not have them."""
         ...
 
+    async def reads_at(self, name: str) -> int | None:
+        """The version at which the thread reads a scope or a document store, None for the newest."""
+        ...
+
     async def claim_state(self, provider: str, state: Json) -> None:
         """Record that a provider state belongs to this thread only. Raises HistoryStoreSharedError."""
         ...
@@ -142,10 +146,6 @@ class ThreadPort(Protocol):
 
     def scope(self, name: str, *, run_id: str | None, actor: str | None, provider: str, reads_only: bool) -> MemoryPort:
         """A memory scope as the thread reads it, for one of its providers; perhaps only to read. Raises ScopeError."""
-        ...
-
-    async def reads_at(self, name: str) -> int | None:
-        """The version at which the thread reads a scope or a document store, None for the newest."""
         ...
 
     async def notify(self, hook: Hook, *given: object, before: Intent | None = None, actor: str | None = None) -> None:

@@ -97,11 +97,6 @@ class Contributions:
     provided: tuple[ContextProvided, ...] = ()
     tools: tuple[ToolSchema, ...] = ()
 
-    @property
-    def digests(self) -> tuple[str, ...]:
-        """The digests of all tools, in their order."""
-        return tuple(digest for each in self.provided for digest in each.tools)
-
     def instructions(self, own: str | None, *, with_messages: bool) -> str | None:
         """The agent's own instructions and those of providers, with a blank line between them.
 
@@ -164,8 +159,8 @@ def question_of(
 ) -> Question:
     """The request to a model, in no provider's format.
 
-    ``history`` is the path at the call, ``given`` what context providers gave to the run, ``reduction`` the current
-    reduction of the history, None for all of it.
+    ``history`` is the path at the call; ``contributions`` are what context providers gave to the run; ``reduction`` is
+    the current reduction of the history, None for all of it.
     """
     remote = call.service is not None
     view = unsent(model_view(history if reduction is None else reduced(history, reduction, 0)), call.service)

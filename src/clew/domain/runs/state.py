@@ -185,9 +185,6 @@ class CallPlan(NamedTuple):
     ask: tuple[tuple[CallState, Literal["approval", "outcome-unknown"]], ...] = ()
     refuse: tuple[CallState, ...] = ()
 
-    def __bool__(self) -> bool:
-        return bool(self.start or self.ask or self.refuse)
-
 
 def plan_calls(calls: Iterable[CallState], rules: Mapping[str, Rule], *, orphaned: bool = False) -> CallPlan:
     """Plan the calls of an answer.

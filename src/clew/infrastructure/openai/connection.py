@@ -194,8 +194,8 @@ class OpenAIConnection:
                 return
             events = EventDecoder()
             async with aclosing(response.aiter_bytes()) as received:
-                async for some in received:
-                    for data in events.feed(some):
+                async for received_bytes in received:
+                    for data in events.feed(received_bytes):
                         if data.startswith("[DONE]"):
                             await _read_to_end(received)
                             return
