@@ -46,7 +46,7 @@ class _Reading:
     """The events after a position, as a thread reads them; none where it fails: then they are read again."""
 
     def __init__(self, log: EventLog, position: int, limit: int, shredded: int) -> None:
-        self.asked = position, limit, shredded
+        self.request = position, limit, shredded
         self._log = log
         self._batch: Events = ()
         self.thread = threading.Thread(target=self._read, name="clew-reading-ahead", daemon=True)
@@ -58,7 +58,7 @@ class _Reading:
         return self._batch
 
     def _read(self) -> None:
-        position, limit, _ = self.asked
+        position, limit, _ = self.request
         try:
             self._batch = self._log.recorded_after(position, limit)
         except Exception:  # noqa: BLE001 - the caller that needs the batch reads it again, and gets the error
@@ -84,12 +84,12 @@ class ReadAhead:
         if few and self._rest is None:
             return [*self._log.recorded_after(position, AT_ONCE)], None
         shredded = self._log.shredded()
-        asked = position, limit, shredded
+        request = position, limit, shredded
         rest, self._rest = self._rest, None
-        if rest is not None and rest[0] == asked:
+        if rest is not None and rest[0] == request:
             return rest[1], shredded
         ahead, self._next = self._next, None
-        batch = ahead.batch() if ahead is not None and ahead.asked == asked else ()
+        batch = ahead.batch() if ahead is not None and ahead.request == request else ()
         batch = batch or self._log.recorded_after(position, limit)
         # A short batch is the last one.
         if len(batch) == limit and self._log.is_served():
@@ -111,15 +111,15 @@ class Target(NamedTuple):
 class Batch:
     """Applies events to several generations, in one transaction.
 
-    A ``careful`` batch applies each event alone, and parks an event if a projection raises an error. Other batches
-    raise the error.
+    With ``alone`` each event is applied by itself, and is parked if a projection raises an error. Otherwise the batch
+    raises the error.
     """
 
-    def __init__(self, log: EventLog, session: ProjectionSession, targets: Sequence[Target], *, careful: bool) -> None:
+    def __init__(self, log: EventLog, session: ProjectionSession, targets: Sequence[Target], *, alone: bool) -> None:
         self._log = log
         self._session = session
         self._targets = targets
-        self._careful = careful
+        self._alone = alone
         self._recounts: dict[tuple[int, Recount], Target] = {}
         self.parked: list[tuple[str, int]] = []
         """The projections that parked an event, each with its position."""
@@ -150,13 +150,13 @@ class Batch:
                 continue
             if isinstance(event, Unreadable):
                 self._park(target, event, event.stream, event.error)
-            elif self._careful:
+            elif self._alone:
                 self._try(target, event)
             else:
-                left = apply(event.position, event.tenant, project(event, rows))
-                if left:
-                    self._forget(target, event, left)
-                    for each in left:
+                from_log = apply(event.position, event.tenant, project(event, rows))
+                if from_log:
+                    self._forget(target, event, from_log)
+                    for each in from_log:
                         if isinstance(each, Recount):
                             self._recounts[generation.id, each] = target
 
@@ -166,14 +166,14 @@ class Batch:
         try:
             with self._session.attempt():
                 rows = self._session.rows(generation, projection)
-                left = rows.apply(event.position, event.tenant, projection.project(event, rows))
-                self._forget(target, event, left)
-                for each in left:
+                from_log = rows.apply(event.position, event.tenant, projection.project(event, rows))
+                self._forget(target, event, from_log)
+                for each in from_log:
                     if isinstance(each, Recount):
                         self._recount(target, each, event.position)
         except StoreError:
             raise
-        except Exception as error:  # noqa: BLE001 - the other projections and the next events go on without it
+        except Exception as error:  # noqa: BLE001 - the other projections and the next events continue
             stream = stream_name(event.tenant, event.kind, event.thread_id)
             self._park(target, event, stream, _kind_and_place(error, projection))
             self.parked.append((projection.name, event.position))
@@ -181,9 +181,9 @@ class Batch:
     def _park(self, target: Target, event: Recorded | Unreadable, stream: str, error: str) -> None:
         self._session.park(target.generation, Parked(event.position, stream, event.version, event.type, error))
 
-    def _forget(self, target: Target, event: Recorded, left: Sequence[ForgetText | Recount]) -> None:
+    def _forget(self, target: Target, event: Recorded, from_log: Sequence[ForgetText | Recount]) -> None:
         """Remove the texts that an event has shredded, wherever the log has them."""
-        for each in left:
+        for each in from_log:
             if isinstance(each, ForgetText):
                 stream = stream_name(each.tenant, each.kind, each.thread_id)
                 position = self._log.position_of(stream, each.version)
@@ -205,7 +205,7 @@ class Batch:
                 if isinstance(event, Unreadable) or not _wants(projection, event):
                     continue
                 try:
-                    with session.attempt() if self._careful else nullcontext():
+                    with session.attempt() if self._alone else nullcontext():
                         rows = session.rows(generation, projection)
                         changes = projection.project(event, rows)
                         counted = [each for each in changes if isinstance(each, Upsert) and each.table == what.table]
@@ -213,7 +213,7 @@ class Batch:
                 except StoreError:
                     raise
                 except Exception:
-                    if not self._careful:
+                    if not self._alone:
                         raise  # otherwise it is already parked, or will be at its own position
             after = events[-1].version
             self._session.flush()

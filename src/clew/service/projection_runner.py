@@ -29,7 +29,7 @@ LEASE_SECONDS = 10.0
 
 RENEW_SECONDS = 2.0
 
-AGAIN_SECONDS = 1.0
+RETRY_SECONDS = 1.0
 """How long to wait for a store that is away; twice as long after each failed attempt."""
 
 LONGEST_SECONDS = 30.0
@@ -57,7 +57,7 @@ class Runner:
             self._projector.projection(name)
         self._projector.check_sees_all()
         self._log = core.log
-        self._report_progress = report
+        self._on_progress = report
         self.worker = worker or worker_name()
         self._held: list[str] = []
         self._renewed = float("-inf")
@@ -65,7 +65,7 @@ class Runner:
         # Not an Event: a signal handler may interrupt code that holds its lock.
         self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._stopped = False
-        self.begun = False
+        self.has_claimed = False
         """Whether it has claimed leases."""
 
     def stop(self) -> None:
@@ -81,10 +81,10 @@ class Runner:
         """Apply batches until nothing is left to do, with or without leases."""
         self._held = self._names
         with self._measured():
-            self.tell()
+            self.report_progress()
             while not self._stopped:
                 if self._projector.advance(self._names):
-                    self.tell()
+                    self.report_progress()
                 elif self._projector.is_held_up(self._names):
                     self._wait(RENEW_SECONDS)
                 else:
@@ -127,7 +127,7 @@ class Runner:
         names = [name for name in self._names if self._projector.may_maintain(name)]
         self._held = self._projector.store.claim(self.worker, names, LEASE_SECONDS)
         self._renewed = time.monotonic()
-        self.begun = True
+        self.has_claimed = True
         # Always try: neither log nor position shows that another process has removed text.
         self._finished = None
 
@@ -137,16 +137,16 @@ class Runner:
             # Without changes, not even a transaction: its end would wake every process that waits for events.
             if seen == self._finished:
                 return
-            self._tell(seen)
+            self._report(seen)
             if not self._projector.advance(self._held):
                 self._finished = seen
                 return
             self._renew()
 
     def _rest(self) -> None:
-        left = self._renewed + RENEW_SECONDS - time.monotonic()
-        if left > 0 and not self._stopped:
-            self._wait(left)
+        seconds = self._renewed + RENEW_SECONDS - time.monotonic()
+        if seconds > 0 and not self._stopped:
+            self._wait(seconds)
 
     def _wait(self, seconds: float) -> None:
         with suppress(queue.Empty):
@@ -155,14 +155,14 @@ class Runner:
     def _seen(self) -> tuple[int, list[Generation]]:
         return self._log.last_position(), self._projector.store.generations()
 
-    def tell(self) -> None:
+    def report_progress(self) -> None:
         """Report the progress of the projections."""
-        self._tell(self._seen())
+        self._report(self._seen())
 
-    def _tell(self, seen: tuple[int, list[Generation]]) -> None:
-        last, there = seen
-        reached = [generation.position for generation in there if generation.name in self._names]
-        self._report_progress(*self._projector.progress(min(reached, default=0), last))
+    def _report(self, seen: tuple[int, list[Generation]]) -> None:
+        last, generations = seen
+        reached = [generation.position for generation in generations if generation.name in self._names]
+        self._on_progress(*self._projector.progress(min(reached, default=0), last))
 
     @contextmanager
     def _measured(self) -> Iterator[None]:
@@ -176,8 +176,8 @@ class Runner:
             metrics.close()
 
     def _measure(self) -> list[Measured]:
-        found = read_statuses(self._projector, self._held)
-        return [Measured(each.name, each.lag, each.lag_seconds, each.parked) for each in found]
+        statuses = read_statuses(self._projector, self._held)
+        return [Measured(each.name, each.lag, each.lag_seconds, each.parked) for each in statuses]
 
 
 class LastingRunner:
@@ -215,7 +215,7 @@ class LastingRunner:
 
         Raises StoreUnavailableError for a store that it has never reached.
         """
-        begun, wait = self._patient, AGAIN_SECONDS
+        was_reached, wait = self._patient, RETRY_SECONDS
         while not self._stopped:
             self._runner = None
             try:
@@ -223,9 +223,9 @@ class LastingRunner:
             except StoreUnavailableError as error:
                 if self._stopped:  # no reason to wait any longer
                     return error
-                if self._runner is not None and self._runner.begun:
-                    begun, wait = True, AGAIN_SECONDS
-                if not begun:
+                if self._runner is not None and self._runner.has_claimed:
+                    was_reached, wait = True, RETRY_SECONDS
+                if not was_reached:
                     raise
                 self._warn(f"{error} Tried again in {wait:g} s.")
                 self._rest(wait)

@@ -49,23 +49,25 @@ def read_statuses(projector: Projector, wanted: Sequence[str] | None = None) -> 
     """The state of every projection, or of those that are ``wanted``."""
     log = projector.log
     last = log.last_position()
-    there = projector.store.generations()
+    generations = projector.store.generations()
     holders = projector.store.holders()
 
     @cache  # most projections are at the same position
     def lag(position: int) -> tuple[int, float]:
         return (0, 0.0) if position >= last else (log.count_after(position, MOST_COUNTED), _waiting(log, position))
 
-    names = dict.fromkeys([*projector.projections, *(built.name for built in there)] if wanted is None else wanted)
-    found: list[ProjectionStatus] = []
+    names = dict.fromkeys(
+        [*projector.projections, *(built.name for built in generations)] if wanted is None else wanted
+    )
+    statuses: list[ProjectionStatus] = []
     for name in names:
-        own = [built for built in there if built.name == name]
+        own = [built for built in generations if built.name == name]
         status = _status(projector, name, own, holders)
         events, seconds = lag(status.position)
-        found.append(
+        statuses.append(
             status._replace(last_position=last, lag=events, lag_exact=events < MOST_COUNTED, lag_seconds=seconds)
         )
-    return found
+    return statuses
 
 
 def _status(projector: Projector, name: str, own: Sequence[Generation], holders: Mapping[str, str]) -> ProjectionStatus:

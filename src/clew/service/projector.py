@@ -32,20 +32,20 @@ WORKER_SECONDS = 0.2
 
 POLL_SECONDS = 0.02
 
-REST_SECONDS = 2.0
-"""How long to wait before replacing tables again that another connection holds, such as a dump of the database."""
+SWITCH_AGAIN_SECONDS = 2.0
+"""How long to wait before the next attempt to replace tables that another connection uses, such as a dump."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass
 class _Attempt:
-    """One transaction: the most events that it applies, each alone if it is ``careful``, and its results."""
+    """One transaction: the most events that it applies, each ``alone`` or all together, and its results."""
 
     size: int
-    careful: bool = False
-    given: int = 0
-    """Events to apply."""
+    alone: bool = False
+    events: int = 0
+    """The number of events to apply."""
     counts: list[tuple[str, int]] = field(default_factory=list)
     parked: list[tuple[str, int]] = field(default_factory=list)
     forgot: bool = False
@@ -80,8 +80,8 @@ class Projector:
         """Projections that this process has rebuilt if needed: it does so once."""
         self._read_ahead = ReadAhead(log)
         self._size = BATCH
-        self._before = 0
-        self._rests = 0.0
+        self._offset = 0
+        self._next_switch = 0.0
         self.counted: Callable[[str, int], None] | None = None
         """Called after each transaction with the number of events that a live projection has advanced by."""
         self.is_at_end = False
@@ -129,9 +129,9 @@ class Projector:
                 self._read_ahead = ReadAhead(self.log)  # the store may come back with another log
                 raise
             except Exception:  # noqa: BLE001 - applying each event alone shows which one fails
-                if attempt.given <= AT_ONCE:
-                    return self._try(chosen, _Attempt(AT_ONCE, careful=True))
-                self._size = max(attempt.given // SHRINK, AT_ONCE)  # single events are slow, and most are not at fault
+                if attempt.events <= AT_ONCE:
+                    return self._try(chosen, _Attempt(AT_ONCE, alone=True))
+                self._size = max(attempt.events // SHRINK, AT_ONCE)  # single events are slow, and most are not at fault
             else:
                 self._size = min(2 * attempt.size, BATCH)
                 return done
@@ -157,7 +157,7 @@ class Projector:
         # Both in each step, so that neither starves while events are appended.
         live = self._batch(session, [each for each in targets if each.generation.live], last, attempt)
         building = self._batch(session, [each for each in targets if not each.generation.live], last, attempt)
-        done = attempt.given > 0
+        done = attempt.events > 0
         for each in (*live, *building):
             if (each.generation.stale or attempt.forgot) and reindex(self.log, session, each):
                 done = True
@@ -169,18 +169,18 @@ class Projector:
 
     def _switch(self, session: ProjectionSession, generation: Generation) -> bool:
         """Make a rebuilt generation the live one; if the old tables are in use, try again later."""
-        if time.monotonic() < self._rests:
+        if time.monotonic() < self._next_switch:
             return False
         if session.switch(generation):
-            self._rests = 0.0
+            self._next_switch = 0.0
             return True
-        if not self._rests:
+        if not self._next_switch:
             _log.warning(
                 "Projection %s was rebuilt, but another connection still uses its old tables: look for a dump of the "
                 "database, or a transaction that was left open",
                 generation.name,
             )
-        self._rests = time.monotonic() + REST_SECONDS
+        self._next_switch = time.monotonic() + SWITCH_AGAIN_SECONDS
         return False
 
     def _batch(
@@ -191,20 +191,20 @@ class Projector:
         if not behind:
             return group
         low = min(behind)
-        batch, shredded = self._read_ahead.after(low, BATCH, few=last - low <= AT_ONCE)
-        self._read_ahead.keep(low, BATCH, batch, shredded)  # for the next attempt, if this one fails
-        events = batch[: attempt.size]
+        unread, shredded = self._read_ahead.after(low, BATCH, few=last - low <= AT_ONCE)
+        self._read_ahead.keep(low, BATCH, unread, shredded)  # for the next attempt, if this one fails
+        events = unread[: attempt.size]
         further = [position for position in behind if position > low]
         if further:  # later events are applied to more generations
             events = [event for event in events if event.position <= min(further)]
         if not events:
             return group
-        attempt.given = max(attempt.given, len(events))
+        attempt.events = max(attempt.events, len(events))
         lowest = [each for each in group if each.generation.position == low]
-        applying = Batch(self.log, session, lowest, careful=attempt.careful)
-        count = applying.apply(events)
-        attempt.parked += applying.parked
-        attempt.forgot |= applying.forgot
+        batch = Batch(self.log, session, lowest, alone=attempt.alone)
+        count = batch.apply(events)
+        attempt.parked += batch.parked
+        attempt.forgot |= batch.forgot
         end = events[count - 1]
         moved: list[Target] = []
         for each in group:
@@ -215,26 +215,30 @@ class Projector:
                     attempt.counts.append((generation.name, count))
                 each = Target(generation._replace(position=end.position, hash=end.hash), projection)  # noqa: PLW2901
             moved.append(each)
-        self._read_ahead.keep(end.position, BATCH, batch[count:], shredded)
+        self._read_ahead.keep(end.position, BATCH, unread[count:], shredded)
         return moved
 
     def _targets(self, session: ProjectionSession, chosen: Sequence[Projection]) -> list[Target]:
         """The generations that this process maintains; missing ones are created."""
-        there = session.generations()
+        generations = session.generations()
         if any([projection.name not in self._checked for projection in chosen]):  # noqa: C419 - few, and often
-            there = self._check_log(session, there, {projection.name for projection in chosen})
-        live = {generation.name: generation for generation in there if generation.live}
-        building = {generation.name for generation in there if not generation.live} if len(there) > len(live) else set()
-        found: list[Target] = []
+            generations = self._check_log(session, generations, {projection.name for projection in chosen})
+        live = {generation.name: generation for generation in generations if generation.live}
+        building = (
+            {generation.name for generation in generations if not generation.live}
+            if len(generations) > len(live)
+            else set()
+        )
+        targets: list[Target] = []
         for projection in chosen:
             generation = live.get(projection.name)
             if generation is None or projection.name in building or not self.is_own(generation):
-                own = [each for each in there if each.name == projection.name]
-                found += self._targets_of(session, projection, own)
+                own = [each for each in generations if each.name == projection.name]
+                targets += self._targets_of(session, projection, own)
             else:
                 self._replaced.add(projection.name)
-                found.append(Target(generation, projection))
-        return found
+                targets.append(Target(generation, projection))
+        return targets
 
     def _targets_of(self, session: ProjectionSession, projection: Projection, own: list[Generation]) -> list[Target]:
         live = next((generation for generation in own if generation.live), None)
@@ -251,10 +255,12 @@ class Projector:
         self._replaced.add(projection.name)
         return [Target(generation, projection) for generation in own if self.maintains(generation)]
 
-    def _check_log(self, session: ProjectionSession, there: list[Generation], names: set[str]) -> list[Generation]:
+    def _check_log(
+        self, session: ProjectionSession, generations: list[Generation], names: set[str]
+    ) -> list[Generation]:
         """Drop generations of another log; returns the others."""
         unchecked = names - self._checked
-        for generation in there:
+        for generation in generations:
             if generation.name in unchecked and not self._is_of_this_log(generation):
                 _log.warning("Projection %s was built from another log and is rebuilt", generation.name)
                 session.drop(generation)
@@ -265,20 +271,20 @@ class Projector:
         """Whether a generation was built from this log, and not from one that an older copy has replaced."""
         if not generation.position or self.log.is_bound():  # the events of one tenant cannot show it
             return True
-        found = self.log.recorded_after(generation.position - 1, 1)
-        return bool(found) and found[0].position == generation.position and found[0].hash == generation.hash
+        events = self.log.recorded_after(generation.position - 1, 1)
+        return bool(events) and events[0].position == generation.position and events[0].hash == generation.hash
 
     # Catching up before a read
 
-    def is_current(self, name: str, last: int, there: Sequence[Generation]) -> bool:
+    def is_current(self, name: str, last: int, generations: Sequence[Generation]) -> bool:
         """Whether the live tables of a projection, as the store lists them, can be read up to a position."""
-        for generation in there:
+        for generation in generations:
             if generation.name == name and generation.live:
                 break
         else:
             return False
         if name not in self._checked:
-            if not all(self._is_of_this_log(each) for each in there if each.name == name):
+            if not all(self._is_of_this_log(each) for each in generations if each.name == name):
                 return False
             self._checked.add(name)
         if generation.position < last or generation.shape != self._shapes[name]:
@@ -294,10 +300,10 @@ class Projector:
         """
         self.projection(name)
         last = self.log.last_position() if last is None else last
-        begun = time.monotonic()
-        until = begun + PATIENCE_SECONDS
+        started = time.monotonic()
+        until = started + PATIENCE_SECONDS
         while not self.is_current(name, last, self.store.generations()):
-            if time.monotonic() < begun + WORKER_SECONDS and name in self.store.holders():
+            if time.monotonic() < started + WORKER_SECONDS and name in self.store.holders():
                 time.sleep(POLL_SECONDS)
                 continue
             if self.advance((name,)):
@@ -335,23 +341,23 @@ class Projector:
     def _live(self, name: str) -> Generation | None:
         return next((each for each in self.store.generations() if each.live and each.name == name), None)
 
-    def is_changed(self, name: str, there: Sequence[Generation] | None = None) -> bool:
+    def is_changed(self, name: str, generations: Sequence[Generation] | None = None) -> bool:
         """Whether this process's code must rebuild a projection, or is rebuilding it."""
-        there = self.store.generations() if there is None else there
-        for live in there:
+        generations = self.store.generations() if generations is None else generations
+        for live in generations:
             if live.live and live.name == name:
                 break
         else:
             return False
         if self.is_own(live) or live.version > self.projection(name).version:
             return False
-        building = [each for each in there if each.name == name and not each.live]
+        building = [each for each in generations if each.name == name and not each.live]
         return name not in self._replaced or any(map(self.maintains, building))
 
     def is_held_up(self, names: Sequence[str]) -> bool:
         """Whether one of these was rebuilt, and waits for connections that hold the tables that it replaces."""
-        there = self.store.generations() if self._rests else ()
-        return any(each.name in names and not each.live and self.maintains(each) for each in there)
+        generations = self.store.generations() if self._next_switch else ()
+        return any(each.name in names and not each.live and self.maintains(each) for each in generations)
 
     def may_maintain(self, name: str) -> bool:
         """Whether this process can maintain a projection; not when newer code has replaced it."""
@@ -363,10 +369,10 @@ class Projector:
 
         In a log whose positions have gaps this is not a number of events, but still a share of the whole.
         """
-        if not self._before:
+        if not self._offset:
             for event in self.log.recorded_after(0, 1):
-                self._before = event.position - 1
-        return max(0, position - self._before), max(0, last - self._before)
+                self._offset = event.position - 1
+        return max(0, position - self._offset), max(0, last - self._offset)
 
     def drain(self) -> None:
         """Advance until nothing is left to do."""
@@ -403,11 +409,11 @@ class Projector:
         """
         projection = self.projection(name)
         self.check_sees_all()
-        goal, begun = self.log.last_position(), self._begin_rebuild(projection)
+        goal, first_id = self.log.last_position(), self._begin_rebuild(projection)
         while True:
             # Another process may have restarted the rebuild meanwhile: then wait for it and share its work.
-            there = [each for each in self.store.generations() if each.name == name and each.id >= begun]
-            now = there[-1] if there else None
+            generations = [each for each in self.store.generations() if each.name == name and each.id >= first_id]
+            now = generations[-1] if generations else None
             if now is not None:
                 yield self.progress(now.position, self.log.last_position())
             if now is not None and now.live and now.position >= goal:

@@ -79,10 +79,10 @@ class ReadModels:
 
         So one call reads the position of the log only once, for all of its read models.
         """
-        found = copy(self)
-        found._one_call = True  # noqa: SLF001 - of the same class
-        found._barrier = None  # noqa: SLF001 - of the same class
-        return found
+        one_call = copy(self)
+        one_call._one_call = True  # noqa: SLF001 - of the same class
+        one_call._barrier = None  # noqa: SLF001 - of the same class
+        return one_call
 
     # In the background
 
@@ -143,14 +143,14 @@ class ReadModels:
 
     def select(self, name: str, query: Query) -> Operation[list[RowValues]]:
         """Rows of a projection, with everything that was written before the call."""
-        found: list[RowValues] = yield Read(partial(self._read, name, partial(self._store.select, name, query)))
-        return found
+        rows: list[RowValues] = yield Read(partial(self._read, name, partial(self._store.select, name, query)))
+        return rows
 
     def find(self, name: str, index: str, words: Words, *, before: int | None, limit: int) -> Operation[list[int]]:
         """The positions of texts with these words, newest first, with everything that was written before the call."""
         find = partial(self._store.find, name, index, words, before=before, limit=limit)
-        found: list[int] = yield Read(partial(self._read, name, find))
-        return found
+        positions: list[int] = yield Read(partial(self._read, name, find))
+        return positions
 
     def _read(self, name: str, read: Callable[[], T]) -> T:
         """Read after the projection has caught up; again if its tables were deleted in between."""
@@ -235,8 +235,8 @@ class ReadModels:
 
     def position(self) -> Operation[int]:
         """The newest position of the log; this process has appended nothing above it."""
-        found: int = yield Read(self.projector.log.newest_position)
-        return found
+        position: int = yield Read(self.projector.log.newest_position)
+        return position
 
     def rebuild(self, name: str, progress: Callable[[int, int], None] | None) -> Operation[None]:
         """Rebuild a projection in new tables, next to those that are read. Raises UnknownProjectionError."""

@@ -38,7 +38,7 @@ def run_worker(conversations: Conversations) -> None:
 def test_a_dump_delays_only_the_rebuild(
     postgres: str, monkeypatch: pytest.MonkeyPatch, build: Callable[[Conversations], None]
 ) -> None:
-    monkeypatch.setattr(projector, "REST_SECONDS", 0.1)
+    monkeypatch.setattr(projector, "SWITCH_AGAIN_SECONDS", 0.1)
     monkeypatch.setattr(projection_session, "DROPPING", 0.01)
     with Conversations.open(postgres) as conversations:
         conversations.start_thread(messages=[Message.user("Hello")])

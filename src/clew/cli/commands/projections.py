@@ -231,7 +231,7 @@ def _fill_in_workers(
 
         def show_progress() -> None:
             with suppress(ClewError):  # the workers wait for an unavailable server, so this waits too
-                runner.tell()
+                runner.report_progress()
 
         with ended_by_signals(workers.stop):
             return workers.run(show_progress if sys.stderr.isatty() else lambda: None)

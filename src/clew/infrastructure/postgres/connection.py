@@ -155,8 +155,8 @@ class Session(NamedTuple):
         before: list[BoundStatement] = []
         if self.tenant is not None:
             sql = sql.replace(_OWN_ROWS_PLACE, _OWN_ROWS)
-        if self.connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
-            before += self._set_tenant()
+            if self.connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
+                before += self._set_tenant()
         if setting is not None:
             before.append((Statement(setting), ()))
         if before:  # sent together they are one transaction and one round trip

@@ -350,10 +350,9 @@ class PostgresSession(SqlSession[Session]):
             self.drain()
 
 
-def locks(names: Iterable[str] | None) -> Sequence[str]:
-    """The statements that lock these projections, or all, against other writers until the transaction ends."""
-    if names is None:
-        return (SQL["lock"],)
+@lru_cache(maxsize=256)
+def locks(names: tuple[str, ...]) -> Sequence[str]:
+    """The statements that lock these projections against other writers until the transaction ends."""
     numbers = sorted({lock_number(name) for name in names})
     return (SQL["lock shared"], *(SQL["lock one"].replace("{lock}", str(number)) for number in numbers))
 

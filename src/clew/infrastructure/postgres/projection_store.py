@@ -40,11 +40,11 @@ CONNECTIONS = 4
 TRIES = 5
 """How often a read is tried when tables are dropped between two of its queries."""
 
-REST = 10
-"""How long a table is left alone after it was cleaned: this many times as long as the cleaning took."""
+PAUSE_FACTOR = 10
+"""A table that was cleaned is cleaned again after a pause, this many times as long as the cleaning took."""
 
-AGAIN_SECONDS = 10.0
-"""How long to wait before cleaning a table again that could not be cleaned."""
+RETRY_SECONDS = 10.0
+"""How long to wait after a table could not be cleaned, before the next attempt."""
 
 _RETRYABLE = (psycopg.errors.UndefinedTable, psycopg.errors.SerializationFailure)
 
@@ -74,29 +74,29 @@ class PostgresProjections(SqlProjections[Session], process_forks.ForkAware):
 
     def _restart(self) -> None:
         self._cleaning = threading.Lock()
-        self._forgot: dict[int, float] = {}
-        self._looked = False
+        self._uncleaned: dict[int, float] = {}
+        self._uncleaned_known = False
         self._seen.clear()
 
     @contextmanager
     def session(self, seen: int, names: Iterable[str] | None = None) -> Iterator[PostgresSession]:
-        """A transaction that no other one writes these projections in, or any projection."""
+        """A transaction. No other one writes these projections at the same time, or any projection."""
         del seen  # text is removed whichever log it was read from
         with self._using() as session:
-            given = PostgresSession(session, self.address.shown)
+            writing = PostgresSession(session, self.address.shown)
             try:
                 if names is None:  # rare: it waits in line, or others would always come first
-                    _begin(session, *locks(None))
+                    _begin(session, SQL["lock"])
                 else:
-                    _take_turn(session, locks(names))
-                yield given
-                given.commit()
+                    _take_turn(session, locks(tuple(names)))
+                yield writing
+                writing.commit()
             except BaseException:
                 with suppress(psycopg.Error):
-                    given.drain()
+                    writing.drain()
                 _roll_back(session)
                 raise
-        self._forgot.update(dict.fromkeys(given.forgot, 0.0))
+        self._uncleaned.update(dict.fromkeys(writing.forgot, 0.0))
 
     @contextmanager
     def _lease_transaction(self) -> Iterator[Session]:
@@ -147,61 +147,63 @@ class PostgresProjections(SqlProjections[Session], process_forks.ForkAware):
         """
         with self._cleaning:
             try:
-                self._look()
-                for generation, rests in [*self._forgot.items()]:
-                    if rests <= time.monotonic():
+                self._find_uncleaned()
+                for generation, not_before in [*self._uncleaned.items()]:
+                    if not_before <= time.monotonic():
                         self._clean(generation)
             except (psycopg.Error, StoreError) as error:
-                _log.warning("%s: words could not be cleaned away for now: %s", self.address.shown, error)
-            return bool(self._forgot)
+                _log.warning(
+                    "%s: removed words could not be cleaned from the tables for now: %s", self.address.shown, error
+                )
+            return bool(self._uncleaned)
 
-    def _look(self) -> None:
+    def _find_uncleaned(self) -> None:
         """Find the tables that another process has removed words from, and did not clean before it ended."""
-        if self._looked or self._closed:
+        if self._uncleaned_known or self._closed:
             return
         with self._sessions.use() as session:
-            found = session.connection.execute(SQL["not cleaned"].encode()).fetchall()
-        self._forgot.update({generation: 0.0 for (generation,) in found})
-        self._looked = True
+            rows = session.connection.execute(SQL["not cleaned"].encode()).fetchall()
+        self._uncleaned.update({generation: 0.0 for (generation,) in rows})
+        self._uncleaned_known = True
 
     def _clean(self, generation: int) -> None:
         # First, so that text that is removed meanwhile is noted again.
-        self._forgot.pop(generation)
+        self._uncleaned.pop(generation)
         try:
             self._vacuum(generation)
         except (psycopg.Error, StoreError):
-            self._forgot.setdefault(generation, time.monotonic() + AGAIN_SECONDS)
+            self._uncleaned.setdefault(generation, time.monotonic() + RETRY_SECONDS)
             raise
 
     def _vacuum(self, generation: int) -> None:
         begin = time.monotonic()
         with self._sessions.use() as session:
-            found = session.connection.execute(SQL["forgot"].encode(), (Int8(generation),)).fetchall()
-            if session.standby or not found:  # the generation was dropped
+            rows = session.connection.execute(SQL["forgot"].encode(), (Int8(generation),)).fetchall()
+            if session.standby or not rows:  # the generation was dropped
                 return
-            texts, forgot = found[0]
+            texts, forgot = rows[0]
             tables = [table for each in texts for table in text_index.tables(generation, each)]
             for table in tables:
-                before = self._counted(session, "vacuum_count", table)
+                before = self._statistic(session, "vacuum_count", table)
                 session.connection.execute(f"VACUUM (INDEX_CLEANUP ON, TRUNCATE OFF) {table}".encode())
-                if self._counted(session, "vacuum_count", table) == before:
+                if self._statistic(session, "vacuum_count", table) == before:
                     _log.warning("%s: only its owner can clean %s of words: VACUUM it", self.address.shown, table)
                     return
             if any(self._dead(session, table) for table in tables):
                 end = time.monotonic()
-                self._forgot[generation] = end + (end - begin) * REST
+                self._uncleaned[generation] = end + (end - begin) * PAUSE_FACTOR
             else:
                 session.connection.execute(SQL["cleaned"].encode(), (forgot, Int8(generation)))
 
     def _dead(self, session: Session, table: str) -> bool:
         """Whether deleted rows are still in the table."""
-        return bool(self._counted(session, "dead_tuples", table))
+        return bool(self._statistic(session, "dead_tuples", table))
 
-    def _counted(self, session: Session, what: str, table: str) -> int | None:
+    def _statistic(self, session: Session, name: str, table: str) -> int | None:
         """A statistic of the server for a table; None if the table does not exist."""
-        sql = f"SELECT pg_stat_get_{what}(to_regclass(%s))"
-        found: int | None = session.connection.execute(sql.encode(), (table,)).fetchall()[0][0]
-        return found
+        sql = f"SELECT pg_stat_get_{name}(to_regclass(%s))"
+        value: int | None = session.connection.execute(sql.encode(), (table,)).fetchall()[0][0]
+        return value
 
     def close(self) -> None:
         """Close the connections. Does nothing the second time."""

@@ -89,7 +89,7 @@ class TextIndexWriter:
         self._add = _sql("add", *self._names)
         self._stretch: _Stretch | None = None
         """The newest stretch, with the changes so far; before the first one it is number -1, and listed."""
-        self._noted: _Stretch | None = None
+        self._stored: _Stretch | None = None
         """The same as it is stored."""
         self._since = 0
         """The position of the first text that was added here."""
@@ -117,19 +117,19 @@ class TextIndexWriter:
             self._forgotten.add(str(position))
 
     def note(self) -> None:
-        """Store the state of the newest stretch."""
+        """Store the number, the size and the state of the newest stretch."""
         if self._stretch is None:
             return
         if self._postings and self._since == self._stretch.first and self._stretch.size >= AT_LEAST:
             self._list(self._stretch)
-        elif self._stretch != self._noted:
+        elif self._stretch != self._stored:
             self._note(self._stretch)
 
     def _growing(self, position: int) -> _Stretch:
         """The stretch for the next texts, of which the first is at this position."""
         if self._stretch is None:
             newest = _ask(self._session, _SQL["newest stretch"], self._key)
-            self._stretch = self._noted = _Stretch(*newest[0]) if newest else _Stretch(-1, 0, 0, listed=True)
+            self._stretch = self._stored = _Stretch(*newest[0]) if newest else _Stretch(-1, 0, 0, listed=True)
         if self._stretch.listed:
             self._stretch = _Stretch(self._stretch.number + 1, position, 0, listed=False)
         return self._stretch
@@ -138,7 +138,7 @@ class TextIndexWriter:
         number, first, size, listed = stretch
         row = {"number": Int8(number), "first": Int8(first), "size": Int8(size), "listed": listed}
         self._do(_SQL["note stretch"], self._key | row)
-        self._stretch = self._noted = stretch
+        self._stretch = self._stored = stretch
 
     def _list(self, stretch: _Stretch) -> None:
         """List the words of the newest stretch, which then gets no more texts."""
@@ -148,9 +148,9 @@ class TextIndexWriter:
             for position, row in _ask(self._session, _sql("texts of a stretch", *self._names), span):
                 _post(postings, str(position), set(row.split()))
         for word, positions in self._postings.items():
-            kept = [each for each in positions if each not in self._forgotten] if self._forgotten else positions
-            if kept:
-                postings[word] += kept
+            rest = [each for each in positions if each not in self._forgotten] if self._forgotten else positions
+            if rest:
+                postings[word] += rest
         words = sorted(_cut(postings))
         listed = {"words": "\n".join(words), "positions": "\n".join(_array(postings[word]) for word in words)}
         self._do(_sql("list", *self._names), {"stretch": Int8(stretch.number), **listed})
@@ -164,16 +164,16 @@ class TextIndexWriter:
 
 def forget(session: Session, generation: int, index: str, position: int) -> bool:
     """Remove the text at a position from an index, with its words; False if there is none."""
-    of = {"generation": Int8(generation), "index": index, "position": Int8(position), "longest": LONGEST}
-    return bool(_ask(session, _sql("forget", generation, index), of))
+    key = {"generation": Int8(generation), "index": index, "position": Int8(position), "longest": LONGEST}
+    return bool(_ask(session, _sql("forget", generation, index), key))
 
 
 def find(session: Session, generation: int, index: str, words: Words, *, before: int | None, limit: int) -> list[int]:
     """The positions of texts with these words, newest first."""
     wanted = _Wanted(words)
-    found: list[int] = []
+    positions: list[int] = []
     if not wanted.terms or not all(term.words for term in wanted.terms):
-        return found
+        return positions
     if session.tenant is None:
         sql, setting = _sql("find", generation, index).replace("{more}", ""), _ONLY_BY_THE_INDEX
     else:
@@ -189,18 +189,18 @@ def find(session: Session, generation: int, index: str, words: Words, *, before:
         "rows": wanted.rows,
         "wanted": [number < wanted.needed for number in range(len(wanted.rows))],
     }
-    below, stretches, looked = HIGHEST, 1, 0
-    while len(found) < limit:
-        more = {"below": Int8(below), "stretches": Int8(stretches), "limit": Int8(min(limit - len(found), HIGHEST))}
+    below, stretches, searched = HIGHEST, 1, 0
+    while len(positions) < limit:
+        more = {"below": Int8(below), "stretches": Int8(stretches), "limit": Int8(min(limit - len(positions), HIGHEST))}
         rows = session.query(sql, parameters | more, setting=setting)
-        found += [position for _, position in rows if position is not None]
+        positions += [position for _, position in rows if position is not None]
         numbers = {number for number, _ in rows}
         if len(numbers) < stretches:
             break
-        looked += stretches
-        enough = (limit - len(found)) * looked // len(found) + 2 if found else STRETCHES
+        searched += stretches
+        enough = (limit - len(positions)) * searched // len(positions) + 2 if positions else STRETCHES
         below, stretches = min(numbers), min(STRETCHES, stretches * 8, enough)
-    return found[:limit]
+    return positions[:limit]
 
 
 # Storing
@@ -223,14 +223,14 @@ def _columns(texts: Sequence[Indexed], postings: dict[str, list[str]]) -> tuple[
     positions: list[str] = []
     tenants: list[str] = []
     rows: list[str] = []
-    for position, of, text, narrowed in texts:
+    for position, tenant_name, text, text_scopes in texts:
         words = compared(text)
-        tenant, scopes = _scopes(of, tuple(narrowed))
-        told = str(position)
-        positions.append(told)
+        tenant, scopes = _scopes(tenant_name, tuple(text_scopes))
+        number = str(position)
+        positions.append(number)
         tenants.append(tenant)
         rows.append(f" {' '.join([*words, *scopes])} ")
-        _post(postings, told, {*words, *scopes})
+        _post(postings, number, {*words, *scopes})
     return positions, tenants, rows
 
 

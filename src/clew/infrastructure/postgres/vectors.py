@@ -59,8 +59,8 @@ class PostgresVectors(process_forks.ForkAware):
 
     def missing(self, space: str, digests: Collection[bytes]) -> set[bytes]:
         """The digests that have no vector yet."""
-        kind = self._do(self._look)
-        if find_spec("numpy") is None and (kind or self._do(self._make)).type != EXTENSION:
+        kind = self._do(self._find_kind)
+        if find_spec("numpy") is None and (kind or self._do(self._create)).type != EXTENSION:
             check_installed()
         if kind is None or not digests:
             return set(digests)
@@ -68,9 +68,9 @@ class PostgresVectors(process_forks.ForkAware):
 
     def put(self, space: str, vectors: Mapping[bytes, Sequence[float]]) -> None:
         """Store vectors; existing ones stay as they are."""
-        kind = self._do(self._look) or self._do(self._make)
-        given = iter(sorted(vectors.items()))
-        while some := dict(islice(given, TOGETHER)):
+        kind = self._do(self._find_kind) or self._do(self._create)
+        remaining = iter(sorted(vectors.items()))
+        while some := dict(islice(remaining, TOGETHER)):
             each = list(map(_written if kind.type == EXTENSION else packed, some.values()))
             self._ask(f"put {kind.type}", space, digests=list(some), vectors=each)
 
@@ -78,21 +78,21 @@ class PostgresVectors(process_forks.ForkAware):
         self, space: str, collection: str, entries: Mapping[int, bytes], stamp: int, vector: Sequence[float], top: int
     ) -> list[tuple[int, float]]:
         """The entries nearest to a vector."""
-        kind = self._do(self._look)
+        kind = self._do(self._find_kind)
         if kind is None:
             return []
         if kind.type == EXTENSION and find_spec("numpy") is None:
             return self._nearest_there(space, entries, vector, top)
 
         def fetch(digests: Collection[bytes]) -> Mapping[bytes, bytes]:
-            found = self._ask(f"get {kind.type}", space, digests=list(digests))
-            return {digest: unpacked(kept) if kind.type == EXTENSION else kept for digest, kept in found}
+            rows = self._ask(f"get {kind.type}", space, digests=list(digests))
+            return {digest: unpacked(stored) if kind.type == EXTENSION else stored for digest, stored in rows}
 
         return self._matrices.nearest((space, collection), entries, stamp, vector, top, fetch)
 
     def drop(self) -> None:
         """Delete the tenant's vectors."""
-        if self._do(self._look) is not None:
+        if self._do(self._find_kind) is not None:
             self._do(lambda session: session.query(_SQL["drop"], {"tenant": self._tenant}))
         self._matrices.clear()
 
@@ -114,13 +114,13 @@ class PostgresVectors(process_forks.ForkAware):
             return []
         if dimensions[0][0] != len(vector):
             raise EmbeddingError(f"A vector of {len(vector)} numbers cannot be compared with {dimensions[0][0]}.")
-        asked = {"numbers": list(map(Int8, entries)), "vector": list(map(float, vector)), "top": Int8(within(top))}
-        return [(number, near) for number, near in self._ask("nearest", space, digests=digests, **asked)]
+        target = {"numbers": list(map(Int8, entries)), "vector": list(map(float, vector)), "top": Int8(within(top))}
+        return [(number, near) for number, near in self._ask("nearest", space, digests=digests, **target)]
 
     def _ask(self, statement: str, space: str, **parameters: Any) -> Rows:
-        given = {"tenant": self._tenant, "space": space.encode(), **parameters}
+        values = {"tenant": self._tenant, "space": space.encode(), **parameters}
         sql = _SQL[statement].replace("{home}", "" if self._kind is None else self._kind.home)
-        return self._do(lambda session: session.query(sql, given))
+        return self._do(lambda session: session.query(sql, values))
 
     def _do(self, work: Callable[[Session], T]) -> T:
         """The result of some work, which can be repeated."""
@@ -128,14 +128,14 @@ class PostgresVectors(process_forks.ForkAware):
             raise ClosedError("The store is closed: its vectors cannot be used. Open it again.")
         return self._sessions.read(work)
 
-    def _look(self, session: Session) -> Kind | None:
+    def _find_kind(self, session: Session) -> Kind | None:
         """The type of a vector in the table; None before the table is created."""
         if self._kind is None:
-            found = session.query(_SQL["kind"])
-            self._kind = Kind(*found[0]) if found else None
+            rows = session.query(_SQL["kind"])
+            self._kind = Kind(*rows[0]) if rows else None
         return self._kind
 
-    def _make(self, session: Session) -> Kind:
+    def _create(self, session: Session) -> Kind:
         self._kind = make(session.connection)
         return self._kind
 
@@ -152,9 +152,9 @@ def make(connection: psycopg.Connection[tuple[Any, ...]]) -> Kind:
     with connection.transaction():
         schema.lock(connection)
         schema.use_home_schema(connection)
-        found = connection.execute(_SQL["kind"].encode()).fetchall()
-        if found:
-            return Kind(*found[0])
+        rows = connection.execute(_SQL["kind"].encode()).fetchall()
+        if rows:
+            return Kind(*rows[0])
         if connection.execute(_SQL["can have the extension"].encode()).fetchall()[0][0]:
             try:
                 with connection.transaction():

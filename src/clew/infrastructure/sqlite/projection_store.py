@@ -356,10 +356,10 @@ class SQLiteProjections(SqlProjections[sqlite3.Connection], process_forks.ForkAw
         if self.path is None:
             return None
         try:
-            found = os.stat(self.path)  # noqa: PTH116 - paths stay as they were given
+            status = os.stat(self.path)  # noqa: PTH116 - paths stay as they were given
         except FileNotFoundError:
             return None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
     def _is_prepared(self, connection: sqlite3.Connection) -> bool:
         """Whether the file is empty or ours; False if it is damaged or has another schema: then it is rebuilt."""

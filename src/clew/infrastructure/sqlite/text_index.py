@@ -88,18 +88,20 @@ def find(
 ) -> list[int]:
     """The positions of texts with these words, newest first."""
     wanted = _match(words)
-    found: list[int] = []
+    positions: list[int] = []
     if wanted is None:
-        return found
+        return positions
     for number, name in _stretches(connection, generation, index):
         if before is not None and number * STRETCH >= before:
             continue
         sql = f"SELECT rowid FROM {name} WHERE {name} MATCH ? AND rowid < ? ORDER BY rowid DESC LIMIT ?"  # noqa: S608 - checked names
         end = (number + 1) * STRETCH if before is None else min(before, (number + 1) * STRETCH)
-        found += [position for (position,) in connection.execute(sql, (wanted, end, min(limit - len(found), STRETCH)))]
-        if len(found) >= limit:
+        positions += [
+            position for (position,) in connection.execute(sql, (wanted, end, min(limit - len(positions), STRETCH)))
+        ]
+        if len(positions) >= limit:
             break
-    return found
+    return positions
 
 
 def tables(connection: sqlite3.Connection, generation: int) -> list[str]:
@@ -173,10 +175,10 @@ def _match(words: Words) -> str | None:
     if not terms:
         return None
     terms += [f"scopes : {scope}" for scope in map(_scope, words.scopes)]
-    found = " AND ".join(terms)
+    required = " AND ".join(terms)
     if not words.without:
-        return found
-    return f"({found}) NOT ({' OR '.join([f'words : {each}' for each in map(_quoted, words.without)])})"
+        return required
+    return f"({required}) NOT ({' OR '.join([f'words : {each}' for each in map(_quoted, words.without)])})"
 
 
 def _quoted(text: str) -> str:

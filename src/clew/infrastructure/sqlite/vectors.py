@@ -81,10 +81,10 @@ class SQLiteVectors:
     ) -> list[tuple[int, float]]:
         """The entries nearest to a vector."""
         self._check_open()
-        found = self._identity()
-        if found != self._seen:  # the file was deleted, so its vectors are no longer valid
+        file = self._identity()
+        if file != self._seen:  # the file was deleted, so its vectors are no longer valid
             self._matrices.clear()
-            self._seen = found
+            self._seen = file
 
         def fetch(digests: Collection[bytes]) -> Mapping[bytes, bytes]:
             return self._do(lambda connection: dict(_vectors(connection, space, digests, "vector")), {}, write=False)
@@ -158,10 +158,10 @@ class SQLiteVectors:
     def _identity(self) -> _Identity:
         """The file that exists now; None if there is none, or if it is empty."""
         try:
-            found = os.stat(self.path)  # noqa: PTH116  # paths stay as they were given
+            status = os.stat(self.path)  # noqa: PTH116  # paths stay as they were given
         except OSError:
             return None
-        return (found.st_dev, found.st_ino) if found.st_size else None
+        return (status.st_dev, status.st_ino) if status.st_size else None
 
     def _remove(self) -> None:
         for ending in ("", "-journal"):
@@ -176,10 +176,10 @@ def _vectors(
     connection: sqlite3.Connection, space: str, digests: Collection[bytes], column: str
 ) -> Iterator[tuple[bytes, bytes]]:
     """The digests that have vectors, each with its vector or with another ``column``."""
-    found = connection.execute("SELECT id FROM space WHERE name = ?", (space,)).fetchone()
-    wanted = sorted(digests) if found else []
+    space_id = connection.execute("SELECT id FROM space WHERE name = ?", (space,)).fetchone()
+    wanted = sorted(digests) if space_id else []
     for first in range(0, len(wanted), TOGETHER):
         some = wanted[first : first + TOGETHER]
         marks = ", ".join("?" * len(some))
         sql = f"SELECT digest, {column} FROM vector WHERE space = ? AND digest IN ({marks})"  # noqa: S608  # of constants
-        yield from connection.execute(sql, (*found, *some))
+        yield from connection.execute(sql, (*space_id, *some))
