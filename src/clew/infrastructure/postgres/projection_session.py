@@ -208,7 +208,9 @@ class PostgresSession(SqlSession[Session]):
         """Create the tables of a new generation."""
         schema.use_home_schema(self._session.connection)
         generation = super().begin(projection, code, live=live)
-        for name in self.table_names(generation.id):
+        tables = [table_name(generation.id, table.name) for table in projection.tables]
+        texts = [name for index in projection.texts for name in text_index.tables(generation.id, index)]
+        for name in (*tables, *texts):
             protect(self._session, name)
         return generation
 
