@@ -118,7 +118,7 @@ class Thread:
         after those of other writers. A repeated ``idempotency_key`` appends nothing and returns the first result; with
         other content it raises IdempotencyKeyReusedError. Raises InvalidContentError for content that cannot be stored.
         """
-        found = await drive(
+        appended = await drive(
             thread_commands.append(
                 self._core,
                 self.id,
@@ -128,7 +128,7 @@ class Thread:
                 idempotency_key=idempotency_key,
             )
         )
-        return found[0] if isinstance(messages, Message) else found
+        return appended[0] if isinstance(messages, Message) else appended
 
     async def label(
         self, labels: Mapping[str, Json] | None = None, /, *, actor: str | None = None, **more: Json
@@ -370,9 +370,9 @@ class Thread:
         **options: Unpack[RunOptions],
     ) -> Coroutine[Any, Any, AgentResponse[Self]] | AgentStream[Self]:
         """Run the agent that the thread is bound to: see Agent.run. Raises AgentConfigurationError."""
-        given: RunOptions = {"thread": self, **options}
+        on_thread: RunOptions = {"thread": self, **options}
         agent = self._bound_agent("run")
-        return agent.run(input, stream=True, **given) if stream else agent.run(input, **given)
+        return agent.run(input, stream=True, **on_thread) if stream else agent.run(input, **on_thread)
 
     @overload
     def continue_run(
@@ -423,9 +423,11 @@ class Thread:
             reads_only=reads_only,
         )
 
-    async def notify(self, hook: Hook, *given: object, before: Intent | None = None, actor: str | None = None) -> None:
+    async def notify(
+        self, hook: Hook, *arguments: object, before: Intent | None = None, actor: str | None = None
+    ) -> None:
         """Notify the context providers of what happens to the thread: for agents."""
-        await self._hooks(actor).notify(hook, *given, before=before)
+        await self._hooks(actor).notify(hook, *arguments, before=before)
 
     async def branch(self, at: At = None) -> Self:
         """A fork at a version that starts with its first run: for agents."""

@@ -199,10 +199,10 @@ def _first_link(plan: Plan, name: str, version: int, fork: Fork | None, known: K
     for row in plan.rows:
         if row[:2] == (fork.parent, fork.cut):
             return row[4]
-    found = known.hash_at(fork.parent, fork.cut)
-    if found is None:
+    parent_hash = known.hash_at(fork.parent, fork.cut)
+    if parent_hash is None:
         raise RecordedConflictError(fork.parent, fork.cut, _version(known.head(fork.parent)))
-    return found
+    return parent_hash
 
 
 def _check_key_snapshots_and_shreds(plan: Plan, known: Known) -> None:
@@ -215,9 +215,14 @@ def _check_key_snapshots_and_shreds(plan: Plan, known: Known) -> None:
         _check_stream(plan, snapshot.stream, snapshot.version, known)
     shredded_rows: set[tuple[str, int]] = set()
     for shred in append.shreds:
-        found = known.state_at(shred.stream, shred.version)
+        stored = known.state_at(shred.stream, shred.version)
         address = shred.stream, shred.version
-        if found is None or found.digest is not None or address in shredded_rows or digest(found.state) != shred.digest:
+        if (
+            stored is None
+            or stored.digest is not None
+            or address in shredded_rows
+            or digest(stored.state) != shred.digest
+        ):
             raise RecordedConflictError(shred.stream, shred.version, _version(known.head(shred.stream)))
         shredded_rows.add(address)
 

@@ -44,8 +44,8 @@ def checkpoint_names(names: NameListing, tenant: str, thread: str, prefix: str, 
 
     rows = _events(names, tenant, thread, "checkpoint-made")
     made = (decode(thread, version, type_, state).data for version, type_, state in rows)
-    found = (each.name for each in made if isinstance(each, CheckpointMade))
-    return _printable((name for name in found if name.startswith(prefix)), limit)
+    checkpoints = (each.name for each in made if isinstance(each, CheckpointMade))
+    return _printable((name for name in checkpoints if name.startswith(prefix)), limit)
 
 
 def model_calls(names: NameListing, tenant: str, thread: str, prefix: str, limit: int) -> list[str]:
@@ -56,16 +56,16 @@ def model_calls(names: NameListing, tenant: str, thread: str, prefix: str, limit
 
 def _events(names: NameListing, tenant: str, thread: str, type_: str) -> list[tuple[int, str, bytes]]:
     """The events of a type in the lineage of the only thread whose id begins with ``thread``."""
-    found = _streams(names, tenant, "thread", thread, 2)
-    keys = [key for key, id_ in found if id_ == thread] or [key for key, _ in found]
+    threads = _streams(names, tenant, "thread", thread, 2)
+    keys = [key for key, id_ in threads if id_ == thread] or [key for key, _ in threads]
     return names.events(keys[0], type_) if len(keys) == 1 else []
 
 
 def _streams(names: NameListing, tenant: str, kind: Kind, prefix: str, limit: int) -> list[tuple[int, str]]:
-    """Keys and ids of the streams of a kind by the beginning of their ids, in the order of their names."""
-    begun = stream_prefix(tenant, kind, prefix)
-    found = ((key, parse_stream_name(name)) for key, name in names.streams(begun, begun + _LAST, limit))
-    return [(key, name.id) for key, name in found if name is not None]
+    """Keys and ids of the streams of a kind whose ids have this prefix, in the order of their names."""
+    first = stream_prefix(tenant, kind, prefix)
+    parsed = ((key, parse_stream_name(name)) for key, name in names.streams(first, first + _LAST, limit))
+    return [(key, name.id) for key, name in parsed if name is not None]
 
 
 def _printable(names: Iterable[str], limit: int) -> list[str]:

@@ -43,7 +43,7 @@ def verify_store(recorder: Recorder) -> Verdict:
 def verify_lineages(recorder: Recorder, names: Iterable[str]) -> Verdict:
     """Verify streams and all their ancestors, each once.
 
-    Of each the events after a cut are verified too: a redaction of an event before the cut has its own event there.
+    An ancestor is also verified after the cut, because the event of a redaction before the cut can be there.
     """
     verified: set[str] = set()
     events = 0
@@ -64,8 +64,8 @@ def _check_blobs(recorder: Recorder) -> IntegrityFault | None:
     after = LOWEST
     while page := recorder.blobs(after=after, limit=PAGE):
         for key, name in page:
-            found = recorder.blob(name, key)
-            if found is None or not is_whole(found):
+            blob = recorder.blob(name, key)
+            if blob is None or not is_whole(blob):
                 shown = name.hex() if isinstance(name, bytes) else repr(name)
                 return IntegrityFault(f"#blob:{shown}", 0, "its bytes are not those that it is named by")
         after = page[-1][0]
@@ -163,8 +163,8 @@ def _check_snapshots(recorder: Recorder, name: str, thread_id: str) -> Integrity
 
 def _agrees(state: bytes, control: Control) -> bool:
     """Whether a snapshot matches this control. A snapshot in another format is not used, so it does no harm."""
-    found = read_control(state) if isinstance(state, bytes) else None
-    return found is None or found == control
+    stored = read_control(state) if isinstance(state, bytes) else None
+    return stored is None or stored == control
 
 
 class _Shreds(NamedTuple):
@@ -188,13 +188,13 @@ class _Shreds(NamedTuple):
                 self.redacted[data.version] = (data.digest, data.stub)
         return None
 
-    def compare(self, thread_id: str, look: Callable[[int], Row | None]) -> IntegrityFault | None:
+    def compare(self, thread_id: str, read_again: Callable[[int], Row | None]) -> IntegrityFault | None:
         """The first row that is shredded without an event, or the reverse.
 
-        ``look`` reads a row again: it may have been redacted after it was checked.
+        ``read_again`` reads a row: it may have been redacted after it was checked.
         """
         for version in self.redacted.keys() - self.shredded.keys():
-            row = look(version)
+            row = read_again(version)
             if row is not None:
                 self.note(row, is_thread=True)
         for version in sorted(self.shredded.keys() | self.redacted.keys()):

@@ -94,7 +94,7 @@ class Thread:
         after those of other writers. A repeated ``idempotency_key`` appends nothing and returns the first result; with
         other content it raises IdempotencyKeyReusedError. Raises InvalidContentError for content that cannot be stored.
         """
-        found = run(
+        appended = run(
             thread_commands.append(
                 self._core,
                 self.id,
@@ -104,7 +104,7 @@ class Thread:
                 idempotency_key=idempotency_key,
             )
         )
-        return found[0] if isinstance(messages, Message) else found
+        return appended[0] if isinstance(messages, Message) else appended
 
     def label(self, labels: Mapping[str, Json] | None = None, /, *, actor: str | None = None, **more: Json) -> None:
         """Set labels; a value of None removes the label. Use a mapping for a label that is called ``actor``.
