@@ -16,7 +16,8 @@ from clew.domain.memory.ports import VectorIndex
 from clew.domain.ports import Appended
 from clew.domain.projection_store import ProjectionStore
 from clew.infrastructure.event_log import ConversationLog
-from clew.infrastructure.inmemory.recorder import InMemoryFactory, InMemoryRecorder
+from clew.infrastructure.inmemory.factory import InMemoryFactory
+from clew.infrastructure.inmemory.recorder import InMemoryRecorder
 from clew.infrastructure.inmemory.vectors import InMemoryVectors
 from clew.infrastructure.recorder import Append
 from clew.infrastructure.sqlite.projection_store import SQLiteProjections

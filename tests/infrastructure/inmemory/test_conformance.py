@@ -7,9 +7,10 @@ import tests.infrastructure.library_contract as library
 from eventsourcing.popo import POPOAggregateRecorder, POPOTrackingRecorder
 from eventsourcing.utils import Environment
 
-from clew.infrastructure.inmemory.recorder import InMemoryFactory, InMemoryRecorder
+from clew.infrastructure.inmemory.factory import InMemoryFactory
+from clew.infrastructure.inmemory.recorder import InMemoryRecorder
 
-MODULE = "clew.infrastructure.inmemory.recorder"
+MODULE = "clew.infrastructure.inmemory.factory"
 
 
 class Memory:

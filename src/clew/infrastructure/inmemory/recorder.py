@@ -9,9 +9,8 @@ from itertools import islice
 from threading import RLock
 from uuid import UUID
 
-from eventsourcing.persistence import ApplicationRecorder, IntegrityError, ProcessRecorder, Tracking
-from eventsourcing.popo import POPOFactory, POPOProcessRecorder
-from eventsourcing.utils import Environment, EnvType
+from eventsourcing.persistence import IntegrityError, Tracking
+from eventsourcing.popo import POPOProcessRecorder
 
 from clew.domain.errors import ClewError, ClosedError
 from clew.domain.ports import Appended, Blob, Draft, Key, Lease, Row, StreamInfo
@@ -224,32 +223,3 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder, process_forks.ForkA
         self._database_lock = RLock()
         self._commit_listeners.restart()
         self._queue.restart()
-
-
-class InMemoryFactory(POPOFactory):
-    """The library's factory: ``PERSISTENCE_MODULE=clew.infrastructure.inmemory.recorder``.
-
-    It works for any application of the library. Snapshots and plain tracking stay in the library's recorders.
-    """
-
-    def __init__(self, env: Environment | EnvType | None) -> None:
-        super().__init__(env)
-        self._recorders: list[InMemoryRecorder] = []
-
-    def application_recorder(self) -> ApplicationRecorder:
-        """A new, empty store."""
-        return self._make()
-
-    def process_recorder(self) -> ProcessRecorder:
-        """A new, empty store."""
-        return self._make()
-
-    def close(self) -> None:
-        """Close all its stores."""
-        for recorder in self._recorders:
-            recorder.close()
-
-    def _make(self) -> InMemoryRecorder:
-        recorder = InMemoryRecorder()
-        self._recorders.append(recorder)
-        return recorder

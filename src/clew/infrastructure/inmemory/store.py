@@ -30,7 +30,7 @@ class InMemoryStore(Store):
         del create, tenant
         from clew.infrastructure.event_log import ConversationLog
 
-        return ConversationLog({"PERSISTENCE_MODULE": "clew.infrastructure.inmemory.recorder:InMemoryFactory"})
+        return ConversationLog({"PERSISTENCE_MODULE": "clew.infrastructure.inmemory.factory:InMemoryFactory"})
 
     def open_projections(self, *, tenant: str | None = None) -> SQLiteProjections:
         """New tables."""
