@@ -1,4 +1,4 @@
-"""The commands that the command line has, those of its groups too."""
+"""All commands of the command line, including those of groups."""
 
 from __future__ import annotations
 
@@ -25,4 +25,4 @@ COMMANDS: dict[str, Any] = {
         [((each,), part) for each, part in _members(command).items()] if name in GROUPS else [((), command)]
     )
 }
-"""Every command by its name, with that of its group before it."""
+"""Every command by its name, preceded by the name of its group."""

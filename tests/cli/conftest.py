@@ -1,4 +1,4 @@
-"""The command line, called in the process of the tests: the same as starting it, and much faster."""
+"""The command line, called in the process of the tests: same results as a new process, and much faster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clew.cli import main
 
 
 class CalledClew(Clew):
-    """The command without a process of its own."""
+    """The command in the process of the tests."""
 
     def __init__(self, folder: Path, capture: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch) -> None:
         super().__init__(folder)
@@ -36,12 +36,12 @@ def clew(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "CLEW_DB"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("OPENAI_API_KEY", "none")  # `clew chat` wants one before all
+    monkeypatch.setenv("OPENAI_API_KEY", "none")  # `clew chat` requires a key first
     return CalledClew(tmp_path, capsys, monkeypatch)
 
 
 @pytest.fixture
 def filled(clew: CalledClew) -> CalledClew:
-    """With the two sample conversations."""
+    """A store with the two sample conversations."""
     clew.text("import", clew.file("two.jsonl", TEAPOT, GLAZE))
     return clew

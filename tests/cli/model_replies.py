@@ -1,4 +1,4 @@
-"""What a model service says in Chat Completions, for the tests of commands that talk with one."""
+"""Replies of a model service in Chat Completions, for the tests of `clew chat`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def reply(*pieces: str) -> Reply:
 
 
 def unfinished(*pieces: str) -> Reply:
-    """An answer that stalls after these pieces, until whoever asked has gone."""
+    """An answer that stalls after these pieces, until the client disconnects."""
     return stream(*(_chunk({"content": piece}) for piece in pieces), end=STALL)
 
 
@@ -25,7 +25,7 @@ def calling(name: str, arguments: str) -> Reply:
 
 
 def unknown_model(name: str) -> Reply:
-    """What a service says of a model that it has not."""
+    """The error of a service for an unknown model."""
     return whole({"error": {"message": f"The model {name} does not exist", "code": "model_not_found"}}, status=404)
 
 

@@ -1,4 +1,4 @@
-"""A command in a pseudo-terminal: its keyboard and its screen in the hands of a test."""
+"""A command in a pseudo-terminal, whose keyboard and screen a test uses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from typing import Any, Self
 from tests.acceptance.clew_command import COMMAND, ENVIRONMENT
 
 PATIENCE = 60.0
-"""Seconds after which a screen that does not come is a failure."""
+"""Seconds to wait for a screen before the test fails."""
 
 AGAIN = 5.0
 """Seconds after which a key is pressed again."""
@@ -34,7 +34,7 @@ _ENTERED = "\x1b[?1049h"
 
 
 class Session:
-    """A command on a terminal of its own, 24 lines of 80 columns to begin with."""
+    """A command on its own terminal, which has 24 lines of 80 columns at the start."""
 
     def __init__(self, folder: Path, *arguments: str, term: str = "xterm-256color", **environment: str) -> None:
         self._master, self._terminal = pty.openpty()
@@ -42,7 +42,7 @@ class Session:
         self.modes = self._modes()
         self.output = ""
         self._read = b""
-        self._told = 0
+        self._matched = 0
         self.process = subprocess.Popen(
             [sys.executable, "-c", _LAUNCH, str(self._terminal), *COMMAND, *arguments],
             cwd=folder,
@@ -73,33 +73,33 @@ class Session:
 
     @property
     def screen(self) -> list[str]:
-        """The lines of the last screen that was drawn whole, without their colours."""
+        """The lines of the last complete screen, without colours."""
         drawn = self.output.rpartition(_DRAWN)[0].rpartition(_TOP)[2]
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", drawn).split("\n")
 
     def until(self, *texts: str) -> list[str]:
-        """Wait for a screen that shows all this; returns its lines."""
+        """Wait for a screen that shows all these texts; returns its lines."""
         self._wait(lambda: all(text in "\n".join(self.screen) for text in texts), texts)
         return self.screen
 
-    def until_high(self, lines: int) -> list[str]:
-        """Wait for a screen of so many lines; returns them."""
+    def until_height(self, lines: int) -> list[str]:
+        """Wait for a screen of this height; returns its lines."""
         self._wait(lambda: len(self.screen) == lines, lines)
         return self.screen
 
-    def until_said(self, text: str) -> None:
-        """Wait until this was written."""
+    def until_written(self, text: str) -> None:
+        """Wait until the command writes this text."""
         self._wait(lambda: text in self.output, text)
 
-    def then_said(self, text: str) -> str:
-        """Wait until this was written after what was waited for so before; returns what came up to its end."""
-        start = self._told
+    def next_output(self, text: str) -> str:
+        """Wait until the text is written after the previous one; returns the output up to its end."""
+        start = self._matched
         self._wait(lambda: text in self.output[start:], text)
-        self._told = self.output.index(text, start) + len(text)
-        return self.output[start : self._told]
+        self._matched = self.output.index(text, start) + len(text)
+        return self.output[start : self._matched]
 
     def end(self) -> int:
-        """The exit code, when the command has ended."""
+        """Wait for the end of the command; returns its exit code."""
         until = time.monotonic() + PATIENCE
         while self.process.poll() is None:
             assert time.monotonic() < until, self.output
@@ -108,29 +108,29 @@ class Session:
             pass
         return self.process.returncode
 
-    def given_back(self) -> bool:
-        """Whether the terminal is as it was, and the last thing that was done to the screen was to leave it."""
+    def is_restored(self) -> bool:
+        """Whether the terminal has its old modes, and the full screen was left last."""
         entered, left = self.output.rfind(_ENTERED), self.output.rfind("\x1b[?1049l")
         cursor, wraps = self.output.rfind("\x1b[?25h"), self.output.rfind("\x1b[?7h")
         return 0 <= entered < min(left, cursor, wraps) and self._modes() == self.modes
 
-    def taken(self) -> bool:
-        """Whether the command has the terminal for itself."""
+    def is_full_screen(self) -> bool:
+        """Whether the command uses the full screen."""
         return _ENTERED in self.output and self._modes() != self.modes
 
     def interrupt(self) -> None:
         self.press("\x03")
 
     def interrupt_until(self, text: str) -> None:
-        """Press Ctrl-C until this is written: a readline that is not waiting yet sees it with the next one."""
-        start, until = self._told, time.monotonic() + PATIENCE
+        """Press Ctrl-C until the text is written: readline may handle the first one only with the second."""
+        start, until = self._matched, time.monotonic() + PATIENCE
         while text not in self.output[start:]:
             assert time.monotonic() < until, self.output
             self.interrupt()
             again = time.monotonic() + AGAIN
             while text not in self.output[start:] and time.monotonic() < again:
                 self._take(0.2)
-        self.then_said(text)
+        self.next_output(text)
 
     def terminate(self) -> None:
         self.process.send_signal(signal.SIGTERM)
@@ -142,7 +142,7 @@ class Session:
             assert self._take(0.2) or self.process.poll() is None, (wanted, self.output)
 
     def _take(self, patience: float) -> bool:
-        """Read what there is; whether there was anything."""
+        """Read the available output; returns whether there was any."""
         ready, _, _ = select.select([self._master], [], [], patience)
         if not ready:
             return False

@@ -1,4 +1,4 @@
-"""The recipe of CONTRIBUTING.md, followed: one declaration, and no other file knows the type."""
+"""Follows the recipe of CONTRIBUTING.md: one declaration, and no other file knows the type."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from clew.service.thread_commands import change
 
 
 class MessagePinned(Value):
-    """Somebody pinned the message at ``version``."""
+    """A user pinned the message at ``version``."""
 
     version: int
     note: str | None = None
@@ -83,7 +83,7 @@ def test_it_is_audited_with_its_sentence(url: str) -> None:
     assert (entry.actor, entry.what, entry.thread_id) == ("user:ann", "pinned version 2", "trip")
 
 
-@pytest.mark.usefixtures("url")  # it lies where the command looks for it
+@pytest.mark.usefixtures("url")  # the command finds it there
 def test_commands_show_it(clew: Clew) -> None:
     log = clew.text("log", "trip")
     assert "message-pinned" in log

@@ -1,4 +1,4 @@
-"""audit and stats, called in this process."""
+"""`clew audit` and `clew stats`, called in this process."""
 
 from __future__ import annotations
 

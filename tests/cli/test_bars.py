@@ -1,4 +1,4 @@
-"""What is to be read is brought up to date first, with a bar when it is much."""
+"""Projections catch up before a command reads them, with a bar if they are far behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""checkpoint, fork, rewind and edit: what they do, what they write, and what they refuse."""
+"""`clew checkpoint`, `fork`, `rewind` and `edit`: their effects, output and errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def message_texts(clew: Clew, thread: str, *at: str) -> list[str]:
 
 
 def actor(clew: Clew, thread: str) -> str | None:
-    """Who did what was done last."""
+    """The actor of the newest event."""
     found: str | None = clew.lines("log", thread, "--json")[-1]["actor"]
     return found
 

@@ -1,4 +1,4 @@
-"""``clew chat``: on a pseudo-terminal in a real process, and in pipes, with a server over HTTP."""
+"""``clew chat``: on a pseudo-terminal in a real process, and in pipes, with an HTTP server."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def server() -> Iterator[RawServer]:
 
 
 class Piped:
-    """The command with a pipe for its input, in the process of the tests."""
+    """The command in the process of the tests, with a pipe as its input."""
 
     def __init__(self, clew: Clew, url: str, patch: pytest.MonkeyPatch) -> None:
         self._clew = clew
@@ -57,7 +57,7 @@ def chat(clew: Clew, server: RawServer, monkeypatch: pytest.MonkeyPatch) -> Pipe
 
 
 class Typed(Piped):
-    """The same with somebody before a terminal, who types one line after the other."""
+    """The same with a user at a terminal, who types one line after the other."""
 
     def __call__(self, stdin: str | bytes, *arguments: str, **environment: str) -> CompletedProcess[str]:
         typed = iter(str(stdin).splitlines())
@@ -101,13 +101,13 @@ def asked(server: RawServer) -> list[tuple[str, str]]:
 
 
 def say(session: Session, text: str, answer: str) -> str:
-    """Say something at the prompt and wait for what comes, and the next prompt; returns what was written."""
+    """Type a line and wait for the expected text and the next prompt; returns the output."""
     session.press(f"{text}\r")
-    return session.then_said(answer) + session.then_said(PROMPT)
+    return session.next_output(answer) + session.next_output(PROMPT)
 
 
 def new_thread(session: Session) -> str:
-    found = re.search(r"New thread (\w+)", session.then_said(PROMPT))
+    found = re.search(r"New thread (\w+)", session.next_output(PROMPT))
     assert found is not None
     return found[1]
 
@@ -122,7 +122,7 @@ def test_a_chat_is_stored_as_it_happens_and_resumed_in_another_process(tmp_path:
         assert session.end() == 0
         assert f"clew chat {id_}" in session.output
     with chatting(tmp_path, server, id_[:6]) as session:
-        assert f"{id_} · 2 messages · m" in session.then_said(PROMPT)
+        assert f"{id_} · 2 messages · m" in session.next_output(PROMPT)
         say(session, "Who had one?", "Theseus.")
         session.press("/quit\r")
         assert session.end() == 0
@@ -140,22 +140,22 @@ def test_ctrl_c_stops_an_answer_and_discards_a_line(tmp_path: Path, server: RawS
     with chatting(tmp_path, server) as session:
         id_ = new_thread(session)
         session.press("Tell me a story.\r")
-        session.then_said("Once upon")
+        session.next_output("Once upon")
         session.interrupt()
-        session.then_said("Stopped. The part that had arrived is stored.")
-        session.then_said(PROMPT)
+        session.next_output("Stopped. The part that had arrived is stored.")
+        session.next_output(PROMPT)
         assert server.disconnected.wait(60)
         server.stalled.clear()
         say(session, "Go on.", "a time.")
         session.press("And?\r")
         assert server.stalled.wait(60)
         session.interrupt()
-        session.then_said("Stopped. Nothing had arrived.")
-        session.then_said(PROMPT)
+        session.next_output("Stopped. Nothing had arrived.")
+        session.next_output(PROMPT)
         session.press("Not this")
-        session.then_said("Not this")
+        session.next_output("Not this")
         session.interrupt_until("again to leave")
-        session.then_said(PROMPT)
+        session.next_output(PROMPT)
         session.press("\x04")
         assert session.end() == 0
     assert texts(tmp_path, id_) == [
@@ -220,7 +220,7 @@ def test_forks_checkpoints_rewinds_draws_shows_and_survives_errors(
 
 @tool(approval="always")
 def refund(sum: int) -> str:  # noqa: A002  # a word that models use
-    """Pay money back."""
+    """Refund a sum."""
     return f"{sum} paid"
 
 
@@ -249,12 +249,12 @@ def test_waits_for_another_run_on_the_thread(tmp_path: Path, server: RawServer) 
         stream = agent.run("Tell me a story.", thread=thread, stream=True)
         runner.run(anext(stream))
         with chatting(tmp_path, server, thread.id) as session:
-            assert "Your messages are answered after it." in session.then_said(PROMPT)
+            assert "Your messages are answered after it." in session.next_output(PROMPT)
             session.press("Me too!\r")
-            session.then_said("Me too!")
+            session.next_output("Me too!")
             runner.run(stream.aclose())
-            session.then_said("Yes, you too.")
-            session.then_said(PROMPT)
+            session.next_output("Yes, you too.")
+            session.next_output(PROMPT)
             session.press("\x04")
             assert session.end() == 0
         runner.run(engine.close())
@@ -291,7 +291,7 @@ from clew import Agent, Engine, OpenAIChatClient
 from clew.cli.commands.chat import AGENT
 
 async def main():
-    async with Engine.open(now=lambda: 1_700_000_000_000_000) as engine:  # its lease ran out long ago
+    async with Engine.open(now=lambda: 1_700_000_000_000_000) as engine:  # its lease expired long ago
         async for update in Agent(OpenAIChatClient("m"), engine=engine, id=AGENT).run("Answer me.", stream=True):
             os._exit(9)
 
@@ -309,7 +309,7 @@ def test_reports_the_answer_of_a_killed_program_and_closes_it_with_the_next(
     assert killed.returncode == 9
     (id_,) = clew.ids()
     with chatting(tmp_path, server, id_) as session:
-        assert "The program of the last answer ended" in session.then_said(PROMPT)
+        assert "The program of the last answer ended" in session.next_output(PROMPT)
         say(session, "Again?", "A whole one.")
         session.press("\x04")
         assert session.end() == 0
@@ -420,7 +420,8 @@ def test_an_error_ends_a_chat_without_a_user(
     chat: Piped,
     clew: Clew,
     server: RawServer,
-    as_json: bool,  # noqa: FBT001  # pytest passes it
+    *,
+    as_json: bool,
 ) -> None:
     server.add_replies(unknown_model("m"))
     done = chat("first\nsecond\n", *(["--json"] if as_json else []))

@@ -1,4 +1,4 @@
-"""What of a run is written while it goes on: whole lines, in pieces of any cut, and safe for a terminal."""
+"""The output during a run: whole lines, the same for any pieces, and safe for a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands, called in this process: what they find, and what they refuse."""
+"""Behaviour that commands share, called in this process."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def test_files_without_conversations_create_no_database(tmp_path: Path, text: st
 
 def test_an_output_that_was_closed_before_the_start_is_not_an_error(tmp_path: Path) -> None:
     command = f"{shlex.join([sys.executable, '-m', 'clew'])} demo --samples >&-"
-    done = subprocess.run(command, shell=True, cwd=tmp_path, check=False, stderr=subprocess.PIPE, text=True)  # noqa: S602  # closes it
+    done = subprocess.run(command, shell=True, cwd=tmp_path, check=False, stderr=subprocess.PIPE, text=True)  # noqa: S602  # the shell closes stdout
     assert "mistake" not in done.stderr
 
 

@@ -1,4 +1,4 @@
-"""Tab completion: the candidates as shells ask for them, a real bash, and the script and its installation."""
+"""Tab completion: the candidates, a real bash, and the script and its installation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 @pytest.fixture
 def stored(clew: Clew) -> Clew:
-    """With threads of which two need quoting."""
+    """A store with threads, two of which need quoting."""
     with Conversations.open(f"sqlite:///{clew.folder / 'clew.db'}") as conversations:
         for id_ in ("3f2a", "3f9c", "order:12", "it's; $(touch owned) `touch owned` \\", "*"):
             conversations.start_thread(thread_id=id_)
@@ -36,7 +36,7 @@ def stored(clew: Clew) -> Clew:
 
 
 def candidates(clew: Clew, *words: str, **environment: str) -> list[str]:
-    """What the shell of somebody who has typed these words, and presses the tab key in the last, is answered."""
+    """The candidates for a user who typed these words and presses the tab key in the last one."""
     asked = {"_CLEW_COMPLETE": "complete_bash", "COMP_WORDS": shlex.join(words), "COMP_CWORD": str(len(words) - 1)}
     done = clew.run(env={**asked, **environment})
     assert (done.returncode, done.stderr) == (0, "")
@@ -143,7 +143,7 @@ ATTEMPTS = 5
 
 BASH = """
 . ./completion.bash
-complete_last() {  # the words as bash takes them apart
+complete_last() {  # the words as bash splits them
     COMP_LINE=$1 COMP_POINT=${#1}
     shift
     COMP_WORDS=("$@")
@@ -227,7 +227,7 @@ def test_installing_twice_writes_the_script_and_one_line(
         monkeypatch.delenv(name, raising=False)
     home = {"HOME": str(clew.folder)}
     if read_by is not None:
-        (clew.folder / read_by).write_text("mine=1")  # no line end
+        (clew.folder / read_by).write_text("mine=1")  # without a line end
     assert "It works in the next shell" in clew.text("completion", shell, "--install", env=home)
     done = clew.run("completion", shell, "--install", "--json", env=home)
     assert f'"installed":"{clew.folder / installed}"' in done.stdout

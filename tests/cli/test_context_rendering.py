@@ -1,4 +1,4 @@
-"""What ``show``, ``log``, ``replay`` and ``audit`` say of context providers, reducers and memory scopes."""
+"""Context providers, reducers and memory scopes in ``show``, ``log``, ``replay`` and ``audit``."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def conversations(clew: Clew) -> Iterator[Conversations]:
 
 
 def record_run(conversations: Conversations, *context: ContextEvent) -> None:
-    """A run on the thread, where components do this before the model is asked."""
+    """Record a run on the thread with these context events before the model call."""
     started = JOKER.model_copy(update={"providers": ("user-facts",), "missing": ("lessons",)})
     record(
         conversations,

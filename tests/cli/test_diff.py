@@ -1,4 +1,4 @@
-"""The command that compares, called in this process."""
+"""`clew diff`, called in this process."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ EXAMPLE = {"airline-48-1", "airline-48-3"}
 
 @pytest.fixture
 def both(clew: Clew) -> Clew:
-    """With two conversations that have no common past."""
+    """A store with two conversations that have no common past."""
     clew.text("import", clew.file("two.jsonl", TEAPOT, OTHER))
     return clew
 

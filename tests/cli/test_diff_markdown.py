@@ -1,4 +1,4 @@
-"""The Markdown of a diff, read back by a Markdown parser: it shows what was said, and nothing of it becomes markup."""
+"""The Markdown of a diff, read back by a Markdown parser: it shows the messages, and none of their text is markup."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from hypothesis import example, given
 from hypothesis import strategies as st
-from markdown_it import MarkdownIt  # rich's own parser: wherever rich is, it is there
+from markdown_it import MarkdownIt  # rich requires this parser, so it is always installed
 from markdown_it.token import Token
 from tests.domain.difference_strategies import history
 
@@ -43,7 +43,7 @@ texts = st.lists(st.sampled_from([*marks, *starts, *plain]), max_size=10).map(""
 
 
 def quoted(document: str) -> list[Token]:
-    """The tokens within the quotes, where what people and models wrote is."""
+    """The tokens within the quotes, which hold the text of users and models."""
     found: list[Token] = []
     depth = 0
     for token in PARSER.parse(document):
@@ -54,7 +54,7 @@ def quoted(document: str) -> list[Token]:
 
 
 def sides(document: str) -> tuple[str, str]:
-    """The text of each side without any space, from the marks; fails where there is markup that is none of ours."""
+    """The text of each side without spaces, from the marks; fails on markup that the diff does not write."""
     ours = theirs = ""
     blocks = {"blockquote_open", "blockquote_close", "paragraph_open", "paragraph_close", "inline"}
     for block in quoted(document):

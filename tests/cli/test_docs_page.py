@@ -1,4 +1,4 @@
-"""docs/cli.md says everything that the command line has, and nothing that it has not."""
+"""docs/cli.md documents exactly the commands and options that exist."""
 
 from __future__ import annotations
 
@@ -41,6 +41,17 @@ def test_the_page_documents_exactly_the_options_of_a_command(page: str, clew: Cl
     documented = section(page, f"`clew {command}")
     table = set(re.findall(r"^\| `(--[a-z-]+)", documented, re.MULTILINE))
     assert table == accepted
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_the_page_documents_short_names_and_values_of_options(page: str, command: str) -> None:
+    rows = dict(re.findall(r"^\| `(--[a-z-]+)([^\n]+)", section(page, f"`clew {command}"), re.MULTILINE))
+    for option in COMMANDS[command].params:
+        names = [name for name in option.opts if option.param_type_name == "option"]
+        for name in set(names) & set(rows):
+            metavar = "" if option.is_flag or option.metavar is None else f" {option.metavar}"
+            assert rows[name].startswith(f"{metavar}`") or option.metavar is None
+            assert all(f"`{short}{metavar}`" in rows[name] for short in set(names) - {name})
 
 
 def test_the_options_before_the_command_are_documented(page: str, clew: Clew) -> None:

@@ -34,7 +34,7 @@ def findings(clew: CalledClew, url: str, *arguments: str, code: int = 0) -> dict
 
 @pytest.fixture
 def url(postgres_server: PostgresServer) -> Any:
-    """Of a database with a thread, in a server of this process's own."""
+    """The URL of a database with a thread, on a server of this process."""
     with postgres_server.database() as url:
         with Conversations.open(url) as conversations:
             conversations.start_thread(thread_id="t", messages=[Message.user("Hello")])
@@ -43,7 +43,7 @@ def url(postgres_server: PostgresServer) -> Any:
 
 @pytest.fixture
 def guarded(url: str) -> str:
-    """The same, as a user without any rights."""
+    """The same database for a user without rights."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=f"{GUARDED}:{PASSWORD}@{parts.hostname}:{parts.port}"))
 
@@ -94,11 +94,11 @@ def test_reports_transactions_that_delay_readers(
     monkeypatch.setattr(doctor, "LONG_OPEN", 0.0)
     monkeypatch.setattr(doctor, "MANY_SINCE", 0)
     ask(url, f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {GUARDED}")
-    with psycopg.connect(postgres_server.url()) as beside:
-        beside.execute("SELECT pg_current_xact_id()")
+    with psycopg.connect(postgres_server.url()) as connection:
+        connection.execute("SELECT pg_current_xact_id()")
         found = findings(clew, url)["readers"]
         assert found["state"] == "warning"
-        who = f"Process {beside.info.backend_pid} in the database postgres writes"
+        who = f"Process {connection.info.backend_pid} in the database postgres writes"
         assert re.fullmatch(rf"{who}: for \d+ s, and is idle in transaction\.", found["found"])
         assert "idle_in_transaction_session_timeout" in found["advice"]
         found = findings(clew, guarded)["readers"]

@@ -1,4 +1,4 @@
-"""Every command that there is refuses what is wrong: in one line, with the right code, and never with a traceback."""
+"""Every command refuses invalid input in one line, with the right exit code, and never with a traceback."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ ARGUMENTS = {
     "WHEN": "1",
     "HOST:PORT/DATABASE": "localhost:1/none",
 }
-"""What is given for an argument of this metavar; a new one needs a line here."""
+"""The value of an argument by its metavar; a new metavar needs a line here."""
 
 OPTIONS: dict[str, list[str]] = {
     "diff": ["--at", "2"],
@@ -60,7 +60,7 @@ OPTIONS: dict[str, list[str]] = {
     "redact": ["--yes"],
     "rewind": ["--to", "2"],
 }
-"""What a command needs beside its arguments."""
+"""The options that a command requires."""
 
 OF_SHARDS = {name for name in COMMANDS if name.startswith("shards ")}
 """Commands that need a directory of PostgreSQL servers."""
@@ -80,7 +80,7 @@ def options(name: str) -> set[str]:
 
 
 def called(name: str, thread: str | None = None, *, optional: bool = False) -> list[str]:
-    """A command line that nothing is wrong with: what it needs, or all that it takes."""
+    """A valid command line, with the required or all arguments."""
     given = []
     for metavar, required in arguments(name):
         if thread is not None and metavar == THREAD:
@@ -94,20 +94,20 @@ def called(name: str, thread: str | None = None, *, optional: bool = False) -> l
 OF_A_THREAD = sorted(name for name in COMMANDS if THREAD in dict(arguments(name)) or "--thread" in options(name))
 OF_A_VERSION = sorted((name, option) for name in OF_A_THREAD for option in ("--at", "--to") if option in options(name))
 SILENT = {"chat"}
-"""Commands that write nothing where nothing is said."""
+"""Commands that write nothing without input."""
 
 WITH_STORE = sorted(set(COMMANDS) - WITHOUT_STORE)
 
 
 async def answered(url: str, thread_id: str) -> None:
-    """Have a model answer what was said on a thread."""
+    """Let a model answer on a thread."""
     async with Engine.open(url) as engine:
         await Agent(ScriptedChatClient(["Hello"])).run(thread=await engine.thread(thread_id))
 
 
 @pytest.fixture(scope="module")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two threads whose ids begin alike, one of them with a run, and a memory scope with a fact."""
+    """A database with two threads with a common prefix, one of them with a run, and a memory scope with a fact."""
     path = tmp_path_factory.mktemp("two") / "clew.db"
     with Conversations.open(f"sqlite:///{path}?synchronous=OFF") as conversations:
         for id_ in ("order-1", "order-2"):
@@ -121,13 +121,13 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def two(clew: Clew, database: Path) -> Clew:
-    """With two threads whose ids begin alike."""
+    """A store with two threads whose ids have a common prefix."""
     shutil.copyfile(database, clew.folder / "clew.db")
     return clew
 
 
 def error(clew: Clew, code: int, *command: str) -> dict[str, str]:
-    """What a command that fails says in JSON."""
+    """The error of a command in JSON."""
     done = clew.run(*command, "--json")
     assert (done.returncode, done.stdout) == (code, ""), done
     (line,) = done.stderr.splitlines()
@@ -175,7 +175,7 @@ def toy(clew: Clew) -> Iterator[Clew]:
         name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=lambda incomplete: [f"{incomplete}da"])],
         as_json: AsJson = False,  # noqa: FBT002  # as every command has it
     ) -> None:
-        """Greet somebody who is no stranger. Nobody else is greeted."""
+        """Greet a person by name. Nobody else is greeted."""
         if name == "nobody":
             raise WrongUsage("Nobody cannot be greeted")
         if as_json:
@@ -193,7 +193,7 @@ def test_one_declaration_makes_a_command_with_help_json_errors_and_completion(
     toy: Clew, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     read = toy.text("--help").split("Read:")[1].split("Branch and go back:")[0]
-    assert re.search(r"^  greet +Greet somebody who is no stranger\.$", read, re.MULTILINE)
+    assert re.search(r"^  greet +Greet a person by name\.$", read, re.MULTILINE)
     assert "Examples:\n    clew greet Ada\n" in toy.text("greet", "--help")
     assert toy.text("greet", "Ada") == "Hello Ada!\n"
     assert toy.object("greet", "Ada", "--json") == {"greeted": "Ada"}
@@ -281,7 +281,7 @@ def test_refuses_a_missing_or_invalid_database_and_creates_nothing(clew: Clew, n
 
 
 def form(value: Any) -> Any:
-    """The names and kinds of what is in a value of JSON's, without what differs from one store and time to another."""
+    """The names and types in a JSON value, without the values, which differ between stores."""
     if isinstance(value, dict):
         return {name: form(each) for name, each in value.items()}
     return [form(each) for each in value] if isinstance(value, list) else type(value).__name__
@@ -290,7 +290,7 @@ def form(value: Any) -> Any:
 @pytest.mark.parametrize("store", ["postgres"])
 @pytest.mark.parametrize("name", WITH_STORE)
 def test_has_the_same_results_on_a_server_as_on_a_file(two: Clew, postgres: str, name: str, store: str) -> None:
-    del store  # a tenth of these tests is enough for every day
+    del store  # it marks the tests of which every run takes a tenth
     with Conversations.open("sqlite:///clew.db") as here, Conversations.open(postgres) as there:
         there.import_events(io.BytesIO(b"".join(here.export_events())))
     done = [two.run("--db", url, *called(name), "--json") for url in ("sqlite:///clew.db", postgres)]
@@ -321,7 +321,7 @@ for command in json.loads(sys.argv[1]):
 def test_ends_quietly_when_the_reader_of_its_output_has_left(two: Clew) -> None:
     names = sorted(set(COMMANDS) - SILENT - OF_SHARDS)
     commands = []
-    for name in names:  # each on a database of its own, because some change it
+    for name in names:  # each with its own database, because some change it
         shutil.copyfile(two.folder / "clew.db", two.folder / f"{name}.db")
         commands.append(["--db", f"sqlite:///{name}.db", *called(name, "order-1")])
     two.file("two.jsonl", GLAZE)
@@ -345,5 +345,5 @@ def test_reports_a_damaged_file_in_one_line(two: Clew, name: str) -> None:
     done = two.run(*called(name, "order-1"))
     assert "mistake" not in done.stderr
     assert len(done.stderr.splitlines()) <= 1
-    if done.returncode == 0:  # who only asks for the schema sees a page that is whole
+    if done.returncode == 0:  # the page with the schema is undamaged
         assert name == "migrate"

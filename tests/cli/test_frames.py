@@ -1,8 +1,9 @@
-"""What the stepper shows, without a terminal: frames that fit, and that say what happened."""
+"""The frames of the stepper, without a terminal: they fit, and describe each event."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import given
@@ -24,7 +25,7 @@ def history_message(text: str, version: int, role: Any = "user") -> HistoryMessa
     return HistoryMessage(version, role, message, f"e{version}", 0)
 
 
-def step(texts: list[str], taken: list[str] = [], *, count: int = 0, **control: Any) -> Step:  # noqa: B006  # read only
+def step(texts: Sequence[str], taken: Sequence[str] = (), *, count: int = 0, **control: Any) -> Step:
     messages = tuple(history_message(text, version) for version, text in enumerate(texts, start=2))
     gone = tuple(history_message(text, version) for version, text in enumerate(taken, start=100))
     data = MessageAppended(message=Message.user(texts[-1] if texts else ""))

@@ -1,4 +1,4 @@
-"""``clew log -f``: in a pipe and on a terminal, while others write."""
+"""``clew log -f`` in a pipe and on a terminal, while other processes write."""
 
 from __future__ import annotations
 
@@ -90,9 +90,9 @@ def test_ends_without_new_events_when_the_reader_has_left(tmp_path: Path, conver
 
 def test_follows_on_a_terminal_and_ends_quietly_with_ctrl_c(tmp_path: Path, conversations: Conversations) -> None:
     with Session(tmp_path, "log", "first", "--follow", "--after", "2") as session:
-        session.until_said("two")
+        session.until_written("two")
         conversations.thread("first").append(Message.user("漢字 " * 200))
-        session.until_said("…")
+        session.until_written("…")
         session.interrupt()
         assert session.end() == 130
         lines = session.output.replace("^C", "").splitlines()

@@ -1,4 +1,4 @@
-"""label, end, delete and redact: what they do, what they write, and when they ask."""
+"""`clew label`, `end`, `delete` and `redact`: their effects, output and questions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Terminal(io.StringIO):
-    """A stdin with somebody at it, who answers."""
+    """A terminal as stdin, with a user who answers."""
 
     def isatty(self) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""migrate: what it says, asks, copies and refuses. How it migrates is tested where it does."""
+"""`clew migrate`: its output, questions, copies and errors. Tests of the stores cover the migration itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NEXT = NOW + 1
 
 
 class Terminal(io.StringIO):
-    """A stdin with somebody at it, who answers."""
+    """A terminal as stdin, with a user who answers."""
 
     def isatty(self) -> bool:
         return True
@@ -27,7 +27,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def old(filled: Clew, monkeypatch: pytest.MonkeyPatch) -> Clew:
-    """A database with the present schema, and a Clew that knows the next."""
+    """A database with the current schema, and a Clew that has the next one."""
     monkeypatch.setattr(sqlite_schema, "SCHEMA_VERSION", NEXT)
     monkeypatch.setattr(sqlite_schema, "MIGRATIONS", {NOW: ("CREATE TABLE extra (a INTEGER)",)})
     return filled
@@ -99,7 +99,7 @@ def test_a_store_without_a_file_is_wrong_usage(clew: Clew) -> None:
 
 def test_row_level_security_needs_a_server(filled: Clew, postgres: str) -> None:
     assert "Only a PostgreSQL database" in filled.refused(2, "migrate", "--row-level-security")
-    for first in ("Made Clew's tables in postgresql://", "postgresql://"):  # nobody need be asked
+    for first in ("Made Clew's tables in postgresql://", "postgresql://"):  # without a question
         output = filled.text("--db", postgres, "migrate", "--row-level-security")
         assert output.startswith(first)
         assert output.endswith("It keeps tenants apart from now on: clew_app sees one of them, clew_operator all.\n")

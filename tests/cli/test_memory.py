@@ -1,4 +1,4 @@
-"""``clew memory``: what scopes know, knew and where from, and what is retracted."""
+"""``clew memory``: the facts of scopes, now and before, their origins, and their retraction."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FACT = [
 
 
 class Known(NamedTuple):
-    """A scope with a name, units that were replaced, and something that was retracted; and one of a group."""
+    """A scope with a name, replaced units and a retracted fact; and a scope of a group."""
 
     clew: Clew
     conversations: Conversations
@@ -67,7 +67,7 @@ def known(clew: Clew) -> Iterator[Known]:
 
 
 def given(known: Known) -> None:
-    """A run on another thread that is given the name."""
+    """A run on another thread that receives the name."""
     known.conversations.start_thread(thread_id="next")
     passed_on = ContextProvided(
         provider="user-facts",
@@ -274,7 +274,7 @@ def test_forget_in_json_is_the_fact_as_it_is_now(known: Known) -> None:
     assert (found["fact"], found["status"]) == (known.name.id, "retracted")
 
 
-# what else reads the streams of scopes
+# other readers of the streams of scopes
 
 
 def test_the_audit_trail_has_who_remembered_a_fact_but_not_its_text(known: Known) -> None:
@@ -314,7 +314,7 @@ def test_verify_names_a_changed_scope(known: Known) -> None:
     known.conversations.close()
     with sqlite3.connect(known.clew.folder / "clew.db") as database:
         of_a_scope = "SELECT id FROM stream WHERE name = 'default/memory/user%2F42'"
-        database.execute(f"UPDATE event SET state = x'00ff' WHERE version = 3 AND stream = ({of_a_scope})")  # noqa: S608
+        database.execute(f"UPDATE event SET state = x'00ff' WHERE version = 3 AND stream = ({of_a_scope})")  # noqa: S608  # a constant
     database.close()
     done = known.clew.run("verify", "--json")
     assert done.returncode == 3
@@ -331,7 +331,7 @@ def test_completes_the_names_of_scopes(known: Known) -> None:
     assert candidates(known.clew, "clew", "show", "") == ["trip"]
 
 
-# what is refused
+# errors
 
 
 @pytest.mark.parametrize("command", ["list", "at", "search", "why", "forget"])

@@ -45,7 +45,7 @@ nothing = 7
 
 @pytest.fixture
 def loading(filled: CalledClew, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CalledClew:
-    """With a module of a projection in the working directory."""
+    """A store, and a module with a projection in the working directory."""
     (tmp_path / "my_projections.py").write_text(MINE, encoding="utf-8")
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "my_projections", raising=False)
@@ -269,11 +269,11 @@ def test_a_signal_ends_it_while_a_server_does_not_answer(scale: float) -> None:
             assert "cannot be reached" in errors
             server.settimeout(0)
             with pytest.raises(BlockingIOError):
-                server.accept()  # it was waited for once
+                server.accept()  # the first attempt waited
 
 
 def processes_of(parent: int) -> list[int]:
-    """The workers that a process has started."""
+    """The worker processes of a process."""
     listed = subprocess.run(
         ["ps", "-A", "-ww", "-o", "pid=", "-o", "ppid=", "-o", "args="], capture_output=True, text=True, check=True
     ).stdout
@@ -283,7 +283,7 @@ def processes_of(parent: int) -> list[int]:
 
 @contextmanager
 def ended(running: subprocess.Popen[str]) -> Iterator[None]:
-    """Also where the test fails, which would wait for it for ever."""
+    """Kill the process also if the test fails; otherwise the test would wait for it without end."""
     try:
         yield
     finally:

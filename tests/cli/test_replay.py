@@ -1,4 +1,4 @@
-"""``clew replay`` where there is no terminal, and its stepper on a screen that the tests hold."""
+"""``clew replay`` without a terminal, and its stepper on a screen of the tests."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_replayed_message_cannot_control_the_terminal(clew: Clew, conversation
 
 
 class HeldScreen:
-    """A screen in the hands of a test: each lot of keys comes after something was done, and every frame is kept."""
+    """A screen of a test: it calls functions between groups of keys, and stores every frame."""
 
     size = os.terminal_size((80, 24))
 
@@ -120,9 +120,9 @@ class HeldScreen:
 
 
 def versions(thread: LocalThread, *lots: Any) -> list[int]:
-    """Which versions the stepper shows, one for every lot of keys, and the one that it opens at."""
+    """The versions that the stepper shows: the first one, and one for each group of keys."""
     screen = HeldScreen(*lots, "q")
-    stepper.run(thread, thread.step(), screen)  # type: ignore[arg-type]  # all that it asks of a screen
+    stepper.run(thread, thread.step(), screen)  # type: ignore[arg-type]  # it has the used part of Screen
     return [int(frame.partition("version ")[2].split()[0]) for frame in screen.frames]
 
 
@@ -144,7 +144,7 @@ def test_the_stepper_shows_new_events(branch: LocalThread) -> None:
         branch.checkpoint("late")
 
     screen = HeldScreen("h", write, "G", "[", lambda: branch.redact(11), ["resize"], "q")
-    stepper.run(branch, branch.step(), screen)  # type: ignore[arg-type]  # all that it asks of a screen
+    stepper.run(branch, branch.step(), screen)  # type: ignore[arg-type]  # it has the used part of Screen
     assert "version 9 of 10" in screen.frames[1]
     assert "version 12 of 12" in screen.frames[2]
     assert "checkpoint late" in screen.frames[3]
@@ -155,7 +155,7 @@ def test_the_stepper_shows_new_events(branch: LocalThread) -> None:
 
 def test_the_stepper_shows_old_messages_and_those_that_a_rewind_removed(branch: LocalThread) -> None:
     screen = HeldScreen(["5", "enter"], "h", "q")
-    stepper.run(branch, branch.step(at=6), screen)  # type: ignore[arg-type]  # all that it asks of a screen
+    stepper.run(branch, branch.step(at=6), screen)  # type: ignore[arg-type]  # it has the used part of Screen
     opened, rewind, before = screen.frames
     assert "    Here." in opened
     assert "    Thanks." not in opened

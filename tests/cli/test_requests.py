@@ -1,4 +1,4 @@
-"""``clew request``: what a model was asked, as JSON, and as commands that send it again."""
+"""``clew request``: the request of a model call as JSON, and as commands that send it again."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def server() -> Iterator[RawServer]:
 
 
 def ask(clew: Clew, server: RawServer, text: str, service: Service = CHAT, *, streams: bool = True) -> str:
-    """Ask a model something; returns the id of the thread."""
+    """Send a text to a model; returns the id of the thread."""
 
     async def run() -> str:
         async with Engine.open(f"sqlite:///{clew.folder}/clew.db?synchronous=OFF") as engine:
@@ -60,7 +60,7 @@ print(urllib.request.urlopen(urllib.request.Request(url, body, headers)).read().
 
 @pytest.fixture
 def environment(clew: Clew, server: RawServer) -> Mapping[str, str]:
-    """Where a shell finds the service, the key, and curl: the machine's, or a stand-in where it has none."""
+    """The environment of a shell: the service, the key, and curl or a replacement if the machine has none."""
     found = {**ENVIRONMENT, "OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": server.url}
     if shutil.which("curl") is None:
         folder = clew.folder / "bin"
@@ -72,7 +72,7 @@ def environment(clew: Clew, server: RawServer) -> Mapping[str, str]:
 
 
 def sent_again(server: RawServer, *command: str, script: str, environment: Mapping[str, str]) -> str:
-    """Run a script, and see that the server is sent what it was sent first; returns what the script wrote."""
+    """Run a script, and check that it sends the first request again; returns its output."""
     first = server.requests[0]
     done = subprocess.run(
         command, input=script, env=dict(environment), check=True, capture_output=True, encoding="utf-8"
@@ -96,7 +96,8 @@ def test_the_curl_command_sends_the_same_bytes(
     server: RawServer,
     environment: Mapping[str, str],
     service: Service,
-    streams: bool,  # noqa: FBT001  # pytest passes it
+    *,
+    streams: bool,
 ) -> None:
     id_ = ask(clew, server, NASTY, service, streams=streams)
     server.add_replies(whole({"again": "sent"}))
@@ -123,7 +124,8 @@ def test_the_python_script_sends_the_same_bytes(
     server: RawServer,
     environment: Mapping[str, str],
     service: Service,
-    streams: bool,  # noqa: FBT001  # pytest passes it
+    *,
+    streams: bool,
 ) -> None:
     id_ = ask(clew, server, NASTY, service, streams=streams)
     server.add_replies(stream({"piece": 1}, {"piece": 2}) if streams else whole({"again": "sent"}))

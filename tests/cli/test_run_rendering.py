@@ -1,4 +1,4 @@
-"""What ``show``, ``log`` and ``replay`` say of runs."""
+"""Runs in ``show``, ``log`` and ``replay``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""search, called in this process."""
+"""`clew search`, called in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line over several servers: shards are added and listed, and what looks after stores does so for each."""
+"""The command line with several servers: `clew shards`, and the commands that run for each shard."""
 
 from __future__ import annotations
 

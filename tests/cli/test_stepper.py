@@ -1,4 +1,4 @@
-"""The stepper without a terminal: what keys there are in what was sent, and where they lead."""
+"""The stepper without a terminal: decoded keys, and their effects."""
 
 from __future__ import annotations
 

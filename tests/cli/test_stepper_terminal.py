@@ -29,7 +29,7 @@ def test_the_stepper_steps_grows_resizes_and_restores_the_terminal(tmp_path: Pat
         lines = session.until("version 6 of 6", "four")
         assert len(lines) == 24
         assert lines[0] == "Café 漢字 first"
-        assert session.taken()
+        assert session.is_full_screen()
         session.press("\x1b[D")
         assert "    three" in session.until("version 5 of 6", "Taken back by the rewind:")
         session.press("h")
@@ -41,7 +41,7 @@ def test_the_stepper_steps_grows_resizes_and_restores_the_terminal(tmp_path: Pat
         session.press("2\r")
         session.until("version 2 of 6", "one\\x1b[2J")
         session.resize(10, 40)
-        lines = session.until_high(10)
+        lines = session.until_height(10)
         assert lines[4] == "─" * 40
         assert max(map(len, lines)) <= 40
         with opened(tmp_path) as conversations:
@@ -51,7 +51,7 @@ def test_the_stepper_steps_grows_resizes_and_restores_the_terminal(tmp_path: Pat
         session.press("\x1b")
         session.press("q")
         assert session.end() == 0
-        assert session.given_back()
+        assert session.is_restored()
 
 
 @pytest.mark.parametrize(
@@ -69,12 +69,12 @@ def test_every_exit_restores_the_terminal(
     fill(tmp_path)
     with Session(tmp_path, "replay", "first", "--at", "3") as session:
         session.until("version 3 of 6")
-        assert session.taken()
+        assert session.is_full_screen()
         with opened(tmp_path) as conversations:
             conversations.thread("first").delete()
         leave(session)
         assert session.end() == code
-        assert session.given_back()
+        assert session.is_restored()
         after = session.output.rpartition("\x1b[?1049l")[2]
         assert message in after
         assert "Traceback" not in after

@@ -1,4 +1,4 @@
-"""threads and tree, called in this process."""
+"""`clew threads` and `clew tree`, called in this process."""
 
 from __future__ import annotations
 

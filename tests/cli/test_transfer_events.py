@@ -28,7 +28,7 @@ COPY = ("--db", "sqlite:///copy.db")
 
 @pytest.fixture
 def exported(clew: Clew) -> str:
-    """A file with all there can be in a store, copy.jsonl."""
+    """A file, copy.jsonl, with everything that a store can contain."""
     with Conversations.open(f"sqlite:///{clew.folder / 'clew.db'}") as store:
         fill(store)
     text = clew.text("export", "--format", "clew")
@@ -147,20 +147,20 @@ def test_a_newer_format_is_refused_and_creates_no_database(clew: Clew) -> None:
 def test_standard_input_without_events_is_refused_and_creates_no_database(
     clew: Clew, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(text.encode()))))  # type: ignore[type-var,unused-ignore]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(text.encode()))))  # type: ignore[type-var,unused-ignore]  # typeshed versions differ
     assert "Standard input is not in Clew's own JSONL" in clew.refused(1, "import", "-")
     assert not clew.folder.joinpath("clew.db").exists()
 
 
 def test_standard_input_is_imported(clew: Clew, exported: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = io.TextIOWrapper(io.BufferedReader(io.BytesIO(exported.encode())))  # type: ignore[type-var,unused-ignore]
+    source = io.TextIOWrapper(io.BufferedReader(io.BytesIO(exported.encode())))  # type: ignore[type-var,unused-ignore]  # typeshed versions differ
     monkeypatch.setattr(sys, "stdin", source)
     assert clew.object(*COPY, "import", "-", "--json")["failed"] == []
     assert clew.text(*COPY, "export", "--format", "clew") == exported
 
 
 def errors_on_a_terminal(clew: Clew, *arguments: str) -> str:
-    """What a command writes to stderr where only that is a terminal; its output goes to output.txt."""
+    """The output of a command on stderr if only that is a terminal; stdout goes to output.txt."""
     ours, theirs = pty.openpty()
     env = {**ENVIRONMENT, "TERM": "xterm-256color", "COLUMNS": "100"}
     with (
@@ -169,7 +169,7 @@ def errors_on_a_terminal(clew: Clew, *arguments: str) -> str:
     ):
         os.close(theirs)
         written = b""
-        with contextlib.suppress(OSError):  # so Linux says that the other side is closed
+        with contextlib.suppress(OSError):  # Linux reports so that the other side is closed
             while block := os.read(ours, 65_536):
                 written += block
     os.close(ours)

@@ -1,4 +1,4 @@
-"""Real processes that are interrupted or killed while they move events: nothing is half there, and it goes on."""
+"""Processes that are interrupted or killed while they copy events: another import completes their work."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ THREADS, MESSAGES = 30, 98
 
 @pytest.fixture(scope="module")
 def lines() -> list[bytes]:
-    """An export of some thousand events, in which messages are redacted that lie far apart."""
+    """An export of some thousand events with redacted messages far apart."""
     with Conversations.open("memory:") as store:
         threads = [store.start_thread(thread_id=str(number)) for number in range(THREADS)]
         for number in range(MESSAGES):
@@ -48,7 +48,7 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
 
 
 def events(folder: Path) -> int:
-    """How many events the database holds, none where it is not there yet."""
+    """The number of events in the database; 0 if it does not exist yet."""
     try:
         database = sqlite3.connect(f"file:{folder}/clew.db?mode=ro", uri=True)
         try:
@@ -60,7 +60,7 @@ def events(folder: Path) -> int:
 
 
 def goes_on(folder: Path, lines: list[bytes]) -> None:
-    """What there is verifies, and importing again completes it."""
+    """Check that the imported events verify, and that another import completes them."""
     with Conversations.open(f"sqlite:///{folder}/clew.db") as copy:
         before = copy.verify()
         assert before.first_bad is None
@@ -98,7 +98,7 @@ def test_a_killed_import_can_be_repeated(
         reached = chance.randrange(len(lines) - 2)
         process = start(folder, "import", "copy.jsonl")
         started.append(process)
-        wait_until(lambda: events(folder) >= reached or process.poll() is not None)  # noqa: B023 - called at once
+        wait_until(lambda: events(folder) >= reached or process.poll() is not None)  # noqa: B023  # called at once
         process.kill()
         process.communicate()
         goes_on(folder, lines)

@@ -17,7 +17,7 @@ VARIABLE = "_CLEW_COMPLETE"
 """The environment variable by which a shell's script requests candidates, in Typer's protocol."""
 
 MOST = 50
-"""Candidates in a list; nobody reads more."""
+"""The most candidates in a list."""
 
 TIMEOUT = 1.0
 """Seconds that a store has for its answer; a server may be far away."""

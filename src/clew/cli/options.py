@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 DEFAULT_URL = "sqlite:///clew.db"
 
+MOST_DIGITS = 18
+"""Digits of a version; no version has more."""
+
 DEFAULT_LIMIT = 50
 """The number of entries that a list for people has without --limit."""
 
@@ -137,7 +140,7 @@ def parse_moment(text: str | None, option: str = "--at") -> Moment:
         return Moment()
     if streams.is_version(text):
         digits = text.lstrip("0") or "0"
-        if len(digits) > 18:  # noqa: PLR2004  # as for messages; no thread has that many versions
+        if len(digits) > MOST_DIGITS:
             raise UnknownVersionError(f"{option}: no thread has a version of {len(digits)} digits.")
         return Moment(at=int(digits))
     number = streams.message_number(text)

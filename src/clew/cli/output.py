@@ -26,6 +26,8 @@ NO_THREADS = "There are no threads. `clew import FILE` adds some."
 MANY_EVENTS = 10_000
 """Number of events from which catching up takes long enough for a progress bar."""
 
+KILO = 1_000
+
 _fields: ContextVar[dict[str, str] | None] = ContextVar("fields", default=None)
 
 # Characters that control a terminal or end a line for some readers, and that json.dumps leaves unescaped.
@@ -84,9 +86,9 @@ def joined(*parts: str) -> str:
 def size_text(size: float) -> str:
     """A number of bytes for people, in powers of 1,000."""
     for unit in ("B", "kB", "MB", "GB"):
-        if size < 1_000:  # noqa: PLR2004  # as the unit's name says
+        if size < KILO:
             return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
-        size /= 1_000
+        size /= KILO
     return f"{size:,.1f} TB"
 
 

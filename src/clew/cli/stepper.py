@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.text import Text
 
+from clew.cli.options import MOST_DIGITS
 from clew.cli.output import console, one_line, plural, time_text
 from clew.cli.rendering.conversation import INDENT, content_texts, message_heading
 from clew.cli.rendering.events import FindEvent, event_finder, find_nothing, what_happened
@@ -25,9 +26,6 @@ PAGE = 10
 
 SEARCH_PAGE = 100
 """Events that are read at once in the search for the next or the previous message."""
-
-MOST_DIGITS = 18
-"""Digits of a version that can be typed; no version has more."""
 
 SHORT = 4
 """Lines of a message, except the newest one."""

@@ -200,4 +200,4 @@ def _path_text(path: Path) -> str:
 
 def _versions(messages: Sequence[HistoryMessage | None]) -> str:
     first, *_, last = [message.version for message in messages if message is not None] * 2
-    return str(first) if first == last else f"{first}–{last}"  # noqa: RUF001  # the dash of ranges
+    return str(first) if first == last else f"{first}\N{EN DASH}{last}"
