@@ -9,8 +9,8 @@ from clew.cli.app import root_command
 
 def _members(group: Any) -> dict[str, Any]:
     """The commands of a group; the class of groups is Typer's own."""
-    found: dict[str, Any] = group.commands
-    return found
+    result: dict[str, Any] = group.commands
+    return result
 
 
 GROUPS: dict[str, list[str]] = {
@@ -19,9 +19,9 @@ GROUPS: dict[str, list[str]] = {
 """The names of the commands of each group."""
 
 COMMANDS: dict[str, Any] = {
-    " ".join((name, *more)): found
+    " ".join((name, *more)): result
     for name, command in _members(root_command()).items()
-    for more, found in (
+    for more, result in (
         [((each,), part) for each, part in _members(command).items()] if name in GROUPS else [((), command)]
     )
 }

@@ -73,12 +73,12 @@ def test_a_narrow_terminal_shows_short_run_ids(clew: Clew) -> None:
 
 
 def test_the_audit_trail_in_json_has_the_documented_shape(used: Clew) -> None:
-    found = used.lines("audit", "--json")
+    result = used.lines("audit", "--json")
     events = [*used.lines("log", "root", "--json"), *used.lines("log", "a-fork", "--json")[3:]]
-    assert [(each["position"], each["event_id"], each["hash"]) for each in found] == [
+    assert [(each["position"], each["event_id"], each["hash"]) for each in result] == [
         (each["position"], each["event_id"], each["hash"]) for each in events
     ]
-    assert {key: value for key, value in found[-1].items() if key not in {"event_id", "hash"}} == {
+    assert {key: value for key, value in result[-1].items() if key not in {"event_id", "hash"}} == {
         "position": 6,
         "time": "2026-01-19T09:00:00.000000+00:00",
         "actor": "a-very-long-actor",

@@ -27,14 +27,14 @@ def message_texts(clew: Clew, thread: str, *at: str) -> list[str]:
 
 def actor(clew: Clew, thread: str) -> str | None:
     """The actor of the newest event."""
-    found: str | None = clew.lines("log", thread, "--json")[-1]["actor"]
-    return found
+    result: str | None = clew.lines("log", thread, "--json")[-1]["actor"]
+    return result
 
 
 def test_a_checkpoint_has_the_documented_shape_and_is_found_by_its_name(filled: Clew) -> None:
     first = filled.ids()[0]
-    found = filled.object("checkpoint", first[:5], "before refund", "--at", "message:2", "--json")
-    assert found == {"thread_id": first, "name": "before refund", "version": 3}
+    result = filled.object("checkpoint", first[:5], "before refund", "--at", "message:2", "--json")
+    assert result == {"thread_id": first, "name": "before refund", "version": 3}
     assert len(message_texts(filled, first, "--at", "before refund")) == 2
     assert filled.object("checkpoint", first, "now", "--json")["version"] == 7
     assert filled.text("checkpoint", first, "then", "--at", "now") == (
@@ -82,8 +82,8 @@ def test_a_remote_thread_is_forked_into_a_local_one(clew: Clew) -> None:
 def test_a_rewind_continues_from_the_version_and_says_how_to_undo_it(filled: Clew) -> None:
     first = filled.ids()[0]
     before = message_texts(filled, first)
-    found = filled.object("rewind", first, "--to", "message:2", "--json")
-    assert found == {"thread_id": first, "version": 7, "to": 3, "messages": 2}
+    result = filled.object("rewind", first, "--to", "message:2", "--json")
+    assert result == {"thread_id": first, "version": 7, "to": 3, "messages": 2}
     assert message_texts(filled, first) == before[:2]
     output = filled.text("rewind", first, "--to", "message:1")
     assert output.startswith(f"{first} is back at version 2 with 1 message. Nothing was deleted.\n")

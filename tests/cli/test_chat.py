@@ -107,9 +107,9 @@ def say(session: Session, text: str, answer: str) -> str:
 
 
 def new_thread(session: Session) -> str:
-    found = re.search(r"New thread (\w+)", session.next_output(PROMPT))
-    assert found is not None
-    return found[1]
+    result = re.search(r"New thread (\w+)", session.next_output(PROMPT))
+    assert result is not None
+    return result[1]
 
 
 def test_a_chat_is_stored_as_it_happens_and_resumed_in_another_process(tmp_path: Path, server: RawServer) -> None:

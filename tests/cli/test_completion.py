@@ -196,8 +196,8 @@ def test_the_script_says_how_to_install_it_and_has_the_documented_shape(clew: Cl
     script = clew.text("completion", shell)
     assert f"clew completion {shell} --install" in script
     assert "_CLEW_COMPLETE" in script
-    found = clew.object("completion", shell, "--json")
-    assert found == {"shell": shell, "script": script, "installed": None, "read_by": None}
+    result = clew.object("completion", shell, "--json")
+    assert result == {"shell": shell, "script": script, "installed": None, "read_by": None}
     assert list(clew.folder.iterdir()) == []
 
 

@@ -149,16 +149,16 @@ def test_markdown_is_a_document(both: Clew) -> None:
 
 def test_json_has_the_documented_shape(both: Clew) -> None:
     first, second = both.ids()
-    found = both.object("diff", first, second, "--json")
-    assert {key: value for key, value in found.items() if key != "rows"} == {
+    shape = both.object("diff", first, second, "--json")
+    assert {key: value for key, value in shape.items() if key != "rows"} == {
         "a": {"thread_id": first, "version": 6, "messages": 5},
         "b": {"thread_id": second, "version": 6, "messages": 5},
         "shared": SHARED,
         "counts": {"same": 2, "changed": 2, "only_a": 1, "only_b": 1},
     }
-    assert [row["kind"] for row in found["rows"]] == ["same", "changed", "changed", "same", "only-a", "only-b"]
+    assert [row["kind"] for row in shape["rows"]] == ["same", "changed", "changed", "same", "only-a", "only-b"]
     ours, theirs = (both.object("show", id_, "--json")["messages"] for id_ in (first, second))
-    same, text, call = found["rows"][:3]
+    same, text, call = shape["rows"][:3]
     assert same == {"kind": "same", "a": ours[0], "b": theirs[0], "fields": [], "contents": []}
     assert text == {
         "kind": "changed",
@@ -191,7 +191,7 @@ def test_json_has_the_documented_shape(both: Clew) -> None:
         {"kind": "only-b", "path": ["arguments", "note"], "a": None, "b": "late", "parts": []},
         {"kind": "changed", "path": ["arguments", "sum"], "a": 48, "b": 24, "parts": []},
     ]
-    assert found["rows"][4] == {"kind": "only-a", "a": ours[4], "b": None, "fields": [], "contents": []}
+    assert shape["rows"][4] == {"kind": "only-a", "a": ours[4], "b": None, "fields": [], "contents": []}
 
 
 def test_the_example_in_the_docs_is_what_the_command_writes(clew: Clew, corpus: list[dict[str, Any]]) -> None:
@@ -212,10 +212,10 @@ def test_the_example_in_the_docs_is_what_the_command_writes(clew: Clew, corpus: 
 
 def test_versions_of_one_thread_and_forks_share_their_past(both: Clew) -> None:
     first = both.ids()[0]
-    found = both.object("diff", first, "--at", "message:2", "--other-at", "5", "--json")
-    assert (found["a"]["version"], found["b"]["version"]) == (3, 5)
-    assert found["shared"] == {"messages": 2, "version": 3}
-    assert [row["kind"] for row in found["rows"]] == ["only-b", "only-b"]
+    shape = both.object("diff", first, "--at", "message:2", "--other-at", "5", "--json")
+    assert (shape["a"]["version"], shape["b"]["version"]) == (3, 5)
+    assert shape["shared"] == {"messages": 2, "version": 3}
+    assert [row["kind"] for row in shape["rows"]] == ["only-b", "only-b"]
     everything = both.object("diff", first, "--at", "message:2", "--other-at", "5", "--json", "--all")
     assert [row["kind"] for row in everything["rows"]] == ["same", "same", "only-b", "only-b"]
     assert "… 2 messages shared (versions 2\u20133), the last:\n  user: My teapot broke." in both.text(

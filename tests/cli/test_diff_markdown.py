@@ -44,13 +44,13 @@ texts = st.lists(st.sampled_from([*marks, *starts, *plain]), max_size=10).map(""
 
 def quoted(document: str) -> list[Token]:
     """The tokens within the quotes, which hold the text of users and models."""
-    found: list[Token] = []
+    result: list[Token] = []
     depth = 0
     for token in PARSER.parse(document):
         depth += {"blockquote_open": 1, "blockquote_close": -1}.get(token.type, 0)
         if depth:
-            found.append(token)
-    return found
+            result.append(token)
+    return result
 
 
 def sides(document: str) -> tuple[str, str]:
@@ -82,8 +82,8 @@ def without_space(text: str) -> str:
 
 
 def document(ours: list[Message | None], theirs: list[Message | None], *, everything: bool = False) -> str:
-    found = diff(history(ours, "a"), history(theirs, "b"))
-    return "\n".join(diff_document(found, everything=everything))
+    result = diff(history(ours, "a"), history(theirs, "b"))
+    return "\n".join(diff_document(result, everything=everything))
 
 
 @given(texts, texts)
@@ -92,13 +92,13 @@ def document(ours: list[Message | None], theirs: list[Message | None], *, everyt
 def test_changed_text_is_read_back_and_is_not_markup(a: str, b: str) -> None:
     ours, theirs = f"kept words {a}", f"kept words {b}"
     markdown = document([Message.user(ours)], [Message.user(theirs)], everything=True)
-    found = sides(markdown)
+    result = sides(markdown)
     if " · changed · " in markdown:
-        assert found == (without_space(safe(ours)), without_space(safe(theirs)))
+        assert result == (without_space(safe(ours)), without_space(safe(theirs)))
     elif a == b:
-        assert found[0] == without_space(safe(ours))
+        assert result[0] == without_space(safe(ours))
     else:
-        assert found[0] == without_space(safe(ours) + safe(theirs))
+        assert result[0] == without_space(safe(ours) + safe(theirs))
 
 
 @given(texts)

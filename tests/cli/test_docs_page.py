@@ -23,9 +23,9 @@ def options(help_text: str) -> set[str]:
 
 
 def section(page: str, heading: str) -> str:
-    found = re.search(rf"^## {re.escape(heading)}[^\n]*\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
-    assert found is not None, f"docs/cli.md has no section {heading!r}"
-    return found[1]
+    result = re.search(rf"^## {re.escape(heading)}[^\n]*\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
+    assert result is not None, f"docs/cli.md has no section {heading!r}"
+    return result[1]
 
 
 def test_the_page_documents_exactly_the_commands(page: str, clew: Clew) -> None:

@@ -28,29 +28,29 @@ PROJECTIONS = [f"projection {each.name}" for each in SHIPPED]
 def findings(clew: CalledClew, *arguments: str, code: int = 0) -> dict[str, dict[str, Any]]:
     done = clew.run("doctor", "--json", *arguments)
     assert (done.returncode, done.stderr) == (code, "")
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert all(list(each) == ["name", "state", "found", "advice"] for each in found)
-    assert all((each["advice"] is None) == (each["state"] == "ok") for each in found)
-    return {each["name"]: each for each in found}
+    result = [json.loads(line) for line in done.stdout.splitlines()]
+    assert all(list(each) == ["name", "state", "found", "advice"] for each in result)
+    assert all((each["advice"] is None) == (each["state"] == "ok") for each in result)
+    return {each["name"]: each for each in result}
 
 
 def test_checks_everything(filled: CalledClew) -> None:
-    found = findings(filled)
-    assert list(found) == [*ALWAYS, *OF_A_FILE, *PROJECTIONS, "verified"]
-    assert found["schema"] == {
+    result = findings(filled)
+    assert list(result) == [*ALWAYS, *OF_A_FILE, *PROJECTIONS, "verified"]
+    assert result["schema"] == {
         "name": "schema",
         "state": "ok",
         "found": f"clew.db has schema {SCHEMA_VERSION}, which this Clew needs.",
         "advice": None,
     }
-    assert found["verified"]["found"].endswith("the newest ones; `clew doctor --verify` checks all.")
+    assert result["verified"]["found"].endswith("the newest ones; `clew doctor --verify` checks all.")
 
 
 def test_verify_reads_the_whole_database(filled: CalledClew) -> None:
     filled.text("project", "run", "--once")
-    found = findings(filled, "--verify")
-    assert list(found)[-3:] == ["verified", "pages", "projections-pages"]
-    assert found["verified"]["found"].endswith("the whole store.")
+    result = findings(filled, "--verify")
+    assert list(result)[-3:] == ["verified", "pages", "projections-pages"]
+    assert result["verified"]["found"].endswith("the whole store.")
 
 
 def test_counts_the_events_that_forks_share_once(filled: CalledClew, tmp_path: Path) -> None:
@@ -104,9 +104,9 @@ def test_finds_a_changed_thread(filled: CalledClew, tmp_path: Path) -> None:
         connection.execute("UPDATE event SET type = 'message-redacted' WHERE position = 3")
     connection.close()
     for more in ((), ("--verify",)):
-        found = findings(filled, *more, code=1)["verified"]
-        assert found["state"] == "failed"
-        assert "version 3: its hash does not match" in found["found"]
+        result = findings(filled, *more, code=1)["verified"]
+        assert result["state"] == "failed"
+        assert "version 3: its hash does not match" in result["found"]
 
 
 def test_finds_damaged_pages(filled: CalledClew, tmp_path: Path) -> None:
@@ -123,10 +123,10 @@ def test_finds_events_that_were_parked(filled: CalledClew, tmp_path: Path) -> No
         connection.execute("UPDATE event SET state = x'0001' WHERE position = 2")
     connection.close()
     filled.text("project", "run", "--once")
-    found = findings(filled, code=1)["projection audit"]
-    assert found["state"] == "warning"
-    assert "skipped 1 events, the first at position 2: " in found["found"]
-    assert found["advice"].endswith("then run `clew rebuild audit`.")
+    result = findings(filled, code=1)["projection audit"]
+    assert result["state"] == "warning"
+    assert "skipped 1 events, the first at position 2: " in result["found"]
+    assert result["advice"].endswith("then run `clew rebuild audit`.")
 
 
 def test_reports_a_missing_database(clew: CalledClew, tmp_path: Path) -> None:
@@ -174,9 +174,9 @@ def test_a_store_in_memory_has_few_findings() -> None:
     [((3, 6, 23), False), ((3, 7, 0), True), ((3, 51, 2), True), ((3, 51, 3), False), ((4, 0, 0), False)],
 )
 def test_reports_an_old_sqlite_without_alarm(version: tuple[int, ...], *, reported: bool) -> None:
-    found = next(of_library(version))
-    assert found.state == "ok"
-    assert ("It matters only if another program writes to the same file" in found.found) == reported
+    result = next(of_library(version))
+    assert result.state == "ok"
+    assert ("It matters only if another program writes to the same file" in result.found) == reported
 
 
 @pytest.mark.parametrize(
@@ -196,9 +196,9 @@ def test_sizes_have_units_for_people(size: int, text: str) -> None:
 
 def test_names_the_missing_features_of_sqlite() -> None:
     connection = sqlite3.connect(":memory:")
-    found = sqlite_doctor._has(connection, "fts9", "CREATE VIRTUAL TABLE t USING fts9(words)", "search cannot be")
-    assert (found.state, found.advice is None) == ("failed", False)
-    assert "no such module: fts9" in found.found
+    result = sqlite_doctor._has(connection, "fts9", "CREATE VIRTUAL TABLE t USING fts9(words)", "search cannot be")
+    assert (result.state, result.advice is None) == ("failed", False)
+    assert "no such module: fts9" in result.found
     connection.close()
 
 
@@ -215,8 +215,8 @@ def test_reports_a_long_write_ahead_log() -> None:
 def test_reports_missing_write_permissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Conversations.open(f"sqlite:///{tmp_path}/clew.db").close()
     monkeypatch.setattr("os.access", lambda path, _: not str(path).endswith(".lock"))
-    found = sqlite_doctor._permissions(str(tmp_path / "clew.db"))
-    assert (found.state, found.found.endswith("clew.db.lock.")) == ("failed", True)
+    result = sqlite_doctor._permissions(str(tmp_path / "clew.db"))
+    assert (result.state, result.found.endswith("clew.db.lock.")) == ("failed", True)
 
 
 def status(**given: Any) -> ProjectionStatus:
@@ -244,16 +244,16 @@ def status(**given: Any) -> ProjectionStatus:
     ids=str,
 )
 def test_gives_each_status_of_a_projection_a_state(given: dict[str, Any], state: str) -> None:
-    found = of_projection(status(**given))
-    assert (found.state, found.advice is None) == (state, state == "ok")
+    result = of_projection(status(**given))
+    assert (result.state, result.advice is None) == (state, state == "ok")
 
 
 def test_a_projection_that_is_behind_is_ok() -> None:
-    found = of_projection(status(lag=45))
-    assert found.found == (
+    result = of_projection(status(lag=45))
+    assert result.found == (
         "It is 45 events behind and catches up at its next read: live, version 1, at position 5 of 5."
     )
-    assert (found.state, found.advice) == ("ok", None)
+    assert (result.state, result.advice) == ("ok", None)
 
 
 def test_gives_each_verification_a_state() -> None:

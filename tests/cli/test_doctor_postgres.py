@@ -26,10 +26,10 @@ def findings(clew: CalledClew, url: str, *arguments: str, code: int = 0) -> dict
     done = clew.run("--db", url, "doctor", "--json", *arguments)
     assert (done.returncode, done.stderr) == (code, "")
     assert PASSWORD not in done.stdout
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert all((each["advice"] is None) == (each["state"] == "ok") for each in found)
-    assert len({each["name"] for each in found}) == len(found)
-    return {each["name"]: each for each in found}
+    result = [json.loads(line) for line in done.stdout.splitlines()]
+    assert all((each["advice"] is None) == (each["state"] == "ok") for each in result)
+    assert len({each["name"] for each in result}) == len(result)
+    return {each["name"]: each for each in result}
 
 
 @pytest.fixture
@@ -49,34 +49,34 @@ def guarded(url: str) -> str:
 
 
 def test_checks_the_server_the_tables_and_the_projections(clew: CalledClew, url: str) -> None:
-    found = findings(clew, url)
-    assert list(found) == [*AROUND, *INSIDE, *PROJECTIONS, "verified"]
+    result = findings(clew, url)
+    assert list(result) == [*AROUND, *INSIDE, *PROJECTIONS, "verified"]
     # The server of the tests leaves its statistics alone.
-    assert {name for name, each in found.items() if each["state"] != "ok"} == {"vacuum"}
-    assert "PostgreSQL 18" in found["server"]["found"]
-    assert found["durability"]["found"].startswith("fsync on, full_page_writes on, synchronous_commit on; read comm")
-    assert found["runs"]["found"] == "0 in progress, 0 with a partial answer; 0 blobs of 0 B."
+    assert {name for name, each in result.items() if each["state"] != "ok"} == {"vacuum"}
+    assert "PostgreSQL 18" in result["server"]["found"]
+    assert result["durability"]["found"].startswith("fsync on, full_page_writes on, synchronous_commit on; read comm")
+    assert result["runs"]["found"] == "0 in progress, 0 with a partial answer; 0 blobs of 0 B."
     assert findings(clew, url, "--verify")["verified"]["found"].endswith("the whole store.")
 
 
 def test_reports_missing_rights(clew: CalledClew, url: str, guarded: str) -> None:
-    found = findings(clew, guarded, code=1)
-    assert (found["rights"]["state"], list(found)[-1]) == ("failed", "database")
-    assert "cannot read clew_blob, clew_draft, clew_event" in found["rights"]["found"]
+    result = findings(clew, guarded, code=1)
+    assert (result["rights"]["state"], list(result)[-1]) == ("failed", "database")
+    assert "cannot read clew_blob, clew_draft, clew_event" in result["rights"]["found"]
     ask(url, f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {GUARDED}")
-    found = findings(clew, guarded)
-    assert found["rights"]["state"] == "warning"
-    assert "cannot write clew_event, clew_stream." in found["rights"]["found"]
-    assert found["verified"]["state"] == "ok"
+    result = findings(clew, guarded)
+    assert result["rights"]["state"] == "warning"
+    assert "cannot write clew_event, clew_stream." in result["rights"]["found"]
+    assert result["verified"]["state"] == "ok"
 
 
 def test_reports_missing_tables_and_whether_they_can_be_created(
     clew: CalledClew, postgres_server: PostgresServer
 ) -> None:
     with postgres_server.database() as empty:
-        found = findings(clew, empty, code=1)
-        assert found["rights"]["found"].endswith("can create tables.")
-        assert (list(found)[-1], found["schema"]["advice"]) == ("schema", "Make them with `clew migrate`.")
+        result = findings(clew, empty, code=1)
+        assert result["rights"]["found"].endswith("can create tables.")
+        assert (list(result)[-1], result["schema"]["advice"]) == ("schema", "Make them with `clew migrate`.")
         parts = urlsplit(empty)
         as_guarded = urlunsplit(parts._replace(netloc=f"{GUARDED}:{PASSWORD}@{parts.hostname}:{parts.port}"))
         assert findings(clew, as_guarded, code=1)["rights"]["state"] == "failed"
@@ -84,8 +84,8 @@ def test_reports_missing_tables_and_whether_they_can_be_created(
 
 def test_reports_once_that_the_server_refuses_or_does_not_answer(clew: CalledClew, guarded: str) -> None:
     assert list(findings(clew, "postgresql://nobody@127.0.0.1:1/none", code=1)) == ["database"]
-    found = findings(clew, guarded.replace(PASSWORD, "wrong"), code=1)
-    assert "Check the user, the password" in found["database"]["found"]
+    result = findings(clew, guarded.replace(PASSWORD, "wrong"), code=1)
+    assert "Check the user, the password" in result["database"]["found"]
 
 
 def test_reports_transactions_that_delay_readers(
@@ -96,43 +96,43 @@ def test_reports_transactions_that_delay_readers(
     ask(url, f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {GUARDED}")
     with psycopg.connect(postgres_server.url()) as connection:
         connection.execute("SELECT pg_current_xact_id()")
-        found = findings(clew, url)["readers"]
-        assert found["state"] == "warning"
+        result = findings(clew, url)["readers"]
+        assert result["state"] == "warning"
         who = f"Process {connection.info.backend_pid} in the database postgres writes"
-        assert re.fullmatch(rf"{who}: for \d+ s, and is idle in transaction\.", found["found"])
-        assert "idle_in_transaction_session_timeout" in found["advice"]
-        found = findings(clew, guarded)["readers"]
-        assert (found["state"], "its age is unknown" in found["found"]) == ("warning", True)
+        assert re.fullmatch(rf"{who}: for \d+ s, and is idle in transaction\.", result["found"])
+        assert "idle_in_transaction_session_timeout" in result["advice"]
+        result = findings(clew, guarded)["readers"]
+        assert (result["state"], "its age is unknown" in result["found"]) == ("warning", True)
 
 
 def test_reports_settings_that_can_lose_events(clew: CalledClew, url: str) -> None:
-    found = findings(clew, f"{url}?options=-csynchronous_commit%3Doff")["durability"]
-    assert (found["state"], "synchronous_commit off" in found["found"]) == ("warning", True)
-    assert found["advice"].startswith("Turn synchronous_commit on")
+    result = findings(clew, f"{url}?options=-csynchronous_commit%3Doff")["durability"]
+    assert (result["state"], "synchronous_commit off" in result["found"]) == ("warning", True)
+    assert result["advice"].startswith("Turn synchronous_commit on")
 
 
 def test_finds_a_changed_thread(clew: CalledClew, url: str) -> None:
     ask(url, "UPDATE clew_event SET type = 'message-redacted' WHERE version = 2")
-    found = findings(clew, url, code=1)["verified"]
-    assert (found["state"], "version 2: its hash does not match" in found["found"]) == ("failed", True)
+    result = findings(clew, url, code=1)["verified"]
+    assert (result["state"], "version 2: its hash does not match" in result["found"]) == ("failed", True)
 
 
 def test_continues_after_a_check_that_fails(clew: CalledClew, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(statements("doctor.sql"), "connections", "SELECT * FROM clew_nothing")
-    found = findings(clew, url)
-    assert found["connections"]["state"] == "warning"
-    assert found["connections"]["found"].startswith("This check failed: postgresql://127.0.0.1")
-    assert found["verified"]["state"] == "ok"
+    result = findings(clew, url)
+    assert result["connections"]["state"] == "warning"
+    assert result["connections"]["found"].startswith("This check failed: postgresql://127.0.0.1")
+    assert result["verified"]["state"] == "ok"
 
 
 def test_continues_when_a_check_of_the_server_times_out(
     clew: CalledClew, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(statements("doctor.sql"), "server", "SELECT pg_sleep(10), '', false")
-    found = findings(clew, f"{url}?options=-cstatement_timeout%3D500")
-    assert list(found)[:2] == ["server", "schema"]
-    assert "raise statement_timeout" in found["server"]["found"]
-    assert found["verified"]["state"] == "ok"
+    result = findings(clew, f"{url}?options=-cstatement_timeout%3D500")
+    assert list(result)[:2] == ["server", "schema"]
+    assert "raise statement_timeout" in result["server"]["found"]
+    assert result["verified"]["state"] == "ok"
 
 
 # Findings by themselves
@@ -165,5 +165,5 @@ LARGE = doctor.LARGE_LOG
     ids=str,
 )
 def test_gives_the_figures_of_the_server_a_state(look: str, given: tuple[Any, ...], state: str) -> None:
-    found: Finding = getattr(doctor, look)(*given)
-    assert (found.state, found.advice is None) == (state, state == "ok")
+    result: Finding = getattr(doctor, look)(*given)
+    assert (result.state, result.advice is None) == (state, state == "ok")

@@ -30,15 +30,15 @@ def test_an_error_is_one_line_with_a_code_and_in_json_with_a_stable_name(
     assert report(error, as_json=True) == code
     plain, as_json = capsys.readouterr().err.splitlines()
     assert plain.startswith("clew: ")
-    found = json.loads(as_json)
-    assert found["error"]["type"] == kind
-    assert found["error"]["message"] == plain.removeprefix("clew: ")
+    result = json.loads(as_json)
+    assert result["error"]["type"] == kind
+    assert result["error"]["message"] == plain.removeprefix("clew: ")
 
 
 def test_a_bug_in_clew_names_its_place(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(KeyError) as found:
+    with pytest.raises(KeyError) as result:
         dict[str, int]()["gone"]
-    report(found.value, as_json=False)
+    report(result.value, as_json=False)
     assert f"KeyError in {__file__.rpartition('/')[2]}, line " in capsys.readouterr().err
 
 

@@ -131,11 +131,11 @@ def error(clew: Clew, code: int, *command: str) -> dict[str, str]:
     done = clew.run(*command, "--json")
     assert (done.returncode, done.stdout) == (code, ""), done
     (line,) = done.stderr.splitlines()
-    found: dict[str, dict[str, str]] = json.loads(line)
-    assert list(found) == ["error"]
-    assert list(found["error"]) == ["type", "message"]
-    assert "mistake" not in found["error"]["message"]
-    return found["error"]
+    result: dict[str, dict[str, str]] = json.loads(line)
+    assert list(result) == ["error"]
+    assert list(result["error"]) == ["type", "message"]
+    assert "mistake" not in result["error"]["message"]
+    return result["error"]
 
 
 def test_there_are_commands_of_each_kind() -> None:

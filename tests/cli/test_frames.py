@@ -34,8 +34,8 @@ def step(texts: Sequence[str], taken: Sequence[str] = (), *, count: int = 0, **c
     return Step(event, then, then._replace(version=200), messages, gone)
 
 
-def frame_lines(found: Step, stepper: Stepper | None = None, *, width: int = 80, height: int = 24) -> list[str]:
-    lines = frame(found, stepper or Stepper(found.version, found.newest), "a", width, height)
+def frame_lines(result: Step, stepper: Stepper | None = None, *, width: int = 80, height: int = 24) -> list[str]:
+    lines = frame(result, stepper or Stepper(result.version, result.newest), "a", width, height)
     return [line.plain for line in lines]
 
 
@@ -50,8 +50,8 @@ def frame_lines(found: Step, stepper: Stepper | None = None, *, width: int = 80,
 def test_a_frame_fits_the_screen_and_is_safe_for_the_terminal(
     texts: list[str], taken: list[str], title: str | None, width: int, height: int, key: str
 ) -> None:
-    found = step(texts, taken, title=title)
-    lines = frame(found, press(Stepper(found.newest, found.newest), key), "a", width, height)
+    result = step(texts, taken, title=title)
+    lines = frame(result, press(Stepper(result.newest, result.newest), key), "a", width, height)
     assert len(lines) == height
     for line in lines:
         assert line.cell_len <= width
@@ -69,8 +69,8 @@ def test_the_newest_message_is_marked_and_the_number_of_each_is_its_own() -> Non
 
 
 def test_messages_that_a_rewind_removed_are_struck_out() -> None:
-    found = step(["one"], ["two", "three"])
-    lines = frame(found, Stepper(1, 1), "a", 80, 24)
+    result = step(["one"], ["two", "three"])
+    lines = frame(result, Stepper(1, 1), "a", 80, 24)
     plain = [line.plain for line in lines]
     at = plain.index("Taken back by the rewind:")
     assert plain.index("    one") < at < plain.index("    two") < plain.index("    three")
@@ -97,11 +97,11 @@ def test_a_small_screen_shows_the_newest_message_first() -> None:
 
 
 def test_shows_the_help_and_typed_digits() -> None:
-    found = step(["one"])
-    helping = "\n".join(frame_lines(found, press(Stepper(2, 9), "?")))
+    result = step(["one"])
+    helping = "\n".join(frame_lines(result, press(Stepper(2, 9), "?")))
     assert all(texts in helping for _, texts in HELP)
-    assert frame_lines(found, press(Stepper(2, 9), "7"))[-1].startswith("Go to version: 7")
-    assert frame_lines(found, press(Stepper(9, 9), "right"))[-1] == "This is the newest version."
+    assert frame_lines(result, press(Stepper(2, 9), "7"))[-1].startswith("Go to version: 7")
+    assert frame_lines(result, press(Stepper(9, 9), "right"))[-1] == "This is the newest version."
 
 
 def test_describes_each_event() -> None:
@@ -140,9 +140,11 @@ def test_describes_each_event() -> None:
 
 def test_a_block_has_the_whole_message_and_the_checkpoints() -> None:
     text = "line one\n\nline \x1b[2J" + "x" * 3_000
-    found = step([text])
-    found = Step(found.event, found.control, found.head._replace(checkpoints={"here": 2, "there": 1}), found.messages)
-    lines = [line.plain if isinstance(line, Text) else line for line in step_lines(found, "a")]
+    result = step([text])
+    result = Step(
+        result.event, result.control, result.head._replace(checkpoints={"here": 2, "there": 1}), result.messages
+    )
+    lines = [line.plain if isinstance(line, Text) else line for line in step_lines(result, "a")]
     assert lines[0].startswith("version 2 of 200 · active · 1 message · checkpoint here · message-appended · 1970-")
     assert lines[1:] == [
         "    A message was appended: user",

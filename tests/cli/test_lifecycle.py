@@ -34,10 +34,10 @@ class Terminal(io.StringIO):
     ],
 )
 def test_a_label_is_json_if_it_parses_as_json_or_else_text(
-    filled: Clew, given: list[str], found: dict[str, Any]
+    filled: Clew, given: list[str], result: dict[str, Any]
 ) -> None:
     first = filled.ids()[0]
-    assert filled.object("label", first, *given, "--json") == {"thread_id": first, "version": 7, "labels": found}
+    assert filled.object("label", first, *given, "--json") == {"thread_id": first, "version": 7, "labels": result}
 
 
 def test_a_label_without_a_value_is_removed(filled: Clew) -> None:
@@ -76,8 +76,8 @@ def test_end_and_delete_write_the_thread_and_their_reason_is_in_the_log(filled: 
 def test_a_redaction_has_the_documented_shape_and_names_the_thread_that_owns_the_message(filled: Clew) -> None:
     first = filled.ids()[0]
     fork = filled.object("fork", first, "--at", "4", "--json")["thread_id"]
-    found = filled.object("redact", fork, "message:2", "--reason", "A name", "--yes", "--json")
-    assert found == {"thread_id": first, "message": 3, "version": 7}
+    result = filled.object("redact", fork, "message:2", "--reason", "A name", "--yes", "--json")
+    assert result == {"thread_id": first, "message": 3, "version": 7}
     for thread in (first, fork):
         assert filled.object("show", thread, "--json")["messages"][1]["redacted"] is True
     assert filled.lines("log", first, "--json")[-1]["data"]["reason"] == "A name"

@@ -37,14 +37,14 @@ def test_a_current_database_has_nothing_to_migrate(filled: Clew) -> None:
     assert filled.text("migrate", "--backup", "copy.db") == (
         f"clew.db already has schema {NOW}. There is nothing to migrate.\n"
     )
-    found = filled.object("migrate", "--backup", "copy.db", "--json")
-    assert found == {"database": "clew.db", "from": NOW, "to": NOW, "backup": None}
+    result = filled.object("migrate", "--backup", "copy.db", "--json")
+    assert result == {"database": "clew.db", "from": NOW, "to": NOW, "backup": None}
     assert not (filled.folder / "copy.db").exists()
 
 
 def test_a_migration_has_the_documented_shape_and_makes_the_copy(old: Clew) -> None:
-    found = old.object("migrate", "--yes", "--backup", "copy.db", "--json")
-    assert found == {"database": "clew.db", "from": NOW, "to": NEXT, "backup": "copy.db"}
+    result = old.object("migrate", "--yes", "--backup", "copy.db", "--json")
+    assert result == {"database": "clew.db", "from": NOW, "to": NEXT, "backup": "copy.db"}
     assert len(old.ids()) == 2
     assert old.object("--db", "sqlite:///copy.db", "migrate", "-y", "--json") == {
         "database": "copy.db",
@@ -103,5 +103,5 @@ def test_row_level_security_needs_a_server(filled: Clew, postgres: str) -> None:
         output = filled.text("--db", postgres, "migrate", "--row-level-security")
         assert output.startswith(first)
         assert output.endswith("It keeps tenants apart from now on: clew_app sees one of them, clew_operator all.\n")
-    found = filled.object("--db", postgres, "migrate", "--row-level-security", "--json")
-    assert (found["from"], found["to"]) == (1, 1)
+    result = filled.object("--db", postgres, "migrate", "--row-level-security", "--json")
+    assert (result["from"], result["to"]) == (1, 1)

@@ -93,12 +93,12 @@ def test_lists_the_scopes(known: Known) -> None:
         ["user/42", "facts", "2", "6", "2026-01-15", "09:00"],
         ["group/g1", "facts", "1", "2", "2026-01-15", "09:00"],
     ]
-    found = known.clew.lines("memory", "list", "--json")
-    assert [(each["name"], each["holds"], each["facts"], each["version"]) for each in found] == [
+    result = known.clew.lines("memory", "list", "--json")
+    assert [(each["name"], each["holds"], each["facts"], each["version"]) for each in result] == [
         ("user/42", "facts", 2, 6),
         ("group/g1", "facts", 1, 2),
     ]
-    assert {*found[0]} >= {"embedder", "dimensions", "opened_at", "updated_at"}
+    assert {*result[0]} >= {"embedder", "dimensions", "opened_at", "updated_at"}
 
 
 def test_a_narrow_terminal_shows_the_names_of_the_scopes(known: Known) -> None:
@@ -122,9 +122,9 @@ def test_lists_the_facts_of_a_scope_and_their_origins(known: Known) -> None:
 
 
 def test_lists_facts_in_json_with_all_their_fields(known: Known) -> None:
-    found = known.clew.lines("memory", "list", "user/42", "--json")
-    assert [list(each) for each in found] == [FACT, FACT]
-    name, miles = found
+    result = known.clew.lines("memory", "list", "user/42", "--json")
+    assert [list(each) for each in result] == [FACT, FACT]
+    name, miles = result
     assert name["learned"] == {"thread": "trip", "version": 2}
     assert (name["scope"], name["fact"], name["status"], name["actor"]) == ("user/42", known.name.id, "live", "user:42")
     assert name["valid_from"] == name["recorded_at"]
@@ -140,9 +140,9 @@ def test_history_also_lists_replaced_and_retracted_facts(known: Known) -> None:
     assert output[0] == "user/42 · 4 facts"
     assert "    replaced · key units · from " in "\n".join(output)
     assert "    retracted · from " in "\n".join(output)
-    found = known.clew.lines("memory", "list", "user/42", "--history", "--json")
-    assert [each["status"] for each in found] == ["live", "superseded", "retracted", "live"]
-    assert found[1]["valid_to"] == found[3]["valid_from"]
+    result = known.clew.lines("memory", "list", "user/42", "--history", "--json")
+    assert [each["status"] for each in result] == ["live", "superseded", "retracted", "live"]
+    assert result[1]["valid_to"] == result[3]["valid_from"]
 
 
 @pytest.mark.parametrize("command", [["memory", "at", "user/42"], ["memory", "list", "user/42", "--at"]])
@@ -163,8 +163,8 @@ def test_lists_what_was_known_at_a_version_or_a_time(known: Known, command: list
 def test_lists_what_is_true_of_a_time(known: Known) -> None:
     year = datetime(2020, 1, 1, tzinfo=UTC)
     known.conversations.memory("user/42").remember("Lived in Cork.", valid_from=year, valid_to=year.replace(year=2021))
-    found = known.clew.lines("memory", "list", "user/42", "--valid-at", "2020-06-01T00:00:00Z", "--json")
-    assert [each["text"] for each in found] == ["Lived in Cork."]
+    result = known.clew.lines("memory", "list", "user/42", "--valid-at", "2020-06-01T00:00:00Z", "--json")
+    assert [each["text"] for each in result] == ["Lived in Cork."]
     assert "Cork" not in known.clew.text("memory", "list", "user/42")
     output = known.clew.text("memory", "list", "user/42", "--valid-at", "2020-06-01T00:00:00Z")
     assert "from 2020-01-01 00:00:00Z to 2021-01-01 00:00:00Z" in output
@@ -178,9 +178,9 @@ def test_a_fact_with_line_ends_stays_one_line(known: Known) -> None:
 
 
 def test_search_finds_facts_by_words(known: Known) -> None:
-    (found,) = known.clew.lines("memory", "search", "user/42", "prefers", "--json")
-    assert list(found) == [*FACT, "score"]
-    assert found["text"] == "Prefers miles."
+    (result,) = known.clew.lines("memory", "search", "user/42", "prefers", "--json")
+    assert list(result) == [*FACT, "score"]
+    assert result["text"] == "Prefers miles."
     output = lines(known.clew.text("memory", "search", "user/42", "prefers"))
     assert output[0] == f"{known.miles.id}  Prefers miles."
     assert "score " in output[1]
@@ -205,11 +205,11 @@ def test_why_shows_the_message_of_a_fact_and_the_calls_that_received_it(known: K
         "└ received by 1 model call",
         "   next version 5 (run r1)",
     ]
-    found = known.clew.object("memory", "why", "user/42", known.name.id, "--json")
-    assert list(found) == ["fact", "thread_id", "version", "message", "redacted", "promoted_from", "used_by"]
-    assert (found["thread_id"], found["version"], found["redacted"]) == ("trip", 2, False)
-    assert found["message"]["contents"] == [{"type": "text", "text": "Hello, my name is\nCaoimhe."}]
-    assert found["used_by"] == [{"thread_id": "next", "version": 5, "provided": 4, "run_id": "r1"}]
+    result = known.clew.object("memory", "why", "user/42", known.name.id, "--json")
+    assert list(result) == ["fact", "thread_id", "version", "message", "redacted", "promoted_from", "used_by"]
+    assert (result["thread_id"], result["version"], result["redacted"]) == ("trip", 2, False)
+    assert result["message"]["contents"] == [{"type": "text", "text": "Hello, my name is\nCaoimhe."}]
+    assert result["used_by"] == [{"thread_id": "next", "version": 5, "provided": 4, "run_id": "r1"}]
 
 
 def test_why_shows_that_the_message_was_redacted(known: Known) -> None:
@@ -217,8 +217,8 @@ def test_why_shows_that_the_message_was_redacted(known: Known) -> None:
     assert "├ learned in thread trip at version 2: [redacted]" in known.clew.text(
         "memory", "why", "user/42", known.name.id
     )
-    found = known.clew.object("memory", "why", "user/42", known.name.id, "--json")
-    assert (found["redacted"], found["message"]) == (True, None)
+    result = known.clew.object("memory", "why", "user/42", known.name.id, "--json")
+    assert (result["redacted"], result["message"]) == (True, None)
 
 
 def test_why_of_a_promoted_fact_shows_the_narrower_scope(known: Known) -> None:
@@ -227,8 +227,8 @@ def test_why_of_a_promoted_fact_shows_the_narrower_scope(known: Known) -> None:
     assert output[4] == f"│  {known.name.id}  The user's name is Caoimhe."
     assert output[6] == "│  ├ learned in thread trip at version 2: user: “Hello, my name is Caoimhe.”"
     assert output[-1] == "└ received by no model call"
-    found = known.clew.object("memory", "why", "group/g1", known.promoted.id, "--json")
-    assert found["promoted_from"]["fact"]["fact"] == known.name.id
+    result = known.clew.object("memory", "why", "group/g1", known.promoted.id, "--json")
+    assert result["promoted_from"]["fact"]["fact"] == known.name.id
 
 
 def test_why_of_a_replaced_or_retracted_fact_says_so(known: Known) -> None:
@@ -242,8 +242,8 @@ def test_why_of_a_replaced_or_retracted_fact_says_so(known: Known) -> None:
 def test_a_unique_prefix_names_a_fact(known: Known) -> None:
     ids = [known.name.id, known.kilometres.id, known.miles.id, known.gone.id]
     length = next(n for n in range(1, 40) if len({id_[:n] for id_ in ids}) == 4)
-    found = known.clew.object("memory", "why", "user/42", known.name.id[:length], "--json")
-    assert found["fact"]["fact"] == known.name.id
+    result = known.clew.object("memory", "why", "user/42", known.name.id[:length], "--json")
+    assert result["fact"]["fact"] == known.name.id
 
 
 def test_why_shows_a_missing_message() -> None:
@@ -269,17 +269,17 @@ def test_forget_retracts_a_fact_and_earlier_versions_keep_it(known: Known) -> No
 
 
 def test_forget_in_json_is_the_fact_as_it_is_now(known: Known) -> None:
-    found = known.clew.object("memory", "forget", "user/42", known.name.id, "--json")
-    assert list(found) == FACT
-    assert (found["fact"], found["status"]) == (known.name.id, "retracted")
+    result = known.clew.object("memory", "forget", "user/42", known.name.id, "--json")
+    assert list(result) == FACT
+    assert (result["fact"], result["status"]) == (known.name.id, "retracted")
 
 
 # other readers of the streams of scopes
 
 
 def test_the_audit_trail_has_who_remembered_a_fact_but_not_its_text(known: Known) -> None:
-    found = known.clew.lines("audit", "--scope", "user/42", "--json")
-    assert [(each["type"], each["actor"]) for each in found] == [
+    result = known.clew.lines("audit", "--scope", "user/42", "--json")
+    assert [(each["type"], each["actor"]) for each in result] == [
         ("scope-opened", "user:42"),
         ("fact-remembered", "user:42"),
         ("fact-remembered", None),
@@ -287,9 +287,9 @@ def test_the_audit_trail_has_who_remembered_a_fact_but_not_its_text(known: Known
         ("fact-superseded", None),
         ("fact-retracted", None),
     ]
-    assert {(each["thread_id"], each["scope"]) for each in found} == {(None, "user/42")}
-    assert found[1]["what"].startswith(f"remembered fact '{known.name.id[:10]}")
-    assert found[1]["what"].endswith("(27 characters, key 'name', learned in 'trip' at version 2)")
+    assert {(each["thread_id"], each["scope"]) for each in result} == {(None, "user/42")}
+    assert result[1]["what"].startswith(f"remembered fact '{known.name.id[:10]}")
+    assert result[1]["what"].endswith("(27 characters, key 'name', learned in 'trip' at version 2)")
     (promoted,) = known.clew.lines("audit", "--type", "fact-remembered", "--actor", "user:1", "--json")
     assert f"promoted from '{known.name.id}' of 'user/42'" in promoted["what"]
     everything = known.clew.text("audit", "--all")

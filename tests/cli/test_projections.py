@@ -65,10 +65,10 @@ def test_status_reports_progress_and_fills_nothing(filled: CalledClew, tmp_path:
 
 
 def test_the_status_in_json_has_the_documented_shape(filled: CalledClew) -> None:
-    found = lines(filled, "project", "run", "--once", "--json")
-    assert [each["name"] for each in found] == NAMES
-    last = found[0]["last_position"]
-    assert found[1] == {
+    result = lines(filled, "project", "run", "--once", "--json")
+    assert [each["name"] for each in result] == NAMES
+    last = result[0]["last_position"]
+    assert result[1] == {
         "name": "search",
         "version": 2,
         "state": "live",
@@ -82,12 +82,12 @@ def test_the_status_in_json_has_the_documented_shape(filled: CalledClew) -> None
         "parked_events": [],
         "worker": None,
     }
-    assert found == lines(filled, "project", "status", "--json")
+    assert result == lines(filled, "project", "status", "--json")
 
 
 def test_fills_only_the_named_projection(filled: CalledClew) -> None:
-    found = lines(filled, "project", "run", "--once", "--name", "usage", "--name", "audit", "--json")
-    assert [(each["name"], each["state"]) for each in found] == [("usage", "live"), ("audit", "live")]
+    result = lines(filled, "project", "run", "--once", "--name", "usage", "--name", "audit", "--json")
+    assert [(each["name"], each["state"]) for each in result] == [("usage", "live"), ("audit", "live")]
     assert [each["state"] for each in lines(filled, "project", "status", "--json")] == [
         "waiting",
         "waiting",
@@ -101,9 +101,9 @@ def test_fills_only_the_named_projection(filled: CalledClew) -> None:
 def test_fills_a_loaded_projection_and_lists_skipped_events(loading: CalledClew, name: str) -> None:
     load = ("--load", f"my_projections:{name}")
     loading.text("project", "run", "--once", *load)
-    found = lines(loading, "project", "status", "--name", "mine", *load, "--json")[0]
-    assert (found["state"], found["lag"], found["parked"]) == ("live", 0, 1)
-    (parked,) = found["parked_events"]
+    result = lines(loading, "project", "status", "--name", "mine", *load, "--json")[0]
+    assert (result["state"], result["lag"], result["parked"]) == ("live", 0, 1)
+    (parked,) = result["parked_events"]
     assert list(parked) == ["position", "stream", "version", "type", "error"]
     assert (parked["position"], parked["error"]) == (2, "ValueError in my_projections.py, line 10")
     text = loading.text("project", "status", "--name", "mine", *load)
@@ -199,8 +199,8 @@ def test_several_processes_fill_once_and_skip_what_fails(loading: CalledClew, tm
     command = [sys.executable, "-m", "clew", "project", "run", "--once", "--workers", "2", "--json"]
     wanted = ["--name", "mine", "--name", "usage", "--load", "my_projections:Mine"]
     done = subprocess.run([*command, *wanted], cwd=tmp_path, capture_output=True, text=True, check=True)
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [(each["name"], each["lag"], each["parked"]) for each in found] == [("mine", 0, 1), ("usage", 0, 0)]
+    result = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(each["name"], each["lag"], each["parked"]) for each in result] == [("mine", 0, 1), ("usage", 0, 0)]
     assert done.stderr == "Projection mine continues without the event at position 2\n"
     states = {each["name"]: each["state"] for each in lines(loading, "project", "status", "--json")}
     assert (states["usage"], states["search"]) == ("live", "waiting")
@@ -277,8 +277,8 @@ def processes_of(parent: int) -> list[int]:
     listed = subprocess.run(
         ["ps", "-A", "-ww", "-o", "pid=", "-o", "ppid=", "-o", "args="], capture_output=True, text=True, check=True
     ).stdout
-    found = [line.split(maxsplit=2) for line in listed.splitlines()]
-    return [int(pid) for pid, of, command in found if int(of) == parent and "spawn_main" in command]
+    result = [line.split(maxsplit=2) for line in listed.splitlines()]
+    return [int(pid) for pid, of, command in result if int(of) == parent and "spawn_main" in command]
 
 
 @contextmanager

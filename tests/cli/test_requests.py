@@ -61,14 +61,14 @@ print(urllib.request.urlopen(urllib.request.Request(url, body, headers)).read().
 @pytest.fixture
 def environment(clew: Clew, server: RawServer) -> Mapping[str, str]:
     """The environment of a shell: the service, the key, and curl or a replacement if the machine has none."""
-    found = {**ENVIRONMENT, "OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": server.url}
+    result = {**ENVIRONMENT, "OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": server.url}
     if shutil.which("curl") is None:
         folder = clew.folder / "bin"
         folder.mkdir()
         (folder / "curl").write_text(CURL.format(python=sys.executable))
         (folder / "curl").chmod(0o755)
-        found["PATH"] = f"{folder}:{found['PATH']}"
-    return found
+        result["PATH"] = f"{folder}:{result['PATH']}"
+    return result
 
 
 def sent_again(server: RawServer, *command: str, script: str, environment: Mapping[str, str]) -> str:
@@ -172,8 +172,8 @@ def test_a_request_with_redacted_messages_is_not_verified(clew: Clew, server: Ra
         assert done.stderr.startswith("clew: NOT VERIFIED")
         assert "NOT VERIFIED" not in done.stdout
     done = clew.run("request", id_, "--json")
-    found = json.loads(done.stdout)
-    assert (done.returncode, found["verified"], found["redacted"]) == (3, False, [3])
+    result = json.loads(done.stdout)
+    assert (done.returncode, result["verified"], result["redacted"]) == (3, False, [3])
 
 
 @pytest.mark.parametrize(
@@ -214,9 +214,9 @@ def test_refuses_two_forms_at_once(clew: Clew) -> None:
 
 def test_completes_the_versions_of_model_calls(clew: Clew, server: RawServer) -> None:
     id_ = ask(clew, server, "Hello")
-    for typed, found in (("", "4\n"), ("4", "4\n"), ("5", "")):
+    for typed, result in (("", "4\n"), ("4", "4\n"), ("5", "")):
         environment = {"_CLEW_COMPLETE": "complete_bash", "COMP_WORDS": f"clew request {id_[:5]} {typed}"}
-        assert clew.run(env={**environment, "COMP_CWORD": "3"}).stdout.lstrip("\n") == found
+        assert clew.run(env={**environment, "COMP_CWORD": "3"}).stdout.lstrip("\n") == result
 
 
 def test_a_request_without_stream_is_sent_without_stream() -> None:

@@ -105,13 +105,13 @@ def test_the_log_marks_rewound_events_and_never_cuts_the_actor(clew: Clew, conve
 
 def test_the_log_in_json_has_the_run_and_its_events(clew: Clew, conversations: Conversations) -> None:
     record(conversations, "parcel", "r1", *recorded_runs.with_a_tool())
-    found = clew.lines("log", "parcel", "--json")
-    assert [each["run_id"] for each in found] == [None, *["r1"] * 14]
-    assert found[1]["data"] == {
+    shape = clew.lines("log", "parcel", "--json")
+    assert [each["run_id"] for each in shape] == [None, *["r1"] * 14]
+    assert shape[1]["data"] == {
         "agent": {"id": "joker", "name": "Joker", "type": "Agent"},
         "fingerprint": {"client": "openai-chat", "instructions": "ab" * 32, "tools": ["cd" * 32, "ef" * 32]},
     }
-    assert found[5]["data"] == {
+    assert shape[5]["data"] == {
         "call": 4,
         "message": 5,
         "finish_reason": "tool_calls",
@@ -119,7 +119,7 @@ def test_the_log_in_json_has_the_run_and_its_events(clew: Clew, conversations: C
         "first_ms": 210,
         "ms": 830,
     }
-    assert found[8]["data"] == {"message": 5, "index": 0, "result": 8, "ms": 12}
+    assert shape[8]["data"] == {"message": 5, "index": 0, "result": 8, "ms": 12}
 
 
 def test_the_log_shows_redacted_for_the_tool_of_a_redacted_call(clew: Clew, conversations: Conversations) -> None:
@@ -190,10 +190,10 @@ def test_show_in_json_has_the_runs(clew: Clew, conversations: Conversations) -> 
     record(conversations, "parcel", "r1", *recorded_runs.cut_short())
     record(conversations, "parcel", "r2", *recorded_runs.failing())
     record(conversations, "parcel", "r3", *recorded_runs.waiting())
-    found = clew.object("show", "parcel", "--json")
-    assert list(found) == ["thread_id", "version", "messages", "runs"]
-    assert all(list(run) == SUMMARY for run in found["runs"])
-    assert found["runs"][0] == {
+    shape = clew.object("show", "parcel", "--json")
+    assert list(shape) == ["thread_id", "version", "messages", "runs"]
+    assert all(list(run) == SUMMARY for run in shape["runs"])
+    assert shape["runs"][0] == {
         "run_id": "r1",
         "agent": {"id": "joker", "name": "Joker", "type": "Agent"},
         "version": 2,
@@ -217,14 +217,14 @@ def test_show_in_json_has_the_runs(clew: Clew, conversations: Conversations) -> 
         "context": [],
         "missing": [],
     }
-    assert found["runs"][1]["error"] == {
+    assert shape["runs"][1]["error"] == {
         "kind": "ModelOverloadedError",
         "message": "Too many requests",
         "status": 429,
         "code": "rate_limit",
     }
-    assert (found["runs"][2]["outcome"], found["runs"][2]["ended_at"]) == ("waiting", None)
-    assert found["runs"][2]["approvals"] == [{"version": 22, "message": 20, "index": 0, "reason": "approval"}]
+    assert (shape["runs"][2]["outcome"], shape["runs"][2]["ended_at"]) == ("waiting", None)
+    assert shape["runs"][2]["approvals"] == [{"version": 22, "message": 20, "index": 0, "reason": "approval"}]
     conversations.thread("parcel").rewind(to=7)
     assert [run["run_id"] for run in clew.object("show", "parcel", "--json")["runs"]] == ["r1"]
 

@@ -100,13 +100,13 @@ def test_a_tree_shows_forks_at_their_cuts_with_checkpoints_heads_and_times(branc
 
 
 def test_a_tree_in_json_is_a_line_each_depth_first(branched: Clew) -> None:
-    found = branched.lines("tree", "--json")
-    assert [(each["thread_id"], each["depth"], each["forks"]) for each in found] == [
+    result = branched.lines("tree", "--json")
+    assert [(each["thread_id"], each["depth"], each["forks"]) for each in result] == [
         ("root", 0, 2), ("edited", 1, 0), ("titled", 1, 0), ("other", 0, 0),
     ]  # fmt: skip
-    assert branched.lines("tree", "edited", "--json") == found[:3]
+    assert branched.lines("tree", "edited", "--json") == result[:3]
     listed = branched.lines("threads", "--json")
-    assert found[0] == {**listed[0], "depth": 0, "forks": 2, "checkpoints": [{"name": "before refund", "version": 2}]}
+    assert result[0] == {**listed[0], "depth": 0, "forks": 2, "checkpoints": [{"name": "before refund", "version": 2}]}
 
 
 def test_people_see_the_newest_trees(branched: Clew, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,22 +149,24 @@ def summary(id_: str, parent: str | None = None, cut: int | None = None) -> Thre
 
 
 def drawn(*threads: ThreadSummary, marked: str | None = None, most: int | None = None, width: int = 60) -> list[str]:
-    found = list(branches(threads, {"a": [BranchCheckpoint("x", 2), BranchCheckpoint("y", 4)]}))
+    result = list(branches(threads, {"a": [BranchCheckpoint("x", 2), BranchCheckpoint("y", 4)]}))
     return [
         line.plain.rstrip()
-        for line in thread_rendering.tree_lines(found, width, lambda _: Text(), marked=marked, most=most)
+        for line in thread_rendering.tree_lines(result, width, lambda _: Text(), marked=marked, most=most)
     ]
 
 
-def left(found: list[str]) -> list[str]:
-    return [line[:28].rstrip() for line in found]
+def left(result: list[str]) -> list[str]:
+    return [line[:28].rstrip() for line in result]
 
 
 def test_lines_connect_a_thread_with_all_its_forks() -> None:
-    found = drawn(summary("a"), summary("b", "a", 2), summary("c", "b", 3), summary("d", "b", 3), summary("e", "a", 12))
-    assert left(found) == ["a", "│  ◆ 2 x  ◆ 4 y", "├─2─ b", "│  ├─3─ c", "│  └─3─ d", "└─12─ e"]
-    assert all(line.endswith("active       5 msg    v7") for line in (found[0], *found[2:]))
-    assert {len(line) for line in (found[0], *found[2:])} == {60}
+    result = drawn(
+        summary("a"), summary("b", "a", 2), summary("c", "b", 3), summary("d", "b", 3), summary("e", "a", 12)
+    )
+    assert left(result) == ["a", "│  ◆ 2 x  ◆ 4 y", "├─2─ b", "│  ├─3─ c", "│  └─3─ d", "└─12─ e"]
+    assert all(line.endswith("active       5 msg    v7") for line in (result[0], *result[2:]))
+    assert {len(line) for line in (result[0], *result[2:])} == {60}
 
 
 def test_forks_beyond_the_limit_are_counted_but_the_marked_one_is_drawn() -> None:
@@ -179,15 +181,15 @@ def test_forks_beyond_the_limit_are_counted_but_the_marked_one_is_drawn() -> Non
 
 def test_a_deep_chain_stays_within_the_width() -> None:
     chain = [summary("a"), *(summary(f"f{number}", f"f{number - 1}" if number else "a", 2) for number in range(1_500))]
-    found = drawn(*chain)
-    assert len(found) == 1_502
-    assert max(map(len, found)) == 60
-    assert found[-1].startswith("⋯           └─2─ f1499")
+    result = drawn(*chain)
+    assert len(result) == 1_502
+    assert max(map(len, result)) == 60
+    assert result[-1].startswith("⋯           └─2─ f1499")
 
 
 def test_long_names_and_many_checkpoints_are_cut() -> None:
     thread = summary("x" * 200)
     marks = {thread.id: [BranchCheckpoint(f"checkpoint {number}", number) for number in range(50)]}
-    found = list(thread_rendering.tree_lines(list(branches([thread], marks)), 60, lambda _: Text("title")))
-    assert [len(line.plain) for line in found] == [60, 60]
-    assert [line.plain.count("…") for line in found] == [1, 1]
+    result = list(thread_rendering.tree_lines(list(branches([thread], marks)), 60, lambda _: Text("title")))
+    assert [len(line.plain) for line in result] == [60, 60]
+    assert [line.plain.count("…") for line in result] == [1, 1]

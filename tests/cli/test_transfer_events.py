@@ -88,8 +88,8 @@ def test_an_events_file_is_recognised_by_its_first_line(clew: Clew, exported: st
     folder.mkdir()
     (folder / "one.json").write_text(exported, encoding="utf-8")
     (folder / "two.jsonl").write_text(clew.text("export", "other", "--format", "clew"), encoding="utf-8")
-    found = clew.object(*COPY, "import", "files", "--json")
-    assert (found["threads"], found["skipped"]) == (5, 5)
+    matches = clew.object(*COPY, "import", "files", "--json")
+    assert (matches["threads"], matches["skipped"]) == (5, 5)
     clew.file("chats.jsonl", GLAZE)
     assert "chats.jsonl is not in Clew's own JSONL" in clew.refused(1, "import", "chats.jsonl", "copy.jsonl")
 
@@ -102,9 +102,9 @@ def test_a_truncated_file_is_reported_and_completed_later(clew: Clew, exported: 
     assert done.stdout == f"Imported {len(lines) - 2} events into 5 threads, verified.\n"
     assert done.stderr.startswith(f"clew: torn.jsonl:{len(lines) - 1}: The file has no end.")
     done = clew.run(*COPY, "import", "torn.jsonl", "--json")
-    found = json.loads(done.stdout)
-    assert (done.returncode, found["torn"], found["skipped"]) == (1, True, len(lines) - 2)
-    assert [(each["file"], each["line"]) for each in found["failed"]] == [("torn.jsonl", len(lines) - 1)]
+    matches = json.loads(done.stdout)
+    assert (done.returncode, matches["torn"], matches["skipped"]) == (1, True, len(lines) - 2)
+    assert [(each["file"], each["line"]) for each in matches["failed"]] == [("torn.jsonl", len(lines) - 1)]
     clew.text(*COPY, "import", "copy.jsonl")
     assert clew.text(*COPY, "export", "--format", "clew") == exported
 
@@ -121,8 +121,8 @@ def test_failures_name_their_lines(clew: Clew, exported: str) -> None:
     assert done.stderr.startswith(f"clew: copy.jsonl:{line}: Thread 'other' exists with another past: its version 6")
     damaged = exported.replace("Four", "Five")
     clew.folder.joinpath("copy.jsonl").write_text(damaged, encoding="utf-8")
-    found = json.loads(clew.run("--db", "sqlite:///new.db", "import", "copy.jsonl", "--json").stdout)
-    (failure,) = found["failed"]
+    matches = json.loads(clew.run("--db", "sqlite:///new.db", "import", "copy.jsonl", "--json").stdout)
+    (failure,) = matches["failed"]
     assert failure["file"] == "copy.jsonl"
     assert "Four" in exported.splitlines()[failure["line"] - 1]
     assert "its hash does not match" in failure["error"]

@@ -65,8 +65,8 @@ def goes_on(folder: Path, lines: list[bytes]) -> None:
         before = copy.verify()
         assert before.first_bad is None
         (folder / "copy.jsonl").write_bytes(b"".join(lines))
-        found = copy.import_events(folder / "copy.jsonl")
-        assert (found.skipped, found.failed, found.torn) == (before.events, [], False)
+        result = copy.import_events(folder / "copy.jsonl")
+        assert (result.skipped, result.failed, result.torn) == (before.events, [], False)
         assert list(copy.export_events()) == lines
         assert copy.verify().first_bad is None
 

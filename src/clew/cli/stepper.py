@@ -33,15 +33,8 @@ SHORT = 4
 TAB = 4
 
 MOVES = {
-    "right": 1,
-    "down": 1,
-    "l": 1,
-    "n": 1,
-    " ": 1,
-    "left": -1,
-    "up": -1,
-    "h": -1,
-    "p": -1,
+    **dict.fromkeys(("right", "down", "l", "n", " "), 1),
+    **dict.fromkeys(("left", "up", "h", "p"), -1),
     "page down": PAGE,
     "page up": -PAGE,
 }
