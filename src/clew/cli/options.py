@@ -87,7 +87,7 @@ ActorOption: TypeAlias = Annotated[
 ReasonOption: TypeAlias = Annotated[str | None, typer.Option("--reason", metavar="R", help="Why, for the audit trail.")]
 
 YesOption: TypeAlias = Annotated[
-    bool, typer.Option("--yes", "-y", help="Do not ask first. Required where there is no terminal to ask on.")
+    bool, typer.Option("--yes", "-y", help="Do not ask first. Required without a terminal.")
 ]
 
 
@@ -215,7 +215,7 @@ def must_confirm(context: typer.Context, *, yes: bool) -> bool:
     if yes:
         return False
     if not sys.stdin.isatty():
-        raise WrongUsage(f"{context.info_name}: there is no terminal to ask on. Add --yes to do it anyway")
+        raise WrongUsage(f"{context.info_name}: there is no terminal for a confirmation. Add --yes to skip it")
     return True
 
 

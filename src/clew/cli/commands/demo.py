@@ -14,9 +14,7 @@ from clew.cli.output import use_utf_8, write_json
 
 @command("clew demo", "clew demo --samples > samples.jsonl", heading="Begin")
 def demo(
-    samples: Annotated[
-        bool, typer.Option("--samples", help="Only write the demo's conversations, for your own tries.")
-    ] = False,
+    samples: Annotated[bool, typer.Option("--samples", help="Write only the demo's conversations.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what Clew does, in a temporary database."""
