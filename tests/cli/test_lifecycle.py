@@ -20,7 +20,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize(
-    ("given", "found"),
+    ("given", "result"),
     [
         (["topic=refund"], {"topic": "refund"}),
         (["stars=5", "paid=true", "sum=1.5"], {"stars": 5, "paid": True, "sum": 1.5}),

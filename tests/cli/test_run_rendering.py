@@ -153,7 +153,7 @@ def test_show_has_a_line_for_each_run_after_its_messages(clew: Clew, conversatio
         '    ← {"found": "W-1"}',
         "    W-1 is on its way.",
         "    └ Joker completed · 3 model calls · 1 tool call · 1 failed · 1,320→55 tokens · 2.1 s",
-        "    Tell me of W-1.",
+        "    Tell me about W-1.",
         "    W-1 is",
         "    [partial: the run was cancelled]",
         "    └ Joker abandoned (cancelled) · 1 model call · 1 failed",
