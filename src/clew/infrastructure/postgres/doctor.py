@@ -53,11 +53,11 @@ def of_server(address: Address) -> Iterator[Finding]:
         try:
             version, user, standby = ask("server")[0]
         except psycopg.Error as error:
-            yield _not_looked_at("server", address, error)
+            yield _failed_check("server", address, error)
             return
         role = "standby, which is only read" if standby else "server"
         yield Finding("server", "ok", f"{address.shown} is a {role}, PostgreSQL {version}; this user is {user}.")
-        looks: list[tuple[str, Callable[[], Finding]]] = [
+        checks: list[tuple[str, Callable[[], Finding]]] = [
             ("rights", lambda: _rights(ask, user, standby=standby)),
             ("tenants", lambda: _security(ask, user)),
             ("durability", lambda: of_durability(*ask("settings")[0][:4])),
@@ -68,8 +68,8 @@ def of_server(address: Address) -> Iterator[Finding]:
             else ("replication", lambda: of_replication(ask("followers")[0][0], next(iter(ask("idle slots")), None))),
             ("pgvector", lambda: _vector(ask("vector"))),
         ]
-        for name, look in looks:
-            yield _looked(name, address, look)
+        for name, check in checks:
+            yield _checked(name, address, check)
 
 
 def of_tables(address: Address, tenant: str | None, now: int) -> Iterator[Finding]:
@@ -80,19 +80,19 @@ def of_tables(address: Address, tenant: str | None, now: int) -> Iterator[Findin
         def ask(name: str, **parameters: Any) -> Rows:
             return session.query(_SQL[name], parameters or None)
 
-        yield _looked("size", address, lambda: _size(*ask("sizes")[0]))
-        yield _looked("vacuum", address, lambda: of_dead_rows(ask("settings")[0][4], *ask("dead rows")[0]))
-        yield _looked("runs", address, lambda: runs_finding(*ask("runs", now=Int8(now))[0]))
+        yield _checked("size", address, lambda: _size(*ask("sizes")[0]))
+        yield _checked("vacuum", address, lambda: of_dead_rows(ask("settings")[0][4], *ask("dead rows")[0]))
+        yield _checked("runs", address, lambda: runs_finding(*ask("runs", now=Int8(now))[0]))
 
 
-def _looked(name: str, address: Address, look: Callable[[], Finding]) -> Finding:
+def _checked(name: str, address: Address, check: Callable[[], Finding]) -> Finding:
     try:
-        return look()
+        return check()
     except psycopg.Error as error:
-        return _not_looked_at(name, address, error)
+        return _failed_check(name, address, error)
 
 
-def _not_looked_at(name: str, address: Address, error: psycopg.Error) -> Finding:
+def _failed_check(name: str, address: Address, error: psycopg.Error) -> Finding:
     advice = "Follow the message, or run `clew doctor` as a user with more rights (pg_monitor)."
     return Finding(name, "warning", f"This check failed: {unavailable(address.shown, error)}", advice)
 

@@ -1,7 +1,7 @@
 -- The generations of projections, and the tables next to theirs. Each heading names a statement.
 
 -- lock
--- One lock of the database's for all projections, shared by those who fill some, and one for each of these.
+-- One lock for all projections of the database, which the writers of some share, and one lock for each projection.
 SELECT pg_advisory_xact_lock(1131172976, 0)
 
 -- lock shared

@@ -1,10 +1,10 @@
--- The table of vectors, and what is asked of it. Each heading names a statement.
+-- The table of vectors, and its statements. Each heading names a statement.
 --
--- A vector is of the type of the extension pgvector where the database has that, else it is its bytes: float32,
--- little-endian. It belongs to the tenant whose text it is of: two tenants with the same text have one each.
+-- If the database has the extension pgvector, a vector has its type. Otherwise it is bytes: float32, little-endian. A
+-- vector belongs to the tenant of its text: two tenants with the same text have one each.
 
 -- kind
--- And where the extension is, which need not be where names are looked for.
+-- And the schema of the extension, which may be outside the search path.
 SELECT typname::text, quote_ident(nspname)
 FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid JOIN pg_namespace ON pg_namespace.oid = typnamespace
 WHERE attrelid = to_regclass('clew_vector') AND attname = 'vector'
