@@ -34,7 +34,7 @@ def test_parks_a_failing_event_and_continues(ten: Ten, store: SQLiteProjections)
     count, (parked,) = store.parked("lengths", 9)
     assert (count, parked.position, parked.stream, parked.version) == (1, 11, "default/thread/t", 11)
     assert parked.type == "thread-labelled"
-    assert parked.error.startswith("ValueError in lengths.py, line ")
+    assert parked.error.startswith("ValueError in failing_projection.py, line ")
     assert store.parked("directory", 9) == (0, [])
     assert store.select("directory", Query("thread"))[0]["labels"] == {"topic": "secret"}
 

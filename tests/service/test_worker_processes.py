@@ -171,7 +171,7 @@ def test_a_worker_continues_after_a_failing_event(shared_url: str) -> None:
         conversations.wait(timeout=30)
         counting, lame = conversations.projections()
         assert (counting.lag, counting.parked, lame.lag, lame.parked) == (0, 0, 0, 1)
-        assert lame.parked_events[0].error.startswith("ValueError in counting.py")
+        assert lame.parked_events[0].error.startswith("ValueError in counting_projections.py")
         assert_every_event_counts_once(core)
 
 
