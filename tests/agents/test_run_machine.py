@@ -156,7 +156,7 @@ class RunsStayConsistent(RuleBasedStateMachine):
         self.check(thread.id)
         if ran and not died:
             now = self.do(thread.runs.control(fresh=True)).run
-            assert now is None or now.asked or now == before, "a run stays open without a process"
+            assert now is None or now.approvals or now == before, "a run stays open without a process"
         return outcome
 
     @rule(choice=number, lines=script, streams=st.booleans(), cancel=moment, dies=death, give_up=st.booleans())

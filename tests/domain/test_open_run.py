@@ -46,7 +46,7 @@ STARTED = RunStarted(agent=AGENT, fingerprint=FINGERPRINT)
 FAILURE = Failure(kind="ModelStreamError")
 CALLED = ModelCalled(definitions=1, client="c", wire="openai-chat", model="m", digest="")
 RUN = OpenRun("r", 2)
-WAITING = RUN._replace(asked=((7, CallLocation(5, 0)), (8, CallLocation(5, 1))))
+WAITING = RUN._replace(approvals=((7, CallLocation(5, 0)), (8, CallLocation(5, 1))))
 
 
 def resumed(attempt: int) -> RunResumed:
@@ -81,9 +81,9 @@ def resumed(attempt: int) -> RunResumed:
         (
             RUN._replace(tools=(CallLocation(5, 1),)),
             ApprovalRequested(message=5, index=1, reason="outcome-unknown"),
-            RUN._replace(asked=((9, CallLocation(5, 1)),)),
+            RUN._replace(approvals=((9, CallLocation(5, 1)),)),
         ),
-        (WAITING, ApprovalGiven(request=7, approved=True), RUN._replace(asked=((8, CallLocation(5, 1)),))),
+        (WAITING, ApprovalGiven(request=7, approved=True), RUN._replace(approvals=((8, CallLocation(5, 1)),))),
         (RUN, MessageAppended(message=Message.user("Hi")), RUN),
         (RUN, ServiceThreadBound(id="x", kind="response"), RUN),
         (WAITING, RunCompleted(), None),
@@ -368,7 +368,7 @@ class Steps(RuleBasedStateMachine):
         assert (run.id, run.began, run.attempt, run.call) == (self.id, self.started, self.attempt(), self.unanswered())
         assert sorted(run.tools) == sorted(self.started_tools())
         assert len(set(run.tools)) == len(run.tools)
-        assert {version for version, _ in run.asked} == self.pending()
+        assert {version for version, _ in run.approvals} == self.pending()
 
     @invariant()
     def no_approval_and_no_model_call_counts_twice(self) -> None:

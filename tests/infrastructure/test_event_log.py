@@ -205,7 +205,7 @@ controls = st.builds(
         attempt=st.integers(min_value=1),
         call=st.integers(min_value=0),
         tools=st.lists(places, max_size=2).map(tuple),
-        asked=st.lists(st.tuples(st.integers(min_value=1), places), max_size=2).map(tuple),
+        approvals=st.lists(st.tuples(st.integers(min_value=1), places), max_size=2).map(tuple),
     ),
 )
 

@@ -92,7 +92,7 @@ class ContextAssembly:
         journal, failed = self._journal, None
         begins = journal.log.begins
         if not any(message.text for message in inputs):
-            await self._check_asked()
+            await self._check_unanswered_messages()
         if begins:
             try:
                 await self._hooks.load(journal.context_state)
@@ -107,7 +107,7 @@ class ContextAssembly:
             await self._hooks.load(journal.context_state)
         await self._prepare()
 
-    async def _check_asked(self) -> None:
+    async def _check_unanswered_messages(self) -> None:
         """Raise InvalidContentError, and record nothing, if no message waits for an answer."""
         journal = self._journal
         service = (await self._thread.runs.service_state()).call if self._thread.kind == "remote" else None
@@ -121,7 +121,7 @@ class ContextAssembly:
         journal = self._journal
         await journal.history()
         await self._hooks.load(journal.context_state)
-        if journal.state.asked is None:
+        if journal.state.model_call is None:
             await self._prepare()
             return
         await self._history.prepare()

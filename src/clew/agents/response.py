@@ -76,7 +76,7 @@ def pending_approvals(log: RunLog, state: RunState) -> list[Approval]:
 async def approvals(log: RunLog) -> list[Approval]:
     """The approvals that the open run of a thread waits for; none if no run is open."""
     run = (await log.control(fresh=True)).run
-    if run is None or not run.asked:
+    if run is None or not run.approvals:
         return []
     return pending_approvals(log, fold(run.id, await log.events(run.began - 1)))
 

@@ -101,7 +101,7 @@ async def resume_run(
         _report_changes(setup.for_thread(thread), thread.id, state.fingerprint)
         setup = await _with_recorded_options(log, state, setup)
         if _lost_calls(control.run, state):
-            await _abandon(setup, thread, control.run, asked=False)
+            await _abandon(setup, thread, control.run, requested=False)
             continue
         on_thread = setup.for_thread(thread)
         await _check_providers(on_thread, log, state.run_id)
@@ -137,7 +137,7 @@ async def _free_thread(setup: RunSetup, thread: ThreadT, on_conflict: OnConflict
             # A run that began after the control was read has a lease that was not visible either.
             newest = (await log.control(fresh=True)).run
             if newest is not None and (newest.id, newest.attempt) == (run.id, run.attempt):
-                await _abandon(setup, thread, newest, asked=abandon)
+                await _abandon(setup, thread, newest, requested=abandon)
 
 
 async def _wait_for_lease(log: RunLog, control: Control, lease: Lease, on_conflict: OnConflict) -> None:
@@ -168,15 +168,15 @@ async def _is_over(log: RunLog, lease: Lease) -> bool:
     return True
 
 
-async def _abandon(setup: RunSetup, thread: ThreadPort, run: OpenRun, *, asked: bool) -> None:
+async def _abandon(setup: RunSetup, thread: ThreadPort, run: OpenRun, *, requested: bool) -> None:
     """Abandon a run that no process executes, and notify the context providers that served it.
 
-    Raises ApprovalPendingError for a run that waits for approvals, unless ``asked`` to abandon it.
+    Raises ApprovalPendingError for a run that waits for approvals, unless ``requested`` to abandon it.
     """
     log = thread.runs
     state = fold(run.id, await log.events(run.began - 1))
     waits = any(call.status in {"asked", "approved", "rejected"} for call in state.calls)
-    if waits and not asked:
+    if waits and not requested:
         raise ApprovalPendingError(log.thread_id, _undecided(state))
     reason = "superseded" if waits else "redacted" if _lost_calls(run, state) else "crashed"
     hooks = await notify_abandoned(
@@ -203,7 +203,7 @@ def _undecided(state: RunState) -> list[int]:
 
 def _lost_calls(run: OpenRun, state: RunState) -> bool:
     """Whether the message with the run's open calls was redacted: its calls are unknown."""
-    return state.lost or (bool(run.asked or run.tools) and not state.calls)
+    return state.lost or (bool(run.approvals or run.tools) and not state.calls)
 
 
 async def _cut_off(log: RunLog, run: OpenRun) -> tuple[Message | AnswerInterrupted, ...]:
@@ -252,14 +252,14 @@ async def _with_recorded_options(log: RunLog, state: RunState, setup: RunSetup) 
 
     The model and the options are used only with the same kind of client. A new response format replaces the recorded.
     """
-    fingerprint, asked, definitions = state.fingerprint, state.asked, setup.definitions
+    fingerprint, call, definitions = state.fingerprint, state.model_call, setup.definitions
     if fingerprint is not None and fingerprint.response_format is not None and definitions.response_format is None:
         blob = await log.blob(fingerprint.response_format)
         if blob is not None:
             definitions = replace(definitions, response_format=ResponseFormat.model_validate_json(blob))
-    if asked is None or asked.client != setup.client.kind:
+    if call is None or call.client != setup.client.kind:
         return setup.with_definitions(definitions)
-    return setup.with_definitions(definitions, asked.model, asked.options)
+    return setup.with_definitions(definitions, call.model, call.options)
 
 
 async def _run_started(setup: RunSetup, journal: Journal) -> RunStarted:

@@ -167,7 +167,7 @@ class Run:
             return
         if self._thread.kind == "remote":
             await self._models.open_service_thread()
-        if state.asked is not None:
+        if state.model_call is not None:
             await self._providers.before_next_call()
         while True:
             answer = await self._models.ask()

@@ -89,19 +89,20 @@ class RunOptions(TypedDict, total=False):
 _ON_CONFLICT = {RunOptions: ("raise", "wait", "fork"), ContinueOptions: ("raise", "wait")}
 
 
-def check_options(asked: str, given: Mapping[str, object], options: type[RunOptions | ContinueOptions]) -> None:
+def check_options(operation: str, given: Mapping[str, object], options: type[RunOptions | ContinueOptions]) -> None:
     """Raise AgentConfigurationError for an unknown option, or an unknown value of ``on_conflict``."""
     unknown = given.keys() - options.__annotations__.keys()
     if unknown:
         known = ", ".join(options.__annotations__)
-        raise AgentConfigurationError(f"{asked}: there is no option {', '.join(sorted(unknown))}. There are: {known}.")
-    if given.get("on_conflict", "raise") not in _ON_CONFLICT[options]:
         raise AgentConfigurationError(
-            f"{asked}: on_conflict={given['on_conflict']!r} is none of {', '.join(map(repr, _ON_CONFLICT[options]))}."
+            f"{operation}: there is no option {', '.join(sorted(unknown))}. There are: {known}."
         )
+    if given.get("on_conflict", "raise") not in _ON_CONFLICT[options]:
+        allowed = ", ".join(map(repr, _ON_CONFLICT[options]))
+        raise AgentConfigurationError(f"{operation}: on_conflict={given['on_conflict']!r} is none of {allowed}.")
 
 
-def input_messages(asked: str, given: Input) -> tuple[Message, ...]:
+def input_messages(operation: str, given: Input) -> tuple[Message, ...]:
     """The input of a run as messages. Raises InvalidContentError for anything that is not an Input."""
     if given is None:
         return ()
@@ -114,7 +115,9 @@ def input_messages(asked: str, given: Input) -> tuple[Message, ...]:
         messages = tuple(given)
     else:
         kind = type(given).__name__
-        raise InvalidContentError(f"{asked}: {kind} is not an input. Give a string, a Message or a list of Messages.")
+        raise InvalidContentError(
+            f"{operation}: {kind} is not an input. Give a string, a Message or a list of Messages."
+        )
     for message in messages:
         check_message(message)
     return messages

@@ -70,8 +70,8 @@ class MemoryScope:
         where it was learned. A repeated ``idempotency_key`` adds nothing and returns the first fact. Raises
         InvalidContentError, InvalidTimeError or IdempotencyKeyReusedError; then nothing is stored.
         """
-        asked = WriteOptions(key, kind, metadata, valid_from, valid_to, source, actor, idempotency_key)
-        return await drive(scope_commands.remember(self._scope, text, asked))
+        options = WriteOptions(key, kind, metadata, valid_from, valid_to, source, actor, idempotency_key)
+        return await drive(scope_commands.remember(self._scope, text, options))
 
     async def supersede(
         self,
@@ -89,8 +89,8 @@ class MemoryScope:
 
         Raises UnknownFactError, and the errors of remember().
         """
-        asked = WriteOptions(None, None, metadata, valid_from, valid_to, source, actor, idempotency_key)
-        return await drive(scope_commands.supersede(self._scope, fact, text, asked))
+        options = WriteOptions(None, None, metadata, valid_from, valid_to, source, actor, idempotency_key)
+        return await drive(scope_commands.supersede(self._scope, fact, text, options))
 
     async def retract(
         self,
@@ -103,8 +103,8 @@ class MemoryScope:
         idempotency_key: str | None = None,
     ) -> None:
         """End the validity of a live fact, by default now. It stays in the past. Raises UnknownFactError."""
-        asked = WriteOptions(valid_to=valid_to, source=source, actor=actor, idempotency_key=idempotency_key)
-        await drive(scope_commands.retract(self._scope, fact, reason, asked))
+        options = WriteOptions(valid_to=valid_to, source=source, actor=actor, idempotency_key=idempotency_key)
+        await drive(scope_commands.retract(self._scope, fact, reason, options))
 
     async def facts(
         self,
@@ -177,7 +177,7 @@ class MemoryScope:
     # asyncio only: begin
     def tools(self) -> list[Tool]:
         """Functions with which a model stores, looks up, changes and clears facts in this scope only."""
-        return memory_tools(self, lambda text, asked: drive(scope_commands.store(self._scope, text, asked)))
+        return memory_tools(self, lambda text, options: drive(scope_commands.store(self._scope, text, options)))
 
     @classmethod
     def of_thread(

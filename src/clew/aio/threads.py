@@ -445,11 +445,11 @@ class Thread:
         bound._providers = self.context_providers  # noqa: SLF001  # it is the same thread
         return bound
 
-    def _bound_agent(self, asked: str) -> Agent[Any, Any]:
+    def _bound_agent(self, operation: str) -> Agent[Any, Any]:
         if self.agent is None:
             raise AgentConfigurationError(
-                f"{asked}: thread {self.id!r} is not bound to an agent. Use agent.run(…, thread=thread), or get the "
-                "thread from the agent: agent.thread(id)."
+                f"{operation}: thread {self.id!r} is not bound to an agent. Use agent.run(…, thread=thread), or get "
+                "the thread from the agent: agent.thread(id)."
             )
         return self.agent
 
@@ -530,18 +530,20 @@ class RemoteThread(Thread):
         """
         deletions: tuple[ServiceDeletion, ...] = ()
         if service:
-            asked = self._service("delete", client)
-            deletions = await delete_at_service(asked, await drive(remote_threads.own_references(self._core, self.id)))
+            service_client = self._service("delete", client)
+            deletions = await delete_at_service(
+                service_client, await drive(remote_threads.own_references(self._core, self.id))
+            )
         intent = Delete(reason, deletions)
         await self.notify("on_thread_deleted", before=intent, actor=actor)
         await drive(thread_commands.change(self._core, self.id, intent, actor))
         if failed := {each.id: each.failed for each in deletions if each.failed is not None}:
             raise ServiceDeletionError(self.id, failed)
 
-    def _service(self, asked: str, client: ModelClient | None) -> ServiceThreads:
+    def _service(self, operation: str, client: ModelClient | None) -> ServiceThreads:
         if client is None and self.agent is not None:
             client = self.agent.client
-        return service_threads(asked, self.id, client)
+        return service_threads(operation, self.id, client)
 
     # asyncio only: end
 

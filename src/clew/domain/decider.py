@@ -311,7 +311,7 @@ def check_step(thread_id: str, run: OpenRun | None, run_id: str, attempt: int, s
     that is not pending, for example because it was already given.
     """
     if isinstance(step, ApprovalGiven):
-        pending = () if run is None or run.id != run_id else run.asked
+        pending = () if run is None or run.id != run_id else run.approvals
         if all(version != step.request for version, _ in pending):
             raise ApprovalNotPendingError(thread_id, step.request)
         return
@@ -330,16 +330,16 @@ def check_step(thread_id: str, run: OpenRun | None, run_id: str, attempt: int, s
 def _fits(run: OpenRun, step: ThreadEvent) -> bool:
     match step:
         case ModelCalled():
-            return run.call == 0 and not run.asked
+            return run.call == 0 and not run.approvals
         case ModelAnswered(call=call) | ModelFailed(call=call) | AnswerInterrupted(call=call):
             return run.call == call != 0
         case ToolStarted(message=message, index=index) | ApprovalRequested(message=message, index=index):
             # A call that needs approval waits for it.
-            return all(place != CallLocation(message, index) for _, place in run.asked)
+            return all(place != CallLocation(message, index) for _, place in run.approvals)
         case ToolFinished(message=message, index=index):
             return CallLocation(message, index) in run.tools
         case RunCompleted():
-            return run.call == 0 and not run.tools and not run.asked
+            return run.call == 0 and not run.tools and not run.approvals
         case _:
             return True
 

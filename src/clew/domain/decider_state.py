@@ -58,7 +58,7 @@ class OpenRun(NamedTuple):
     """A run that has begun and not ended.
 
     ``call`` is the version of the model call that has no answer yet, 0 if there is none. ``tools`` are the started
-    calls without an outcome. ``asked`` are the pending approvals, each with the version of its request.
+    calls without an outcome. ``approvals`` are the pending approvals, each with the version of its request.
     """
 
     id: str
@@ -66,7 +66,7 @@ class OpenRun(NamedTuple):
     attempt: int = 1
     call: int = 0
     tools: tuple[CallLocation, ...] = ()
-    asked: tuple[tuple[int, CallLocation], ...] = ()
+    approvals: tuple[tuple[int, CallLocation], ...] = ()
 
 
 def holder_of(run: OpenRun) -> str:
@@ -101,9 +101,9 @@ def _after_step(run: OpenRun, version: int, data: AnyEvent | Opaque | Shredded) 
             return run._replace(tools=_without(run.tools, CallLocation(message, index)))
         case ApprovalRequested(message=message, index=index):
             call = CallLocation(message, index)
-            return run._replace(tools=_without(run.tools, call), asked=(*run.asked, (version, call)))
+            return run._replace(tools=_without(run.tools, call), approvals=(*run.approvals, (version, call)))
         case ApprovalGiven(request=request):
-            return run._replace(asked=tuple(each for each in run.asked if each[0] != request))
+            return run._replace(approvals=tuple(each for each in run.approvals if each[0] != request))
         case _:
             return run
 

@@ -75,9 +75,9 @@ def own_references(core: Core, thread_id: str) -> Operation[list[ServiceReferenc
     return list(dict.fromkeys(references))
 
 
-def _refuse(side: ServiceState, asked: str, thread_id: str) -> None:
+def _refuse(side: ServiceState, operation: str, thread_id: str) -> None:
     if side.diverged:
-        raise ServiceCannotForkError(asked, thread_id, side.bound[-1].reference.id)
+        raise ServiceCannotForkError(operation, thread_id, side.bound[-1].reference.id)
 
 
 def _after_cuts(core: Core, events: Sequence[Event]) -> Operation[list[Event]]:
@@ -93,7 +93,7 @@ def _after_cuts(core: Core, events: Sequence[Event]) -> Operation[list[Event]]:
     return after_cuts
 
 
-def service_threads(asked: str, thread_id: str, client: Any) -> ServiceThreads:
+def service_threads(operation: str, thread_id: str, client: Any) -> ServiceThreads:
     """The client that asks the service about a thread.
 
     Raises AgentConfigurationError without a client, or for one that cannot ask, and UnsupportedThreadError for one
@@ -101,16 +101,16 @@ def service_threads(asked: str, thread_id: str, client: Any) -> ServiceThreads:
     """
     if client is None:
         raise AgentConfigurationError(
-            f"{asked}: thread {thread_id!r} is bound to no agent, so there is no client to ask the service with. Give "
-            "client=, or get the thread from an agent: agent.thread(id)."
+            f"{operation}: thread {thread_id!r} is bound to no agent, so there is no client to ask the service with. "
+            "Give client=, or get the thread from an agent: agent.thread(id)."
         )
     name, kinds = type(client).__name__, getattr(client, "thread_kinds", ())
     if "remote" not in kinds and not _asks(client):
-        advice = f"{asked}: give client=, that of the service which holds thread {thread_id!r}."
+        advice = f"{operation}: give client=, that of the service which holds thread {thread_id!r}."
         raise UnsupportedThreadError(name, "remote", kinds, advice)
     if not _asks(client):
         raise AgentConfigurationError(
-            f"{asked}: {name} cannot ask its service for thread {thread_id!r}: it has no service_history() "
+            f"{operation}: {name} cannot ask its service for thread {thread_id!r}: it has no service_history() "
             "and no delete_service_thread(). Give client=, such as an OpenAIResponsesClient of that service."
         )
     asks: ServiceThreads = client

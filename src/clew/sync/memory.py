@@ -58,8 +58,8 @@ class MemoryScope:
         where it was learned. A repeated ``idempotency_key`` adds nothing and returns the first fact. Raises
         InvalidContentError, InvalidTimeError or IdempotencyKeyReusedError; then nothing is stored.
         """
-        asked = WriteOptions(key, kind, metadata, valid_from, valid_to, source, actor, idempotency_key)
-        return run(scope_commands.remember(self._scope, text, asked))
+        options = WriteOptions(key, kind, metadata, valid_from, valid_to, source, actor, idempotency_key)
+        return run(scope_commands.remember(self._scope, text, options))
 
     def supersede(
         self,
@@ -77,8 +77,8 @@ class MemoryScope:
 
         Raises UnknownFactError, and the errors of remember().
         """
-        asked = WriteOptions(None, None, metadata, valid_from, valid_to, source, actor, idempotency_key)
-        return run(scope_commands.supersede(self._scope, fact, text, asked))
+        options = WriteOptions(None, None, metadata, valid_from, valid_to, source, actor, idempotency_key)
+        return run(scope_commands.supersede(self._scope, fact, text, options))
 
     def retract(
         self,
@@ -91,8 +91,8 @@ class MemoryScope:
         idempotency_key: str | None = None,
     ) -> None:
         """End the validity of a live fact, by default now. It stays in the past. Raises UnknownFactError."""
-        asked = WriteOptions(valid_to=valid_to, source=source, actor=actor, idempotency_key=idempotency_key)
-        run(scope_commands.retract(self._scope, fact, reason, asked))
+        options = WriteOptions(valid_to=valid_to, source=source, actor=actor, idempotency_key=idempotency_key)
+        run(scope_commands.retract(self._scope, fact, reason, options))
 
     def facts(
         self,

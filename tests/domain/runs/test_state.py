@@ -70,12 +70,12 @@ def statuses(state: RunState) -> list[str]:
 def test_a_started_run_has_a_fingerprint_and_no_messages() -> None:
     state = fold("r", lineage(*STARTED))
     assert (state.began, state.definitions, state.fingerprint) == (1, 1, MADE)
-    assert (state.added, state.answered, state.asked) == ((), False, None)
+    assert (state.added, state.answered, state.model_call) == ((), False, None)
 
 
 def test_a_called_model_has_not_answered() -> None:
     state = fold("r", lineage(*STARTED, CALLED))
-    assert (state.called, state.tries, state.asked) == (3, 1, CALLED)
+    assert (state.called, state.tries, state.model_call) == (3, 1, CALLED)
 
 
 def test_calls_of_an_answer_are_new() -> None:

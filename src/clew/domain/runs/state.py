@@ -70,7 +70,7 @@ class RunState:
     usage: TokenUsage = field(default_factory=TokenUsage)
     finish_reason: str | None = None
     answered: bool = False
-    asked: ModelCalled | None = None
+    model_call: ModelCalled | None = None
     lost: bool = False
     provided: tuple[ContextProvided, ...] = ()
 
@@ -87,7 +87,7 @@ def fold(run_id: str, events: Iterable[Event]) -> RunState:
 def after(state: RunState, event: Event) -> RunState:
     """The state after one more event of the run."""
     if event.type == MESSAGE_APPENDED:
-        message = None if state.asked is None else as_message(event)
+        message = None if state.model_call is None else as_message(event)
         return state if message is None else replace(state, added=(*state.added, message))
     data = event.data
     match data:
@@ -99,7 +99,9 @@ def after(state: RunState, event: Event) -> RunState:
             )
         case ModelCalled():
             tries = data.attempt
-            return replace(state, called=event.version, tries=tries, answered=False, calls=(), asked=data, lost=False)
+            return replace(
+                state, called=event.version, tries=tries, answered=False, calls=(), model_call=data, lost=False
+            )
         case ModelFailed() | AnswerInterrupted():
             return replace(state, called=0)
         case ModelAnswered():
