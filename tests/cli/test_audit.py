@@ -133,6 +133,13 @@ def test_people_see_the_newest_entries_of_the_audit_trail(used: Clew, monkeypatc
     assert used.text("audit", "--limit", "6").splitlines()[0].startswith("2026-01-15")
 
 
+def test_all_entries_are_listed_with_all_whatever_the_limit(used: Clew) -> None:
+    every = used.text("audit", "--all")
+    assert len(every.splitlines()) == 6
+    assert used.text("audit", "--limit", "2", "--all") == every
+    assert used.lines("audit", "--limit", "2", "--all", "--json") == used.lines("audit", "--json")
+
+
 def test_audit_and_stats_refuse_invalid_times(used: Clew) -> None:
     assert "has no UTC offset" in used.refused(2, "audit", "--since", "2026-01-17T00:00:00")
     assert "--until 'soon' is not a time" in used.refused(2, "audit", "--until", "soon")
