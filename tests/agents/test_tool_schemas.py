@@ -195,7 +195,7 @@ def test_methods_partials_and_callable_objects_are_tools() -> None:
     by_place, by_name = functools.partial(fetch, "eu"), functools.partial(fetch, region="us")
     tools = as_tools([shop.left, shop.sold, shop, by_place, tool(by_name, name="us")])
     assert [(each.name, each.description) for each in tools] == [
-        ("left", "What is left."),
+        ("left", "Return the rest."),
         ("sold", ""),
         ("Shop", "A shop."),
         ("fetch", "Fetch."),
