@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 
-from benchmarks.figures import Figure, table, tally
 from benchmarks.measurement import Setting, median_fdatasync
+from benchmarks.report import Figure, table, tally
 
 BENCHMARKS = {
-    "machine": "The machine itself (CPU)",
+    "machine_speed": "The machine itself (CPU)",
     "durable_appends": "Durable appends, SQLite",
     "postgres_appends": "Durable appends, PostgreSQL, saves per second",
     "million_events": "A million events in PostgreSQL: a page, a history, a search, catching up, sizes",
@@ -29,7 +29,7 @@ BENCHMARKS = {
     "thread_lists": "Listing threads",
     "search": "Searching messages",
     "retrieval": "Retrieving passages of documents",
-    "replay": "Stepping through a long thread in a pseudo-terminal (wall clock)",
+    "stepper": "Stepping through a long thread in a pseudo-terminal (wall clock)",
     "async_appends": "Appends with asyncio (synchronous=OFF)",
     "subscriptions": "Subscribers",
     "runs": "Runs of an agent against a model server without delay",

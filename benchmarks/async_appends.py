@@ -12,8 +12,8 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TypeAlias
 
-from benchmarks.figures import Figure, at_least
 from benchmarks.measurement import Setting, interleaved, median_ratio
+from benchmarks.report import Figure, at_least
 from benchmarks.synthetic_data import MessageGenerator
 from clew import Conversations, Engine
 

@@ -20,7 +20,7 @@ from tests.servers.postgres_server import PostgresServer, ask
 from benchmarks.synthetic_data import MessageGenerator, thread_event, thread_id_of
 from clew import Conversations
 from clew.domain.events import MessageAppended, ThreadStarted
-from clew.infrastructure.recorder import Append, Recorder
+from clew.infrastructure.recorder_ports import Append, Recorder
 from clew.infrastructure.stores import store_at
 
 THREADS = (1_000, 10_000, 100_000)

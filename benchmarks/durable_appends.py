@@ -15,12 +15,12 @@ from unittest.mock import patch
 from eventsourcing.persistence import StoredEvent
 from eventsourcing.sqlite import SQLiteApplicationRecorder, SQLiteDatastore
 
-from benchmarks.figures import Budget, Figure, at_least, at_least_times, at_most
 from benchmarks.measurement import Setting, interleaved, median_fdatasync, median_ratio, run_concurrently
 from benchmarks.raw_sqlite import STATE, TYPE, insert, raw_store
+from benchmarks.report import Budget, Figure, at_least, at_least_times, at_most
 from benchmarks.synthetic_data import MessageGenerator
 from clew import Conversations
-from clew.infrastructure.recorder import Append, Recorder
+from clew.infrastructure.recorder_ports import Append, Recorder
 from clew.infrastructure.sqlite.writer import SQLiteWriter
 from clew.infrastructure.stores import store_at
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
-from benchmarks.figures import Figure, at_most_times
 from benchmarks.measurement import Setting, cpu, interleaved, median_ratio, store_url
+from benchmarks.report import Figure, at_most_times
 from benchmarks.synthetic_data import MessageGenerator
 from clew import Conversations
 from clew.domain.events import MessageAppended

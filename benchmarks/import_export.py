@@ -10,8 +10,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.figures import Figure
 from benchmarks.measurement import Setting, interleaved, store_url, wall
+from benchmarks.report import Figure
 from benchmarks.synthetic_data import corpus_files
 
 CLEW = str(Path(sys.executable).with_name("clew"))

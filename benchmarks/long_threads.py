@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks.figures import Figure, at_most, at_most_times
 from benchmarks.measurement import Setting, cpu, interleaved, median_ratio, size_on_disk, store_url
+from benchmarks.report import Figure, at_most, at_most_times
 from benchmarks.synthetic_data import MessageGenerator
 from clew import Conversations
 from clew.domain.decider_state import SNAPSHOT_EVERY
@@ -97,7 +97,7 @@ def _in_a_new_process(setting: Setting, long: int) -> Iterator[Figure]:
 
 def _process(path: Path, operation: str, thread_id: str, *, first: bool) -> Callable[[], float]:
     before = "none" if first else "other"
-    command = [sys.executable, "-m", "benchmarks.single_call", store_url(path), operation, thread_id, before]
+    command = [sys.executable, "-m", "benchmarks.long_threads_process", store_url(path), operation, thread_id, before]
     return lambda: float(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
 
 

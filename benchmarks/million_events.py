@@ -11,8 +11,8 @@ from contextlib import closing
 
 from tests.servers.postgres_server import PostgresServer, ask
 
-from benchmarks.figures import Figure, at_least, at_most
 from benchmarks.measurement import Setting, interleaved, percentile, wall
+from benchmarks.report import Figure, at_least, at_most
 from benchmarks.synthetic_data import corpus_texts, repeated_in
 from clew import Conversations
 from clew.domain.projection import Projection

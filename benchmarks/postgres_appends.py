@@ -12,11 +12,11 @@ from functools import partial
 from multiprocessing.connection import Connection
 
 from tests.servers.postgres_server import PostgresServer
-from tests.servers.tenant_databases import isolate_tenants
+from tests.servers.row_level_security import isolate_tenants
 
 from benchmarks.contenders.postgres_writers import CONTENDERS, Save
-from benchmarks.figures import Budget, Figure, at_least_times
 from benchmarks.measurement import Setting, interleaved, median_ratio, run_concurrently
+from benchmarks.report import Budget, Figure, at_least_times
 from clew.infrastructure.stores import store_at
 
 VERSION = 18

@@ -14,7 +14,6 @@ from eventsourcing.persistence import StoredEvent, Tracking
 from eventsourcing.sqlite import SQLiteDatastore, SQLiteTrackingRecorder
 from tests.servers.postgres_server import PostgresServer
 
-from benchmarks.figures import Budget, Figure, at_least
 from benchmarks.measurement import (
     Setting,
     cpu,
@@ -25,6 +24,7 @@ from benchmarks.measurement import (
     store_url,
     wall,
 )
+from benchmarks.report import Budget, Figure, at_least
 from benchmarks.synthetic_data import BATCH_SIZE, MessageGenerator, many_threads, repeated_conversations
 from clew import Conversations
 from clew.domain.ports import EventLog
@@ -32,7 +32,7 @@ from clew.domain.projection import Projection, Query, Where
 from clew.domain.projection_store import ProjectionStore
 from clew.infrastructure import code_digest
 from clew.infrastructure.postgres.projection_store import PostgresProjections
-from clew.infrastructure.recorder import Append, Recorder
+from clew.infrastructure.recorder_ports import Append, Recorder
 from clew.infrastructure.sqlite.projection_store import SQLiteProjections
 from clew.infrastructure.stores import store_at
 from clew.projections import SHIPPED, Directory, Search, Usage

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.contenders.environments import python_of
-from benchmarks.figures import Figure, at_most
 from benchmarks.measurement import Setting, percentile, wall
+from benchmarks.report import Figure, at_most
 from benchmarks.synthetic_data import vocabulary
 from clew import Document, Embedder, Engine, HashingEmbedder, LocalEmbedder
 from clew.domain.memory.ranking import Ranking

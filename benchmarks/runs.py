@@ -16,8 +16,8 @@ from urllib.request import urlopen
 
 from benchmarks.contenders.conversation import SHAPES, Shape
 from benchmarks.contenders.environments import python_of
-from benchmarks.figures import Budget, Figure, at_most
 from benchmarks.measurement import Setting, interleaved, median_ratio, size_on_disk, store_url
+from benchmarks.report import Budget, Figure, at_most
 from benchmarks.synthetic_data import MessageGenerator
 from clew import Agent, Conversations, Engine, ScriptedChatClient
 

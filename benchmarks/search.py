@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import TypeAlias
 
-from benchmarks.figures import Figure, at_most
 from benchmarks.measurement import Setting, cpu, percentile, size_on_disk, store_url, wall
+from benchmarks.report import Figure, at_most
 from benchmarks.synthetic_data import WORDS, corpus_texts, many_messages, thread_id_of, vocabulary
 from clew import Conversations
 from clew.infrastructure import code_digest

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.figures import Budget, Figure, at_most
 from benchmarks.measurement import Setting, size_on_disk, store_url
+from benchmarks.report import Budget, Figure, at_most
 from benchmarks.synthetic_data import MessageGenerator
 from clew import Conversations
 from clew.domain.projection import Projection

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks.figures import Figure, at_most
 from benchmarks.measurement import Setting, interleaved, wall
+from benchmarks.report import Figure, at_most
 
 COMMANDS = {
     "python -c pass": ([sys.executable, "-c", "pass"], None),

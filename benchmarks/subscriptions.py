@@ -9,8 +9,8 @@ import threading
 import time
 from collections.abc import Iterator
 
-from benchmarks.figures import Figure, at_most
 from benchmarks.measurement import Setting, percentile, store_url
+from benchmarks.report import Figure, at_most
 from benchmarks.synthetic_data import MessageGenerator
 from clew import Conversations, Message
 from clew.domain.events import MessageAppended

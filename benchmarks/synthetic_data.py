@@ -20,7 +20,7 @@ from clew.domain.json_values import JsonObject
 from clew.domain.ports import Row
 from clew.domain.streams import stream_name
 from clew.infrastructure.envelope import encode
-from clew.infrastructure.recorder import Append, Recorder
+from clew.infrastructure.recorder_ports import Append, Recorder
 from clew.infrastructure.stores import store_at
 
 SAMPLES = Path(__file__).parent.parent / "examples"

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from benchmarks.figures import Figure, at_most
 from benchmarks.measurement import Setting, interleaved, percentile, store_url, wall
+from benchmarks.report import Figure, at_most
 from benchmarks.synthetic_data import VALUES, many_threads, thread_id_of
 from clew import Conversations
 from clew.projections import Directory

@@ -36,11 +36,11 @@ HEADER = """# Generated from src/clew/{source} by `make generate`. Do not edit i
 """
 
 WORDS = [
-    (r"^from clew\.service\.async_operations import ThreadsafeEvent, drive$",
-     "import threading\nfrom clew.service.operations import run"),
+    (r"^from clew\.service\.async_effects import ThreadsafeEvent, drive$",
+     "import threading\nfrom clew.service.effects import run"),
     (r"\bThreadsafeEvent\b", "threading.Event"),
     (r"\bStopAsyncIteration\b", "StopIteration"),
-    (r"^from clew\.service\.async_operations import drive$", "from clew.service.operations import run"),
+    (r"^from clew\.service\.async_effects import drive$", "from clew.service.effects import run"),
     (r"clew\.aio\b", "clew.sync"),
     (r"\bdrive\(", "run("),
     (r"\b(async|await) ", ""),

@@ -20,7 +20,7 @@ from benchmarks.synthetic_data import MessageGenerator
 from clew import Conversations
 from clew.infrastructure.postgres.datastore import PostgresDatastore as ClewDatastore
 from clew.infrastructure.postgres.recorder import PostgresRecorder
-from clew.infrastructure.recorder import Append
+from clew.infrastructure.recorder_ports import Append
 
 TYPE = "message-appended"
 HASH = bytes(32)

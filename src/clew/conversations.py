@@ -41,12 +41,12 @@ from clew.service import (
 )
 from clew.service.audit_trail import AuditEntry
 from clew.service.core import Core, open_core
+from clew.service.effects import Pages, read, run
 from clew.service.feeds import store_feed
-from clew.service.memory import scope_queries, scopes
+from clew.service.memory import scope_access, scope_queries
+from clew.service.memory.scope_access import Scope
 from clew.service.memory.scope_queries import ScopeSummary
-from clew.service.memory.scopes import Scope
 from clew.service.message_search import Hit
-from clew.service.operations import Pages, read, run
 from clew.service.projection_status import ProjectionStatus
 from clew.service.thread_directory import Order
 from clew.service.thread_queries import At, ThreadSummary
@@ -261,7 +261,7 @@ class Conversations:
         and InvalidNameError.
         """
         scope = Scope(self._core, name, screen=screen)
-        run(scopes.load_facts(scope))
+        run(scope_access.load_facts(scope))
         return MemoryScope(
             scope,
         )

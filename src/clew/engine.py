@@ -50,17 +50,17 @@ from clew.service import (
     thread_versions,
     usage_queries,
 )
-from clew.service.async_operations import drive
+from clew.service.async_effects import drive
 from clew.service.audit_trail import AuditEntry
 from clew.service.core import Core, open_core
+from clew.service.effects import Pages, read
 from clew.service.feeds import store_feed
-from clew.service.memory import scope_queries, scopes
+from clew.service.memory import scope_access, scope_queries
 from clew.service.memory.document_stores import open_view
+from clew.service.memory.scope_access import Scope
 from clew.service.memory.scope_queries import ScopeSummary
-from clew.service.memory.scopes import Scope
 from clew.service.memory.text_search import EmbeddingIndex
 from clew.service.message_search import Hit
-from clew.service.operations import Pages, read
 from clew.service.projection_status import ProjectionStatus
 from clew.service.run_log import Beginning, ThreadRuns
 from clew.service.thread_directory import Order
@@ -300,7 +300,7 @@ class Engine:
         meaning = None if embedder is None else EmbeddingIndex(embedder, self._core.vectors)  # asyncio only
         if meaning is not None:  # asyncio only
             scope = replace(scope, model=meaning.model, dimensions=meaning.dimensions)
-        await drive(scopes.load_facts(scope))
+        await drive(scope_access.load_facts(scope))
         return MemoryScope(
             scope,
             meaning,  # asyncio only

@@ -13,7 +13,7 @@ from clew.domain.models.client import ThreadKind
 from clew.domain.streams import MAX_LENGTH
 from clew.engine import Agent, Engine
 from clew.service import thread_commands
-from clew.service.async_operations import drive
+from clew.service.async_effects import drive
 from clew.service.core import load
 
 HostedThread: TypeAlias = LocalThread | RemoteThread

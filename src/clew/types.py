@@ -81,8 +81,8 @@ if TYPE_CHECKING:
     from clew.domain.projection import Kind as ColumnKind
     from clew.domain.projection import Parked, RowValues
     from clew.domain.reducers.reducer import Group, Groups, ReductionTrigger
+    from clew.domain.runs.model_requests import Request
     from clew.domain.runs.ports import EnginePort, OnExisting, ThreadPort
-    from clew.domain.runs.requests import Request
     from clew.domain.search_terms import Snippet, SnippetPart
     from clew.infrastructure.scripted_client import FaultKind
     from clew.infrastructure.scripted_client import Line as ScriptLine
@@ -329,7 +329,7 @@ _HOMES = {
     "RemoteThread": "clew.aio.threads",
     "Repair": "clew.domain.model_view",
     "RepairReason": "clew.domain.model_view",
-    "Request": "clew.domain.runs.requests",
+    "Request": "clew.domain.runs.model_requests",
     "ResponseFormat": "clew.domain.models.client",
     "RetrievalTime": "clew.memory.text_retrieval:When",
     "Role": "clew.domain.messages",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.servers.aimock_server import Aimock
-from tests.servers.stateful_server import StatefulServer
+from tests.servers.stateful_launchers import StatefulServer
 
 from clew import Agent, Engine, OpenAIChatClient, OpenAIResponsesClient, ScriptedChatClient
 from clew.errors import UnsupportedThreadError

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.agents.run_checks import check_requests, events_of
 from tests.servers.aimock_server import Aimock
-from tests.servers.stateful_server import StatefulServer
+from tests.servers.stateful_launchers import StatefulServer
 
 from clew import (
     Agent,

@@ -13,7 +13,7 @@ from tests.agents.recording_providers import Watching, instructions_of
 from tests.agents.remote_turns import client_of, will_joke
 from tests.agents.run_checks import check_requests, check_store, events_of
 from tests.servers.aimock_server import Aimock
-from tests.servers.stateful_server import StatefulServer
+from tests.servers.stateful_launchers import StatefulServer
 
 from clew import Agent, Context, ContextProvider, Engine, Message, ScriptedChatClient, ToolContext, tool
 from clew.domain.context.provider import ProviderContext

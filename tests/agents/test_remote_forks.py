@@ -22,7 +22,7 @@ from tests.agents.remote_turns import (
 )
 from tests.agents.run_checks import check_store, events_of, short_history
 from tests.servers.aimock_server import Aimock
-from tests.servers.stateful_server import StatefulServer
+from tests.servers.stateful_launchers import StatefulServer
 
 from clew.aio.threads import LocalThread, RemoteThread
 from clew.errors import (

@@ -10,7 +10,7 @@ from typing import Any
 from tests.agents.remote_turns import client_of, two_turns, will_joke
 from tests.agents.run_checks import events_of
 from tests.servers.aimock_server import Aimock
-from tests.servers.stateful_server import StatefulServer
+from tests.servers.stateful_launchers import StatefulServer
 
 from clew import Agent, Engine
 

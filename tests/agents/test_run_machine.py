@@ -33,7 +33,7 @@ from clew.domain.runs.errors import (
     ToolFailedError,
 )
 from clew.domain.runs.events import ModelCalled
-from clew.domain.runs.requests import body_digest
+from clew.domain.runs.model_requests import body_digest
 from clew.engine import Agent, Engine
 from clew.service.core import Caches
 from clew.service.run_log import ThreadRuns

@@ -18,7 +18,7 @@ from clew.domain.event_types import UNDELETED, event_type, withdraw
 from clew.domain.events import EVENT_TYPES, Opaque
 from clew.domain.messages import Value
 from clew.infrastructure.envelope import decode, encode
-from clew.service.operations import run
+from clew.service.effects import run
 from clew.service.thread_commands import change
 
 

@@ -26,8 +26,8 @@ from clew.cli.options import AsJson
 from clew.cli.output import write_json
 from clew.domain.memory.events import FactRemembered, MemoryEvent, ScopeOpened, Statement
 from clew.domain.memory.scope import ScopeFold
+from clew.service.effects import run
 from clew.service.memory.streams import commit
-from clew.service.operations import run
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CalledClew as Clew

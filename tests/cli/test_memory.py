@@ -22,8 +22,8 @@ from clew.domain.memory.events import DocumentAdded, MemoryEvent, Provenance, Sc
 from clew.domain.memory.facts import Fact, FactOrigin
 from clew.domain.memory.scope import ScopeFold
 from clew.domain.runs.events import RunCompleted
+from clew.service.effects import run
 from clew.service.memory.streams import commit
-from clew.service.operations import run
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CalledClew as Clew

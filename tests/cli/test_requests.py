@@ -16,8 +16,8 @@ from tests.infrastructure.openai.replies import CHAT, RESPONSES, Service
 from tests.servers.raw_server import RawServer, stream, whole
 
 from clew import Agent, Conversations, Engine, Message
-from clew.cli.commands.requests import LONGEST_ARGUMENT, curl
-from clew.domain.runs.requests import Request
+from clew.cli.commands.model_requests import LONGEST_ARGUMENT, curl
+from clew.domain.runs.model_requests import Request
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CalledClew as Clew

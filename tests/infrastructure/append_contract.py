@@ -23,7 +23,7 @@ from tests.infrastructure.recorder_steps import (
 from clew.domain.errors import ConflictError, IdempotencyKeyReusedError, InvalidNameError
 from clew.domain.ports import Appended, Fork, Key
 from clew.domain.streams import ROOT, digest, link
-from clew.infrastructure.recorder import Append, RecordedConflictError, Recorder
+from clew.infrastructure.recorder_ports import Append, RecordedConflictError, Recorder
 
 
 class AppendContract:

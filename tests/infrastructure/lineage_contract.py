@@ -19,7 +19,7 @@ from tests.infrastructure.recorder_steps import (
 from clew.domain.errors import IdempotencyKeyReusedError
 from clew.domain.ports import Fork, Key, Row, Shred
 from clew.domain.streams import ROOT, digest, link
-from clew.infrastructure.recorder import Append, RecordedConflictError, Recorder, Snapshot
+from clew.infrastructure.recorder_ports import Append, RecordedConflictError, Recorder, Snapshot
 
 
 class ForkContract:

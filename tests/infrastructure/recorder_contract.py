@@ -16,9 +16,9 @@ from tests.infrastructure.side_tables_contract import BlobContract, DraftContrac
 from tests.infrastructure.waiting_contract import FutureContract, WakeContract
 
 from clew.domain.ports import Fork, Row
-from clew.infrastructure import recorder as recorder_port
+from clew.infrastructure import recorder_ports as recorder_port
 from clew.infrastructure.postgres import recorder as postgres_recorder
-from clew.infrastructure.recorder import Recorder, Snapshot
+from clew.infrastructure.recorder_ports import Recorder, Snapshot
 
 
 class ReadContract:

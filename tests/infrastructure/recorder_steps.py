@@ -17,7 +17,7 @@ from eventsourcing.persistence import StoredEvent
 
 from clew.domain.ports import Appended, Row
 from clew.domain.streams import ROOT, digest, link
-from clew.infrastructure.recorder import Append, Recorder
+from clew.infrastructure.recorder_ports import Append, Recorder
 
 Opener = Callable[[], Any]
 PATIENCE = 20.0

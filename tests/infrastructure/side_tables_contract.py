@@ -14,7 +14,7 @@ from tests.infrastructure.recorder_steps import PATIENCE, append, event, failure
 from clew.domain.errors import InvalidNameError
 from clew.domain.ports import Appended, Blob, Claim, Draft, Fork, Key, Lease
 from clew.domain.runs.errors import RunInProgressError, RunTakenOverError
-from clew.infrastructure.recorder import Append, RecordedConflictError, Recorder
+from clew.infrastructure.recorder_ports import Append, RecordedConflictError, Recorder
 
 STREAMS = ("s", "t")
 HOLDERS = ("me", "you", "they")

@@ -19,7 +19,7 @@ from clew.infrastructure.event_log import ConversationLog
 from clew.infrastructure.inmemory.factory import InMemoryFactory
 from clew.infrastructure.inmemory.recorder import InMemoryRecorder
 from clew.infrastructure.inmemory.vectors import InMemoryVectors
-from clew.infrastructure.recorder import Append
+from clew.infrastructure.recorder_ports import Append
 from clew.infrastructure.sqlite.projection_store import SQLiteProjections
 from clew.infrastructure.stores import SCHEMES, Store, store_at
 from clew.service.doctor import examine

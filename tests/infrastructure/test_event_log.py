@@ -20,7 +20,7 @@ from clew.domain.ports import Appended, Blob, Claim, Draft, Lease, Write
 from clew.domain.runs.errors import RunInProgressError
 from clew.domain.streams import digest
 from clew.infrastructure.event_log import ConversationLog, EnvelopeMapper
-from clew.infrastructure.recorder import read_control, write_control
+from clew.infrastructure.recorder_ports import read_control, write_control
 from clew.infrastructure.stores import store_at
 
 ROOT = "default/thread/root"

@@ -23,7 +23,7 @@ from tests.infrastructure.recorder_steps import (
 from clew.domain.errors import ClosedError, StoreUnavailableError
 from clew.domain.ports import Blob, Claim, Draft, Key, Lease, Shred
 from clew.domain.streams import digest
-from clew.infrastructure.recorder import Append, Recorder
+from clew.infrastructure.recorder_ports import Append, Recorder
 
 
 def release(semaphore: threading.Semaphore) -> Callable[[], None]:

@@ -12,7 +12,7 @@ from tests.servers.llmock_server import Llmock, llmock_server, refusing_url
 from tests.servers.mem0_server import Mem0Server, mem0_server
 from tests.servers.postgres_server import VERSIONS, Databases, PostgresServer
 from tests.servers.redis_server import RedisServer
-from tests.servers.stateful_server import StatefulServer, ogx_server, own_stateful_server
+from tests.servers.stateful_launchers import StatefulServer, ogx_server, own_stateful_server
 
 
 def pytest_report_header() -> str:

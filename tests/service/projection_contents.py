@@ -22,7 +22,7 @@ from clew.domain.projection import Projection, Query, Recorded, Words
 from clew.domain.projection_store import ProjectionStore
 from clew.domain.search_terms import searchable
 from clew.infrastructure import code_digest
-from clew.infrastructure.recorder import Append
+from clew.infrastructure.recorder_ports import Append
 from clew.projections import SHIPPED
 from clew.service.projector import Projector
 

@@ -25,7 +25,7 @@ from clew.domain.runs.events import (
     ToolStarted,
 )
 from clew.service.core import CommitOptions, commit
-from clew.service.operations import run
+from clew.service.effects import run
 
 JOKER = RunStarted(
     agent=AgentIdentity(id="joker", name="Joker"),

@@ -9,7 +9,7 @@ from clew.conversations import Conversations
 from clew.domain.context.events import ContextStateRecorded
 from clew.domain.decider import Record
 from clew.service.core import CommitOptions, commit
-from clew.service.operations import run
+from clew.service.effects import run
 
 
 def document_of(store: Conversations, thread_id: str) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def test_is_read_in_pages_in_both_directions(
     audited: Conversations, page: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     everything = list(audited.audit())
-    monkeypatch.setattr("clew.service.operations.PAGE", page)
+    monkeypatch.setattr("clew.service.effects.PAGE", page)
     assert list(audited.audit()) == everything
     assert list(audited.audit(newest_first=True)) == everything[::-1]
     assert list(audited.audit(limit=3)) == everything[:3]

@@ -25,9 +25,9 @@ from clew.domain.errors import (
 )
 from clew.domain.events import Source, ThreadForked
 from clew.domain.messages import FunctionCall, Message
-from clew.infrastructure.recorder import Append
+from clew.infrastructure.recorder_ports import Append
 from clew.service import thread_commands
-from clew.service.operations import run
+from clew.service.effects import run
 from clew.sync.threads import LocalThread
 
 

@@ -26,7 +26,7 @@ from clew.service.conversation_transfer import (
     import_conversations,
 )
 from clew.service.core import Caches, Core, open_core
-from clew.service.operations import run
+from clew.service.effects import run
 
 HELLO = {"role": "user", "content": "Hello"}
 HI = {"role": "assistant", "content": "Hi"}

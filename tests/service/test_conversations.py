@@ -180,7 +180,7 @@ def test_lists_all_threads_in_order_of_creation(conversations: Conversations, cl
 def test_lists_every_thread_once_for_any_page_size(
     conversations: Conversations, page: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clew.service.operations.PAGE", page)
+    monkeypatch.setattr("clew.service.effects.PAGE", page)
     ids = [conversations.start_thread().id for _ in range(6)]
     assert [each.id for each in conversations.threads()] == ids
 

@@ -12,7 +12,7 @@ from clew.conversations import Conversations
 from clew.domain.formats.conversation_import import read_conversation
 from clew.domain.messages import Message
 from clew.service.conversation_transfer import import_conversation
-from clew.service.operations import run
+from clew.service.effects import run
 from clew.sync.threads import Thread
 
 DEPTH = 1_000

@@ -18,7 +18,7 @@ from clew import Conversations, Engine, Message
 from clew.domain.events import Event
 from clew.domain.ports import EventLog
 from clew.errors import CorruptEventError
-from clew.infrastructure.recorder import Append
+from clew.infrastructure.recorder_ports import Append
 from clew.infrastructure.shards import Positions, Shard
 from clew.infrastructure.stores import store_at
 from clew.service import feeds, shards, thread_queries

@@ -12,7 +12,7 @@ from tests.service.transferred_stores import fill, import_lines
 from clew.conversations import Conversations
 from clew.domain.formats.event_import import EventsReport
 from clew.domain.messages import Message
-from clew.infrastructure import recorder
+from clew.infrastructure import recorder_ports
 from clew.service import event_transfer
 
 
@@ -147,7 +147,7 @@ def test_refuses_a_distant_redaction_in_a_pipe(lines: list[bytes], monkeypatch: 
 
 
 def test_updates_redactions_behind_large_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "PAGE_BYTES", 1_000)
+    monkeypatch.setattr(recorder_ports, "PAGE_BYTES", 1_000)
     with Conversations.open("memory:") as source, Conversations.open("memory:") as store:
         thread = source.start_thread(thread_id="big", messages=[Message.user("x" * 400)] * 12)
         store.import_events(io.BytesIO(whole(source)))

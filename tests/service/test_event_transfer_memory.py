@@ -14,9 +14,9 @@ from clew.domain.formats.event_import import check_stream
 from clew.domain.memory.events import Provenance
 from clew.domain.messages import Message
 from clew.domain.ports import Fork, Row
+from clew.service.effects import run
 from clew.service.memory import scope_queries
-from clew.service.memory.scopes import Scope, ThreadAccess
-from clew.service.operations import run
+from clew.service.memory.scope_access import Scope, ThreadAccess
 
 
 def fill(conversations: Conversations) -> str:

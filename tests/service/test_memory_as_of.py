@@ -15,10 +15,10 @@ from clew.domain.errors import InvalidContentError
 from clew.domain.memory.events import Provenance
 from clew.domain.memory.facts import Fact
 from clew.domain.messages import Message
+from clew.service.effects import run
 from clew.service.memory import scope_commands, scope_queries
+from clew.service.memory.scope_access import Scope, ThreadAccess, visible_version
 from clew.service.memory.scope_commands import WriteOptions
-from clew.service.memory.scopes import Scope, ThreadAccess, visible_version
-from clew.service.operations import run
 from clew.sync.threads import Thread
 
 HELLO = Message.user("Hello")

@@ -26,7 +26,7 @@ from clew.engine import Engine
 from clew.infrastructure.postgres import projection_session, text_index
 from clew.infrastructure.sqlite import projection_store
 from clew.projections import Change, Column, Query, Recorded, Recount, Rows, Table, Upsert, Where
-from clew.service.projection_runner import Runner
+from clew.service.projection_worker import Runner
 
 
 class Events:

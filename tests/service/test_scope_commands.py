@@ -31,8 +31,8 @@ from clew.domain.memory.scope import ScopeFold
 from clew.domain.messages import Message
 from clew.domain.ports import Shred, Write
 from clew.domain.runs.events import Failure, RunFailed
+from clew.service.effects import run
 from clew.service.memory.streams import commit
-from clew.service.operations import run
 from clew.sync.memory import MemoryScope
 
 NOON = datetime(2023, 11, 14, 12, tzinfo=UTC)

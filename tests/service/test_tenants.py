@@ -23,13 +23,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from psycopg.sql import SQL, Identifier, Literal
-from tests.servers.tenant_databases import Logins, isolate_tenants
+from tests.servers.row_level_security import Logins, isolate_tenants
 
 from clew import Conversations, Document, Engine, Message
 from clew.domain.errors import NotRedactableError, ThreadStatusError, UnknownThreadError
 from clew.domain.streams import tenant_part
 from clew.infrastructure.postgres.stream_ids import stream_id
-from clew.service.projection_runner import Runner
+from clew.service.projection_worker import Runner
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from clew.domain.errors import InvalidContentError, UnknownThreadError
 from clew.domain.formats.conversation_import import Item
 from clew.domain.json_values import Json
 from clew.service.core import CommitOptions, commit
-from clew.service.operations import run
+from clew.service.effects import run
 from clew.service.thread_queries import ThreadSummary
 from clew.sync.threads import LocalThread
 
@@ -91,7 +91,7 @@ def test_lists_matching_threads_in_order_in_pages(
         query: dict[str, Any] = {**filters, "order": order, "newest_first": newest_first}
         wanted = expected(everything, query)
         with monkeypatch.context() as patch:
-            patch.setattr("clew.service.operations.PAGE", 3)
+            patch.setattr("clew.service.effects.PAGE", 3)
             assert list(many.threads(**query)) == wanted, query
         assert list(many.threads(**query, limit=4)) == wanted[:4]
         if len(wanted) > 2:

@@ -20,7 +20,7 @@ from clew.domain.errors import ClewError
 from clew.domain.events import Event
 from clew.domain.messages import Message
 from clew.service.core import CommitOptions, commit
-from clew.service.operations import run
+from clew.service.effects import run
 from clew.sync.threads import Thread
 
 STORES = 60

@@ -18,7 +18,7 @@ from clew.domain.errors import CorruptEventError, CredentialError, InvalidConten
 from clew.domain.messages import Message
 from clew.domain.runs.events import ServiceThreadBound
 from clew.service.core import CommitOptions, commit
-from clew.service.operations import run
+from clew.service.effects import run
 
 
 @pytest.fixture

@@ -31,10 +31,10 @@ from clew.conversations import Conversations
 from clew.domain.messages import Message
 from clew.infrastructure.stores import store_at
 from clew.projections import Query
-from clew.service import projection_runner
+from clew.service import projection_worker
 from clew.service.core import Core
-from clew.service.projection_runner import Runner
 from clew.service.projection_status import read_statuses
+from clew.service.projection_worker import Runner
 from clew.service.worker_processes import Workers, ended_by_signals
 
 NAMES = ["directory", "search", "audit", "usage", "memory"]
@@ -61,8 +61,8 @@ def exit_code(pid: int) -> int:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use leases that expire quickly."""
-    monkeypatch.setattr(projection_runner, "LEASE_SECONDS", 0.4)
-    monkeypatch.setattr(projection_runner, "RENEW_SECONDS", 0.05)
+    monkeypatch.setattr(projection_worker, "LEASE_SECONDS", 0.4)
+    monkeypatch.setattr(projection_worker, "RENEW_SECONDS", 0.05)
 
 
 # Leases

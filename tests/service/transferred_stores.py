@@ -15,7 +15,7 @@ from clew.domain.formats.event_import import EventsReport
 from clew.domain.messages import Message
 from clew.domain.ports import Fork, Row
 from clew.domain.streams import ROOT, digest, link
-from clew.infrastructure.recorder import Append
+from clew.infrastructure.recorder_ports import Append
 
 CANARY = "four-nine-two"
 

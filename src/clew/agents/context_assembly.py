@@ -18,8 +18,8 @@ from clew.domain.messages import Message
 from clew.domain.model_view import model_view
 from clew.domain.runs.errors import ContextProviderError, RunInProgressError, RunTakenOverError
 from clew.domain.runs.events import RunAbandoned, RunCompleted
+from clew.domain.runs.model_requests import NO_CONTRIBUTIONS, Contributions, unsent
 from clew.domain.runs.ports import ThreadPort
-from clew.domain.runs.requests import NO_CONTRIBUTIONS, Contributions, unsent
 from clew.domain.runs.state import Rule, with_newest
 
 _COMPLETION_TRIES = 100

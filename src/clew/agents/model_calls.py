@@ -34,8 +34,8 @@ from clew.domain.runs.events import (
     RunStarted,
     ServiceThreadBound,
 )
+from clew.domain.runs.model_requests import body_digest, question_of, request_body
 from clew.domain.runs.ports import ThreadPort
-from clew.domain.runs.requests import body_digest, question_of, request_body
 
 InterruptReason: TypeAlias = Literal["fault", "cancelled", "stopped"]
 """Why an answer stopped while it was arriving."""

@@ -24,8 +24,8 @@ from clew.domain.models.client import ModelClient, ResponseFormat
 from clew.domain.reducers.reducer import Reducer, checked_reducer
 from clew.domain.runs.errors import AgentConfigurationError
 from clew.domain.runs.events import AgentIdentity, Fingerprint
+from clew.domain.runs.model_requests import Definitions
 from clew.domain.runs.ports import ThreadPort
-from clew.domain.runs.requests import Definitions
 from clew.domain.runs.state import Rule
 
 Input: TypeAlias = str | Message | Sequence[Message] | None

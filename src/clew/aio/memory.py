@@ -16,15 +16,15 @@ from clew.domain.json_values import JsonObject
 from clew.domain.memory.events import Provenance, ScopeRead
 from clew.domain.memory.facts import Document, Fact, FactOrigin, FactUse, FoundFact, Passage
 from clew.domain.memory.ports import Embedder, MemoryAt
-from clew.service.async_operations import drive
+from clew.service.async_effects import drive
 from clew.service.core import Core
+from clew.service.effects import read
 from clew.service.memory import scope_commands, scope_queries
 from clew.service.memory.document_stores import StoreView, remove, search, upsert
+from clew.service.memory.scope_access import Scope, ThreadAccess
 from clew.service.memory.scope_commands import WriteOptions
-from clew.service.memory.scopes import Scope, ThreadAccess
 from clew.service.memory.text_search import EmbeddingIndex, SearchIndex
 from clew.service.memory.tools import memory_tools
-from clew.service.operations import read
 
 
 class MemoryScope:

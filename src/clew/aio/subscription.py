@@ -13,7 +13,7 @@ from typing import Self
 
 from clew.domain.errors import ClosedError
 from clew.domain.events import Event
-from clew.service.async_operations import ThreadsafeEvent, drive
+from clew.service.async_effects import ThreadsafeEvent, drive
 from clew.service.core import Core
 from clew.service.feeds import Feed
 

@@ -32,18 +32,18 @@ from clew.domain.models.client import ModelClient, ServiceThreads, ThreadKind
 from clew.domain.ports import Verdict
 from clew.domain.runs.errors import AgentConfigurationError, ServiceDeletionError
 from clew.domain.runs.events import AgentIdentity
+from clew.domain.runs.model_requests import Request
 from clew.domain.runs.remote_threads import reconciled
-from clew.domain.runs.requests import Request
 from clew.service import (
     conversation_transfer,
+    model_requests,
     remote_threads,
-    run_requests,
     thread_commands,
     thread_documents,
     thread_queries,
     thread_versions,
 )
-from clew.service.async_operations import drive
+from clew.service.async_effects import drive
 from clew.service.core import Core
 from clew.service.feeds import thread_feed
 from clew.service.remote_threads import delete_at_service, service_threads
@@ -293,7 +293,7 @@ class Thread:
         ``version`` is that of a model call; any other raises UnknownVersionError. Raises DefinitionMissingError when
         the store lacks the instructions or tool schemas.
         """
-        return await drive(run_requests.request(self._core, self.id, version))
+        return await drive(model_requests.request(self._core, self.id, version))
 
     async def markdown(self, *, at: At = None, at_message: int | None = None) -> str:
         """The thread as Markdown. Content is escaped, so that it cannot change the structure of the page."""

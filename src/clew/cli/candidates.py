@@ -40,33 +40,35 @@ def write(command: Callable[..., object]) -> None:
 
 def thread_ids(context: typer.Context, incomplete: str) -> list[str]:
     """The ids of threads with this prefix."""
-    from clew.infrastructure import name_listing
+    from clew.infrastructure import completion_names
 
-    return _from_store(context, name_listing.thread_ids, incomplete)
+    return _from_store(context, completion_names.thread_ids, incomplete)
 
 
 def checkpoint_names(context: typer.Context, incomplete: str) -> list[str]:
     """The checkpoints of the thread that comes before in the command line."""
-    from clew.infrastructure import name_listing
+    from clew.infrastructure import completion_names
 
     # Typer does not parse the arguments before an option that has no value yet: then the thread is the first of them.
     thread = context.params.get("thread") or next(iter(context.args), None)
-    return _from_store(context, name_listing.checkpoint_names, thread, incomplete) if isinstance(thread, str) else []
+    return (
+        _from_store(context, completion_names.checkpoint_names, thread, incomplete) if isinstance(thread, str) else []
+    )
 
 
 def scope_names(context: typer.Context, incomplete: str) -> list[str]:
     """The names of memory scopes with this prefix."""
-    from clew.infrastructure import name_listing
+    from clew.infrastructure import completion_names
 
-    return _from_store(context, name_listing.scope_names, incomplete)
+    return _from_store(context, completion_names.scope_names, incomplete)
 
 
 def model_calls(context: typer.Context, incomplete: str) -> list[str]:
     """The versions of the model calls of the thread that comes before in the command line, newest first."""
-    from clew.infrastructure import name_listing
+    from clew.infrastructure import completion_names
 
     thread = context.params.get("thread")
-    return _from_store(context, name_listing.model_calls, thread, incomplete) if isinstance(thread, str) else []
+    return _from_store(context, completion_names.model_calls, thread, incomplete) if isinstance(thread, str) else []
 
 
 def projection_names(incomplete: str) -> list[str]:
@@ -85,7 +87,7 @@ def shard_names(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def _from_store(context: typer.Context, query: Callable[..., list[str]], *arguments: str) -> list[str]:
-    """The result of a query of ``name_listing`` in the store of the command line."""
+    """The result of a query of ``completion_names`` in the store of the command line."""
     from clew.infrastructure.stores import store_at
 
     options = context.find_root().params

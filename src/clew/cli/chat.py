@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 import typer
 from rich.text import Text
 
-from clew.cli.commands.changes import checkpoint_text, fork_text
 from clew.cli.commands.history import print_thread, runs_of
-from clew.cli.commands.threads import print_tree
+from clew.cli.commands.thread_commands import checkpoint_text, fork_text
+from clew.cli.commands.thread_directory import print_tree
 from clew.cli.errors import WrongUsage, report
 from clew.cli.options import Moment, parse_moment
 from clew.cli.output import console as new_console

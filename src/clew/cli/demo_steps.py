@@ -16,7 +16,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from clew.agents.tools import tool
-from clew.cli.commands import changes, doctor, history, threads, transfer
+from clew.cli.commands import doctor, history, thread_commands, thread_directory, transfer
 from clew.cli.options import Moment
 from clew.cli.output import console as new_console
 from clew.cli.rendering import json_shapes
@@ -107,14 +107,14 @@ class _Demo:
     def _list(self, conversations: Conversations) -> None:
         self._begin("List", "Each conversation is a thread. A unique prefix of its id is enough.")
         self._command("clew threads")
-        threads.print_threads(conversations, self._console)
+        thread_directory.print_threads(conversations, self._console)
         self._end([json_shapes.thread(summary) for summary in conversations.threads()])
 
     def _fork(self, first: Thread) -> Thread:
         self._begin("Fork", "What if the customer wants a new teapot? A fork costs one event and copies nothing.")
         self._command(f'clew fork {first.id[:4]} --at message:{OFFER} --title "{WHAT_IF}"')
         branch = first.fork(at_message=OFFER, title=WHAT_IF, thread_id=FORK_ID)
-        self._console.print(changes.fork_text(branch.summary()))
+        self._console.print(thread_commands.fork_text(branch.summary()))
         self._end(json_shapes.thread(branch.summary()))
         return branch
 
@@ -141,10 +141,10 @@ class _Demo:
         self._begin("Checkpoint and rewind", "Name a version, and go back to it. Nothing is deleted.")
         cut = first.history(at_message=OFFER).version
         self._command(f'clew checkpoint {first.id[:4]} "{CHECKPOINT}" --at {cut}')
-        self._console.print(changes.checkpoint_text(first.id, CHECKPOINT, first.checkpoint(CHECKPOINT, at=cut)))
+        self._console.print(thread_commands.checkpoint_text(first.id, CHECKPOINT, first.checkpoint(CHECKPOINT, at=cut)))
         self._command(f'clew rewind {first.id[:4]} --to "{CHECKPOINT}"')
         target = first.history(at=CHECKPOINT)
-        self._console.print(changes.rewind_text(target, first.rewind(to=CHECKPOINT)))
+        self._console.print(thread_commands.rewind_text(target, first.rewind(to=CHECKPOINT)))
         self._command(f"clew log {first.id[:4]}")
         history.print_events(conversations, first.id, self._console)
         self._end(json_shapes.thread(first.summary()))
@@ -152,14 +152,14 @@ class _Demo:
     def _draw(self, conversations: Conversations, first: Thread) -> None:
         self._begin("Draw", "Each fork starts at the version where it left its parent; ◆ is a checkpoint.")
         self._command(f"clew tree {first.id[:4]}")
-        threads.print_tree(conversations, first.id, self._console)
+        thread_directory.print_tree(conversations, first.id, self._console)
         self._end([json_shapes.branch(branch) for branch in conversations.tree(first.id)])
 
     def _search(self, conversations: Conversations) -> None:
         self._begin("Search", "Search words, also in tool calls and results. A hit names the forks that share it.")
         self._command(f"clew search {WORDS}")
         hits = conversations.search(WORDS)
-        threads.print_hits(conversations, hits, self._console)
+        thread_directory.print_hits(conversations, hits, self._console)
         self._end([json_shapes.hit(hit) for hit in hits])
 
     def _compare(self, conversations: Conversations, first: Thread, branch: Thread) -> None:
@@ -178,10 +178,10 @@ class _Demo:
         self._command(f"clew redact {first.id[:4]} message:{FIRST_WORDS} --yes")
         version = first.history(at_message=FIRST_WORDS).version
         first.redact(version)
-        self._console.print(changes.redact_text(next(first.events(after=version - 1))))
+        self._console.print(thread_commands.redact_text(next(first.events(after=version - 1))))
         self._command(f"clew search {WORDS}")
         hits = conversations.search(WORDS)
-        threads.print_hits(conversations, hits, self._console)
+        thread_directory.print_hits(conversations, hits, self._console)
         self._end([json_shapes.hit(hit) for hit in hits])
 
     def _run_agent(self, conversations: Conversations) -> None:

@@ -17,7 +17,7 @@ from clew.domain.errors import IdempotencyKeyReusedError, InvalidNameError
 from clew.domain.ports import Appended, Blob, Claim, Fork, Key, Lease
 from clew.domain.runs.errors import RunInProgressError, RunTakenOverError
 from clew.domain.streams import ROOT, digest, link
-from clew.infrastructure.recorder import Append, RecordedConflictError
+from clew.infrastructure.recorder_ports import Append, RecordedConflictError
 
 SALT_BYTES = 16
 

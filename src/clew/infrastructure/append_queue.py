@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 
 from clew.domain.errors import ClosedError
 from clew.domain.ports import Appended
-from clew.infrastructure.recorder import Append
+from clew.infrastructure.recorder_ports import Append
 
 BATCH_SIZE = 512
 

@@ -27,7 +27,7 @@ from clew.domain.ports import (
 from clew.domain.projection import Recorded, Unreadable
 from clew.domain.streams import digest, link
 from clew.infrastructure.envelope import RecordedRows, decode, encode, peek, recorded, stub
-from clew.infrastructure.recorder import Append, NewEvent, Recorder, Snapshot, read_control, write_control
+from clew.infrastructure.recorder_ports import Append, NewEvent, Recorder, Snapshot, read_control, write_control
 from clew.infrastructure.verification import is_whole, verify_lineages, verify_store
 
 

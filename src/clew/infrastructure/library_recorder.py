@@ -14,7 +14,7 @@ from eventsourcing.persistence import ApplicationRecorder, Notification, Process
 
 from clew.domain.ports import Appended
 from clew.infrastructure.append_plan import stream_name
-from clew.infrastructure.recorder import Append
+from clew.infrastructure.recorder_ports import Append
 
 PAGE = 500
 

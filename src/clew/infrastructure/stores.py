@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from clew.domain.diagnostics import Finding
     from clew.domain.memory.ports import VectorIndex
     from clew.domain.projection_store import ProjectionStore
+    from clew.infrastructure.completion_names import NameListing
     from clew.infrastructure.event_log import ConversationLog
-    from clew.infrastructure.name_listing import NameListing
 
 FORMS = (
     "Use sqlite:///file.db (sqlite:////absolute/file.db) or the path of a file, postgresql://user@host/database, "

@@ -12,10 +12,10 @@ from clew.domain.events import MESSAGE_APPENDED, NEVER_SHREDDED, MessageRedacted
 from clew.domain.ports import Blob, IntegrityFault, Row, StreamInfo, Verdict
 from clew.domain.streams import ROOT, digest, link, parse_stream_name
 from clew.infrastructure.envelope import decode, peek
-from clew.infrastructure.recorder import read_control
+from clew.infrastructure.recorder_ports import read_control
 
 if TYPE_CHECKING:
-    from clew.infrastructure.recorder import Recorder
+    from clew.infrastructure.recorder_ports import Recorder
 
 PAGE = 1_000
 """Rows, or streams, in one read."""

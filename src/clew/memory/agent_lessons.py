@@ -13,6 +13,7 @@ from clew.domain.memory.facts import Allow, Fact, Redact, Refuse, Screened
 from clew.domain.memory.ports import Screen
 from clew.domain.models.client import ModelClient
 from clew.domain.runs.errors import AgentConfigurationError
+from clew.memory.fact_updates import checked_scope, checked_search, keep_fact
 from clew.memory.prompt_text import (
     bullet_list,
     escaped_line,
@@ -23,7 +24,6 @@ from clew.memory.prompt_text import (
     single_line,
     with_text,
 )
-from clew.memory.scope_facts import checked_scope, checked_search, keep_fact
 from clew.memory.structured_output import Reply, ask, checked_client
 
 KIND = "lesson"

@@ -9,8 +9,8 @@ from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.memory.facts import Fact
 from clew.domain.models.client import ModelClient
+from clew.memory.fact_updates import checked_scope, checked_search, keep_fact
 from clew.memory.prompt_text import bullet_list, escaped_line, numbered_messages, query_text, single_line, with_text
-from clew.memory.scope_facts import checked_scope, checked_search, keep_fact
 from clew.memory.structured_output import Reply, ask, checked_client
 
 KIND = "summary"

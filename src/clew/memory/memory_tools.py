@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from clew.domain.context.provider import Context, ContextProvider, OnFailure, ProviderContext
 from clew.domain.history import HistoryMessage
-from clew.memory.scope_facts import checked_scope
+from clew.memory.fact_updates import checked_scope
 
 INSTRUCTIONS = (
     "You have a memory that outlives this conversation. Store what will be useful later, look up what you may have "

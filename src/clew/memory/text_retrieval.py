@@ -14,8 +14,8 @@ from clew.domain.json_values import JsonObject
 from clew.domain.memory.facts import Passage
 from clew.domain.memory.ports import DocumentPort
 from clew.domain.runs.errors import AgentConfigurationError, InvalidToolError
+from clew.memory.fact_updates import checked_search
 from clew.memory.prompt_text import query_text, shortened
-from clew.memory.scope_facts import checked_search
 
 When: TypeAlias = Literal["before_run", "tool"]
 """When passages are searched: before each run, with the text of the new messages, or when the model asks."""

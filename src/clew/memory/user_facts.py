@@ -10,6 +10,7 @@ from clew.domain.json_values import JsonObject
 from clew.domain.memory.facts import Fact
 from clew.domain.models.client import ModelClient
 from clew.domain.reducers.reducer import checked_limit
+from clew.memory.fact_updates import checked_scope, keep_fact, retract_fact
 from clew.memory.prompt_text import (
     bullet_list,
     escaped_line,
@@ -20,7 +21,6 @@ from clew.memory.prompt_text import (
     single_line,
     with_text,
 )
-from clew.memory.scope_facts import checked_scope, keep_fact, retract_fact
 from clew.memory.structured_output import Reply, ask, checked_client
 
 MOST_FACTS = 100

@@ -15,7 +15,7 @@ from clew.domain.projection import Query, Recorded, RowValues, Unreadable, Where
 from clew.domain.streams import parse_stream_name
 from clew.service.authorization import check, permitted
 from clew.service.core import Core
-from clew.service.operations import Operation, Page, Pages, read
+from clew.service.effects import Operation, Page, Pages, read
 
 AUDIT = "audit"
 

@@ -9,7 +9,7 @@ from clew.domain.authorization import Action
 from clew.domain.errors import InvalidAuthorizeError, NotAuthorizedError
 from clew.domain.streams import parse_stream_name
 from clew.service.core import Core
-from clew.service.operations import Operation, read
+from clew.service.effects import Operation, read
 
 T = TypeVar("T")
 

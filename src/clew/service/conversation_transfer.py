@@ -42,7 +42,7 @@ from clew.domain.streams import stream_id
 from clew.service import thread_queries
 from clew.service.authorization import check, check_existing_stream, permitted
 from clew.service.core import ATTEMPTS, CommitOptions, Core, commit
-from clew.service.operations import Operation, read
+from clew.service.effects import Operation, read
 from clew.service.thread_commands import start
 from clew.service.thread_queries import At
 

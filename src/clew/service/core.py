@@ -25,7 +25,7 @@ from clew.domain.streams import ROOT, check_id, stream_prefix, thread_stream
 from clew.infrastructure import clock, process_forks
 from clew.infrastructure.stores import store_at
 from clew.projections import SHIPPED
-from clew.service.operations import Operation, Read, Wait
+from clew.service.effects import Operation, Read, Wait
 from clew.service.read_models import ReadModels
 
 T = TypeVar("T")

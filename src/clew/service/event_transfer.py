@@ -35,7 +35,7 @@ from clew.infrastructure.envelope import decode_row
 from clew.infrastructure.event_files import EventFile, FileLine, Redactions
 from clew.service.authorization import action_on, allows, check_existing_stream
 from clew.service.core import ATTEMPTS, Core
-from clew.service.operations import Operation, read, wait
+from clew.service.effects import Operation, read, wait
 from clew.service.thread_commands import forget
 
 PAGE = 100

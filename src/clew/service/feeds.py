@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from clew.domain.errors import CorruptEventError
 from clew.service.authorization import action_on, check, permitted
-from clew.service.operations import Operation, read, undamaged
+from clew.service.effects import Operation, read, undamaged
 from clew.service.thread_queries import PAGE
 
 if TYPE_CHECKING:

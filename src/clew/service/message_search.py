@@ -14,7 +14,7 @@ from clew.domain.projection import Query, Recorded, Unreadable, Where, Words
 from clew.domain.search_terms import Snippet, parse, searchable, snippet, tenant_scope, thread_scope
 from clew.service.authorization import permitted
 from clew.service.core import Core
-from clew.service.operations import Operation, Read
+from clew.service.effects import Operation, Read
 from clew.service.read_models import ReadModels
 from clew.service.thread_directory import DIRECTORY, LAST
 from clew.service.thread_queries import readable

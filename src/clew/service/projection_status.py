@@ -11,7 +11,7 @@ from clew.domain.ports import EventLog
 from clew.domain.projection import Generation, Parked, Query, Recorded, RowValues
 from clew.service.authorization import check
 from clew.service.core import Core
-from clew.service.operations import Operation, read
+from clew.service.effects import Operation, read
 from clew.service.projector import Projector
 
 PARKED_SHOWN = 100

@@ -15,7 +15,7 @@ from clew.domain.ports import EventLog
 from clew.domain.projection import Generation, Projection, Query, RowValues, Table, Where, Words
 from clew.domain.projection_store import ProjectionStore
 from clew.infrastructure import code_digest, process_forks
-from clew.service.operations import Operation, Pause, Read
+from clew.service.effects import Operation, Pause, Read
 from clew.service.projector import Projector
 
 _log = logging.getLogger(__name__)

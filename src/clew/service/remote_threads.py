@@ -14,7 +14,7 @@ from clew.domain.runs.errors import AgentConfigurationError, ModelError, Service
 from clew.domain.runs.events import ServiceThreadBound
 from clew.domain.runs.remote_threads import ServiceState, service_state
 from clew.service.core import Core
-from clew.service.operations import Operation, read
+from clew.service.effects import Operation, read
 from clew.service.thread_queries import At, readable, resolve
 
 

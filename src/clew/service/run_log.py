@@ -19,11 +19,11 @@ from clew.domain.runs.ports import Holding
 from clew.domain.runs.remote_threads import ServiceState
 from clew.domain.streams import ROOT
 from clew.service import thread_queries
-from clew.service.async_operations import ThreadsafeEvent, drive, outcome_of
+from clew.service.async_effects import ThreadsafeEvent, drive, outcome_of
 from clew.service.authorization import check
 from clew.service.core import CommitOptions, Core, cache_new_history, commit, load
-from clew.service.memory.scopes import visible_version
-from clew.service.operations import Operation, read, wait
+from clew.service.effects import Operation, read, wait
+from clew.service.memory.scope_access import visible_version
 from clew.service.remote_threads import check_fork, read_service_state
 
 T = TypeVar("T")

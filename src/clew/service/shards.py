@@ -18,7 +18,7 @@ from clew.infrastructure.postgres.store import PostgresStore
 from clew.infrastructure.shards import Positions, Shard, check_shard_name
 from clew.infrastructure.shards.store import shard_directory
 from clew.infrastructure.stores import store_at
-from clew.service.operations import undamaged
+from clew.service.effects import undamaged
 
 PAGE_SIZE = 500
 

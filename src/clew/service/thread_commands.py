@@ -44,7 +44,7 @@ from clew.domain.runs.state import interrupted
 from clew.domain.streams import parse_stream_name
 from clew.service.authorization import check
 from clew.service.core import ATTEMPTS, CommitOptions, Committed, Core, commit, load
-from clew.service.operations import Operation, Read, read
+from clew.service.effects import Operation, Read, read
 from clew.service.remote_threads import check_fork, check_rewind, kind_of_fork
 from clew.service.thread_queries import At, cut, event, existing, readable, resolve
 

@@ -18,7 +18,7 @@ from clew.domain.streams import parse_stream_name
 from clew.projections.directory import comparable
 from clew.service.authorization import check, permitted
 from clew.service.core import Core, load
-from clew.service.operations import Operation, Page, Pages, read
+from clew.service.effects import Operation, Page, Pages, read
 from clew.service.thread_queries import PAGE, ThreadSummary
 
 Order: TypeAlias = Literal["begun", "updated"]

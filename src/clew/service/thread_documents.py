@@ -40,8 +40,8 @@ from clew.infrastructure.envelope import decode_row
 from clew.service import thread_commands
 from clew.service.authorization import check_existing_stream
 from clew.service.core import ATTEMPTS, CommitOptions, Core, commit, load
+from clew.service.effects import Operation, read, wait
 from clew.service.event_transfer import PAGE, StoredRows, own_rows, write_batch
-from clew.service.operations import Operation, read, wait
 from clew.service.thread_queries import readable
 
 RESTORED_FROM = "restored_from"

@@ -26,7 +26,7 @@ from clew.domain.ports import Cut, EventLog, StreamInfo, Verdict
 from clew.domain.streams import parse_stream_name
 from clew.service.authorization import check, permitted
 from clew.service.core import CachedHistory, Core, load
-from clew.service.operations import Operation, Read, read, undamaged
+from clew.service.effects import Operation, Read, read, undamaged
 
 At: TypeAlias = int | str | datetime | None
 """A version, a checkpoint's name, an aware time, or None for the newest version."""

@@ -11,7 +11,7 @@ from clew.domain.differences.diff import diff as compare
 from clew.domain.events import Event, HistoryRewound
 from clew.domain.history import HistoryMessage, Step, Walk, removed_messages
 from clew.service.core import Core
-from clew.service.operations import Operation, read
+from clew.service.effects import Operation, read
 from clew.service.thread_queries import At, event, history, readable, resolve
 
 PAGE = 64

@@ -12,7 +12,7 @@ from clew.domain.errors import InvalidContentError
 from clew.domain.projection import Query, RowValues, Where
 from clew.service.authorization import permitted
 from clew.service.core import Core
-from clew.service.operations import Operation
+from clew.service.effects import Operation
 from clew.service.thread_directory import DIRECTORY
 from clew.service.thread_queries import existing
 

@@ -11,10 +11,10 @@ from clew.domain.json_values import JsonObject
 from clew.domain.memory.events import Provenance
 from clew.domain.memory.facts import Fact, FactOrigin, FactUse, FoundFact
 from clew.domain.memory.ports import MemoryAt
+from clew.service.effects import read, run
 from clew.service.memory import scope_commands, scope_queries
+from clew.service.memory.scope_access import Scope
 from clew.service.memory.scope_commands import WriteOptions
-from clew.service.memory.scopes import Scope
-from clew.service.operations import read, run
 
 
 class MemoryScope:

@@ -13,8 +13,8 @@ from typing import Self
 from clew.domain.errors import ClosedError
 from clew.domain.events import Event
 from clew.service.core import Core
+from clew.service.effects import run
 from clew.service.feeds import Feed
-from clew.service.operations import run
 
 
 class Subscription(Iterator[Event]):

@@ -16,18 +16,18 @@ from clew.domain.messages import Message
 from clew.domain.model_view import ModelView, model_view
 from clew.domain.models.client import ThreadKind
 from clew.domain.ports import Verdict
-from clew.domain.runs.requests import Request
+from clew.domain.runs.model_requests import Request
 from clew.service import (
     conversation_transfer,
-    run_requests,
+    model_requests,
     thread_commands,
     thread_documents,
     thread_queries,
     thread_versions,
 )
 from clew.service.core import Core
+from clew.service.effects import run
 from clew.service.feeds import thread_feed
-from clew.service.operations import run
 from clew.service.thread_queries import At, ThreadSummary
 from clew.sync.subscription import Subscription
 
@@ -256,7 +256,7 @@ class Thread:
         ``version`` is that of a model call; any other raises UnknownVersionError. Raises DefinitionMissingError when
         the store lacks the instructions or tool schemas.
         """
-        return run(run_requests.request(self._core, self.id, version))
+        return run(model_requests.request(self._core, self.id, version))
 
     def markdown(self, *, at: At = None, at_message: int | None = None) -> str:
         """The thread as Markdown. Content is escaped, so that it cannot change the structure of the page."""

@@ -15,7 +15,7 @@ from clew.domain.history import HistoryMessage
 from clew.domain.messages import FunctionCall, Message, Reasoning, Text
 from clew.domain.model_view import model_view
 from clew.domain.models.client import Question, ResponseFormat, ServiceReference, ToolSchema, WireFormat
-from clew.domain.runs.requests import request_body, request_bytes, streamed
+from clew.domain.runs.model_requests import request_body, request_bytes, streamed
 
 WIRES: tuple[WireFormat, ...] = get_args(WireFormat)
 both_wires = pytest.mark.parametrize("wire", WIRES)

@@ -23,7 +23,7 @@ from clew.domain.reducers.history_reduction import reduce_history, reduced, redu
 from clew.domain.reducers.reducer import Reducer
 from clew.domain.reducers.strategies import KeepLast, SlidingWindow, TokenBudget, TrimToolResults
 from clew.domain.runs.events import ModelCalled
-from clew.domain.runs.requests import Definitions, question_of
+from clew.domain.runs.model_requests import Definitions, question_of
 from clew.infrastructure.scripted_client import ScriptedChatClient
 from clew.memory.summary_reducer import TITLE, Summarise
 

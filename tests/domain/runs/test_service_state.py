@@ -24,8 +24,8 @@ from clew.domain.runs.events import (
     ServiceCall,
     ServiceThreadBound,
 )
+from clew.domain.runs.model_requests import unsent
 from clew.domain.runs.remote_threads import ServiceState, service_state
-from clew.domain.runs.requests import unsent
 
 STREAM = "default/thread/t"
 BROKEN = Failure(kind="ModelUnavailableError")

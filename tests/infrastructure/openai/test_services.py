@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from tests.infrastructure.openai.replies import answer_of, updates_of
 from tests.servers.aimock_server import Aimock, ToolCall
-from tests.servers.stateful_server import StatefulServer
+from tests.servers.stateful_launchers import StatefulServer
 
 from clew.domain.messages import Message
 from clew.domain.models.client import Answer, Question, ServiceBound, ServiceReference, TokenUsage, ToolSchema
 from clew.domain.runs.errors import ModelRequestError
-from clew.domain.runs.requests import request_body, streamed
+from clew.domain.runs.model_requests import request_body, streamed
 from clew.infrastructure.openai.clients import OpenAIChatClient, OpenAIResponsesClient
 
 WEATHER = ToolSchema(name="weather", parameters={"type": "object", "properties": {"city": {"type": "string"}}})

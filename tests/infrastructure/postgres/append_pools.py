@@ -13,7 +13,7 @@ from tests.infrastructure.recorder_steps import PATIENCE, event
 from clew.domain.ports import Appended, Draft
 from clew.infrastructure.postgres import append_pool
 from clew.infrastructure.postgres.append_pool import AppendPool
-from clew.infrastructure.recorder import Append
+from clew.infrastructure.recorder_ports import Append
 
 DONE = Appended((), (), ())
 

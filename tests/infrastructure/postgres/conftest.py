@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 from tests.servers.postgres_server import Databases
-from tests.servers.tenant_databases import Logins, fill, isolate_tenants
+from tests.servers.row_level_security import Logins, fill, isolate_tenants
 
 from clew.infrastructure.postgres import schema
 from clew.infrastructure.postgres.connection import Address

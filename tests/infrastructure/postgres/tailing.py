@@ -16,7 +16,7 @@ from clew.domain.ports import Fork, Key
 from clew.domain.streams import ROOT, digest, link
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.postgres.stream_ids import stream_id, tenant_id
-from clew.infrastructure.recorder import RecordedConflictError, Recorder
+from clew.infrastructure.recorder_ports import RecordedConflictError, Recorder
 
 Seen: TypeAlias = tuple[int, str, int]
 """The position, the stream and the version of an event that was read."""

@@ -17,7 +17,7 @@ from tests.infrastructure.recorder_steps import PATIENCE, event, wait_until
 from clew.domain.errors import ClosedError
 from clew.domain.ports import Appended, Claim, Draft, Fork, Key, Shred
 from clew.infrastructure.postgres.append_pool import AppendPool
-from clew.infrastructure.recorder import Append, Snapshot
+from clew.infrastructure.recorder_ports import Append, Snapshot
 
 
 def test_writes_appends_of_different_streams_concurrently() -> None:

@@ -15,7 +15,7 @@ from clew.domain.errors import StoreUnavailableError
 from clew.domain.ports import Appended
 from clew.infrastructure.postgres import append_pool
 from clew.infrastructure.postgres.append_pool import AppendPool
-from clew.infrastructure.recorder import Append
+from clew.infrastructure.recorder_ports import Append
 
 
 class Gate:

@@ -13,7 +13,7 @@ import pytest
 from tests.infrastructure.recorder_steps import PATIENCE, append, event, failure, interrupt_when, wait_until
 from tests.servers.cutting_proxy import CuttingProxy
 from tests.servers.postgres_server import ask
-from tests.servers.tenant_databases import isolate_tenants
+from tests.servers.row_level_security import isolate_tenants
 
 from clew.domain.ports import Appended, Blob, Claim, Draft, Fork, Key, Shred
 from clew.domain.streams import digest
@@ -21,7 +21,7 @@ from clew.infrastructure.postgres.append_transaction import COPY_THRESHOLD
 from clew.infrastructure.postgres.datastore import PostgresDatastore
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.postgres.stream_ids import stream_id
-from clew.infrastructure.recorder import Append, RecordedConflictError, Recorder, Snapshot
+from clew.infrastructure.recorder_ports import Append, RecordedConflictError, Recorder, Snapshot
 from clew.infrastructure.verification import verify_store
 
 ANSWERED = b"QSc"

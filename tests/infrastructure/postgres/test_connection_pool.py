@@ -22,7 +22,7 @@ from clew.infrastructure.postgres.connection import Address
 from clew.infrastructure.postgres.connection_pool import ConnectionPool
 from clew.infrastructure.postgres.errors import TooManyConnectionsError
 from clew.infrastructure.postgres.recorder import PostgresRecorder
-from clew.infrastructure.recorder import Append
+from clew.infrastructure.recorder_ports import Append
 
 LIMITED = "clew_limited"
 THREADS = 16

@@ -12,7 +12,7 @@ from clew.domain.ports import Fork
 from clew.domain.streams import digest
 from clew.infrastructure.postgres import append_transaction
 from clew.infrastructure.postgres.recorder import PostgresRecorder
-from clew.infrastructure.recorder import Append, RecordedConflictError
+from clew.infrastructure.recorder_ports import Append, RecordedConflictError
 
 MANY = append_transaction.COPY_THRESHOLD
 

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
-from tests.servers.old_postgres import server_of_version
 from tests.servers.postgres_server import GUARDED, PASSWORD, PostgresServer, ask
+from tests.servers.postgres_stub import server_of_version
 
 from clew import Conversations, Message
 from clew.cli import main

@@ -21,7 +21,7 @@ from clew.domain.errors import StoreSchemaError, StoreUrlError
 from clew.domain.ports import Blob, Fork, Key
 from clew.infrastructure.postgres.factory import PostgresFactory
 from clew.infrastructure.postgres.recorder import PostgresRecorder
-from clew.infrastructure.recorder import Snapshot
+from clew.infrastructure.recorder_ports import Snapshot
 from clew.infrastructure.stores import store_at
 
 PARTITIONS = 3

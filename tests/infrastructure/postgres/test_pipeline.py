@@ -24,7 +24,7 @@ from clew.infrastructure.postgres.pipeline import (
     read_numbers,
 )
 from clew.infrastructure.postgres.recorder import PostgresRecorder
-from clew.infrastructure.recorder import Append
+from clew.infrastructure.recorder_ports import Append
 
 DOUBLED = Statement(
     b"SELECT $1 + n FROM generate_series($1, $1 + 2) AS n WHERE length($2) > 0", [INT8_TYPE, BYTEA_TYPE]

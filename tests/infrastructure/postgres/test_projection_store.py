@@ -28,7 +28,7 @@ from clew.domain.projection_store import ProjectionStore
 from clew.infrastructure.postgres.connection import Session
 from clew.infrastructure.postgres.projection_session import PostgresSession
 from clew.infrastructure.postgres.projection_store import PostgresProjections
-from clew.infrastructure.recorder import Append
+from clew.infrastructure.recorder_ports import Append
 from clew.infrastructure.sqlite.projection_store import SQLiteProjections
 from clew.projections import Usage
 from clew.service import projection_batch

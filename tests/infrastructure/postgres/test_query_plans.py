@@ -8,16 +8,16 @@ from contextlib import closing
 import pytest
 from tests.infrastructure.recorder_steps import append, event
 from tests.servers.postgres_server import ask
-from tests.servers.tenant_databases import Logins, ask_as_tenant
+from tests.servers.row_level_security import Logins, ask_as_tenant
 
 from clew.domain.ports import Fork, Key
+from clew.infrastructure.postgres import appends
 from clew.infrastructure.postgres import recorder as postgres_recorder
-from clew.infrastructure.postgres import writer
 from clew.infrastructure.postgres.pipeline import BYTEA_TYPE, INT8_TYPE
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.postgres.stream_ids import stream_id
-from clew.infrastructure.recorder import Snapshot
+from clew.infrastructure.recorder_ports import Snapshot
 from clew.infrastructure.stores import store_at
 
 MINE = statements("row_level_security.sql")["own rows"]
@@ -53,7 +53,7 @@ def plan(url: str, sql: str) -> list[str]:
 
 @pytest.mark.parametrize("rows", [1, 8])
 def test_finds_the_head_of_an_append_by_an_index(filled: str, rows: int) -> None:
-    insertion = writer._insertion(rows)
+    insertion = appends._insertion(rows)
     values = {INT8_TYPE: "1::int8", BYTEA_TYPE: "'x'::bytea"}
     sql = re.sub(r"\$(\d+)", lambda match: values[insertion.types[int(match[1]) - 1]], insertion.command.decode())
     lines = [line for (line,) in ask(filled, f"EXPLAIN {sql}")]

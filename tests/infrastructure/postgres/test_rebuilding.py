@@ -14,7 +14,7 @@ from tests.servers.postgres_server import ask
 from clew import Conversations, Message
 from clew.infrastructure.postgres import projection_session
 from clew.service import projector
-from clew.service.projection_runner import Runner
+from clew.service.projection_worker import Runner
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 from tests.infrastructure.recorder_steps import PATIENCE, append, event
 from tests.servers.installation import postgres as programs
 from tests.servers.postgres_server import PASSWORD, UNPRIVILEGED, PostgresServer, ask, reachable
-from tests.servers.tenant_databases import isolate_tenants
+from tests.servers.row_level_security import isolate_tenants
 
 from clew import Conversations, Message
 from clew.infrastructure.postgres.datastore import PostgresDatastore

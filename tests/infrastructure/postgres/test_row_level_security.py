@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from tests.infrastructure.recorder_steps import append, event
 from tests.servers.postgres_server import ask
-from tests.servers.tenant_databases import Logins, ask_as_tenant
+from tests.servers.row_level_security import Logins, ask_as_tenant
 
 from clew import Conversations, Message
 from clew.domain.ports import Fork

@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 from tests.servers.postgres_server import GUARDED, ask
-from tests.servers.tenant_databases import Logins, ask_as_tenant, fill, isolate_tenants
+from tests.servers.row_level_security import Logins, ask_as_tenant, fill, isolate_tenants
 
 from clew import Conversations, Message
 from clew.infrastructure.stores import store_at

@@ -9,13 +9,13 @@ import psycopg
 import pytest
 from tests.infrastructure.recorder_steps import PATIENCE, wait_until
 from tests.servers.postgres_server import Databases, ask
-from tests.servers.tenant_databases import Logins, ask_as_tenant, fill, isolate_tenants
+from tests.servers.row_level_security import Logins, ask_as_tenant, fill, isolate_tenants
 
 from clew import Conversations, Message
 from clew.domain.search_terms import tenant_scope
 from clew.infrastructure.postgres import text_index
 from clew.infrastructure.postgres.stream_ids import stream_id
-from clew.service.projection_runner import Runner
+from clew.service.projection_worker import Runner
 
 
 @pytest.fixture(scope="module", params=[1, text_index.STRETCH], ids=["listed", "growing"])

@@ -12,7 +12,7 @@ import pytest
 from tests.infrastructure.recorder_steps import PATIENCE, append, event
 from tests.servers.pooling_proxy import PoolingProxy
 from tests.servers.postgres_server import PASSWORD, PostgresServer, ask
-from tests.servers.tenant_databases import Logins, isolate_tenants
+from tests.servers.row_level_security import Logins, isolate_tenants
 
 from clew import Conversations, Message
 from clew.domain.errors import ProjectionBehindError, StoreUnavailableError, TenantRequiredError
@@ -20,9 +20,9 @@ from clew.domain.ports import Blob, Claim, Draft, Lease
 from clew.infrastructure.postgres.datastore import PostgresDatastore
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.postgres.stream_ids import stream_id
-from clew.infrastructure.recorder import Append
+from clew.infrastructure.recorder_ports import Append
 from clew.service import projector
-from clew.service.projection_runner import Runner
+from clew.service.projection_worker import Runner
 
 B = stream_id("b")
 

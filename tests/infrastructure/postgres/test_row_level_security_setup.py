@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from tests.infrastructure.recorder_steps import PATIENCE, wait_until
 from tests.servers.postgres_server import GUARDED, PASSWORD, ask
-from tests.servers.tenant_databases import Logins, ask_as_tenant, fill, isolate_tenants
+from tests.servers.row_level_security import Logins, ask_as_tenant, fill, isolate_tenants
 
 from clew import Conversations, Message
 from clew.cli import main

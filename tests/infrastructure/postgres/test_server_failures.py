@@ -22,7 +22,7 @@ from clew.infrastructure.postgres.connection import Session
 from clew.infrastructure.postgres.pipeline import BoundStatement
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.postgres.store import PostgresStore
-from clew.infrastructure.recorder import Append, RecordedConflictError
+from clew.infrastructure.recorder_ports import Append, RecordedConflictError
 from clew.infrastructure.stores import store_at
 
 

@@ -19,7 +19,7 @@ from clew.domain.errors import StoreUrlError
 from clew.infrastructure.postgres.errors import unavailable
 from clew.infrastructure.postgres.projection_store import PostgresProjections
 from clew.infrastructure.postgres.recorder import PostgresRecorder
-from clew.infrastructure.recorder import RecordedConflictError
+from clew.infrastructure.recorder_ports import RecordedConflictError
 from clew.projections import SHIPPED
 
 WAITING = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"

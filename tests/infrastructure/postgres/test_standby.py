@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from examples import several_servers
+from examples import shards_and_standby
 from tests.infrastructure.postgres.tailing import transaction
 from tests.infrastructure.recorder_steps import PATIENCE, append, event, recomputed_hashes, run_threads, wait_until
 from tests.servers.cutting_proxy import CuttingProxy
@@ -23,7 +23,7 @@ from clew.domain.errors import ProjectionBehindError, StoreError, StoreUnavailab
 from clew.domain.ports import Claim, Draft, Key
 from clew.infrastructure.postgres import datastore
 from clew.infrastructure.postgres.recorder import PostgresRecorder
-from clew.infrastructure.recorder import Append
+from clew.infrastructure.recorder_ports import Append
 from clew.infrastructure.stores import store_at
 
 
@@ -110,8 +110,8 @@ def test_writes_are_readable_on_a_standby_after_waiting_for_their_position(pair:
 
 def test_the_example_reads_its_own_writes_on_the_standby(pair: Pair) -> None:
     for number in range(1, 4):
-        written = several_servers.say(pair.primary, "a", str(number))
-        assert several_servers.read(pair.standby, "a", written) == [str(each + 1) for each in range(number)]
+        written = shards_and_standby.say(pair.primary, "a", str(number))
+        assert shards_and_standby.read(pair.standby, "a", written) == [str(each + 1) for each in range(number)]
 
 
 def test_a_subscription_on_a_standby_receives_new_events(pair: Pair) -> None:

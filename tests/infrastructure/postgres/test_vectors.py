@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.infrastructure.recorder_steps import in_forked_child, run_threads
 from tests.infrastructure.vector_contract import SPACE, Vector, VectorIndexContract, digest, entries, put, vectors
 from tests.servers.postgres_server import GUARDED, PASSWORD, PostgresServer, ask, end_sessions
-from tests.servers.tenant_databases import isolate_tenants
+from tests.servers.row_level_security import isolate_tenants
 
 from clew.domain.errors import StoreUnavailableError
 from clew.domain.memory.ports import VectorIndex

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from examples import several_servers
+from examples import shards_and_standby
 from tests.infrastructure.recorder_steps import PATIENCE, run_threads, wait_until
 from tests.infrastructure.shards.shard_databases import address, homes, sharded
 from tests.servers.postgres_server import GUARDED, PASSWORD, PostgresServer, ask
@@ -242,8 +242,8 @@ def test_the_example_counts_each_event_once_after_restarts(directory: str, tmp_p
             with Conversations.open(directory, tenant=tenant, embedded=False) as conversations:
                 conversations.open_thread(f"{number}").append(Message.user("one"))
         expected = dict.fromkeys(("ann", "bob"), 2 * (number + 1))
-        assert several_servers.count(directory, file, shards.positions()) == expected
-        assert several_servers.count(directory, file, shards.positions()) == expected
+        assert shards_and_standby.count(directory, file, shards.positions()) == expected
+        assert shards_and_standby.count(directory, file, shards.positions()) == expected
 
 
 def test_a_reader_follows_a_moved_shard(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from tests.infrastructure.sqlite.test_processes import environment
 
 from clew.domain.ports import Row
 from clew.domain.streams import ROOT, digest, link
-from clew.infrastructure.recorder import Append
+from clew.infrastructure.recorder_ports import Append
 from clew.infrastructure.sqlite.recorder import SQLiteRecorder
 
 EVENTS_EACH = 3
@@ -31,7 +31,7 @@ WRITES = "pwrite64,pwritev,fdatasync,fsync,ftruncate,unlink"
 ONE_APPEND = """
 import os, sys
 from eventsourcing.persistence import StoredEvent
-from clew.infrastructure.recorder import Append
+from clew.infrastructure.recorder_ports import Append
 from clew.infrastructure.sqlite.recorder import SQLiteRecorder
 recorder = SQLiteRecorder.open(sys.argv[1])
 if sys.argv[2] == "append":

@@ -24,7 +24,7 @@ from tests.infrastructure.recorder_steps import (
 
 from clew.domain.errors import ClewError, StoreSchemaError, StoreUnavailableError, StoreUrlError
 from clew.domain.ports import Fork
-from clew.infrastructure.recorder import Append
+from clew.infrastructure.recorder_ports import Append
 from clew.infrastructure.sqlite.datastore import ClewSQLiteDatastore
 from clew.infrastructure.sqlite.file_lock import FileLock
 from clew.infrastructure.sqlite.reads import Readers

@@ -24,7 +24,7 @@ from tests.infrastructure.recorder_steps import (
 )
 
 from clew.domain.errors import ConflictError, StoreUnavailableError
-from clew.infrastructure.recorder import Append, RecordedConflictError
+from clew.infrastructure.recorder_ports import Append, RecordedConflictError
 from clew.infrastructure.sqlite.file_lock import FileLock
 from clew.infrastructure.sqlite.recorder import SQLiteRecorder
 
@@ -255,7 +255,7 @@ def test_a_program_ends_without_closing_its_store(path: str) -> None:
     program = """
 import sys
 from eventsourcing.persistence import StoredEvent
-from clew.infrastructure.recorder import Append
+from clew.infrastructure.recorder_ports import Append
 from clew.infrastructure.sqlite.recorder import SQLiteRecorder
 recorder = SQLiteRecorder.open(sys.argv[1])
 recorder.listen(lambda: None)

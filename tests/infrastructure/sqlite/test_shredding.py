@@ -15,9 +15,9 @@ from tests.infrastructure.recorder_steps import append, event, fill, in_forked_c
 
 from clew.domain.ports import Key, Shred
 from clew.domain.streams import digest
-from clew.infrastructure.recorder import Append
-from clew.infrastructure.sqlite.checkpoints import Checkpoints
+from clew.infrastructure.recorder_ports import Append
 from clew.infrastructure.sqlite.recorder import SQLiteRecorder
+from clew.infrastructure.sqlite.wal_checkpoints import Checkpoints
 
 
 @pytest.fixture

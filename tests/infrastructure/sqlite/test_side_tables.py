@@ -19,7 +19,7 @@ from tests.infrastructure.sqlite.test_shredding import bytes_of
 from clew.domain.ports import Blob, Claim, Draft, Lease, Shred
 from clew.domain.runs.errors import RunInProgressError
 from clew.domain.streams import digest
-from clew.infrastructure.sqlite import checkpoints as sqlite_checkpoints
+from clew.infrastructure.sqlite import wal_checkpoints as sqlite_checkpoints
 from clew.infrastructure.sqlite.recorder import SQLiteRecorder
 
 SECRET = b"SECRET-OF-A-DRAFT" * 30

@@ -58,8 +58,8 @@ def chat(
     from clew.infrastructure import clock
     from clew.infrastructure.openai.clients import OpenAIChatClient
     from clew.service.core import open_core
-    from clew.service.operations import run
-    from clew.service.run_requests import instructions as instructions_of
+    from clew.service.effects import run
+    from clew.service.model_requests import instructions as instructions_of
 
     client = OpenAIChatClient(model)  # before a database is made: it fails without access to the service
     options: GlobalOptions = context.obj

@@ -115,7 +115,7 @@ def rebuild(
     as_json: AsJson = False,
 ) -> None:
     """Rebuild projections. Reads continue on the old tables meanwhile."""
-    from clew.service.operations import run
+    from clew.service.effects import run
 
     if all_ == bool(names):
         raise WrongUsage("Name the projections to rebuild, or give --all")
@@ -169,7 +169,7 @@ def _selected_names(core: Core, names: Sequence[str] | None) -> list[str]:
 
 def _fill_once(core: Core, names: Sequence[str], progress: Callable[[int, int], None]) -> None:
     """Fill until every event is applied, or until a signal."""
-    from clew.service.projection_runner import Runner
+    from clew.service.projection_worker import Runner
     from clew.service.worker_processes import ended_by_signals
 
     runner = Runner(core, names, progress)
@@ -189,7 +189,7 @@ def _follow(
     Returns the error of a store that is unavailable at the end. With the name of a ``worker`` process it waits for a
     store from the beginning; without one, a store that is unavailable at the start is an error.
     """
-    from clew.service.projection_runner import LastingRunner, Runner, worker_name
+    from clew.service.projection_worker import LastingRunner, Runner, worker_name
     from clew.service.worker_processes import ended_by_signals
 
     name = worker or worker_name()
@@ -221,7 +221,7 @@ def _fill_in_workers(
 ) -> bool:
     """Fill in several processes; returns whether all of them succeeded."""
     from clew.domain.errors import ClewError
-    from clew.service.projection_runner import Runner
+    from clew.service.projection_worker import Runner
     from clew.service.worker_processes import Workers, ended_by_signals
 
     with closing(_open(options, load)) as core, progress_bar("Filling") as progress:
@@ -242,7 +242,7 @@ def _shares(names: Sequence[str], number: int, *, once: bool) -> list[tuple[Sequ
 
     A worker that replaces another one gets its name, and with it its leases.
     """
-    from clew.service.projection_runner import worker_name
+    from clew.service.projection_worker import worker_name
 
     if once:
         return [(share, None) for first in range(number) if (share := names[first::number])]
@@ -298,7 +298,7 @@ def _fill_shards(
     A shard that is added to the directory meanwhile is filled as well.
     """
     from clew.domain.errors import UnknownProjectionError
-    from clew.service.projection_runner import worker_name
+    from clew.service.projection_worker import worker_name
     from clew.service.shards import watch_shards
     from clew.service.worker_processes import Workers, ended_by_signals
 

@@ -17,7 +17,7 @@ from clew.infrastructure.append_plan import (
     new_salt,
     outcome,
 )
-from clew.infrastructure.recorder import Snapshot
+from clew.infrastructure.recorder_ports import Snapshot
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from clew.infrastructure.append_queue import AppendQueue
 from clew.infrastructure.commit_listeners import CommitListeners
 from clew.infrastructure.inmemory.events import InMemoryEvents
 from clew.infrastructure.library_recorder import LibraryRecorder
-from clew.infrastructure.recorder import Append, RecordedConflictError, Snapshot, page
+from clew.infrastructure.recorder_ports import Append, RecordedConflictError, Snapshot, page
 
 
 class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder, process_forks.ForkAware):

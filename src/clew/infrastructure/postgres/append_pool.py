@@ -26,7 +26,7 @@ from typing import Protocol
 from clew.domain.errors import ClosedError, StoreUnavailableError
 from clew.domain.ports import Appended
 from clew.infrastructure.postgres.stream_ids import only_stream, streams_of
-from clew.infrastructure.recorder import Append
+from clew.infrastructure.recorder_ports import Append
 
 CONCURRENT_BATCHES = 2
 BATCH_THRESHOLD = 8

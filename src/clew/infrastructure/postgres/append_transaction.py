@@ -32,7 +32,7 @@ from clew.infrastructure.postgres.pipeline import (
 )
 from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.postgres.stream_ids import HIGHEST, stream_id, streams_of, tenant_id, tenant_of, text
-from clew.infrastructure.recorder import Append, RecordedConflictError
+from clew.infrastructure.recorder_ports import Append, RecordedConflictError
 
 COPY_THRESHOLD = 50
 """From this number of rows on, COPY is faster than an INSERT, as measured: COPY needs extra round trips."""

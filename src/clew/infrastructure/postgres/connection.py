@@ -37,7 +37,7 @@ _CUT = "closed the connection unexpectedly"
 ORDINAL_BITS = 20
 """The lowest bits of a position: which event of its transaction it is. The others are the transaction."""
 
-_SQL = {name: sql.encode() for name, sql in statements("connection.sql").items()}
+_SQL = {name: sql.encode() for name, sql in statements("bootstrap.sql").items()}
 _SECURITY = statements("row_level_security.sql")
 _OWN_ROWS_PLACE, _OWN_ROWS = "/* own rows */", _SECURITY["own rows"]
 _SET_TENANT = Statement(_SECURITY["set tenant"].encode(), [BYTEA_TYPE])

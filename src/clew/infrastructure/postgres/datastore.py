@@ -12,10 +12,10 @@ from clew.infrastructure import process_forks
 from clew.infrastructure.commit_listeners import CommitListeners
 from clew.infrastructure.postgres import schema
 from clew.infrastructure.postgres.append_pool import AppendPool
+from clew.infrastructure.postgres.appends import MAX_BATCH, PostgresWriter
 from clew.infrastructure.postgres.connection import Address, Rows, Session
 from clew.infrastructure.postgres.connection_pool import ConnectionPool
 from clew.infrastructure.postgres.sql_files import statements
-from clew.infrastructure.postgres.writer import MAX_BATCH, PostgresWriter
 
 WORKERS = 16
 READERS = 8

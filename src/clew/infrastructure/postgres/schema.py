@@ -21,7 +21,7 @@ _LOCK = 0x436C6577
 """Of the advisory lock that serialises creating tables: ``Clew`` in ASCII."""
 
 _MIGRATIONS = statements("schema.sql")
-_SQL = {name: sql.encode() for name, sql in statements("connection.sql").items()}
+_SQL = {name: sql.encode() for name, sql in statements("bootstrap.sql").items()}
 
 _DIVISIBLE = re.compile(r"/\* (PARTITION BY HASH \(\w+\)) \*/")
 _DIVIDED = re.compile(r"CREATE TABLE (\w+) \([^;]*\) PARTITION BY HASH \(\w+\);")

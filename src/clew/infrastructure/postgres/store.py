@@ -14,8 +14,8 @@ from clew.infrastructure.stores import Schemas, Store, without_secrets
 if TYPE_CHECKING:
     from clew.domain.diagnostics import Finding
     from clew.infrastructure.event_log import ConversationLog
+    from clew.infrastructure.postgres.completion_names import PostgresNames
     from clew.infrastructure.postgres.connection import Address
-    from clew.infrastructure.postgres.name_listing import PostgresNames
     from clew.infrastructure.postgres.projection_store import PostgresProjections
     from clew.infrastructure.postgres.vectors import PostgresVectors
 
@@ -63,7 +63,7 @@ class PostgresStore(Store):
 
     def list_names(self, tenant: str) -> PostgresNames:
         """Names of a tenant's streams, on a separate connection."""
-        from clew.infrastructure.postgres.name_listing import PostgresNames
+        from clew.infrastructure.postgres.completion_names import PostgresNames
 
         return PostgresNames(self.address, tenant_part(tenant))
 

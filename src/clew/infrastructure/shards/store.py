@@ -10,7 +10,7 @@ from clew.infrastructure.stores import Schemas, Store, store_at, without_secrets
 
 if TYPE_CHECKING:
     from clew.infrastructure.event_log import ConversationLog
-    from clew.infrastructure.postgres.name_listing import PostgresNames
+    from clew.infrastructure.postgres.completion_names import PostgresNames
     from clew.infrastructure.postgres.projection_store import PostgresProjections
     from clew.infrastructure.postgres.vectors import PostgresVectors
     from clew.infrastructure.shards.directory import Directory

@@ -18,10 +18,10 @@ from clew.infrastructure import process_forks
 from clew.infrastructure.append_queue import AppendQueue
 from clew.infrastructure.commit_listeners import CommitListeners
 from clew.infrastructure.sqlite import schema
-from clew.infrastructure.sqlite.checkpoints import log_size
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, says_what_to_do, unavailable
 from clew.infrastructure.sqlite.file_lock import FileLock
 from clew.infrastructure.sqlite.reads import Readers
+from clew.infrastructure.sqlite.wal_checkpoints import log_size
 from clew.infrastructure.sqlite.writer import SQLiteWriter
 
 Synchronous = Literal["FULL", "NORMAL", "OFF"]

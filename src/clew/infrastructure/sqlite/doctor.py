@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from clew.domain.diagnostics import Finding, binary_size, runs_finding
-from clew.infrastructure.sqlite.checkpoints import log_size
+from clew.infrastructure.sqlite.wal_checkpoints import log_size
 
 FIRST_WITH_BUG, FIRST_WITHOUT_BUG = (3, 7, 0), (3, 51, 3)
 

@@ -39,10 +39,10 @@ from clew.infrastructure.projection_store import (
     quoted,
 )
 from clew.infrastructure.sqlite import text_index
-from clew.infrastructure.sqlite.checkpoints import log_size
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, is_of_the_store, unavailable
 from clew.infrastructure.sqlite.file_lock import FileLock
 from clew.infrastructure.sqlite.reads import Readers, within_range
+from clew.infrastructure.sqlite.wal_checkpoints import log_size
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 from clew.domain.errors import ClosedError
 from clew.domain.ports import Appended, Blob, Draft, Key, Lease, Row, StreamInfo
 from clew.infrastructure.append_plan import Outcome, first_after
-from clew.infrastructure.recorder import Snapshot, is_full, page
+from clew.infrastructure.recorder_ports import Snapshot, is_full, page
 from clew.infrastructure.sqlite.errors import unavailable
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from clew.infrastructure.stores import FORMS, Schemas, Store, without_secrets
 if TYPE_CHECKING:
     from clew.domain.diagnostics import Finding
     from clew.infrastructure.event_log import ConversationLog
-    from clew.infrastructure.sqlite.name_listing import SQLiteNames
+    from clew.infrastructure.sqlite.completion_names import SQLiteNames
     from clew.infrastructure.sqlite.projection_store import SQLiteProjections
     from clew.infrastructure.sqlite.vectors import SQLiteVectors
 
@@ -67,7 +67,7 @@ class SQLiteStore(Store):
     def list_names(self, tenant: str) -> SQLiteNames:
         """Names of streams, read without opening, making or locking anything."""
         del tenant
-        from clew.infrastructure.sqlite.name_listing import SQLiteNames
+        from clew.infrastructure.sqlite.completion_names import SQLiteNames
 
         return SQLiteNames(self.name)
 

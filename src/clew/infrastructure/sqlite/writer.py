@@ -21,10 +21,10 @@ from clew.infrastructure.append_plan import (
     new_salt,
     outcome,
 )
-from clew.infrastructure.recorder import Append, RecordedConflictError
-from clew.infrastructure.sqlite.checkpoints import COMMIT_BYTES, Checkpoints
+from clew.infrastructure.recorder_ports import Append, RecordedConflictError
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, unavailable
 from clew.infrastructure.sqlite.reads import BLOB, DRAFT, HIGHEST, LEASE, find_outcome
+from clew.infrastructure.sqlite.wal_checkpoints import COMMIT_BYTES, Checkpoints
 
 if TYPE_CHECKING:
     from eventsourcing.persistence import Tracking

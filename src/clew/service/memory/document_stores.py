@@ -24,12 +24,12 @@ from clew.domain.memory.documents import (
 from clew.domain.memory.events import MemoryEvent, ScopeOpened
 from clew.domain.memory.facts import Document, Passage
 from clew.domain.memory.ports import Embedder, MemoryAt
-from clew.service.async_operations import drive
+from clew.service.async_effects import drive
 from clew.service.authorization import check
 from clew.service.core import BoundedCache, CachedFold, Core
+from clew.service.effects import Operation, read
 from clew.service.memory.streams import PAGE, check_scope_name, commit, load_cached, scope_stream
 from clew.service.memory.text_search import EmbeddingIndex, SearchIndex, Texts
-from clew.service.operations import Operation, read
 
 CACHED_NAMESPACES = 64
 CACHED_PASSAGES = 1_000_000

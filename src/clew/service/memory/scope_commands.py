@@ -28,7 +28,8 @@ from clew.domain.memory.scope import (
 )
 from clew.domain.streams import check_id
 from clew.service.core import load as load_thread
-from clew.service.memory.scopes import (
+from clew.service.effects import Operation, read
+from clew.service.memory.scope_access import (
     Scope,
     check_access,
     check_kind,
@@ -38,7 +39,6 @@ from clew.service.memory.scopes import (
     view_of_scope,
 )
 from clew.service.memory.streams import commit, idempotency_key
-from clew.service.operations import Operation, read
 
 
 class WriteOptions(NamedTuple):

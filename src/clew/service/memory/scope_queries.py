@@ -23,7 +23,8 @@ from clew.service import thread_queries
 from clew.service.authorization import check, permitted
 from clew.service.core import CachedFold, Core
 from clew.service.core import load as load_thread
-from clew.service.memory.scopes import (
+from clew.service.effects import Operation, Page, Pages, read
+from clew.service.memory.scope_access import (
     Scope,
     check_access,
     check_kind,
@@ -34,7 +35,6 @@ from clew.service.memory.scopes import (
 )
 from clew.service.memory.streams import load, load_cached, scope_prefix, scope_stream
 from clew.service.memory.text_search import SearchIndex, Texts
-from clew.service.operations import Operation, Page, Pages, read
 
 
 class ScopeSummary(NamedTuple):

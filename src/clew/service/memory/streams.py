@@ -13,7 +13,7 @@ from clew.domain.memory.events import MemoryEvent
 from clew.domain.ports import Appended, Key, Write
 from clew.domain.streams import MAX_LENGTH, ROOT, check_id, stream_name, stream_prefix
 from clew.service.core import ATTEMPTS, CachedFold, Core
-from clew.service.operations import Operation, read, wait
+from clew.service.effects import Operation, read, wait
 
 PAGE = 500
 """Events that are read at once."""

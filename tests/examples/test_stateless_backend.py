@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from examples.hosted_threads import app
+from examples.stateless_backend import app
 
 from clew import Conversations
 
@@ -67,7 +67,7 @@ def test_each_request_can_run_in_a_new_process(
     for path, body in requests:
         with (tmp_path / "server.log").open("ab") as log:
             server = subprocess.Popen(
-                [*command, "--fd", str(listening.fileno()), "hosted_threads:app"],
+                [*command, "--fd", str(listening.fileno()), "stateless_backend:app"],
                 pass_fds=(listening.fileno(),),
                 stdout=log,
                 stderr=log,

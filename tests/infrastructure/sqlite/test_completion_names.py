@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from clew import Conversations
-from clew.infrastructure.name_listing import checkpoint_names, thread_ids
-from clew.infrastructure.sqlite.name_listing import SQLiteNames
+from clew.infrastructure.completion_names import checkpoint_names, thread_ids
+from clew.infrastructure.sqlite.completion_names import SQLiteNames
 
 
 @pytest.fixture

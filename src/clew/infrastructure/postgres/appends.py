@@ -25,7 +25,7 @@ from clew.infrastructure.postgres.errors import PostgresUnavailableError, is_cut
 from clew.infrastructure.postgres.pipeline import BYTEA_TYPE, INT8_TYPE, Statement, int8
 from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.postgres.stream_ids import HIGHEST, only_stream, stream_id, tenant_id
-from clew.infrastructure.recorder import Append
+from clew.infrastructure.recorder_ports import Append
 
 if TYPE_CHECKING:
     from clew.infrastructure.postgres.connection import Address

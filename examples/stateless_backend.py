@@ -1,7 +1,7 @@
 """A chat backend without state between requests: a new process can handle each request.
 
     pip install fastapi uvicorn
-    CLEW_DB=sqlite:///chat.db uvicorn --app-dir examples hosted_threads:app
+    CLEW_DB=sqlite:///chat.db uvicorn --app-dir examples stateless_backend:app
 
 Every request opens the engine, creates the agent, gets the thread by the host's id and saves it at the end. It runs
 offline with a scripted model, or with a real one if OPENAI_API_KEY is set. docs/how-to/hosting.md explains it.

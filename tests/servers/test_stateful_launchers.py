@@ -8,7 +8,7 @@ import openai
 import pytest
 from tests.servers.aimock_server import Aimock, ToolCall
 from tests.servers.openai_client import with_client
-from tests.servers.stateful_server import StatefulServer
+from tests.servers.stateful_launchers import StatefulServer
 
 TOOL: Any = {"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}}
 

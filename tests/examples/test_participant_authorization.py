@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from examples.participants import opened, overview
+from examples.participant_authorization import opened, overview
 
 from clew import Conversations, Message
 from clew.domain.json_values import Json
 from clew.errors import NotAuthorizedError
 
-EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "participants.py"
+EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "participant_authorization.py"
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from clew.infrastructure.postgres.connection import Address, Rows
 from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.postgres.stream_ids import text
 
-_SQL = statements("name_listing.sql")
+_SQL = statements("completion_names.sql")
 
 
 class PostgresNames:

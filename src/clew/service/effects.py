@@ -1,4 +1,4 @@
-"""Operations of the service: written once, and run by a thread or by asyncio.
+"""The effects that operations of the service yield, and the runner that carries them out in a thread.
 
 An operation is a generator. It yields a `Read`, which is a short call that may read the disk, a `Wait` for a future of
 the writer, or a `Pause`, and receives the result. The runner decides how to wait.

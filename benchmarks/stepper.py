@@ -10,8 +10,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.figures import Figure, at_most
 from benchmarks.measurement import Setting, percentile, store_url, wall
+from benchmarks.report import Figure, at_most
 from benchmarks.synthetic_data import MessageGenerator
 from clew import Conversations
 

@@ -20,7 +20,7 @@ from clew.conversations import Conversations
 from clew.domain.errors import StoreUnavailableError
 from clew.domain.messages import Message
 from clew.infrastructure.projection_metrics import ProjectionMetrics
-from clew.service.projection_runner import Runner
+from clew.service.projection_worker import Runner
 
 
 def interrupted_at(number: int) -> bool:
@@ -108,7 +108,7 @@ def test_reports_lag_and_applied_events_to_opentelemetry(shared_url: str, monkey
     reader = InMemoryMetricReader()
     provider = MeterProvider(metric_readers=[reader])
     monkeypatch.setattr(
-        "clew.service.projection_runner.ProjectionMetrics", partial(ProjectionMetrics, provider=provider)
+        "clew.service.projection_worker.ProjectionMetrics", partial(ProjectionMetrics, provider=provider)
     )
     with Conversations.open(shared_url, embedded=False) as conversations, batches_of(4):
         conversations.start_thread(messages=[Message.user("word")] * 9)

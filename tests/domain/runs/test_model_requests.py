@@ -15,7 +15,7 @@ from clew.domain.messages import FunctionCall, Message
 from clew.domain.model_view import NO_RESULT, model_view
 from clew.domain.models.client import ResponseFormat, ServiceReference, ToolSchema
 from clew.domain.runs.events import ModelCalled, ServiceCall
-from clew.domain.runs.requests import (
+from clew.domain.runs.model_requests import (
     Definitions,
     body_digest,
     changed,

@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import Any
 
 from clew import Conversations
-from clew.infrastructure.name_listing import checkpoint_names, scope_names, thread_ids
+from clew.infrastructure.completion_names import checkpoint_names, scope_names, thread_ids
 from clew.infrastructure.stores import store_at
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
-from clew.service.operations import Operation, Read, Wait
+from clew.service.effects import Operation, Read, Wait
 
 T = TypeVar("T")
 

@@ -22,8 +22,8 @@ from clew.domain.streams import stream_id
 from clew.service.authorization import check
 from clew.service.core import Core
 from clew.service.core import load as load_thread
+from clew.service.effects import Operation, read
 from clew.service.memory.streams import check_scope_name, load, scope_stream
-from clew.service.operations import Operation, read
 
 
 @dataclass(frozen=True, slots=True, eq=False)

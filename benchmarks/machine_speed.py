@@ -10,9 +10,9 @@ from concurrent.futures import Future
 from contextlib import closing
 from queue import SimpleQueue
 
-from benchmarks.figures import Figure
 from benchmarks.measurement import Setting, cpu, interleaved
 from benchmarks.raw_sqlite import insert, raw_store
+from benchmarks.report import Figure
 
 MANY = 2_000
 MESSAGE = bytes(540)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.infrastructure.recorder_steps import PATIENCE, append, event
 from tests.servers.postgres_server import PostgresServer
-from tests.servers.tenant_databases import isolate_tenants
+from tests.servers.row_level_security import isolate_tenants
 
 from clew.domain.errors import StoreUnavailableError
 from clew.domain.ports import Appended
@@ -23,7 +23,7 @@ from clew.infrastructure.postgres.datastore import PostgresDatastore
 from clew.infrastructure.postgres.pipeline import Statement, int8
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.postgres.stream_ids import only_stream, stream_id
-from clew.infrastructure.recorder import Append, RecordedConflictError, Recorder
+from clew.infrastructure.recorder_ports import Append, RecordedConflictError, Recorder
 from clew.infrastructure.verification import verify_store
 
 BITS = 20
