@@ -1,4 +1,4 @@
-"""Clew: event-sourced conversations that fork, rewind, travel in time and verify.
+"""Clew: event-sourced conversations to fork, rewind, read at any past version and verify.
 
 The public modules are ``clew``, ``clew.types``, ``clew.events``, ``clew.errors``, ``clew.projections`` and
 ``clew.testing``. Every other module is private and can change in any release.

@@ -79,7 +79,7 @@ class Conversations:
     ) -> Self:
         """Open a store by its path or URL.
 
-        A path (``"clew.db"``, ``Path("clew.db")``) is that of a SQLite file. URLs are ``sqlite:///file.db`` (relative),
+        A path (``"clew.db"``, ``Path("clew.db")``) names a SQLite file. URLs are ``sqlite:///file.db`` (relative),
         ``sqlite:////file.db`` (absolute), ``memory:``, ``postgresql://user@host/database``, or
         ``postgresql+shards://…`` for a directory that knows which of several servers has the tenant. Without ``create``
         a missing database raises StoreUnavailableError, and missing tables StoreSchemaError.
@@ -104,7 +104,7 @@ class Conversations:
         return cls(core)
 
     def acting_as(self, actor: str | None) -> Conversations:
-        """The same service with this actor on every call: as the writer, and as the reader for ``authorize``."""
+        """A copy of the service whose calls have this actor: events record it, and ``authorize`` receives it."""
         return Conversations(self._core.acting_as(actor), self._live)
 
     def start_thread(
@@ -123,12 +123,12 @@ class Conversations:
         return LocalThread(self._core, self._live, started)
 
     def open_thread(self, thread_id: str, *, actor: str | None = None) -> LocalThread | RemoteThread:
-        """The thread of that id; a new one if it does not exist."""
+        """The thread with that id. Starts it if it does not exist."""
         control = run(thread_commands.open_or_start(self._core, thread_id, actor))
         return self._thread(thread_id, control.kind)
 
     def thread(self, thread_id: str) -> LocalThread | RemoteThread:
-        """The thread of that id. Raises UnknownThreadError."""
+        """The thread with that id. Raises UnknownThreadError."""
         control = run(thread_queries.existing(self._core, thread_id))
         return self._thread(thread_id, control.kind)
 
@@ -142,17 +142,17 @@ class Conversations:
     ) -> LocalThread | RemoteThread:
         """Restore the thread of a document that ``thread.serialize()`` wrote, with its id, events and hashes.
 
-        The whole document is checked before anything is stored, and stored in one commit. Events that the store already
-        has stay as they are. If the thread has newer events, ThreadAheadError is raised, or with
-        ``on_existing="fork"`` a fork at the document's version is returned. With ``as_new`` a new thread starts with
-        the messages and states on the document's path. Raises ThreadDocumentError for a document that was changed, and
-        ThreadDivergedError for a thread that exists with another past.
+        The whole document is checked first, and then stored in one commit. Events that the store already has do not
+        change. If the thread has newer events, ThreadAheadError is raised, or with ``on_existing="fork"`` a fork at the
+        document's version is returned. With ``as_new`` a new thread starts with the messages and states on the
+        document's path. Raises ThreadDocumentError for a document that was changed, and ThreadDivergedError if the
+        store has this thread with different events.
         """
         restoring = thread_documents.restore(self._core, document, on_existing=on_existing, as_new=as_new, actor=actor)
         return self._thread(*(run(restoring)))
 
     def find(self, prefix: str) -> str:
-        """The id of the one thread that ``prefix`` names, or whose id starts with it.
+        """The id of the thread with the id ``prefix``, or else of the only thread whose id starts with it.
 
         Raises UnknownThreadError, AmbiguousThreadError or InvalidNameError.
         """
@@ -171,9 +171,10 @@ class Conversations:
     ) -> Iterator[ThreadSummary]:
         """Threads, including forks and deleted ones, read a page at a time.
 
-        Only those with this ``status``, with all of these ``labels``, or forked from ``parent``. ``order`` is by start
-        (``begun``) or by last change (``updated``). For a page, give ``limit``, and as ``after`` the last thread of the
-        page before, or its id. Raises InvalidContentError, or UnknownThreadError for ``after``.
+        A thread must match every filter that is given: it has this ``status``, it has all of these ``labels``, it is a
+        fork of ``parent``. ``order`` is by start (``begun``) or by last change (``updated``). For the next page, give
+        ``limit`` again, and as ``after`` the last thread of the previous page, or its id. Raises InvalidContentError,
+        or UnknownThreadError for ``after``.
         """
         return _each(
             thread_directory.threads(
@@ -196,11 +197,11 @@ class Conversations:
         return _each(thread_directory.tree(self._core, thread_id, newest_first=newest_first))
 
     def search(self, text: str, *, thread: str | None = None, before: int | None = None, limit: int = 20) -> list[Hit]:
-        """The newest messages with all the words of ``text``, which may have a "phrase", a prefix* and -without.
+        """The newest messages with all the words of ``text``, which may contain "phrases", prefixes* and -exclusions.
 
         Case does not matter, nor do accents on Latin letters. ``thread`` limits the search to one thread with its
-        ancestors. For the next page, give the ``position`` of the last hit as ``before``. Redacted messages are not
-        found, and messages of deleted threads only through forks that have them. Raises InvalidSearchError,
+        ancestors. For the next page, give the ``position`` of the last hit as ``before``. Redacted messages are never
+        found. Messages of a deleted thread are found only through its forks. Raises InvalidSearchError,
         UnknownThreadError or ThreadDeletedError.
         """
         return run(message_search.search(self._core, text, thread=thread, before=before, limit=limit))
@@ -220,9 +221,9 @@ class Conversations:
     ) -> Iterator[AuditEntry]:
         """Who did what, when and why: an entry for each event, in the order of the store, read a page at a time.
 
-        ``thread`` selects a thread's own events, without inherited ones; ``scope`` a memory scope; ``actor`` and
-        ``type`` those of the event. ``since`` and ``until`` (not included) are aware times. For the next page, give the
-        ``position`` of the last entry as ``after``. Raises InvalidTimeError.
+        ``thread`` selects a thread's own events, without inherited ones; ``scope`` selects a memory scope; ``actor``
+        and ``type`` are those of the event. ``since`` and ``until`` (not included) are aware datetimes. For the next
+        page, give the ``position`` of the last entry as ``after``. Raises InvalidTimeError.
         """
         return _each(
             audit_trail.audit(
@@ -244,7 +245,7 @@ class Conversations:
     ) -> list[UsageCounts]:
         """How much was recorded on the days (UTC) from ``since`` to ``until``: in total, by thread or by day.
 
-        By thread the biggest come first. Raises UnknownThreadError or InvalidContentError.
+        By thread, the largest counts come first. Raises UnknownThreadError or InvalidContentError.
         """
         return run(usage_queries.usage(self._core, thread=thread, since=since, until=until, by=by))
 
@@ -295,19 +296,19 @@ class Conversations:
     ) -> None:
         """Wait until one projection, or all of them, reach a position, by default the newest at the call.
 
-        On a standby this also waits for the log. ``timeout`` is in seconds. Without one the call waits for ever if no
-        process updates the projections; after ten seconds without progress it logs a warning. ``progress`` is called
-        with two positions, counted from the first event: those of the slowest projection and of its goal. Raises
-        ProjectionBehindError or UnknownProjectionError.
+        On a standby it also waits until the log has the position. ``timeout`` is in seconds. Without one the call
+        waits for ever if no process updates the projections; after ten seconds without progress it logs a warning.
+        ``progress`` receives the position of the slowest projection and the goal, both counted from the first event.
+        Raises ProjectionBehindError or UnknownProjectionError.
         """
         run(self._core.models.wait(position, projection=projection, timeout=timeout, progress=progress))
 
     def rebuild(self, projection: str, *, progress: Callable[[int, int], None] | None = None) -> None:
         """Build a projection again from the log. Reads use the old tables until it is done.
 
-        ``progress`` is called with two positions, counted from the first event: that of the projection and that of its
-        goal. On PostgreSQL positions have gaps, so use the two numbers only as a ratio. Raises UnknownProjectionError,
-        or ProjectionBehindError while a process with other code fills the projection.
+        ``progress`` receives the position of the projection and the goal, both counted from the first event. On
+        PostgreSQL positions have gaps, so use the two numbers only as a ratio. Raises UnknownProjectionError, or
+        ProjectionBehindError while a process with other code rebuilds the projection.
         """
         run(self._core.models.rebuild(projection, progress))
 
@@ -327,8 +328,8 @@ class Conversations:
         Conversations that cannot be imported are in the report's ``failed``; the others are imported. Raises
         ImportFormatError for a path that does not exist or, if it is the only one, holds no conversations.
         """
-        many = (paths,) if isinstance(paths, str | Path) else paths
-        return self.import_items(read_conversations(many), actor=actor, progress=progress)
+        all_paths = (paths,) if isinstance(paths, str | Path) else paths
+        return self.import_items(read_conversations(all_paths), actor=actor, progress=progress)
 
     def import_items(
         self,
@@ -337,18 +338,18 @@ class Conversations:
         actor: str | None = None,
         progress: Callable[[ImportReport], None] | None = None,
     ) -> ImportReport:
-        """Import conversations that are parsed already, one by one; raises what their iterator raises."""
+        """Import conversations that are parsed already, one by one. Raises the errors of the iterator."""
         operation = conversation_transfer.import_conversations(self._core, iter(items), actor=actor, progress=progress)
         return run(operation)
 
     def export(self, thread_ids: str | Iterable[str] | None = None, *, forks: bool = False) -> Iterator[JsonObject]:
         """Conversations in the OpenAI chat format, each as it was imported.
 
-        Without ids: the imported threads in import order, then the others by start, without deleted ones and, unless
-        ``forks`` is true, without forks.
+        Without ids: the imported threads in import order, then the others by start time. Deleted threads are left out,
+        and forks too, unless ``forks`` is true.
         """
-        named = (thread_ids,) if isinstance(thread_ids, str) else thread_ids
-        for thread_id in named or ():
+        ids = (thread_ids,) if isinstance(thread_ids, str) else thread_ids
+        for thread_id in ids or ():
             yield run(conversation_transfer.export_thread(self._core, thread_id))
         cursor = conversation_transfer.Cursor() if thread_ids is None else None
         while cursor is not None:
@@ -366,20 +367,20 @@ class Conversations:
         confidential, so they are left out by default. Write the lines to a file that is open for bytes;
         import_events() reads it. Raises UnknownThreadError.
         """
-        named = (thread_ids,) if isinstance(thread_ids, str) else thread_ids
-        lines = run(event_transfer.export_events(self._core, named, definitions=definitions))
+        ids = (thread_ids,) if isinstance(thread_ids, str) else thread_ids
+        lines = run(event_transfer.export_events(self._core, ids, definitions=definitions))
         while page := run(event_transfer.next_lines(lines)):
             yield from page
 
     def import_events(
         self, source: str | Path | BinaryIO, *, progress: Callable[[EventsReport], None] | None = None
     ) -> EventsReport:
-        """Import a file in Clew's own JSONL, by its path or open for reading bytes; ids, hashes and order stay.
+        """Import a file in Clew's own JSONL, by its path or open for reading bytes. Ids, hashes and order are kept.
 
         Every hash is checked before anything is written. Events that exist are skipped, so an interrupted import can be
-        repeated. A thread that exists with another past is not changed, and is in the report's ``failed``. So is the
-        first damaged line; the lines after it are not read. Raises ImportFormatError for a file of another kind, or of
-        a newer format.
+        repeated. A thread that the store has with different events is not changed; the report's ``failed`` lists it. At
+        the first damaged line the import ends; ``failed`` lists this line too. Raises ImportFormatError for a file of
+        another kind, or of a newer format.
         """
         return run(event_transfer.import_events(self._core, source, progress))
 
@@ -399,9 +400,9 @@ class Conversations:
     ) -> Diff:
         """Compare two threads from the first difference on; without ``other_id``, two versions of one thread.
 
-        ``at`` and ``at_message`` are of the first, ``other_at`` and ``other_at_message`` of the second; by default the
-        newest versions. Threads without a common past are aligned by their content. Raises UnknownThreadError,
-        ThreadDeletedError, UnknownVersionError, UnknownCheckpointError or InvalidTimeError.
+        ``at`` or ``at_message`` selects the version of the first, ``other_at`` or ``other_at_message`` that of the
+        second; by default the newest versions. Threads without a common past are aligned by their content. Raises
+        UnknownThreadError, ThreadDeletedError, UnknownVersionError, UnknownCheckpointError or InvalidTimeError.
         """
         operation = thread_versions.diff(self._core, thread_id, other_id, at, other_at, at_message, other_at_message)
         return run(operation)
@@ -411,7 +412,7 @@ class Conversations:
         return run(thread_queries.verify(self._core, thread_id))
 
     def close(self) -> None:
-        """Write what was submitted, end the subscriptions and close the store."""
+        """Write all submitted appends, end the subscriptions and close the store."""
         for subscription in list(self._live):
             subscription.close()
         run(read(self._core.close))

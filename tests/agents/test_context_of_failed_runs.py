@@ -398,7 +398,7 @@ async def test_messages_are_recorded_although_a_reducer_takes_too_long(any_url: 
 
     async with Engine.open(any_url) as engine:
         thread = await engine.start_thread()
-        with pytest.raises(RunLimitError, match="on the log"):
+        with pytest.raises(RunLimitError, match="log has its steps"):
             await agent_of(engine, reducer=Hanging()).run("Well?", thread=thread, max_seconds=0.1)
         assert [each.text for each in await thread.history()] == ["Well?"]
         assert isinstance((await check_run_is_over(engine, thread))[-1], RunFailed)

@@ -146,13 +146,13 @@ async def test_hooks_are_called_in_the_order_agent_thread_run(any_url: str) -> N
 
 async def test_refuses_two_providers_with_one_id(any_url: str) -> None:
     async with Engine.open(any_url) as engine:
-        with pytest.raises(AgentConfigurationError, match="two have the id 'watching'"):
+        with pytest.raises(AgentConfigurationError, match="two providers have the id 'watching'"):
             agent_of(engine, context_providers=[Watching(), Watching()])
         agent = agent_of(engine, "Yes.", context_providers=[Watching()])
         thread = await engine.start_thread(context_providers=Watching())
-        with pytest.raises(AgentConfigurationError, match="two have the id 'watching'"):
+        with pytest.raises(AgentConfigurationError, match="two providers have the id 'watching'"):
             await agent.run("Hello.", thread=thread)
-        with pytest.raises(AgentConfigurationError, match="two have the id 'watching'"):
+        with pytest.raises(AgentConfigurationError, match="two providers have the id 'watching'"):
             thread.context_providers.add(Watching())
         with pytest.raises(AgentConfigurationError, match="the class Watching is not a context provider"):
             agent_of(engine, context_providers=[Watching])

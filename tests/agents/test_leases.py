@@ -305,7 +305,7 @@ async def test_renewals_of_a_closed_run_take_nothing_back(url: str, renewals: Re
 async def _take_over(engine: Engine, thread: Any, how: str, gate: Gate) -> None:
     if how == "continue":
         agent = Agent(client=ScriptedChatClient("It is done."), engine=engine, tools=[_idempotent()])
-        with pytest.warns(UserWarning, match="another"):
+        with pytest.warns(UserWarning, match="differs from this"):
             await agent.continue_run(thread)
     else:
         await taking_turns(engine, gate if how == "live" else None).run("next", thread=thread)

@@ -136,11 +136,11 @@ def test_a_reducer_on_a_remote_thread_is_a_configuration_error() -> None:
         client = ScriptedChatClient("a", thread_kinds=("local", "remote"))
         agent = Agent(client, engine=engine, reducer=KeepLast(2))
         with pytest.raises(
-            AgentConfigurationError, match=r"service that holds a remote thread owns the size.*keep-last"
+            AgentConfigurationError, match=r"service that holds a remote thread limits its history.*keep-last"
         ):
             await agent.get_remote_thread()
         thread = await Agent(client, engine=engine).get_remote_thread()
-        with pytest.raises(AgentConfigurationError, match="owns the size"):
+        with pytest.raises(AgentConfigurationError, match="limits its history"):
             await agent.run("u", thread=thread)
         assert client.requests == []
 

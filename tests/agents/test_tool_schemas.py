@@ -291,7 +291,7 @@ def test_refuses_generator_functions() -> None:
         yield 1
 
     for function in (each, stream):
-        with pytest.raises(InvalidToolError, match="it yields"):
+        with pytest.raises(InvalidToolError, match="it is a generator"):
             tool(cast("Callable[..., Any]", function))
 
 

@@ -164,7 +164,7 @@ def test_a_result_is_a_copy() -> None:
 @pytest.mark.parametrize("result", [object(), math.nan, "\ud800", b"\xff", {"a": {1, object()}}, lambda: 1])
 def test_a_result_that_is_not_json_is_an_error(result: object) -> None:
     actual = outcome(lambda: result, name="give")
-    assert actual.result == "Error: what give gave is not JSON and cannot be told."
+    assert actual.result == "Error: the result of give is not JSON and cannot be sent."
     assert actual.error == "TypeError"
     assert isinstance(actual.raised, TypeError)
 

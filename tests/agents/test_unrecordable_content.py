@@ -130,7 +130,7 @@ async def test_a_result_too_large_for_an_event_is_a_tool_failure(url: str) -> No
         assert response.text == "done"
         results = [each[1] for each in await short_history(thread) if each[0] == "tool"]
         assert results[0] == "small"
-        assert results[1].startswith("Error: what big gave is larger than can be recorded")
+        assert results[1].startswith("Error: the result of big is too large to record")
         await check_requests(thread, await events_of(thread))
         await check_runs(thread)
 

@@ -118,7 +118,9 @@ def test_failures_name_their_lines(clew: Clew, exported: str) -> None:
     done = clew.run(*COPY, "import", "copy.jsonl")
     assert done.returncode == 1
     line = len(exported.splitlines())
-    assert done.stderr.startswith(f"clew: copy.jsonl:{line}: Thread 'other' exists with another past: its version 6")
+    assert done.stderr.startswith(
+        f"clew: copy.jsonl:{line}: Thread 'other' exists with different events: its version 6"
+    )
     damaged = exported.replace("Four", "Five")
     clew.folder.joinpath("copy.jsonl").write_text(damaged, encoding="utf-8")
     matches = json.loads(clew.run("--db", "sqlite:///new.db", "import", "copy.jsonl", "--json").stdout)

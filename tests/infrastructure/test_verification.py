@@ -385,7 +385,7 @@ def test_finds_a_blob_that_does_not_match_its_digest(store: Store, change: str) 
     fault = store.fault(insertions[0], (change, ()), insertions[1])
     assert fault is not None
     assert fault.thread_id.startswith("#blob:")
-    assert (fault.version, fault.reason) == (0, "its bytes are not those that it is named by")
+    assert (fault.version, fault.reason) == (0, "its bytes do not match its digest")
 
 
 def test_verifying_a_thread_ignores_blobs(store: Store) -> None:

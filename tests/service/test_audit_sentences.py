@@ -132,7 +132,7 @@ RESULT = {"type": "function-result", "call_id": "1", "result": "secret"}
         ("document-added", {"document": "d", "text": "secret", "namespaces": ["n", "m"], "replaces": "c"}, REPLACED),
         ("document-removed", {"document": "d"}, "removed document 'd'"),
         ("fact-retracted", {"fact": "f", "learned": {"thread": "t", "version": 4}}, f"retracted fact 'f' {LEARNED}"),
-        ("state-claimed", {"provider": "p", "thread_id": "t"}, "recorded that a state of 'p' is of 't'"),
+        ("state-claimed", {"provider": "p", "thread_id": "t"}, "recorded that a state of 'p' belongs to 't'"),
         ("document-added", {"document": "d", "text": 5, "namespaces": []}, f"recorded 'document-added', {UNREADABLE}"),
         ("model-called", {}, f"recorded 'model-called', {UNREADABLE}"),
         ("run-failed", {"error": 5}, f"recorded 'run-failed', {UNREADABLE}"),

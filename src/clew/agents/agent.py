@@ -55,12 +55,12 @@ _engine_factories: list[Callable[[], EnginePort[Any, Any]]] = []
 
 
 def set_engine_factory(factory: Callable[[], EnginePort[Any, Any]]) -> None:
-    """Set how the engine of agents without an engine is created."""
+    """Set the function that creates the engine of an agent without one."""
     _engine_factories[:] = [factory]
 
 
 class Agent(Generic[LocalT_co, RemoteT_co]):
-    """The base of ``clew.Agent`` for any kind of thread. ``clew.Agent`` fixes the kind and documents the arguments."""
+    """The base of ``clew.Agent``, generic in its thread classes. ``clew.Agent`` documents the arguments."""
 
     def __init__(  # noqa: PLR0913  # named arguments, each documented at the front door
         self,
@@ -121,7 +121,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
 
     @property
     def identity(self) -> AgentIdentity:
-        """The agent as events name it."""
+        """The id, the name and the type of the agent, as events record them."""
         return AgentIdentity(id=self.id, name=self.name, type=type(self).__name__)
 
     # Threads
@@ -159,7 +159,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         return thread
 
     async def thread(self, thread_id: str) -> LocalT_co | RemoteT_co:
-        """The thread of that id, bound to the agent: it has ``run()``. Raises UnknownThreadError."""
+        """The thread with that id, bound to the agent, so ``thread.run()`` runs it. Raises UnknownThreadError."""
         return await self._bind(await self.engine.thread(thread_id))
 
     async def deserialize_thread(
@@ -181,7 +181,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         if not hasattr(thread, "runs"):
             kind = type(thread).__name__
             raise AgentConfigurationError(
-                f"run: {kind} is not a thread of an Engine. Give one of engine.start_thread(), engine.thread(id)."
+                f"run: {kind} is not a thread of an Engine. Give one from engine.start_thread() or engine.thread(id)."
             )
         self._check_kind(thread.kind)
 
@@ -190,8 +190,8 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
             raise UnsupportedThreadError(type(self.client).__name__, kind, self.client.thread_kinds)
         if kind == "remote" and self.reducer is not None:
             raise AgentConfigurationError(
-                f"reducer: the service that holds a remote thread owns the size of its history, so {self.reducer.name} "
-                "has nothing to reduce there. Leave it out, or run on a local thread."
+                f"reducer: the service that holds a remote thread limits its history, so {self.reducer.name} cannot "
+                "reduce it. Leave it out, or run on a local thread."
             )
 
     # Running
@@ -221,10 +221,10 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
     ) -> Coroutine[Any, Any, AgentResponse[LocalT_co | RemoteT_co]] | AgentStream[LocalT_co | RemoteT_co]:
         """Run the agent on some input. Everything it does is recorded on a thread as it happens.
 
-        Without ``input`` it answers the messages on the thread; without a ``thread`` it starts one, which the response
-        names. With ``stream`` it returns an AgentStream of updates instead of a coroutine. RunOptions describes the
-        options: thread, actor, fork, at, tools, context_providers, model, options, response_format, deps, on_conflict,
-        abandon_run, max_rounds, max_seconds.
+        Without ``input`` it answers the messages on the thread; without a ``thread`` it starts one: see the ``thread``
+        of the response. With ``stream`` it returns an AgentStream of updates instead of a coroutine. RunOptions
+        describes the options: thread, actor, fork, at, tools, context_providers, model, options, response_format, deps,
+        on_conflict, abandon_run, max_rounds, max_seconds.
 
         Raises UnsupportedThreadError, RunInProgressError or ApprovalPendingError before anything is recorded; and
         ModelError, ToolFailedError or RunLimitError after the steps so far and the error are recorded.
@@ -364,7 +364,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         )
 
     def _own_setup(self) -> RunSetup:
-        """The setup of a run without options. It is built once, and again after a public part is replaced."""
+        """The setup of a run without options. It is built once, and again after a public attribute changes."""
         parts = (
             self.client,
             self.client.model,

@@ -68,7 +68,7 @@ async def run_to_end(work: Coroutine[Any, Any, T]) -> tuple[T, asyncio.Cancelled
 
 
 def failure(error: BaseException) -> Failure:
-    """The record of an error. Of errors that are not Clew's own it holds only the class: their text may be secret."""
+    """The record of an error. For an error that is not Clew's own it has only the class: the text may be secret."""
     kind = type(error).__name__
     if not isinstance(error, ClewError):
         return Failure(kind=kind)
@@ -152,10 +152,10 @@ class PartialAnswer:
 
 
 class Journal:
-    """What one attempt of a run records: the steps that wait, and the state after those that are written.
+    """Records one attempt of a run: it has the waiting steps, and the state after the written ones.
 
-    ``version`` is the newest version of the thread that the run has seen. ``blobs`` are those that waiting steps name.
-    ``emit`` receives the updates of a streamed run; None without a reader.
+    ``version`` is the newest version of the thread that the run has seen. ``blobs`` are those that waiting steps refer
+    to. ``emit`` receives the updates of a streamed run; None without a reader.
     """
 
     def __init__(self, log: RunLog, state: RunState, actor: str | None, attempt: int, emit: Emit | None) -> None:
@@ -200,7 +200,7 @@ class Journal:
         return index
 
     def reference(self, index: int) -> int:
-        """The reference of the next step to the waiting step at ``index``: it counts back from the next step."""
+        """How the next step refers to the waiting step at ``index``: a number below 0 that counts back from it."""
         return index - len(self.steps)
 
     async def history(self) -> list[HistoryMessage]:
@@ -247,11 +247,11 @@ class Journal:
         """Write the waiting steps, even if the caller is cancelled meanwhile; ``final`` releases the lease.
 
         Steps that could not be written are dropped. If the store was unavailable, those that report what happened
-        are kept for the end of the run. Raises the errors of the port, and RunTakenOverError if another
-        process has taken over the run.
+        are kept for the end of the run. Raises the errors of ``RunLog.record``, and RunTakenOverError
+        if another process has taken over the run.
         """
         steps, self.steps = tuple(self.steps), []
-        named = len(self.blobs)
+        blob_count = len(self.blobs)
         if final:
             self.stop_renewing()  # a later renewal would hold the lease of a run that is over
         interrupted = await self._end_answer(steps) if self.answer is not None else None
@@ -275,7 +275,7 @@ class Journal:
         except StoreUnavailableError:
             self.steps = [*takewhile(lambda step: not isinstance(step, _INTENDED), steps), *self.steps]
             raise
-        del self.blobs[:named]
+        del self.blobs[:blob_count]
         self._drop_draft = False
         self._over = final
         self._apply(written)
@@ -285,7 +285,7 @@ class Journal:
             raise cancelled or interrupted or asyncio.CancelledError
 
     async def withdraw(self) -> None:
-        """Release the lease and drop the draft, on a thread that accepts no more events of the run."""
+        """Release the lease and drop the draft. For a thread that accepts no more events of the run."""
         await self.log.hold(Holding(self.holder, 0), drop_draft=self.state.run_id)
 
     async def resume(self, before: Sequence[Intent], blobs: Sequence[Blob]) -> None:

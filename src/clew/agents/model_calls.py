@@ -44,7 +44,7 @@ MAX_RETRY_SECONDS = 60.0
 """The longest wait before a retry that a service may request. If it requests more, the run fails."""
 
 _SERVICE_STEPS = ServiceThreadBound | ModelAnswered | ModelFailed
-"""Steps from which the state of the thread at the service is read."""
+"""Steps from which the state of the service's thread is computed."""
 
 
 class ModelCalls:
@@ -59,7 +59,7 @@ class ModelCalls:
         self._first: float | None = None
 
     async def open_service_thread(self) -> None:
-        """Create the thread at the service before the first request, if the client wants that."""
+        """Create the thread at the service before the first request, if the client requires it."""
         opening = getattr(self._setup.client, "open_service_thread", None)
         if opening is None or (await self._thread.runs.control(fresh=True)).service_thread_id is not None:
             return
@@ -93,7 +93,7 @@ class ModelCalls:
                 await asyncio.sleep(wait)
 
     async def _record_call(self) -> tuple[Question, JsonObject]:
-        """Record that the model is asked; returns the question, and the body of the request."""
+        """Record the model call; returns the question and the body of the request."""
         journal = self._journal
         self._check_rounds()
         if self._thread.kind == "remote" and any(isinstance(step, _SERVICE_STEPS) for step in journal.steps):
@@ -129,8 +129,7 @@ class ModelCalls:
         limit = self._setup.limits.rounds
         if self._journal.state.rounds >= limit:
             raise RunLimitError(
-                f"The run has asked the model {limit} times, the most that it may (max_rounds). "
-                "What it did is on the log."
+                f"The run made as many model calls as max_rounds allows: {limit}. The log has its steps so far."
             )
 
     async def _next_call(self, history: Sequence[HistoryMessage]) -> tuple[ModelCalled, Question, JsonObject]:
@@ -201,7 +200,7 @@ class ModelCalls:
         service = update.service
         self._journal.add(ServiceThreadBound(id=service.id, kind=service.kind))
         if self._journal.emit is not None:
-            await self._journal.write()  # the answer may still be cut off
+            await self._journal.write()  # now, because the rest of the answer may never arrive
 
     def _retry_seconds(self, error: ModelError) -> float | None:
         """The seconds to wait before a retry; None if the run fails instead."""

@@ -50,7 +50,7 @@ async def begin_run(
     emit: Emit | None,
     on_start: Callable[[Run], None] | None,
 ) -> tuple[Run, ThreadT]:
-    """Carry out a new run; returns it with its thread, which is a new one after ``fork``.
+    """Carry out a new run; returns it with its thread. If ``on_conflict`` is ``fork``, this can be a new thread.
 
     A run that crashed is abandoned first. Raises RunInProgressError, or ApprovalPendingError for a run that waits for
     approvals, unless ``abandon`` is true: then that run is abandoned. Also raises what ``compare_with_last_run``
@@ -114,7 +114,7 @@ async def resume_run(
         except ConflictError:
             if run.resumed:
                 raise
-            # Another process continued it first, or it is over: look again.
+            # Another process continued the run first, or the run is over: read the control again.
         else:
             return run, thread
 
@@ -123,7 +123,7 @@ async def _free_thread(setup: RunSetup, thread: ThreadT, on_conflict: OnConflict
     """The thread, or a fork of it, once no run is in progress there; a run that crashed is abandoned."""
     log = thread.runs
     while True:
-        # From the log: a run that this process has handed to its writer has no visible lease yet.
+        # Read from the log: a run that this process has only submitted has no visible lease yet.
         control = await log.control(fresh=True)
         run = control.run
         lease = await log.lease()
@@ -134,7 +134,7 @@ async def _free_thread(setup: RunSetup, thread: ThreadT, on_conflict: OnConflict
         elif run is None:
             return thread
         else:
-            # A run that began after the control was read has a lease that was not visible either.
+            # A run that began after the control was read had no visible lease either.
             newest = (await log.control(fresh=True)).run
             if newest is not None and (newest.id, newest.attempt) == (run.id, run.attempt):
                 await _abandon(setup, thread, newest, requested=abandon)
@@ -151,7 +151,7 @@ async def _wait_for_lease(log: RunLog, control: Control, lease: Lease, on_confli
 
 
 async def _is_over(log: RunLog, lease: Lease) -> bool:
-    """Whether the lease belongs to a run of this process that has ended. While it records its end, wait for that.
+    """Whether the lease belongs to a run of this process that has ended. Waits while the run records its end.
 
     The lease of a run whose end could not be recorded is released here.
     """
@@ -169,7 +169,7 @@ async def _is_over(log: RunLog, lease: Lease) -> bool:
 
 
 async def _abandon(setup: RunSetup, thread: ThreadPort, run: OpenRun, *, requested: bool) -> None:
-    """Abandon a run that no process executes, and notify the context providers that served it.
+    """Abandon a run that no process executes, and notify its context providers.
 
     Raises ApprovalPendingError for a run that waits for approvals, unless ``requested`` to abandon it.
     """
@@ -214,15 +214,15 @@ async def _cut_off(log: RunLog, run: OpenRun) -> tuple[Message | AnswerInterrupt
 async def compare_with_last_run(setup: RunSetup, thread: ThreadPort) -> None:
     """Compare the agent with its last run on the thread, and store definitions that the store lacks.
 
-    This happens once for each of the threads that the agent last ran on. Warns with AgentChangedWarning, or raises
-    AgentChangedError.
+    The agent remembers the last 1,024 threads that were compared, and skips them. Warns with AgentChangedWarning, or
+    raises AgentChangedError.
     """
     if thread.id in setup.compared:
         return
     log, agent = thread.runs, setup.identity.id
     if agent in (await log.control()).agents:
         version = (await log.control(fresh=True)).agents.get(agent)
-        # Without a version, the run is handed to the writer, and not on the log yet.
+        # Without a version, the run is submitted to the writer and not yet in the log.
         data = None if version is None else (await log.event(version)).data
         if isinstance(data, RunStarted | RunResumed):
             _report_changes(setup.for_thread(thread), thread.id, data.fingerprint)
@@ -240,7 +240,7 @@ def _report_changes(setup: RunSetup, thread_id: str, before: Fingerprint | None)
     if setup.on_changed == "raise":
         raise AgentChangedError(thread_id, differences)
     warnings.warn(
-        f"Thread {thread_id!r} was last run by another agent than this {setup.identity.id!r}: "
+        f"Thread {thread_id!r} was last run by an agent that differs from this {setup.identity.id!r}: "
         f"{', '.join(differences)} differ.",
         AgentChangedWarning,
         stacklevel=2,
@@ -250,7 +250,8 @@ def _report_changes(setup: RunSetup, thread_id: str, before: Fingerprint | None)
 async def _with_recorded_options(log: RunLog, state: RunState, setup: RunSetup) -> RunSetup:
     """The setup with the model, the options and the response format that the run began with.
 
-    The model and the options are used only with the same kind of client. A new response format replaces the recorded.
+    The model and the options are used only with the same kind of client. A new response format replaces the recorded
+    one.
     """
     fingerprint, call, definitions = state.fingerprint, state.model_call, setup.definitions
     if fingerprint is not None and fingerprint.response_format is not None and definitions.response_format is None:
@@ -295,8 +296,8 @@ async def _check_providers(setup: RunSetup, log: RunLog, run_id: str) -> None:
 def _missing(setup: RunSetup, expected: list[str] | tuple[str, ...]) -> tuple[str, ...]:
     if not expected:
         return ()
-    supplied = {*(provider.id for provider in setup.providers.all), *setup.removed_providers}
-    return tuple(id_ for id_ in dict.fromkeys(expected) if id_ not in supplied)
+    present = {*(provider.id for provider in setup.providers.all), *setup.removed_providers}
+    return tuple(id_ for id_ in dict.fromkeys(expected) if id_ not in present)
 
 
 def _report_missing(setup: RunSetup, thread_id: str, missing: tuple[str, ...]) -> None:

@@ -98,7 +98,7 @@ class Run:
     async def carry_out(self, on_start: Callable[[Run], None] | None, resuming: Sequence[Intent] | None = None) -> None:
         """Carry out the run until it ends or waits for approvals, and record the end of one that fails or is cancelled.
 
-        ``resuming`` is what is recorded first of a run that continues; None for a new run.
+        ``resuming`` are the intents that a continued run records first; None for a new run.
         """
         with self._live(on_start):
             limit = self._setup.limits.seconds
@@ -110,8 +110,7 @@ class Run:
                     await self._fail(error)
                     raise
                 too_long = RunLimitError(
-                    f"The run took longer than {limit:g} s, the most that it may (max_seconds). "
-                    "What it did is on the log."
+                    f"The run took longer than max_seconds allows: {limit:g} s. The log has its steps so far."
                 )
                 await self._fail(too_long)
                 raise too_long from None
@@ -129,14 +128,14 @@ class Run:
 
     @contextmanager
     def _live(self, on_start: Callable[[Run], None] | None) -> Iterator[None]:
-        """List the run among those of this process until all of it is recorded."""
+        """Keep the run in ``live_runs`` until it is over."""
         holder = self.journal.holder
         live_runs[holder] = self
         if on_start is not None:
             on_start(self)
         self._task = asyncio.current_task()
         self._cancelled_before = 0 if self._task is None else self._task.cancelling()
-        outside = _enclosing.set((*_enclosing.get(), holder))
+        token = _enclosing.set((*_enclosing.get(), holder))
         try:
             yield
         except StoreError:
@@ -145,7 +144,7 @@ class Run:
         finally:
             self.journal.stop_renewing()
             self.over.set()
-            _enclosing.reset(outside)
+            _enclosing.reset(token)
 
     async def _first_calls(self, resuming: Sequence[Intent] | None) -> list[CallState]:
         """Prepare the context. Returns the open calls of a run that continues."""
@@ -187,7 +186,7 @@ class Run:
 
     async def _fail(self, error: Exception) -> None:
         if self.state.began:  # the caller may not have given a thread
-            error.add_note(f"It is on the log: run {self.state.run_id} of thread {self.journal.log.thread_id!r}.")
+            error.add_note(f"The log has it: run {self.state.run_id} of thread {self.journal.log.thread_id!r}.")
         await self._end(RunFailed(error=failure(error)), "fault", error)
 
     async def _end(self, last: RunEvent, reason: InterruptReason, error: Exception | None = None) -> None:
@@ -246,10 +245,10 @@ class ToolCalls:
         self._answer = 0
 
     async def handle(self, calls: Sequence[CallState], *, answer: int = 0, orphaned: bool = False) -> bool:
-        """Carry out, refuse or ask for approval of the calls of an answer; returns whether the run now waits.
+        """Carry out, refuse or ask for approval of the calls of an answer; returns whether approvals are pending.
 
         ``answer`` is the index of the answer among the waiting steps, while it is not recorded. ``orphaned`` says that
-        the process that started calls is gone.
+        the process that started the calls has ended.
         """
         self._answer = answer
         journal, tools = self._journal, {tool.schema.name: tool for tool in self._providers.tools}

@@ -36,7 +36,7 @@ ToolFailure: TypeAlias = Literal["raised", "timeout", "invalid-arguments", "unkn
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MAX_MESSAGE = 2_000
-_MOST_RESULT = MAX_BYTES - 1024**2
+_MAX_RESULT_BYTES = MAX_BYTES - 1024**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +162,8 @@ def tool(
     running in its thread, but the run does not wait for it. Raises InvalidToolError.
     """
     if function is None:
-        return lambda given: tool(
-            given,
+        return lambda decorated: tool(
+            decorated,
             name=name,
             description=description,
             approval=approval,
@@ -172,13 +172,13 @@ def tool(
             errors=errors,
             schema=schema,
         )
-    called = _name(function, name)
-    _check_options(called, approval, timeout, errors)
-    signature = read_signature(function, called, ToolContext, schema)
-    described = signature.description if description is None else description
+    tool_name = _name(function, name)
+    _check_options(tool_name, approval, timeout, errors)
+    signature = read_signature(function, tool_name, ToolContext, schema)
+    tool_description = signature.description if description is None else description
     return Tool(
         function=function,
-        schema=ToolSchema(name=called, description=described, parameters=signature.parameters),
+        schema=ToolSchema(name=tool_name, description=tool_description, parameters=signature.parameters),
         signature=signature,
         approval=approval,
         idempotent=idempotent,
@@ -195,7 +195,9 @@ def as_tools(functions: Sequence[Tool | Callable[..., Any]]) -> tuple[Tool, ...]
     names: set[str] = set()
     for each in tools:
         if each.signature.unbound:
-            raise InvalidToolError(f"Tool {each.name!r} is a method without its object. Give that of an object.")
+            raise InvalidToolError(
+                f"Tool {each.name!r} is a method without its object. Give a bound method: object.method."
+            )
         if each.name in names:
             raise InvalidToolError(f"Two tools have the name {each.name!r}. Rename one: tool(function, name='…').")
         names.add(each.name)
@@ -250,7 +252,7 @@ async def _call(called: Tool, arguments: dict[str, Any]) -> tuple[Any, Exception
         return result, raised
     try:
         return await result, None
-    except Exception as error:  # noqa: BLE001  # the same
+    except Exception as error:  # noqa: BLE001  # as above: it is the outcome
         return None, error
     except SystemExit as error:
         return None, _exited(called.name, error)
@@ -276,19 +278,19 @@ def _result_outcome(name: str, result: Any) -> ToolOutcome:
         plain: Json = result if type(result) in {str, int, bool, type(None)} else to_jsonable_python(result)
         check_json(plain, "result")
     except (ValueError, TypeError, RecursionError, InvalidContentError) as error:
-        raised = TypeError(f"{name} gave {type(result).__name__}, which is not JSON: {error}")
-        return ToolOutcome(f"Error: what {name} gave is not JSON and cannot be told.", "TypeError", raised)
+        raised = TypeError(f"{name} returned {type(result).__name__}, which is not JSON: {error}")
+        return ToolOutcome(f"Error: the result of {name} is not JSON and cannot be sent.", "TypeError", raised)
     if not _has_room(plain):
-        problem = f"what {name} gave is larger than can be recorded: {_MOST_RESULT // 1024**2} MiB at most."
+        problem = f"the result of {name} is too large to record: the limit is {_MAX_RESULT_BYTES // 1024**2} MiB."
         return ToolOutcome(f"Error: {problem}", "ValueError", ValueError(problem))
     return ToolOutcome(plain)
 
 
 def _has_room(result: Json) -> bool:
     """Whether a result fits into an event with its other fields."""
-    if isinstance(result, str) and len(result) < _MOST_RESULT // 6:  # a character takes at most 6 bytes
+    if isinstance(result, str) and len(result) < _MAX_RESULT_BYTES // 6:  # a character takes at most 6 bytes
         return True
-    return len(json.dumps(result, ensure_ascii=False).encode()) <= _MOST_RESULT
+    return len(json.dumps(result, ensure_ascii=False).encode()) <= _MAX_RESULT_BYTES
 
 
 def _name(function: Callable[..., Any], name: str | None) -> str:
@@ -298,14 +300,16 @@ def _name(function: Callable[..., Any], name: str | None) -> str:
         raise InvalidToolError(f"{function!r} cannot be a tool: it is not a function. Give a function, sync or async.")
     inside = innermost(function)
     if inspect.isgeneratorfunction(inside) or inspect.isasyncgenfunction(inside):
-        raise InvalidToolError(f"{inside.__qualname__} cannot be a tool: it yields. Return the whole result, a list.")
-    called = name or (type(function).__name__ if inside.__name__ == "__call__" else inside.__name__)
-    if not _NAME.fullmatch(called):
         raise InvalidToolError(
-            f"{called!r} cannot be the name of a tool: letters, digits, _ and -, 64 at most. Give one: "
+            f"{inside.__qualname__} cannot be a tool: it is a generator. Return the whole result as a list."
+        )
+    tool_name = name or (type(function).__name__ if inside.__name__ == "__call__" else inside.__name__)
+    if not _NAME.fullmatch(tool_name):
+        raise InvalidToolError(
+            f"{tool_name!r} cannot be the name of a tool. Use at most 64 letters, digits, _ and -: "
             "tool(function, name='…')."
         )
-    return called
+    return tool_name
 
 
 def _check_options(name: str, approval: str, timeout: float | None, errors: str) -> None:

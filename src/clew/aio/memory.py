@@ -30,9 +30,9 @@ from clew.service.memory.tools import memory_tools
 class MemoryScope:
     """Facts about a user, an agent, an application, a group or anything else that has a name.
 
-    Nothing is overwritten. ``at`` selects what was known at a version of the scope, or at an aware time; ``valid_at``
-    what was true at a time. ``actor`` is who acts, by default the actor of the service. Raises ScopeError for a scope
-    that holds documents, and EmbeddingMismatchError for one that is recorded with another embedder.
+    Nothing is overwritten. ``at`` selects what was known at a version of the scope, or at an aware datetime.
+    ``valid_at`` selects what was true at a time. ``actor`` is by default the actor of the service. Raises ScopeError
+    for a scope that holds documents, and EmbeddingMismatchError for one that is recorded with another embedder.
     """
 
     def __init__(
@@ -66,8 +66,8 @@ class MemoryScope:
     ) -> Fact:
         """Add a fact.
 
-        It is valid from ``valid_from``, by default now, until before ``valid_to``, by default for ever. ``source`` is
-        where it was learned. A repeated ``idempotency_key`` adds nothing and returns the first fact. Raises
+        It is valid from ``valid_from`` (by default now) to ``valid_to`` (not included; by default for ever). ``source``
+        is where it was learned. A repeated ``idempotency_key`` adds nothing and returns the first fact. Raises
         InvalidContentError, InvalidTimeError or IdempotencyKeyReusedError; then nothing is stored.
         """
         options = WriteOptions(key, kind, metadata, valid_from, valid_to, source, actor, idempotency_key)
@@ -102,7 +102,10 @@ class MemoryScope:
         actor: str | None = None,
         idempotency_key: str | None = None,
     ) -> None:
-        """End the validity of a live fact, by default now. It stays in the past. Raises UnknownFactError."""
+        """End the validity of a live fact, by default now. Raises UnknownFactError.
+
+        The log keeps the fact, so ``at``, ``valid_at`` and ``history`` can still select it.
+        """
         options = WriteOptions(valid_to=valid_to, source=source, actor=actor, idempotency_key=idempotency_key)
         await drive(scope_commands.retract(self._scope, fact, reason, options))
 
@@ -220,7 +223,7 @@ class MemoryScope:
 
 # asyncio only: begin
 class DocumentStore:
-    """A document store, seen in one namespace: reads and writes reach no other.
+    """One namespace of a document store: reads and writes do not reach the others.
 
     A document can be in several namespaces. Searches return passages of at most 1,200 characters.
     """
@@ -242,8 +245,8 @@ class DocumentStore:
     async def upsert(self, documents: Sequence[Document], *, actor: str | None = None) -> list[str]:
         """Add documents; each replaces the one with the same link in this namespace. Returns their ids.
 
-        Either all are added or none, and each must list the namespace among its own. Raises ScopeError for one that
-        does not, InvalidContentError for a document that cannot be stored, such as one of more than 16 MiB, and
+        Either all are added or none. Each document must list this namespace. Raises ScopeError for one that does not,
+        InvalidContentError for a document that cannot be stored, such as one of more than 16 MiB, and
         EmbeddingError if the embedder returns no vectors, or vectors that differ from its declaration.
         """
         return await upsert(self._core, self._view, documents, actor)
@@ -256,7 +259,7 @@ class DocumentStore:
         """The passages of this namespace that match a query best, best first.
 
         They are found by words and, with an embedder, by meaning. Scores are from 0 to 1; passages below ``min_score``
-        are left out. ``at`` searches the store at a version, or at an aware time. Raises UnknownVersionError,
+        are left out. ``at`` searches the store at a version, or at an aware datetime. Raises UnknownVersionError,
         InvalidTimeError, InvalidContentError or EmbeddingError.
         """
         return await search(self._core, self._view, query, top, min_score, at)

@@ -54,7 +54,7 @@ OtherT = TypeVar("OtherT", bound="Thread")
 
 
 class Thread:
-    """One conversation. The object holds nothing of it: every call reads or writes the store.
+    """One conversation. The object holds none of its data: every call reads or writes the store.
 
     A call that the thread's status does not allow raises ThreadStatusError, or ThreadDeletedError once it is deleted.
     An ``at`` that does not exist raises UnknownVersionError, UnknownCheckpointError or InvalidTimeError.
@@ -194,10 +194,10 @@ class Thread:
         """Start a new thread whose past is this one up to a version, by default the newest. It costs one event.
 
         The fork has this thread's title unless ``title`` is given, and its kind unless ``kind`` is ``local`` or
-        ``remote``: the record of a remote thread can be continued as either. With ``memory="as-of"`` the fork reads
-        memory scopes as they were at the cut, plus what it learns itself; with ``live`` as they are now; by default as
-        this thread does. Raises ThreadExistsError when ``thread_id`` is taken, and ServiceCannotForkError when the
-        service that holds the thread cannot fork it.
+        ``remote``: a fork of a remote thread can be of either kind. With ``memory="as-of"`` the fork reads memory
+        scopes as they were at the cut, plus what it learns itself; with ``live`` as they are now; by default like this
+        thread. Raises ThreadExistsError when ``thread_id`` is taken, and ServiceCannotForkError when the service that
+        holds the thread cannot fork it.
         """
         forked = await drive(
             thread_commands.fork(
@@ -215,7 +215,7 @@ class Thread:
     async def rewind(self, to: At, *, abandon_run: bool = False, actor: str | None = None) -> int:
         """Continue from an earlier version, or from one that was abandoned by a rewind. Nothing is deleted.
 
-        Returns the version of the rewind's own event: rewind to the version before it to undo. Raises
+        Returns the version of the rewind event; to undo the rewind, rewind to the version before it. Raises
         RunInProgressError while a run is open, unless ``abandon_run`` is true: then the same commit ends the run.
         Raises ServiceCannotForkError when the service that holds the thread cannot go back.
         """
@@ -395,7 +395,7 @@ class Thread:
     def context_providers(self) -> ThreadProviders:
         """The context providers of every run on the thread, by any agent; ``add()`` attaches more.
 
-        They are code and not on the log: this object has them, and the forks made from it.
+        They are code, so the log does not have them: this object and the forks made from it do.
         """
         if self._providers is None:
             self._providers = ThreadProviders()
@@ -409,7 +409,7 @@ class Thread:
         """
         return await self._hooks(actor).context(input_messages("context", input))
 
-    # What agents need of a thread: see clew.domain.runs.ports.ThreadPort.
+    # The methods that agents use: see clew.domain.runs.ports.ThreadPort.
 
     def scope(self, name: str, *, run_id: str | None, actor: str | None, provider: str, reads_only: bool) -> MemoryPort:
         """A memory scope as the thread reads it: for context providers. Raises ScopeError."""
@@ -430,7 +430,7 @@ class Thread:
         await self._hooks(actor).notify(hook, *arguments, before=before)
 
     async def branch(self, at: At = None) -> Self:
-        """A fork at a version that starts with its first run: for agents."""
+        """A fork at a version. The fork starts with its first run: for agents."""
         beginning = await drive(branch_of(self._core, self.id, at))
         branch = self._other(type(self), self._core.thread_id())
         branch.runs = ThreadRuns(self._core, branch.id, beginning)
@@ -497,13 +497,13 @@ class RemoteThread(Thread):
 
     # asyncio only: begin
     async def service_history(self, *, at: At = None, client: ModelClient | None = None) -> list[Message]:
-        """The messages that the service holds of the thread at a version, oldest first; none before it has an id.
+        """The messages that the service holds of the thread at a version, oldest first; none before it gives an id.
 
         The next request continues from them. A partial answer is not among them.
         """
         service = self._service("service_history", client)
-        side = await drive(remote_threads.service_state_at(self._core, self.id, at))
-        return [] if side.call.reference is None else await service.service_history(side.call.reference)
+        state = await drive(remote_threads.service_state_at(self._core, self.id, at))
+        return [] if state.call.reference is None else await service.service_history(state.call.reference)
 
     async def reconcile(self, *, at: At = None, client: ModelClient | None = None) -> Diff:
         """The differences between the record, on side ``a``, and what the service holds, on side ``b``.
@@ -511,8 +511,8 @@ class RemoteThread(Thread):
         Both are compared as the service would list them: without authors and metadata, with results as text.
         """
         record = await self.history(at=at)
-        held = await self.service_history(at=record.version, client=client)
-        return await asyncio.to_thread(reconciled, record, held)
+        at_service = await self.service_history(at=record.version, client=client)
+        return await asyncio.to_thread(reconciled, record, at_service)
 
     async def delete(
         self,
@@ -525,8 +525,9 @@ class RemoteThread(Thread):
         """Delete the thread: it can no longer be read. Its forks continue, and its events remain for audit.
 
         With ``service`` the thread is first deleted at the service, under every id that the service gave it; the event
-        records the outcome of each. Forks that continue from there then need ``fork(kind="local")``. When the service
-        could not delete some of them, ServiceDeletionError is raised after that is recorded.
+        records the outcome for each id. An earlier fork that continues from such an id can then be continued only
+        through its own ``fork(kind="local")``. If the service could not delete some of them, ServiceDeletionError is
+        raised after the outcomes are recorded.
         """
         deletions: tuple[ServiceDeletion, ...] = ()
         if service:

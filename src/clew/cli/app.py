@@ -107,7 +107,7 @@ def clew(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Conversations as event streams that fork, rewind, travel in time and verify."""
+    """Conversations as event streams: fork, rewind, read at any past version, verify."""
     del version
     _help_without_command(context)
     context.obj = GlobalOptions(db, tenant)

@@ -1,4 +1,7 @@
-"""The decider of threads: a pure function from the control and an intent to events or an error."""
+"""The decider of threads: a pure function from the control and an intent to events or an error.
+
+The control is the small part of a thread's state that decisions need: see ``decider_state``.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Begin a thread at a cut of its parent. The decider gets the parent's control at the cut."""
+    """Begin a thread at a cut of its parent. The decider receives the parent's control at the cut."""
 
     parent_id: str
     parent_version: int
@@ -152,7 +155,7 @@ class Redact:
 
 @dataclass(frozen=True, slots=True)
 class Suspend:
-    """Suspend the thread: it takes no messages until it is resumed."""
+    """Suspend the thread: it accepts no messages until it is resumed."""
 
     reason: str | None = None
 
@@ -164,7 +167,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Close the conversation."""
+    """End the conversation."""
 
     reason: str | None = None
 
@@ -436,13 +439,13 @@ _STATUSES: dict[type, frozenset[Status]] = {
     End: _declared(ThreadEnded).statuses,
     Delete: _declared(ThreadDeleted).statuses,
 }
-"""The statuses that allow an intent are those in which a thread accepts its event."""
+"""The statuses that allow each intent: those in which a thread accepts its event."""
 
 _REQUESTS: dict[type, str] = {Advance: "a run", Record: "to record events"}
-"""How errors name an intent whose class name does not say it."""
+"""How errors name an intent if the name of its class is not clear."""
 
 _LARGE = 2**64
-"""The size of integers is checked from this number on."""
+"""Only integers of at least this size are checked."""
 
 
 def _check_fields(value: Value, where: str) -> None:

@@ -4,7 +4,7 @@ ClewError
 ├── InvalidContentError          the content cannot be stored and read back unchanged
 ├── InvalidNameError             not a valid id, tenant or checkpoint name
 ├── InvalidTimeError             a time without a zone, or not a time
-├── InvalidAuthorizeError        authorize is not a function, or answers neither True nor False
+├── InvalidAuthorizeError        authorize is not a function, or returns neither True nor False
 ├── NotAuthorizedError           the caller may not read what was requested
 ├── UnknownThreadError           no thread with that id
 ├── AmbiguousThreadError         more than one thread's id begins with this prefix
@@ -21,7 +21,7 @@ ClewError
 ├── InvalidSearchError           a search without search terms
 ├── ImportFormatError            a file or a conversation that cannot be imported
 ├── ThreadDocumentError          not a thread document, or a changed one
-├── ThreadDivergedError          the store has this thread with another past
+├── ThreadDivergedError          the store has this thread with different events
 ├── InvalidProjectionError       a projection with an invalid declaration
 ├── UnknownProjectionError       no projection with that name
 ├── ProjectionBehindError        the projection has not reached the requested position
@@ -29,7 +29,7 @@ ClewError
 ├── UnknownFactError             the scope has no live fact with that id
 ├── UnknownDocumentError         the namespace has no document with that id or link
 ├── FactRefusedError             the scope's screen refuses the fact
-├── EmbeddingError               the embedder gave no vectors
+├── EmbeddingError               the embedder returned no valid vectors
 │   └── EmbeddingMismatchError   … or vectors of another model or size than the scope's
 ├── MemoryServiceError           an external memory service failed
 ├── ReducerError                 a reducer returned a result from which no request can be built
@@ -57,7 +57,7 @@ from typing import Any, Self
 
 
 class ClewError(Exception):
-    """The root of all errors that Clew raises on purpose."""
+    """The base class of all errors of Clew."""
 
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -230,7 +230,7 @@ class ThreadDivergedError(ClewError):
     """The store has the thread of a file or a document with another event at the same version.
 
     Attributes: ``thread_id``, ``version``, and the hashes of that version in hex: ``there`` in the store (None if the
-    thread there has no such event of its own) and ``given``.
+    stored thread inherits that version or does not have it) and ``given``.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class ThreadDivergedError(ClewError):
     ) -> None:
         stored = "is not an event of its own" if there is None else f"has the hash {there}"
         super().__init__(
-            f"Thread {thread_id!r} exists with another past: its version {version} {stored}, and the given one "
+            f"Thread {thread_id!r} exists with different events: its version {version} {stored}, and the given one "
             f"has the hash {given}. The thread was not changed. {advice}"
         )
         self.thread_id = thread_id
@@ -318,7 +318,7 @@ class ClosedError(StoreError):
 
 
 class ScopeError(ClewError):
-    """Not a valid scope or namespace, or the caller may not write to it. A missing name never means all of them."""
+    """Not a valid scope or namespace, or the caller may not write to it. A missing name never selects all scopes."""
 
 
 class UnknownFactError(ClewError):
@@ -346,7 +346,7 @@ class FactRefusedError(ClewError):
 
 
 class EmbeddingError(ClewError):
-    """The embedder gave no valid vectors. Nothing was stored."""
+    """The embedder returned no valid vectors. Nothing was stored."""
 
 
 class EmbeddingMismatchError(EmbeddingError):

@@ -62,7 +62,7 @@ class ThreadStarted(Value):
     shreddable=False,
 )
 class ThreadForked(Value):
-    """A thread began as a fork: its past is another thread up to the cut. ``parent_hash`` is the hash there, in hex."""
+    """A thread began as a fork: its past is another thread up to the cut. ``parent_hash`` is the cut's hash, in hex."""
 
     parent_id: str
     parent_version: int
@@ -71,7 +71,7 @@ class ThreadForked(Value):
     kind: ThreadKind | None = Field(default=None, exclude_if=is_none)
     """None for the parent's kind. A thread that a service stores can be forked into a local thread."""
     memory: MemoryReading | None = Field(default=None, exclude_if=is_none)
-    """How it reads memory scopes: ``live``, or ``as-of`` the cut; None for the same way as its parent."""
+    """How it reads memory scopes: ``live``, or ``as-of`` the cut; None means like its parent."""
 
 
 @event_type(
@@ -213,7 +213,7 @@ class ThreadDeleted(Value):
 @event_type(
     "state-claimed",
     headline="The state of a component was claimed for a thread",
-    sentence="recorded that a state of {provider} is of {thread_id}",
+    sentence="recorded that a state of {provider} belongs to {thread_id}",
     sample={"provider": "history-store", "thread_id": "t"},
     stream="system",
 )
@@ -273,9 +273,9 @@ class Event(NamedTuple):
     """An event in its envelope: what happened, when, by whom and why.
 
     ``stream`` and ``version`` are its address; ``recorded_at`` is in microseconds since 1970 (UTC) and never decreases
-    along a lineage; ``messages`` is the number of messages on the thread's path after it, -1 if an opaque event does
-    not say. ``position`` and ``hash`` are None until it is recorded. It is a tuple because tuples are the fastest to
-    create, and a long history has many events.
+    along a lineage; ``messages`` is the number of messages on the thread's path after it, -1 for an opaque event
+    without this number. ``position`` and ``hash`` are None until it is recorded. It is a tuple because tuples are the
+    fastest to create, and a long history has many events.
     """
 
     stream: str
@@ -320,5 +320,5 @@ def to_time(microseconds: int) -> datetime:
 
 
 def to_microseconds(time: datetime) -> int:
-    """The number of microseconds from 1970 (UTC) to an aware time."""
+    """The number of microseconds from 1970 (UTC) to an aware datetime."""
     return (time - _EPOCH) // _MICROSECOND

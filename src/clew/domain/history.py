@@ -1,11 +1,11 @@
 """Histories: the messages on a thread's path.
 
-``evolve`` is the definition, ``HistoryBuilder`` is the fast form, and ``Walk`` goes backwards for a replay.
+``evolve`` defines the result, ``HistoryBuilder`` computes the same faster, and ``Walk`` goes backwards for a replay.
 
 The path is the conversation after forks and rewinds. Every version has one previous version: for ``history-rewound``
 the version in the event, otherwise the version before it (for a fork's first event, the cut). The path at a version is
-the chain of its previous versions. A lineage has no gaps, so a path is a few spans of versions: one more than the
-rewinds on it.
+the chain of its previous versions. A lineage has no gaps, so a path consists of spans of versions: one more than it has
+rewinds.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class HistoryMessage(NamedTuple):
 
     @property
     def metadata(self) -> JsonObject:
-        """A copy of the application's own JSON: all readers share the message itself."""
+        """A copy of the application's own JSON. It is a copy because all readers share the message."""
         return {} if self.message is None else deepcopy(self.message.metadata)
 
     @property
@@ -191,17 +191,17 @@ def new_messages(history: Sequence[HistoryMessage]) -> list[HistoryMessage]:
 
 
 def unshared(event: Event) -> Event | None:
-    """A newly written event that shares no object which its writer could still change.
+    """The newly written event without any object that its writer could still change.
 
-    None if the event must be read from the store instead.
+    None if this is not possible; then the event must be read from the store.
     """
     if not isinstance(event.data, MessageAppended):
         return event
     message = event.data.message
     if message.metadata or message.source or not all(map(_is_fixed, message.contents)):
         return None
-    own = message.model_copy(update={"metadata": {}, "source": {}})
-    return event._replace(data=MessageAppended.model_construct(message=own))
+    detached_message = message.model_copy(update={"metadata": {}, "source": {}})
+    return event._replace(data=MessageAppended.model_construct(message=detached_message))
 
 
 def _is_fixed(content: Content) -> bool:
@@ -319,7 +319,7 @@ class Step:
 
     @property
     def checkpoints(self) -> tuple[str, ...]:
-        """The names of checkpoints at this version, given then or later."""
+        """The names of the checkpoints at this version, including those that were made later."""
         return tuple(name for name, version in self.head.checkpoints.items() if version == self.version)
 
 

@@ -37,7 +37,7 @@ class Row(NamedTuple):
     """The stored bytes; of a shredded row, the stub."""
     hash: bytes
     digest: bytes | None
-    """None; for a shredded row the SHA-256 of the original bytes."""
+    """The SHA-256 of the original bytes if the row is shredded; None for any other row."""
 
     @property
     def content_digest(self) -> bytes:
@@ -45,7 +45,7 @@ class Row(NamedTuple):
         return digest(self.state) if self.digest is None else self.digest
 
     def follows(self, previous: bytes) -> bool:
-        """Whether its hash is right for its content and the hash before it."""
+        """Whether the hash of the row is correct for its content and the hash before it."""
         return self.hash == link(previous, self.stream, self.version, self.type, self.content_digest)
 
 
@@ -132,8 +132,8 @@ class Write(NamedTuple):
 
     ``previous`` maps a stream to the hash of the event that the append was decided on. Another hash in the store, or no
     event, is a conflict, even if the versions fit. For a new stream it is the hash to which its first event is linked.
-    ``controls`` are snapshots with their streams, one for each snapshot version that the append passes, without heads.
-    ``blobs`` that exist are not changed. ``claims`` and ``drafts`` are outside the chain and need no events.
+    ``controls`` are snapshots with their streams, one for each snapshot version among the events; the log sets their
+    heads. ``blobs`` that exist are not changed. ``claims`` and ``drafts`` are outside the chain and need no events.
     """
 
     events: Sequence[Event]
@@ -199,10 +199,10 @@ class IntegrityFault(NamedTuple):
 
 
 class LogWriter(Protocol):
-    """Write events. An append is stored as a whole or not at all. When its future has a result, it survives a crash."""
+    """Write events. An append is stored as a whole or not at all. Once its future has a result, it survives a crash."""
 
     def submit(self, write: Write) -> Submitted:
-        """Pass an append to the writer. The outcome can be cancelled until the writer starts with it.
+        """Pass an append to the writer. The outcome can be cancelled until the writer begins to write it.
 
         If the outcome fails with ConflictError, IdempotencyKeyReusedError, ClosedError or StoreUnavailableError,
         nothing is stored. Raises InvalidContentError at once for an event of more than 16 MiB.
@@ -266,7 +266,7 @@ class EventOrder(Protocol):
     """Read all streams in one order. Positions are unique, and new events always have higher positions."""
 
     def events_after(self, position: int, limit: int, prefix: str) -> list[Event]:
-        """Events in position order, ``after`` < position, of streams whose name begins with ``prefix``."""
+        """Events after ``position``, in position order, of streams whose name begins with ``prefix``."""
         ...
 
     def rows_after(self, position: int, limit: int, prefix: str) -> list[Row]:
@@ -274,7 +274,7 @@ class EventOrder(Protocol):
         ...
 
     def recorded_after(self, position: int, limit: int) -> Sequence[Recorded | Unreadable]:
-        """Events of all tenants as projections see them, in position order, ``after`` < position."""
+        """Events of all tenants after ``position`` as projections see them, in position order."""
         ...
 
     def recorded_of(self, stream: str, after: int, limit: int) -> list[Recorded | Unreadable]:
@@ -318,7 +318,7 @@ class EventOrder(Protocol):
 
 
 class SideReader(Protocol):
-    """Read what is stored next to the chain."""
+    """Read blobs, leases, drafts and the number of shredded rows, which are outside the hash chain."""
 
     def blob(self, digest: bytes) -> Blob | None:
         """The blob with that digest, None if there is none. Raises CorruptEventError when its bytes do not match."""

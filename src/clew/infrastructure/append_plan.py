@@ -44,21 +44,21 @@ class StoredState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of the first append with an idempotency key; ``digest`` is None once a row of it was shredded."""
+    """The outcome of the first append with an idempotency key; ``digest`` is None if one of its rows is shredded."""
 
     salt: bytes
     digest: bytes | None
     appended: Appended
 
     def repeat(self, key: Key) -> Appended:
-        """The answer for a second append with the key. Raises IdempotencyKeyReusedError when the content differs."""
+        """The outcome for a second append with the key. Raises IdempotencyKeyReusedError when the content differs."""
         if self.digest is not None and content_digest(self.salt, key.content) != self.digest:
             raise IdempotencyKeyReusedError(key.stream, key.key)
         return self.appended._replace(repeated=True)
 
 
 class Known(Protocol):
-    """What a plan reads from the store, in the state after the appends before this one."""
+    """What a plan reads from the store. Earlier appends of the batch count as stored."""
 
     def head(self, stream: str) -> KnownHead | None:
         """Version and hash of a stream's last own event."""
@@ -122,12 +122,12 @@ def make_plan(append: Append, known: Known) -> Plan | Appended:
     digest than its own).
     """
     try:
-        # The key is checked first: a caller that lost the answer tries again, with versions that are already used.
+        # The key is checked first: a caller that did not receive the outcome repeats the append with the same versions.
         if append.key is not None and (first := _first_outcome(append.key, known)) is not None:
             return first
         plan = Plan(append, [], {}, {})
         if append.claims:
-            # Before the versions: the second caller learns that a run is in progress, not only that there is an event.
+            # Claims come before versions, so that the second caller gets RunInProgressError, not a version conflict.
             plan.leases = tuple(_decide_claims(append.claims, known).items())
         _plan_events(plan, known)
         if append.key is not None or append.snapshots or append.shreds:
@@ -142,7 +142,7 @@ def make_plan(append: Append, known: Known) -> Plan | Appended:
 
 
 def _first_outcome(key: Key, known: Known) -> Appended | None:
-    key.key.encode()  # checked here, because not every store finds out itself
+    key.key.encode()  # raises for a lone surrogate, which not every store refuses
     first = known.outcome(key)
     return None if first is None else first.repeat(key)
 
@@ -184,7 +184,7 @@ def _head_before(plan: Plan, name: str, version: int, known: Known) -> KnownHead
     elif fork is not None:
         raise RecordedConflictError(name, 0, head[0])
     if head[1] != plan.append.previous.get(name, head[1]):
-        # It was decided on an event that was never stored, although the version fits.
+        # The append was decided on an event that was never stored, although the version fits.
         raise RecordedConflictError(name, version - 1, head[0])
     return head
 
@@ -209,7 +209,7 @@ def _check_key_snapshots_and_shreds(plan: Plan, known: Known) -> None:
     append = plan.append
     if append.key is not None:
         if not append.events:
-            raise ValueError(f"The idempotency key {append.key.key!r} stands for an append without events.")
+            raise ValueError(f"The idempotency key {append.key.key!r} belongs to an append without events.")
         _check_stream(plan, append.key.stream, 0, known)
     for snapshot in append.snapshots:
         _check_stream(plan, snapshot.stream, snapshot.version, known)
@@ -234,9 +234,9 @@ def _decide_claims(claims: Sequence[Claim], known: Known) -> dict[str, Lease | N
     """
     leases: dict[str, Lease | None] = {}
     for claim in claims:
-        (claim.stream + claim.holder).encode()  # as above
+        (claim.stream + claim.holder).encode()  # raises for a lone surrogate
         if not 0 <= claim.until <= _LAST_MICROSECOND:
-            raise ValueError(f"The lease of {claim.stream!r} cannot last until {claim.until}: not a time.")
+            raise ValueError(f"The lease of {claim.stream!r} cannot last until {claim.until}: that is not a time.")
         held = leases[claim.stream] if claim.stream in leases else known.lease(claim.stream)
         mine = held is None or held.holder == claim.holder
         if claim.renews and (held is None or not mine):
@@ -254,13 +254,13 @@ def _decide_claims(claims: Sequence[Claim], known: Known) -> dict[str, Lease | N
 def _check_side_tables(plan: Plan, known: Known) -> None:
     plan.has_side_tables = True
     append = plan.append
-    wanted = [name for name, lease in plan.leases if lease is not None]
-    wanted += [draft.stream for draft in append.drafts if draft.data is not None]
-    for name in wanted:
+    required = [name for name, lease in plan.leases if lease is not None]
+    required += [draft.stream for draft in append.drafts if draft.data is not None]
+    for name in required:
         if name not in plan.heads and known.head(name) is None:
             raise RecordedConflictError(name, 1, 0)
     for draft in append.drafts:
-        (draft.stream + draft.run_id).encode()  # as above
+        (draft.stream + draft.run_id).encode()  # raises for a lone surrogate
     for blob in append.blobs:
         _check_blob(blob)
 
@@ -288,7 +288,9 @@ def first_after(prefix: str) -> str | None:
     while prefix:
         last = ord(prefix[-1])
         if last == _BEFORE_SURROGATES:
-            return prefix[:-1] + _AFTER_SURROGATES  # between them are surrogates, which no text contains
+            return (
+                prefix[:-1] + _AFTER_SURROGATES
+            )  # the code points between them are surrogates, which no text contains
         if last < sys.maxunicode:
             return prefix[:-1] + chr(last + 1)
         prefix = prefix[:-1]

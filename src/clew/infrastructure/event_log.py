@@ -64,7 +64,7 @@ class ConversationLog(Application[str]):
     def __init__(self, env: Mapping[str, str] | None = None) -> None:
         super().__init__(env)
         recorder = self._recorder = cast("Recorder", self.recorder)
-        # These calls need no decoding: they are the recorder's own.
+        # These methods of the recorder are used as they are, because their results need no decoding.
         self.repeated = recorder.repeated
         self.stream = recorder.stream
         self.streams = recorder.streams
@@ -81,7 +81,7 @@ class ConversationLog(Application[str]):
         self.shredded = recorder.shredded
 
     def construct_env(self, name: str, env: Mapping[str, str] | None = None) -> Environment:
-        """Only the arguments: the environment has the settings of the host's own applications."""
+        """Use only the arguments: the environment has the settings of the host's own applications."""
         return Environment(name, dict(env or {}))
 
     def construct_mapper(self) -> Mapper[str]:
@@ -159,7 +159,7 @@ class ConversationLog(Application[str]):
         return RecordedRows(self._recorder.rows(after=position, limit=limit))
 
     def recorded_of(self, stream: str, after: int, limit: int) -> list[Recorded | Unreadable]:
-        """Events of one stream's own as projections see them."""
+        """A stream's own events as projections see them."""
         return list(map(recorded, self._recorder.own_rows(stream, after=after, limit=limit)))
 
     def recorded_at(self, positions: Sequence[int]) -> list[Recorded | Unreadable]:
@@ -217,7 +217,7 @@ class ConversationLog(Application[str]):
         return verify_lineages(self._recorder, streams) if streams else verify_store(self._recorder)
 
     def close(self) -> None:
-        """Write what was submitted, then release everything."""
+        """Write all submitted appends, then release everything."""
         self._recorder.close()
         super().close()
 

@@ -26,7 +26,7 @@ FORMS = (
 
 
 class Schemas(NamedTuple):
-    """The schema of a database, 0 for none, and the schema that this version of Clew knows."""
+    """The schema version of a database, 0 for none, and the schema version of this Clew."""
 
     found: int
     known: int
@@ -159,7 +159,7 @@ def scheme_of(url: str) -> str:
     """The scheme of a URL, empty when it has none."""
     try:
         return urlsplit(url).scheme
-    except ValueError:  # brackets that hold no address
+    except ValueError:  # brackets without an address in them
         return ""
 
 
@@ -167,14 +167,14 @@ def without_secrets(url: str) -> str:
     """As much of a URL as can be shown: a password can be before the host, or in the query."""
     if "password=" in url and "://" not in url:  # the other form of PostgreSQL's client library
         return "…"
-    shown, _, query = url.partition("?")
+    without_query, _, query = url.partition("?")
     if "@" in query:  # then the question mark can be a part of the password
         return f"{scheme_of(url)}://…"
-    _, at, host = shown.rpartition("@")
-    return f"{scheme_of(url)}://…@{host}" if at else shown
+    _, at, host = without_query.rpartition("@")
+    return f"{scheme_of(url)}://…@{host}" if at else without_query
 
 
 def _is_path(url: str) -> bool:
-    """Whether it is the path of a file: with a slash or a dot, and not a mistyped URL such as ``postgres//host``."""
+    """Whether it is the path of a file: it has a slash or a dot, and is not a mistyped URL (``postgres//host``)."""
     mistyped = re.match(r"[\w+]+:?//", url) or set(url) & set("?#=\0")
     return not scheme_of(url) and not mistyped and ("/" in url or "." in url)

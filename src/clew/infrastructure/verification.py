@@ -21,7 +21,7 @@ PAGE = 1_000
 """Rows, or streams, in one read."""
 
 LOWEST = -(2**63)
-"""Below every key and every version, including those that only tampering makes."""
+"""Below every key and every version, even in a file that was changed by hand."""
 
 
 def verify_store(recorder: Recorder) -> Verdict:
@@ -36,7 +36,9 @@ def verify_store(recorder: Recorder) -> Verdict:
                 return Verdict(threads, events, fault)
         after = page[-1].key
     for key, version in recorder.orphans(1):
-        return Verdict(threads, events, IntegrityFault(_owner(recorder, key), version, "no append has put it there"))
+        return Verdict(
+            threads, events, IntegrityFault(_owner(recorder, key), version, "it was not written by an append")
+        )
     return Verdict(threads, events, _check_blobs(recorder))
 
 
@@ -66,8 +68,8 @@ def _check_blobs(recorder: Recorder) -> IntegrityFault | None:
         for key, name in page:
             blob = recorder.blob(name, key)
             if blob is None or not is_whole(blob):
-                shown = name.hex() if isinstance(name, bytes) else repr(name)
-                return IntegrityFault(f"#blob:{shown}", 0, "its bytes are not those that it is named by")
+                digest_text = name.hex() if isinstance(name, bytes) else repr(name)
+                return IntegrityFault(f"#blob:{digest_text}", 0, "its bytes do not match its digest")
         after = page[-1][0]
     return None
 
@@ -86,16 +88,16 @@ def _owner(recorder: Recorder, key: int) -> str:
 
 
 def _verify_stream(recorder: Recorder, stream: StreamInfo) -> tuple[int, IntegrityFault | None]:
-    """How many events were checked, and the first fault of the stream's own events or snapshots."""
+    """The number of checked events, and the first fault in the stream's own events or snapshots."""
     count, fault = _verify_rows(recorder, stream)
     name = parse_stream_name(stream.name)
     if fault is None and name is not None and name.kind == "thread":
-        fault = _check_snapshots(recorder, stream.name, _shown(name.id))
+        fault = _check_snapshots(recorder, stream.name, _printable(name.id))
     return count, fault
 
 
 def _verify_rows(recorder: Recorder, stream: StreamInfo) -> tuple[int, IntegrityFault | None]:
-    """How many rows there are, and the first fault."""
+    """The number of checked rows, and the first fault."""
     is_thread = _is_thread(stream.name)
     thread_id = _display_name(stream.name)
     rows = _rows(recorder, stream.name)
@@ -103,19 +105,19 @@ def _verify_rows(recorder: Recorder, stream: StreamInfo) -> tuple[int, Integrity
     expected = _first_version(stream)
     if first is None:
         return 0, IntegrityFault(thread_id, expected, "it is missing")
-    if not is_thread and stream.cut is None and first.version == 0:  # other applications of the library may begin so
+    if not is_thread and stream.cut is None and first.version == 0:  # other applications of the library can begin at 0
         expected = 0
     previous = _root(recorder, stream)
     reason = _check_origin(first, stream) if is_thread else None
     if reason is None and previous is None:
-        reason = "the version that it is forked from is not there"
+        reason = "the version that it was forked from is missing"
     if reason is not None or previous is None:
         return 1, IntegrityFault(thread_id, first.version, reason or "")
     shreds = _Shreds({}, {})
     for count, row in enumerate(chain((first,), rows), start=1):
         if row.version != expected:
             if isinstance(row.version, int) and row.version < expected:
-                return count, IntegrityFault(thread_id, row.version, "it lies before the first version")
+                return count, IntegrityFault(thread_id, row.version, "it is before the first version")
             return count, IntegrityFault(thread_id, expected, "it is missing")
         if not _is_linked(previous, row):
             reason = "its hash does not match its content and the event before it"
@@ -134,7 +136,7 @@ def _is_thread(name: str) -> bool:
 
 
 def _check_snapshots(recorder: Recorder, name: str, thread_id: str) -> IntegrityFault | None:
-    """Snapshots are outside the chain, and appends are decided on them: each must match the events."""
+    """The first snapshot that does not match the events. Snapshots are outside the chain, but decisions use them."""
     snapshots: dict[int, bytes] = {}
     snapshot = recorder.snapshot(name)
     while snapshot is not None and snapshot.stream == name:
@@ -145,7 +147,7 @@ def _check_snapshots(recorder: Recorder, name: str, thread_id: str) -> Integrity
     while control.version < last:
         page = recorder.lineage(name, after=control.version, upto=min(control.version + PAGE, last))
         for row in page:
-            read = peek if row.type == MESSAGE_APPENDED else decode  # of messages only the count is needed
+            read = peek if row.type == MESSAGE_APPENDED else decode  # only the count of messages is needed
             try:
                 event = read(row.stream, row.version, row.type, row.state, row.position, row.hash)
             except CorruptEventError:
@@ -153,11 +155,9 @@ def _check_snapshots(recorder: Recorder, name: str, thread_id: str) -> Integrity
             control = advance(control, event)
             state = snapshots.get(row.version)
             if state is not None and not _agrees(state, control):
-                return IntegrityFault(
-                    thread_id, row.version, "the snapshot of what it was then is not what its events come to"
-                )
+                return IntegrityFault(thread_id, row.version, "the snapshot at this version does not match the events")
         if not page:
-            return IntegrityFault(thread_id, last, "there is a snapshot of a version that is not there")
+            return IntegrityFault(thread_id, last, "there is a snapshot of this version, but no event")
     return None
 
 
@@ -174,10 +174,10 @@ class _Shreds(NamedTuple):
     redacted: dict[int, tuple[str, str]]
 
     def note(self, row: Row, *, is_thread: bool) -> str | None:
-        """Note the next row. Returns what is wrong with the row itself, None if nothing."""
+        """Add the next row. Returns what is wrong with the row itself, or None."""
         if row.digest is not None:
             if row.type in NEVER_SHREDDED:
-                return "its bytes were shredded, and events of its type never are"
+                return "its bytes were shredded, but events of its type must not be"
             self.shredded[row.version] = (row.digest.hex(), row.state.decode("latin-1"))
         elif is_thread and row.type == "message-redacted":
             try:
@@ -191,7 +191,7 @@ class _Shreds(NamedTuple):
     def compare(self, thread_id: str, read_again: Callable[[int], Row | None]) -> IntegrityFault | None:
         """The first row that is shredded without an event, or the reverse.
 
-        ``read_again`` reads a row: it may have been redacted after it was checked.
+        ``read_again`` reads a row again, because it may have been redacted after it was checked.
         """
         for version in self.redacted.keys() - self.shredded.keys():
             row = read_again(version)
@@ -199,11 +199,11 @@ class _Shreds(NamedTuple):
                 self.note(row, is_thread=True)
         for version in sorted(self.shredded.keys() | self.redacted.keys()):
             if version not in self.redacted:
-                return IntegrityFault(thread_id, version, "its bytes were shredded and no event says so")
+                return IntegrityFault(thread_id, version, "its bytes were shredded, but no event records that")
             if version not in self.shredded:
-                return IntegrityFault(thread_id, version, "it was redacted, and bytes are there again")
+                return IntegrityFault(thread_id, version, "it was redacted, but its bytes are present")
             if self.shredded[version] != self.redacted[version]:
-                return IntegrityFault(thread_id, version, "its stub is not the one of the event that redacted it")
+                return IntegrityFault(thread_id, version, "its stub does not match the event that redacted it")
         return None
 
 
@@ -216,11 +216,11 @@ def _display_name(stream: str) -> str:
     """The name of a stream in a fault: a thread's id, ``memory/`` and a scope's name, else the stream's name."""
     name = parse_stream_name(stream)
     if name is None:
-        return _shown(stream)
-    return _shown(f"memory/{name.id}" if name.kind == "memory" else name.id)
+        return _printable(stream)
+    return _printable(f"memory/{name.id}" if name.kind == "memory" else name.id)
 
 
-def _shown(name: str) -> str:
+def _printable(name: str) -> str:
     """A name as it can be printed: damaged names can hold lone surrogates."""
     return name.encode(errors="replace").decode()
 
@@ -235,9 +235,9 @@ def _check_origin(row: Row, stream: StreamInfo) -> str | None:
         parent = None if stream.parent is None else parse_stream_name(stream.parent)
         forked_from = None if parent is None else (parent.id, stream.cut)
         if isinstance(data, ThreadForked) and forked_from != (data.parent_id, data.parent_version):
-            return "the store says that it is forked from elsewhere"
+            return "the store names another parent or cut than this event"
     elif (stream.parent is not None or stream.cut is not None) and row.version in range(1, _first_version(stream) + 1):
-        return "it begins a thread that the store says is forked"
+        return "it begins a new thread, but the store lists the thread as a fork"
     return None
 
 
@@ -257,7 +257,7 @@ def _root(recorder: Recorder, stream: StreamInfo) -> bytes | None:
 
 
 def _is_linked(previous: bytes, row: Row) -> bool:
-    """Whether the hash of a row follows. In a damaged file, parts of a wrong type do not."""
+    """Whether the hash of a row is correct after ``previous``. False if its parts have wrong types (a damaged file)."""
     if not all(isinstance(part, bytes) for part in (row.state, row.hash, b"" if row.digest is None else row.digest)):
         return False
     try:

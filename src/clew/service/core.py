@@ -1,4 +1,4 @@
-"""The core of a service: its log, actor, clock and caches; and `commit`, through which every thread is written."""
+"""The core of a service: its log, actor, clock and caches; and `commit`, which writes to threads."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ LOCKS = 64
 class BoundedCache(Generic[T]):
     """A cache that limits the number and the total weight of its values: it drops the oldest. Thread-safe."""
 
-    def __init__(self, most: int, heaviest: int) -> None:
-        self._most = most
-        self._heaviest = heaviest
+    def __init__(self, max_count: int, max_weight: int) -> None:
+        self._max_count = max_count
+        self._max_weight = max_weight
         self._weight = 0
         self._values: dict[str, T] = {}
         self._weights: dict[str, int] = {}
@@ -59,12 +59,12 @@ class BoundedCache(Generic[T]):
         with self._lock:
             self._values.pop(name, None)
             self._weight -= self._weights.pop(name, 0)
-            if weight > self._heaviest:
+            if weight > self._max_weight:
                 return
             self._values[name] = value
             self._weights[name] = weight
             self._weight += weight
-            while len(self._values) > self._most or self._weight > self._heaviest:
+            while len(self._values) > self._max_count or self._weight > self._max_weight:
                 self._remove(next(iter(self._values)))
 
     def drop(self, name: str) -> None:
@@ -79,7 +79,7 @@ class BoundedCache(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class CachedHistory:
-    """A thread's history, valid until a row is shredded; ``shredded`` is None if such rows were not counted."""
+    """A thread's history, valid while ``shredded`` is the log's number of shredded rows; None if that was not read."""
 
     builder: HistoryBuilder
     shredded: int | None
@@ -87,7 +87,7 @@ class CachedHistory:
 
 @dataclass(frozen=True, slots=True)
 class CachedFold:
-    """The fold of a memory stream, valid until a row is shredded, with the search indexes made of it by name."""
+    """The fold of a memory stream, valid until a row is shredded, with its search indexes by name."""
 
     fold: Any
     shredded: int
@@ -120,7 +120,7 @@ class Caches(process_forks.ForkAware):
         return self._locks[hash(stream) % LOCKS]
 
     def after_fork_in_child(self) -> None:
-        """Start empty: nothing releases a lock that another thread of the parent held."""
+        """Start empty, with new locks: nothing would release a lock that another thread of the parent held."""
         self.clear()
 
 
@@ -150,7 +150,7 @@ class Core:
         return replace(self, models=self.models.read_barrier())
 
     def close(self) -> None:
-        """Write what was submitted, then release the store."""
+        """Write all submitted appends, then release the store."""
         with ExitStack() as closing_all:  # even if one of them raises
             closing_all.callback(self.vectors.close)
             closing_all.callback(self.models.close)
@@ -186,8 +186,8 @@ def open_core(
     """
     check_id(tenant, "tenant")
     check_function(authorize)
-    chosen = SHIPPED if projections is None else projections
-    check_projections(chosen)
+    declared = SHIPPED if projections is None else projections
+    check_projections(declared)
     store = store_at(url).of_tenant(tenant, create=create)
     with ExitStack() as opened:  # closes what is open if a later part fails
         log = opened.enter_context(closing(store.open_log(create=create, tenant=tenant)))
@@ -196,7 +196,7 @@ def open_core(
         models = ReadModels(
             log,
             tables,
-            chosen,
+            declared,
             embedded=embedded and can_maintain,
             awaited=embedded and one_tenant,
             on_standby=embedded and not can_maintain and not one_tenant,
@@ -268,8 +268,8 @@ def commit(
     Several intents are decided one after the other, and written together.
 
     The first decision includes events that this process has submitted and that may not be stored yet. If such an event
-    is not stored in the end, the writer refuses the append. An error of the decision itself is raised only if the
-    control was just read.
+    is not stored in the end, the writer refuses the append. If the decision fails on a cached control, the control is
+    read and the decision repeated; only then is the error raised.
     """
     stream = core.stream(thread_id)
     if options.actor is not None:
@@ -287,7 +287,7 @@ def commit(
                 loaded = yield from load(core, thread_id)
                 _drop_older(core, stream, loaded)
                 continue
-            # The key counts even if the thread would refuse the append today.
+            # A repeated key returns the first outcome, even if the thread would refuse the append now.
             first: Appended | None = yield Read(lambda: options.key and core.log.repeated(options.key))
             if first is None:
                 raise

@@ -22,7 +22,7 @@ BATCH = 8_000
 """Most events of one transaction."""
 
 SHRINK = 8
-"""A batch that a projection fails on is tried again this many times smaller, until few events are left to suspect."""
+"""If a projection fails on a batch, the next batch is this many times smaller, until it has only a few events."""
 
 PATIENCE_SECONDS = 2.0
 """How long a reader waits for the process that maintains tables which this process cannot maintain."""
@@ -40,24 +40,28 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class _Attempt:
-    """One transaction: the most events that it applies, each ``alone`` or all together, and its results."""
+    """One transaction, and its results. It applies at most ``size`` events: together, or each ``alone``."""
 
     size: int
     alone: bool = False
     events: int = 0
     """The number of events to apply."""
     counts: list[tuple[str, int]] = field(default_factory=list)
+    """Live projections, each with the number of events that it has advanced by."""
     parked: list[tuple[str, int]] = field(default_factory=list)
+    """Projections, each with the position of an event that it skips because the event fails."""
     forgot: bool = False
+    """Whether words of a redacted message were removed from an index."""
 
 
 class Projector:
     """Keeps the tables of projections up to date, a batch at a time. Several processes can do so in turn.
 
-    ``code`` returns the digest of a projection's code. A projection whose live tables were built by other code, or
-    with other tables, is rebuilt once in new tables next to them; if another process then replaces those by its own
-    code, this one does not start again. Every process that declares the same tables maintains the live ones, unless a
-    newer version of the projection has built them.
+    A generation is one set of tables of a projection, with the position that it has reached. Reads use the live
+    generation. ``code`` returns the digest of a projection's code. If other code, or other table declarations, built
+    the live generation, this process builds a new one next to it, once: if another process then replaces that one, this
+    process does not start again. Every process that declares the same tables maintains the live generation, unless a
+    newer version of the projection has built it.
     """
 
     def __init__(
@@ -77,7 +81,7 @@ class Projector:
         self._checked: set[str] = set()
         """Projections whose tables were built from this log."""
         self._replaced: set[str] = set()
-        """Projections that this process has rebuilt if needed: it does so once."""
+        """Projections that this process has rebuilt, or did not have to rebuild. It does so at most once."""
         self._read_ahead = ReadAhead(log)
         self._size = BATCH
         self._offset = 0
@@ -126,12 +130,12 @@ class Projector:
             try:
                 done = self._try(chosen, attempt)
             except StoreError:
-                self._read_ahead = ReadAhead(self.log)  # the store may come back with another log
+                self._read_ahead = ReadAhead(self.log)  # after the error, the store may have another log
                 raise
             except Exception:  # noqa: BLE001 - applying each event alone shows which one fails
                 if attempt.events <= AT_ONCE:
                     return self._try(chosen, _Attempt(AT_ONCE, alone=True))
-                self._size = max(attempt.events // SHRINK, AT_ONCE)  # single events are slow, and most are not at fault
+                self._size = max(attempt.events // SHRINK, AT_ONCE)  # one event at a time is slow, and most do not fail
             else:
                 self._size = min(2 * attempt.size, BATCH)
                 return done
@@ -154,14 +158,14 @@ class Projector:
 
     def _step(self, session: ProjectionSession, chosen: Sequence[Projection], last: int, attempt: _Attempt) -> bool:
         targets = self._targets(session, chosen)
-        # Both in each step, so that neither starves while events are appended.
+        # Each step applies a batch to both, so that both advance while events are appended.
         live = self._batch(session, [each for each in targets if each.generation.live], last, attempt)
         building = self._batch(session, [each for each in targets if not each.generation.live], last, attempt)
         done = attempt.events > 0
         for each in (*live, *building):
             if (each.generation.stale or attempt.forgot) and reindex(self.log, session, each):
                 done = True
-        for each in building:  # at the end of the log it replaces the live one
+        for each in building:  # a new generation that has reached the end of the log replaces the live one
             if not done or each.generation.position >= last:
                 done |= self._switch(session, each.generation)
         self.is_at_end = not building and all([each.generation.position >= last for each in live])  # noqa: C419 - few, often
@@ -268,8 +272,8 @@ class Projector:
         return session.generations()
 
     def _is_of_this_log(self, generation: Generation) -> bool:
-        """Whether a generation was built from this log, and not from one that an older copy has replaced."""
-        if not generation.position or self.log.is_bound():  # the events of one tenant cannot show it
+        """Whether a generation was built from this log, and not from one that a backup has replaced since."""
+        if not generation.position or self.log.is_bound():  # events of one tenant do not suffice to check it
             return True
         events = self.log.recorded_after(generation.position - 1, 1)
         return bool(events) and events[0].position == generation.position and events[0].hash == generation.hash
@@ -293,7 +297,7 @@ class Projector:
         return not (generation.stale and self.maintains(generation))
 
     def catch_up(self, name: str, last: int | None = None) -> None:
-        """Bring a projection to a position, by default the end of the log at the call.
+        """Advance a projection to a position, by default the end of the log at the call.
 
         It does not wait for a rebuild, unless the tables were declared differently. Raises ProjectionBehindError when a
         newer version of the projection has built the tables, and no process maintains them.
@@ -313,8 +317,8 @@ class Projector:
                 break  # the missing events cannot be read
             if time.monotonic() >= until:
                 raise ProjectionBehindError(
-                    f"Projection {name!r} was built by other code than this process has, and is not maintained any "
-                    "more. Read it with the code that built it, or let `clew project run` of that code maintain it."
+                    f"Projection {name!r} was built by code that differs from this process's, and no process maintains "
+                    "it. Read it with the code that built it, or let `clew project run` of that code maintain it."
                 )
             time.sleep(POLL_SECONDS)
 
@@ -401,7 +405,7 @@ class Projector:
     # Rebuilding
 
     def rebuild(self, name: str) -> Iterator[tuple[int, int]]:
-        """Rebuild a projection batch by batch, in new tables next to the old ones, which are read until the switch.
+        """Rebuild a projection batch by batch, in new tables next to the old ones. Reads use the old ones meanwhile.
 
         Yields its progress after each batch. Raises UnknownProjectionError, ProjectionBehindError when a newer version
         of it, or other code that is rebuilding it, is in the way, or StoreUnavailableError where only one tenant's
@@ -411,7 +415,7 @@ class Projector:
         self.check_sees_all()
         goal, first_id = self.log.last_position(), self._begin_rebuild(projection)
         while True:
-            # Another process may have restarted the rebuild meanwhile: then wait for it and share its work.
+            # Another process may have restarted the rebuild: then take part in that one.
             generations = [each for each in self.store.generations() if each.name == name and each.id >= first_id]
             now = generations[-1] if generations else None
             if now is not None:

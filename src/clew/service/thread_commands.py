@@ -98,16 +98,16 @@ def append(
     idempotency_key: str | None,
 ) -> Operation[list[HistoryMessage]]:
     """Append one or more messages in one commit; returns them as items of the history."""
-    many = (messages,) if isinstance(messages, Message) else _checked_messages(messages)
+    all_messages = (messages,) if isinstance(messages, Message) else _checked_messages(messages)
     if expected_version is not None and type(expected_version) is not int:
         raise UnknownVersionError(f"expected_version: {type(expected_version).__name__} is not a version. Give an int.")
-    if not many:
+    if not all_messages:
         raise InvalidContentError("append: the list of messages is empty. Give a message, or a list of messages.")
-    key = None if idempotency_key is None else _key(core, thread_id, many, idempotency_key)
+    key = None if idempotency_key is None else _key(core, thread_id, all_messages, idempotency_key)
     if core.authorize is not None:
         yield from check(core, "read", thread_id)
     options = CommitOptions(actor, expected_version, key)
-    committed = yield from commit(core, thread_id, Append(many), options)
+    committed = yield from commit(core, thread_id, Append(all_messages), options)
     if committed.events:
         return list(filter(None, map(as_message, committed.events)))
     items: list[HistoryMessage] = []  # an earlier append with the same key wrote them
@@ -119,7 +119,7 @@ def append(
 
 
 def change(core: Core, thread_id: str, intent: Intent, actor: str | None) -> Operation[Committed]:
-    """Write an intent that needs no query. Deleting a thread also removes its draft of an answer."""
+    """Commit an intent. Deleting a thread also removes its draft of an answer."""
     yield from check(core, "read", thread_id)
     drafts = (Draft(core.stream(thread_id), "", None),) if isinstance(intent, Delete) else ()
     return (yield from commit(core, thread_id, intent, CommitOptions(actor=actor, drafts=drafts)))
@@ -166,7 +166,7 @@ class ForkStart(NamedTuple):
 def fork(
     core: Core,
     thread_id: str,
-    begins: ForkStart,
+    fork_start: ForkStart,
     *,
     at: At,
     at_message: int | None,
@@ -179,9 +179,9 @@ def fork(
     ServiceCannotForkError.
     """
     control = yield from readable(core, thread_id, "fork")
-    if begins.memory not in (None, *get_args(MemoryReading)):
-        raise InvalidContentError(f"fork: memory={begins.memory!r} is not valid. Give 'live', 'as-of', or nothing.")
-    kind = control.kind if begins.kind is None else kind_of_fork(begins.kind)
+    if fork_start.memory not in (None, *get_args(MemoryReading)):
+        raise InvalidContentError(f"fork: memory={fork_start.memory!r} is not valid. Give 'live', 'as-of', or nothing.")
+    kind = control.kind if fork_start.kind is None else kind_of_fork(fork_start.kind)
     version = control.version
     if at is not None or at_message is not None:
         version = yield from resolve(core, thread_id, control, at, at_message)
@@ -195,7 +195,8 @@ def fork(
         name = parse_stream_name(owner)
         parent_id = owner if name is None else name.id
     new_kind = None if kind == base.kind else kind
-    intent = Branch(parent_id, version, base.head.hex(), begins.title, begins.messages, new_kind, begins.memory)
+    title, messages, memory = fork_start.title, fork_start.messages, fork_start.memory
+    intent = Branch(parent_id, version, base.head.hex(), title, messages, new_kind, memory)
     options = CommitOptions(actor=actor, base=base, fork=Fork(owner, version))
     fork_id = core.thread_id() if new_id is None else new_id
     try:
@@ -217,35 +218,35 @@ def rewind(core: Core, thread_id: str, to: At, *, abandon_run: bool, actor: str 
     messages = (yield from event(core, thread_id, version)).messages
     if messages < 0:  # an opaque event has no count: the event before it has one
         messages = (yield from cut(core, thread_id, version)).control.messages
-    back = Rewind(version, messages, (yield from check_rewind(core, thread_id, version, control)))
+    rewinding = Rewind(version, messages, (yield from check_rewind(core, thread_id, version, control)))
     if not abandon_run:
         options = CommitOptions(actor=actor, claims=_without_run(core, thread_id))
         try:
-            return (yield from commit(core, thread_id, back, options)).versions[-1]
+            return (yield from commit(core, thread_id, rewinding, options)).versions[-1]
         except RunInProgressError as error:
-            raise RunInProgressError(thread_id, error.holder, _END_IT) from None
+            raise RunInProgressError(thread_id, error.holder, _END_RUN) from None
     conflict: ConflictError | None = None
     for _ in range(ATTEMPTS):
         run = control.run
-        ended: list[Intent] = []
+        ending: list[Intent] = []
         options = CommitOptions(actor=actor, claims=_without_run(core, thread_id))
         if run is not None:
-            ended, options = yield from _abandoned(core, thread_id, run, actor)
+            ending, options = yield from _abandoned(core, thread_id, run, actor)
         try:
-            return (yield from commit(core, thread_id, [*ended, back], options)).versions[-1]
+            return (yield from commit(core, thread_id, [*ending, rewinding], options)).versions[-1]
         except (RunTakenOverError, RunInProgressError) as error:  # another run has begun: try again
             conflict = error
             control = yield from load(core, thread_id)
     raise conflict or ConflictError(thread_id, 0, 0)
 
 
-_END_IT = "Wait until it ends, or end it: abandon_run=True, on the command line --abandon-run."
+_END_RUN = "Wait until it ends, or end it: abandon_run=True, on the command line --abandon-run."
 
 
 def _abandoned(
     core: Core, thread_id: str, run: OpenRun, actor: str | None
 ) -> Operation[tuple[list[Intent], CommitOptions]]:
-    """The intents and options that end a run that may be in progress: they remove its lease and its draft."""
+    """The intents and options of a commit that ends an open run and removes its lease and its draft."""
     stream = core.stream(thread_id)
     draft = yield from read(lambda: core.log.draft(stream))
     steps = (*interrupted(run, draft, "stopped"), RunAbandoned(reason="asked"))
@@ -257,7 +258,7 @@ def _abandoned(
 
 
 def _without_run(core: Core, thread_id: str) -> tuple[Claim, Claim]:
-    """Claims that fail while a run holds the lease of a thread, and leave the thread without a lease."""
+    """Claims that fail while a run holds the lease of the thread. They take the lease and release it."""
     stream, now = core.stream(thread_id), core.now()
     return Claim(stream, "rewind", now, now + 1), Claim(stream, "rewind", now, 0)
 
@@ -278,8 +279,8 @@ def edit(
     old = yield from _message_event(core, thread_id, ref, "edit")
     message = _replacement(old, new)
     check_message(message)
-    begins = ForkStart(title, messages=(message,))
-    return (yield from fork(core, thread_id, begins, at=version - 1, at_message=None, new_id=new_id, actor=actor))
+    fork_start = ForkStart(title, messages=(message,))
+    return (yield from fork(core, thread_id, fork_start, at=version - 1, at_message=None, new_id=new_id, actor=actor))
 
 
 def redact(core: Core, thread_id: str, ref: MessageRef, reason: str | None, actor: str | None) -> Operation[int]:
@@ -309,13 +310,13 @@ def redact(core: Core, thread_id: str, ref: MessageRef, reason: str | None, acto
 
 
 def forget(core: Core, stream: str, version: int, by: int) -> Operation[None]:
-    """Remove the words of a message from the indexes. The event at version ``by`` has redacted it."""
+    """Remove the words of a message from the indexes. The event at version ``by`` is its redaction."""
     try:
         yield from read(partial(core.models.forget, stream, version, by))
     except StoreError as error:
         raise StoreUnavailableError(
             f"{stream} version {version} is redacted, by version {by}; do not redact it again. "
-            f"But its words are still in the search index, until it is filled again. {error}"
+            f"But its words are still in the search index until the index is rebuilt. {error}"
         ) from error
 
 

@@ -29,13 +29,13 @@ from clew.service.core import CachedHistory, Core, load
 from clew.service.effects import Operation, Read, read, undamaged
 
 At: TypeAlias = int | str | datetime | None
-"""A version, a checkpoint's name, an aware time, or None for the newest version."""
+"""A version, a checkpoint's name, an aware datetime, or None for the newest version."""
 
 PAGE = 500
 
 
 class ThreadSummary(NamedTuple):
-    """A thread in a list. ``head`` is its hash in hex; ``metadata`` names an imported thread's ``source_id``.
+    """A thread in a list. ``head`` is its newest hash, in hex; ``metadata`` has an imported thread's ``source_id``.
 
     ``kind`` says where the history is: ``local`` in Clew, ``remote`` at a service.
     """
@@ -62,7 +62,7 @@ def existing(
 ) -> Operation[Control]:
     """The control of a thread that must exist. Raises NotAuthorizedError or UnknownThreadError.
 
-    With ``not_deleted``, the name of the caller's request, a deleted thread raises ThreadDeletedError.
+    If ``not_deleted`` is given, a deleted thread raises ThreadDeletedError, which names the request ``not_deleted``.
     """
     if core.authorize is not None:
         yield from check(core, action, thread_id)
@@ -106,8 +106,8 @@ def history(core: Core, thread_id: str, at: At = None, at_message: int | None = 
 def newest(core: Core, thread_id: str) -> Operation[History]:
     """The messages on the path at the newest version of a thread that exists.
 
-    The newest version is that of the log or of this process's last append. A later write checks the version that it
-    expects.
+    The newest version is that of the log, or of this process's last append, which may not be stored yet. A later write
+    checks the version that it expects.
     """
     stream = core.stream(thread_id)
     cached, submitted = core.caches.histories.get(stream), core.caches.submitted.get(stream)
@@ -123,7 +123,8 @@ def newest(core: Core, thread_id: str) -> Operation[History]:
 def events(core: Core, thread_id: str, after: int, upto: int | None) -> Operation[list[Event]]:
     """One page of a thread's lineage. Versions have no gaps, so versions limit a page.
 
-    Every page is authorized. A page ends before a damaged event; the next page raises CorruptEventError.
+    The permission is checked for every page. A page ends before a damaged event; the next page raises
+    CorruptEventError.
     """
     yield from check(core, "read", thread_id)
     stream = core.stream(thread_id)
@@ -138,7 +139,7 @@ def events(core: Core, thread_id: str, after: int, upto: int | None) -> Operatio
 def upto(core: Core, thread_id: str, at: At, at_message: int | None) -> Operation[int | None]:
     """The version up to which events are read. Events of a deleted thread can be read, too.
 
-    None means the newest version, where the control cannot be read because an event of it is damaged.
+    None means the newest version. It is returned if a damaged event prevents reading the control.
     """
     try:
         control = yield from existing(core, thread_id)

@@ -20,9 +20,9 @@ from clew.service.memory.scope_commands import WriteOptions
 class MemoryScope:
     """Facts about a user, an agent, an application, a group or anything else that has a name.
 
-    Nothing is overwritten. ``at`` selects what was known at a version of the scope, or at an aware time; ``valid_at``
-    what was true at a time. ``actor`` is who acts, by default the actor of the service. Raises ScopeError for a scope
-    that holds documents.
+    Nothing is overwritten. ``at`` selects what was known at a version of the scope, or at an aware datetime.
+    ``valid_at`` selects what was true at a time. ``actor`` is by default the actor of the service. Raises ScopeError
+    for a scope that holds documents.
     """
 
     def __init__(
@@ -54,8 +54,8 @@ class MemoryScope:
     ) -> Fact:
         """Add a fact.
 
-        It is valid from ``valid_from``, by default now, until before ``valid_to``, by default for ever. ``source`` is
-        where it was learned. A repeated ``idempotency_key`` adds nothing and returns the first fact. Raises
+        It is valid from ``valid_from`` (by default now) to ``valid_to`` (not included; by default for ever). ``source``
+        is where it was learned. A repeated ``idempotency_key`` adds nothing and returns the first fact. Raises
         InvalidContentError, InvalidTimeError or IdempotencyKeyReusedError; then nothing is stored.
         """
         options = WriteOptions(key, kind, metadata, valid_from, valid_to, source, actor, idempotency_key)
@@ -90,7 +90,10 @@ class MemoryScope:
         actor: str | None = None,
         idempotency_key: str | None = None,
     ) -> None:
-        """End the validity of a live fact, by default now. It stays in the past. Raises UnknownFactError."""
+        """End the validity of a live fact, by default now. Raises UnknownFactError.
+
+        The log keeps the fact, so ``at``, ``valid_at`` and ``history`` can still select it.
+        """
         options = WriteOptions(valid_to=valid_to, source=source, actor=actor, idempotency_key=idempotency_key)
         run(scope_commands.retract(self._scope, fact, reason, options))
 

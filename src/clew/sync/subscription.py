@@ -18,14 +18,14 @@ from clew.service.feeds import Feed
 
 
 class Subscription(Iterator[Event]):
-    """A live stream of events: iterate over it, close it to end the iteration. It occupies no thread."""
+    """A live stream of events: iterate over it, close it to end the iteration. It needs no OS thread of its own."""
 
     def __init__(self, core: Core, feed: Feed, live: weakref.WeakSet[Subscription]) -> None:
         self._feed = feed
         self._page: list[Event] = []
         self._next = 0
         self._closed = False
-        self._news = threading.Event()  # the log keeps this, and not the subscription, which may be dropped
+        self._news = threading.Event()  # the log refers to this, so a subscription that nobody uses can be freed
         self._stop_listening = core.log.listen(self._news.set)
         weakref.finalize(self, self._stop_listening).atexit = False
         live.add(self)
@@ -38,7 +38,7 @@ class Subscription(Iterator[Event]):
 
     def wait(self, timeout: float | None) -> Event | None:
         """The next event; None when the subscription is closed, or after ``timeout`` seconds without an event."""
-        until = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else time.monotonic() + timeout
         while not self._closed:
             if self._next < len(self._page):
                 self._next += 1
@@ -50,10 +50,10 @@ class Subscription(Iterator[Event]):
                 if self._closed:  # the service was closed during the read
                     return None
                 raise
-            left = None if until is None else until - time.monotonic()
+            remaining = None if deadline is None else deadline - time.monotonic()
             if self._page or self._closed:
                 continue
-            if (left is not None and left <= 0) or not self._news.wait(left):
+            if (remaining is not None and remaining <= 0) or not self._news.wait(remaining):
                 return None
         return None
 

@@ -35,7 +35,7 @@ OtherT = TypeVar("OtherT", bound="Thread")
 
 
 class Thread:
-    """One conversation. The object holds nothing of it: every call reads or writes the store.
+    """One conversation. The object holds none of its data: every call reads or writes the store.
 
     A call that the thread's status does not allow raises ThreadStatusError, or ThreadDeletedError once it is deleted.
     An ``at`` that does not exist raises UnknownVersionError, UnknownCheckpointError or InvalidTimeError.
@@ -167,10 +167,10 @@ class Thread:
         """Start a new thread whose past is this one up to a version, by default the newest. It costs one event.
 
         The fork has this thread's title unless ``title`` is given, and its kind unless ``kind`` is ``local`` or
-        ``remote``: the record of a remote thread can be continued as either. With ``memory="as-of"`` the fork reads
-        memory scopes as they were at the cut, plus what it learns itself; with ``live`` as they are now; by default as
-        this thread does. Raises ThreadExistsError when ``thread_id`` is taken, and ServiceCannotForkError when the
-        service that holds the thread cannot fork it.
+        ``remote``: a fork of a remote thread can be of either kind. With ``memory="as-of"`` the fork reads memory
+        scopes as they were at the cut, plus what it learns itself; with ``live`` as they are now; by default like this
+        thread. Raises ThreadExistsError when ``thread_id`` is taken, and ServiceCannotForkError when the service that
+        holds the thread cannot fork it.
         """
         forked = run(
             thread_commands.fork(
@@ -188,7 +188,7 @@ class Thread:
     def rewind(self, to: At, *, abandon_run: bool = False, actor: str | None = None) -> int:
         """Continue from an earlier version, or from one that was abandoned by a rewind. Nothing is deleted.
 
-        Returns the version of the rewind's own event: rewind to the version before it to undo. Raises
+        Returns the version of the rewind event; to undo the rewind, rewind to the version before it. Raises
         RunInProgressError while a run is open, unless ``abandon_run`` is true: then the same commit ends the run.
         Raises ServiceCannotForkError when the service that holds the thread cannot go back.
         """

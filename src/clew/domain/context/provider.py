@@ -31,9 +31,9 @@ OnFailure: TypeAlias = Literal["fail", "continue"]
 class Context:
     """What a provider gives to a run, for that run only.
 
-    ``instructions`` come after the agent's. ``messages`` come before the new ones; with ``persist`` they become
-    messages of the thread, and stay. ``tools`` are functions or tools. ``facts`` are the facts that it uses, which
-    ``used_by`` reports, and ``citations`` its sources, as JSON objects.
+    ``instructions`` come after the agent's. ``messages`` come before the new ones; with ``persist`` they
+    are appended to the thread. ``tools`` are functions or tools. ``facts`` are the facts that the context uses, which
+    ``used_by`` reports. ``citations`` are its sources, as JSON objects.
     """
 
     instructions: str | None = None
@@ -83,7 +83,7 @@ class ProviderContext(Protocol):
 
     @property
     def actor(self) -> str | None:
-        """The actor."""
+        """The actor of the run or of the call."""
         ...
 
     @property
@@ -117,7 +117,7 @@ class ProviderContext(Protocol):
 
     @property
     def citations(self) -> Sequence[JsonObject]:
-        """The citations of this provider in this run, oldest first, also those from before the run was continued."""
+        """The citations of this provider in this run, oldest first, including those of earlier attempts."""
         ...
 
     def cite(self, citation: JsonObject) -> None:
@@ -128,13 +128,13 @@ class ProviderContext(Protocol):
 class ContextProvider:
     """Gives context to runs and learns from their messages. All hooks are optional.
 
-    A provider object holds nothing of a thread: its state is ``ctx.state``. So one instance serves many threads, and a
-    fork or a rewind takes the state along. ``id`` names it on the log, by default after its class; two providers with
-    the same id cannot serve the same run. ``scope`` is its own memory scope, if it has one. ``state_model`` is a
-    pydantic model of its state, None for plain JSON. With ``every_model_call`` it is invoked before each model call of
-    a run, not only before the first. ``idempotent_tools`` says that calling one of its functions again has no second
-    effect; after a crash they are called again. ``on_failure`` says what happens to a run if a hook fails or takes
-    longer than ``timeout`` seconds.
+    A provider object holds no data of a thread: that is in ``ctx.state``. So many threads can use one instance, and a
+    fork or a rewind has the state of its version. ``id`` identifies the provider in the log, by default by the name of
+    its class; two providers of a run cannot have the same id. ``scope`` is its own memory scope, if it has one.
+    ``state_model`` is a pydantic model of its state, None for plain JSON. With ``every_model_call`` it is invoked
+    before each model call of a run, not only before the first. ``idempotent_tools`` says that calling one of its
+    functions again has no second effect; after a crash they are called again. ``on_failure`` says what happens to a run
+    if a hook fails or takes longer than ``timeout`` seconds.
     """
 
     id: str = ""
@@ -159,7 +159,7 @@ class ContextProvider:
         """A thread has begun, with this input."""
 
     async def on_message(self, ctx: ProviderContext, message: HistoryMessage) -> None:
-        """A message was appended. Each message is shown once, in order."""
+        """A message was appended. The hook receives each message once, in order."""
 
     async def invoking(self, ctx: ProviderContext, messages: Sequence[HistoryMessage]) -> Context | None:
         """Called before a request to the model; ``messages`` are those since its last answer. Returns its context."""
@@ -221,7 +221,7 @@ class ThreadProviders:
         id_ = provider if isinstance(provider, str) else provider.id
         remaining = tuple(each for each in self.attached if each.id != id_)
         if len(remaining) == len(self.attached):
-            raise AgentConfigurationError(f"context_providers: there is no {id_!r} to remove.")
+            raise AgentConfigurationError(f"context_providers: {id_!r} is not attached, so it cannot be removed.")
         self.attached = remaining
         self.removed.add(id_)
 
@@ -232,16 +232,18 @@ class ThreadProviders:
         return other
 
 
-def as_providers(given: ContextProviders | None) -> tuple[ContextProvider, ...]:
+def as_providers(providers: ContextProviders | None) -> tuple[ContextProvider, ...]:
     """One provider or several, as a tuple.
 
     Raises AgentConfigurationError for anything else, a repeated id, the id of history stores, and an invalid policy or
     timeout.
     """
-    several: Sequence[Any] = () if given is None else (given,) if isinstance(given, ContextProvider) else given
-    if not isinstance(several, Sequence) or isinstance(several, str):
-        raise AgentConfigurationError(f"context_providers: {type(given).__name__} is not a context provider.")
-    for provider in several:
+    listed: Sequence[Any] = (
+        () if providers is None else (providers,) if isinstance(providers, ContextProvider) else providers
+    )
+    if not isinstance(listed, Sequence) or isinstance(listed, str):
+        raise AgentConfigurationError(f"context_providers: {type(providers).__name__} is not a context provider.")
+    for provider in listed:
         if not isinstance(provider, ContextProvider):
             raise AgentConfigurationError(
                 f"context_providers: {_name(provider)} is not a context provider. Give a clew.ContextProvider."
@@ -259,18 +261,19 @@ def as_providers(given: ContextProviders | None) -> tuple[ContextProvider, ...]:
             raise AgentConfigurationError(
                 f"{provider.id}: timeout={provider.timeout!r} is not a timeout. Give seconds above 0, or None."
             )
-    ids = [provider.id for provider in several]
-    twice = next((id_ for id_ in ids if ids.count(id_) > 1), None)
-    if twice is not None:
+    ids = [provider.id for provider in listed]
+    repeated = next((id_ for id_ in ids if ids.count(id_) > 1), None)
+    if repeated is not None:
         raise AgentConfigurationError(
-            f"context_providers: two have the id {twice!r}, but each needs its own state. Give one of them another id."
+            f"context_providers: two providers have the id {repeated!r}, but each needs its own state. "
+            "Give one of them another id."
         )
-    return tuple(several)
+    return tuple(listed)
 
 
-def _is_time(given: object) -> bool:
-    return isinstance(given, int | float) and not isinstance(given, bool) and 0 < given < math.inf
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
-def _name(given: object) -> str:
-    return f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
+def _name(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__

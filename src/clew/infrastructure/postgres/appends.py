@@ -1,7 +1,7 @@
 """Appends to a PostgreSQL store: without a table lock, a sequence, or a notification in the transaction.
 
 An append that continues a stream from a known head is one INSERT, which writes nothing if that head has changed. Every
-other append is planned in a transaction, on what is stored, and repeated if another writer was faster.
+other append is planned in a transaction, from the stored rows, and repeated if another writer was faster.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MAX_BATCH = 32
 """Events in one INSERT statement. A longer append is written in a transaction, as arrays or with COPY."""
 
 IMPATIENT_LOCK_TIMEOUT = b"50ms"
-"""How long a statement waits for a lock if that delays appends to other streams too."""
+"""How long a statement waits for a lock if the wait also delays appends to other streams."""
 
 TRANSACTION_TIMEOUT = 60.0
 """Seconds to wait for the end of a transaction that lost its client: the server ends idle ones after half of that."""
@@ -65,7 +65,7 @@ _RETRYABLE = (
 
 
 class Following(NamedTuple):
-    """An append of events of one stream, and the head that it follows: the store only has to compare that head."""
+    """An append to one stream, with the head that it follows. The store only has to compare this head with its own."""
 
     stream: str
     head: KnownHead
@@ -75,9 +75,9 @@ class Following(NamedTuple):
 
 
 def following(append: Append, name: str, seen: KnownHead | None) -> Following | None:
-    """An append to one stream (see only_stream), linked to the hash that it names, or else to the head last ``seen``.
+    """An append to one stream (see only_stream), with its head: from ``append.previous``, or else last ``seen``.
 
-    None if neither is known, or for an append that a plan refuses.
+    None if neither is known, or if a plan would refuse the append.
     """
     events, links = append.events, append.links
     first = events[0].originator_version
@@ -126,7 +126,8 @@ class PostgresWriter:
     def write(self, appends: Sequence[Append], *, patient: bool) -> Sequence[Appended | Exception | None]:
         """Write each append, or return why not. Appends that continue a known head share one statement.
 
-        Without ``patient``, the outcome is None where a lock of another client, or another writer, came in between.
+        If ``patient`` is false, it does not wait for other clients: the outcome of an append that one of them prevents
+        is None.
         """
         outcomes = self._insert_batch(self._follow(appends), patient=patient)
         if patient:
@@ -138,7 +139,7 @@ class PostgresWriter:
     # In one statement: appends that continue a known head
 
     def _follow(self, appends: Sequence[Append]) -> list[Following | None]:
-        """The appends with the heads that they continue. None for an append to plan, and all after it in its stream."""
+        """The appends with the heads that they continue. None for one to plan, and for later ones to its stream."""
         followed: list[Following | None] = []
         ends: dict[str, KnownHead] = {}
         planned: set[str] = set()
@@ -234,7 +235,8 @@ class PostgresWriter:
                     if tries_left == 1:
                         raise
                 except psycopg.OperationalError as error:
-                    # Before the commit, so nothing is stored. Repeated once: the server may have cut all connections.
+                    # Nothing is stored: no commit was sent, or _transaction has looked. Retry once: all connections may
+                    # have been cut.
                     if was_cut or not is_cut(error):
                         raise
                     was_cut = True
@@ -245,23 +247,23 @@ class PostgresWriter:
 
     def _transaction(self, session: Session, append: Append) -> Appended:
         transaction = Transaction(session, append, self._store.tenant)
-        made = make_plan(append, transaction)
-        if isinstance(made, Appended):
-            return made
-        unsent = transaction.write(made)
-        first = transaction.first if made.rows else 0
+        plan = make_plan(append, transaction)
+        if isinstance(plan, Appended):
+            return plan
+        unsent = transaction.write(plan)
+        first = transaction.first if plan.rows else 0
         try:
             session.commit(*unsent)
         except psycopg.OperationalError as error:
             if not is_cut(error):
                 raise
             session.connection.close()
-            if not self._look_up(error, lambda other: _is_committed(other, made, first, transaction.id)):
+            if not self._look_up(error, lambda other: _is_committed(other, plan, first, transaction.id)):
                 raise
-        return self._record(made.heads, made.rows, first)
+        return self._record(plan.heads, plan.rows, first)
 
     def _look_up(self, error: psycopg.Error, look: Callable[[Session], T]) -> T:
-        """What is stored, on another connection, after the reply to a commit was lost."""
+        """Look on another connection for what was stored, after the reply to a commit was lost."""
         self._store.writing.drop()
         try:
             session = self._store.writing.fresh()
@@ -272,7 +274,7 @@ class PostgresWriter:
         except (psycopg.Error, StoreError) as second:
             msg = (
                 f"{self._store.address.shown}: the connection broke during a commit ({_line(error)}) and another one "
-                f"failed ({_line(second)}): whether the append was stored is not known. Read what is there."
+                f"failed ({_line(second)}): it is not known whether the append was stored. Read the stream."
             )
             raise PostgresUnavailableError(msg) from second
 
@@ -302,7 +304,7 @@ def _insert_rows(session: Session, appends: Sequence[Following], lock_timeout: b
 
 
 def _insert_again(session: Session, append: Following) -> int | None:
-    """Insert after a lost reply: the first attempt may still be running, or may still arrive.
+    """Insert again after a lost reply: the first attempt may still be running, or still be on its way.
 
     Only one of the two can store the rows. The unique index makes this one wait for the other; then it stores the rows,
     or finds them.
@@ -342,11 +344,12 @@ def _roll_back(session: Session) -> None:
 # After a lost reply to a commit
 
 
-def _is_committed(session: Session, made: Plan, first: int, transaction: int) -> bool:
+def _is_committed(session: Session, plan: Plan, first: int, transaction: int) -> bool:
     """Whether a transaction was committed. Waits for its end; the server soon ends one that lost its client.
 
     Its id is not enough: a promoted standby, or a server after a crash, may assign the id again. So this looks at what
-    the transaction wrote. Drafts, leases and blobs may be written twice, so they count as missing.
+    the transaction wrote. An append of only drafts, leases or blobs can be repeated without harm, so it counts as not
+    committed.
     """
     until = time.monotonic() + TRANSACTION_TIMEOUT
     pause = 0.001
@@ -356,9 +359,9 @@ def _is_committed(session: Session, made: Plan, first: int, transaction: int) ->
             raise psycopg.OperationalError(msg)
         time.sleep(pause)
         pause = min(pause * 2, 0.5)
-    if made.rows:
-        return _first_position(_stored_row(session, made.rows[0])) == first
-    append = made.append
+    if plan.rows:
+        return _first_position(_stored_row(session, plan.rows[0])) == first
+    append = plan.append
     if append.tracking is not None:
         return (tracked(session, append.tracking.application_name) or 0) >= append.tracking.notification_id
     return any(_is_shredded(session, shred) for shred in append.shreds[:1])

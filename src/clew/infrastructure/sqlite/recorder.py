@@ -47,12 +47,12 @@ class SQLiteRecorder(SQLiteReads, LibraryRecorder, SQLiteProcessRecorder):  # ty
         return recorder
 
     def construct_create_table_statements(self) -> list[str]:
-        """Only the library's tracking table: the other tables are made when the file is opened."""
+        """Create only the library's tracking table: the other tables are created when the file is opened."""
         unused = SQLiteApplicationRecorder.construct_create_table_statements(self)
         return [statement for statement in super().construct_create_table_statements() if statement not in unused]
 
     def create_table(self) -> None:
-        """Make the tracking table if it is missing, under the lock: several processes may open the file at once."""
+        """Create the tracking table if it is missing, under the lock: several processes may open the file at once."""
         with self.datastore.exclusive():
             super().create_table()
 
@@ -85,5 +85,5 @@ class SQLiteRecorder(SQLiteReads, LibraryRecorder, SQLiteProcessRecorder):  # ty
         return self.datastore.listeners.listen(wake)
 
     def close(self) -> None:
-        """Write what was submitted, then release the file."""
+        """Write all submitted appends, then release the file."""
         self.datastore.close()

@@ -37,8 +37,8 @@ MOST_HEADS = 65_536
 """Heads in the cache."""
 
 MOST_IN_PLACE = 340
-"""Bytes of a stub and its type that fit into any row, for pages of 4096 bytes: with more, a row with overflow pages
-could grow."""
+"""The most bytes of a stub and its type that fit into any row, with pages of 4096 bytes. More could make a row with
+overflow pages grow."""
 
 DIGEST_BYTES = 32
 
@@ -71,7 +71,7 @@ Outcomes = Sequence[Appended | Exception]
 
 
 class SQLiteWriter:
-    """Writes all events of a process. Only the writer thread calls it, and the store's close() after that thread.
+    """Writes all events of a process. Only the writer thread calls it; after that thread has ended, close() does.
 
     ``tracking`` is the library's recorder for the same store.
     """
@@ -85,7 +85,7 @@ class SQLiteWriter:
         self.drop_caches()
 
     def drop_caches(self) -> None:
-        """Start again without a transaction: after a rollback, or in the child of a fork."""
+        """Forget what was read and planned: after a rollback, or in the child of a fork."""
         self._data_version: int | None = None
         """SQLite's number for the last commit of any other connection."""
         self._heads: dict[str, KnownHead] = {}
@@ -106,7 +106,7 @@ class SQLiteWriter:
         except (sqlite3.Error, OSError) as error:
             return [unavailable(self._store.path, error)] * len(appends)
         if self.checkpoints.purge_due:
-            # Shredded bytes are gone when the redaction is confirmed, unless a reader holds them.
+            # The redaction is confirmed only after its bytes are removed, unless a reader still uses them.
             self.checkpoints.make()
         return outcomes
 
@@ -162,7 +162,7 @@ class SQLiteWriter:
         self._data_version = data_version
 
     def _note_shredding(self, connection: sqlite3.Connection) -> None:
-        """Empty the write-ahead log soon if another process has shredded rows: it may have ended before it could."""
+        """Empty the write-ahead log soon if another process has shredded rows: it may have ended before it did."""
         (shredded,) = connection.execute("SELECT value FROM counter WHERE name = 'shredded'").fetchone()
         if shredded != self._shredded:
             if self._shredded is not None:
@@ -180,7 +180,7 @@ class SQLiteWriter:
             if isinstance(plan, Appended):
                 return plan
             if append.tracking is not None:
-                # Written first: if it is refused, nothing of the append is written.
+                # The tracking is written first: if it is refused, nothing of the append is written.
                 self._track(connection, append.tracking)
         except (ClewError, ValueError, TypeError) as error:
             return error
@@ -356,12 +356,12 @@ class SQLiteWriter:
             == tracking.notification_id
         )
 
-    # What the plan of the next append asks: answered from the cache of heads, else from the transaction
+    # Reads for the plan of the next append: from the cache of heads, or else in the transaction
 
     def head(self, stream: str) -> KnownHead | None:
         """The last version and hash of a stream's own events."""
         head = self._heads.get(stream)
-        if head is None:  # so the stream has no pending row
+        if head is None:  # then the stream has no pending row either
             row = (self._store.connection or self._store.writing()).execute(_HEAD, (stream,)).fetchone()
             if row is None:
                 return None
