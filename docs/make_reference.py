@@ -11,7 +11,9 @@ import sys
 import typing
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
+from textwrap import dedent
 from types import ModuleType
 from typing import Any
 
@@ -27,6 +29,7 @@ WIDTH = 100
 MODULES: tuple[ModuleType, ...] = (clew, types, events, projections, testing, errors)
 ANNOTATED = re.compile(r"Annotated\[(\w+), Field\([^)]*\)\]")
 TYPE_VARIABLE = re.compile(r"\b(?:Local|Remote|Thread)T(?:_co)?\b")
+CLASS_VARIABLE = re.compile(r"^ClassVar\[(.*)\]$")
 WORD = re.compile(r"""("[^"]*"|'[^']*')|(?<![\w.])([A-Za-z_]\w*)""")
 THREAD_OF = {"LocalT_co": "LocalThread", "RemoteT_co": "RemoteThread", "ThreadT": "Thread", "ThreadT_co": "Thread"}
 """The classes that stand for the type variables of agents."""
@@ -48,6 +51,7 @@ Start with [getting started](getting-started.md) and [the concepts](concepts.md)
 - Public modules are `clew`, `clew.types`, `clew.events`, `clew.projections`, `clew.testing` and `clew.errors`. All
   other modules are private and may change.
 - The classes of Conversations begin with `Sync` in `clew.types`; signatures write them without it.
+  `type(thread).__name__` is that shorter name, too: `LocalThread` for a `SyncLocalThread`.
 """
 
 
@@ -121,7 +125,8 @@ def described(module: str, name: str, each: Any) -> Iterator[str]:
         return
     if base := next((base for base in each.__mro__[1:] if documented(base)), None):
         yield f"It also has everything of [{public_name(base)}](#{public_name(base).lower()})."
-    rows = [f"| `{each}` | `{type_}` | {text} |" for each, type_, text in properties(name, each)]
+    attributes = [] if held else [*declared_attributes(name, each)]
+    rows = [f"| `{each}` | `{type_}` | {text} |" for each, type_, text in (*attributes, *properties(name, each))]
     if rows:
         yield "\n".join(["| attribute | type | meaning |", "|---|---|---|", *rows])
     if name in SAME_NAMES:
@@ -213,6 +218,19 @@ def properties(name: str, cls: type) -> Iterator[tuple[str, str, str]]:
             type_ = with_public_names(inspect.signature(found.fget).return_annotation, found.fget) if found.fget else ""
             way = f"await {each}" if awaited_property(found) else each
             yield way, type_.replace("|", "\\|"), " ".join(prose(found).split())
+
+
+def declared_attributes(name: str, cls: type) -> Iterator[tuple[str, str, str]]:
+    """The attributes that a class declares with a docstring: the name of each, its type and its meaning."""
+    if not cls.__module__.startswith("clew."):
+        return
+    [body] = (node.body for node in ast.parse(dedent(inspect.getsource(cls))).body if isinstance(node, ast.ClassDef))
+    for node, following in pairwise(body):
+        match node, following:
+            case ast.AnnAssign(target=ast.Name(each)), ast.Expr(ast.Constant(str(text))):
+                if not each.startswith("_") and not is_internal(name, cls, each):
+                    type_ = with_public_names(CLASS_VARIABLE.sub(r"\1", ast.unparse(node.annotation)), cls)
+                    yield each, type_.replace("|", "\\|"), " ".join(inspect.cleandoc(text).replace("``", "`").split())
 
 
 def awaited_property(found: Any) -> bool:

@@ -20,14 +20,25 @@ INTERNAL = frozenset(
     {
         "Engine.unstarted_thread",
         "Engine.start_remote_thread",
-        "MemoryScope.of_thread",
         "MemoryScope.reads",
-        "Telemetry.model_call",
-        "Telemetry.run",
-        "Telemetry.tool_call",
+        "RunLog.begins",
+        "RunLog.blob",
+        "RunLog.changed",
+        "RunLog.claim_state",
+        "RunLog.control",
+        "RunLog.draft",
+        "RunLog.event",
+        "RunLog.events",
+        "RunLog.history",
+        "RunLog.hold",
+        "RunLog.lease",
+        "RunLog.put_draft",
+        "RunLog.reads_at",
+        "RunLog.record",
+        "RunLog.service_state",
+        "RunLog.supply",
         "Thread.branch",
         "Thread.notify",
-        "Thread.runs",
         "Thread.scope",
         "ThreadPort.bound_to",
         "ThreadPort.branch",
@@ -35,7 +46,6 @@ INTERNAL = frozenset(
         "ThreadPort.runs",
         "ThreadPort.scope",
         "ThreadProviders.copy",
-        "Tool.signature",
     }
 )
 """Methods for Clew's own agents, threads and engines. The reference only names them."""
@@ -46,7 +56,7 @@ PARTS = {
     "Agents": (
         "Agent types.RunOptions types.ContinueOptions AgentResponse types.AgentUpdate types.AgentStream types.Approval "
         "ThreadStore types.Request tool types.Tool ToolContext Middleware types.RunContext types.ModelCallContext "
-        "types.ToolCallContext types.ToolOutcome Telemetry"
+        "types.ToolCallContext types.ToolOutcome types.ToolSignature Telemetry"
     ),
     "Model clients": (
         "OpenAIChatClient OpenAIResponsesClient ScriptedChatClient testing.call testing.fault testing.Fault "
@@ -85,5 +95,7 @@ PARTS = {
         "projections.Search projections.Audit projections.Usage projections.Memory"
     ),
     "Several servers": "Shards types.Shard types.ShardEvents types.ShardEvent Positions",
-    "Protocols for agents": "types.EnginePort types.ThreadPort types.ThreadView types.MemoryPort types.DocumentPort",
+    "Protocols for agents": (
+        "types.EnginePort types.ThreadPort types.RunLog types.ThreadView types.MemoryPort types.DocumentPort"
+    ),
 }

@@ -30,6 +30,10 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MORE_PAGES = [ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", re.MULTILINE | re.DOTALL)
 ROOM_FOLDERS = ("src", "tests", "tools", "docs", "benchmarks", "examples")
+IN_SOURCE_FOLDER = "run it in Clew's source folder"
+"""A page with these words runs next to the examples. The other pages run in an empty folder."""
+
+SAVED = re.compile(r"Save the first block as `([\w.]+)`")
 COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 
 
@@ -103,7 +107,15 @@ def test_the_code_blocks_of_a_page_run_as_pasted_and_print_the_output_it_shows(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    text = page.read_text(encoding="utf-8")
+    if IN_SOURCE_FOLDER in text:
+        (tmp_path / "examples").symlink_to(ROOT / "examples")
+    else:
+        monkeypatch.setattr(sys, "path", [each for each in sys.path if Path(each).resolve() != ROOT])
+        for name in [each for each in sys.modules if each.partition(".")[0] == "examples"]:
+            monkeypatch.delitem(sys.modules, name)
+    for saved in SAVED.findall(text):
+        (tmp_path / saved).write_text(blocks_of(page)[0].code, encoding="utf-8")
     names: dict[str, Any] = {}
     for block in blocks_of(page):
         where = f"{page.name}, line {block.line}"
@@ -156,6 +168,30 @@ def test_an_excerpt_is_part_of_an_example() -> None:
     for page in PAGES:
         for excerpt in re.findall(r"^```py\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
             assert any(excerpt in example for example in examples), f"{page.name}: {excerpt}"
+
+
+def definitions(code: str) -> dict[str, str]:
+    """The source of each class and function that a module or a block defines at its top level."""
+    return {
+        each.name: ast.get_source_segment(code, each) or ""
+        for each in ast.parse(code).body
+        if isinstance(each, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+
+
+def test_a_page_defines_what_it_shows_of_an_example_as_the_example_does() -> None:
+    compared = 0
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for example in set(re.findall(r"\((?:\.\./)*(examples/\w+\.py)\)", text)):
+            expected = definitions((ROOT / example).read_text(encoding="utf-8"))
+            for block in blocks_of(page):
+                shown = definitions(block.code) if block.language == "python" else {}
+                same = shown.keys() & expected.keys()
+                if any(expected[name].startswith("class ") for name in same):  # other blocks show variants
+                    assert {name: shown[name] for name in same} == {name: expected[name] for name in same}
+                    compared += 1
+    assert compared >= 2
 
 
 def test_the_first_code_block_of_the_readme_is_about_fifteen_lines() -> None:

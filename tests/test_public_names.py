@@ -11,11 +11,12 @@ import sys
 import types
 import typing
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
-from docs.reference_parts import INTERNAL
 
 ROOT = Path(__file__).parent.parent
 PUBLIC = ("clew", "clew.errors", "clew.events", "clew.projections", "clew.testing", "clew.types")
@@ -23,8 +24,8 @@ MODULES = [importlib.import_module(name) for name in PUBLIC]
 BUILT_BY_METHODS = {"Conversations", "DocumentStore", "Engine", "MemoryScope"}
 """Classes in ``clew`` that users get from a method. The parameters of their constructors are private."""
 
-FOR_AGENTS = "ThreadPort"
-"""Users pass one of an Engine's threads where a signature names this protocol. Its members are private."""
+FOR_AGENTS = {"RunLog"}
+"""Users meet these classes as the type of ``thread.runs``. Only Clew's own agents use their members."""
 
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]
 CODE = re.compile(r"^```(?:python|py)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -47,29 +48,76 @@ def hints(each: Any) -> Iterator[tuple[str, Any, dict[str, Any]]]:
     if not isinstance(each, type):
         return
     for cls in each.__mro__:
-        if not cls.__module__.startswith("clew."):
+        if not cls.__module__.startswith("clew.") or cls.__name__ in FOR_AGENTS:
             continue
         names = vars(sys.modules[cls.__module__])
         for name, hint in inspect.get_annotations(cls).items():
-            if not name.startswith("_") and not is_internal(each, name):
+            if not name.startswith("_"):
                 yield f"{each.__name__}.{name}", hint, names
         for name, function in functions(each, cls):
             for parameter, hint in function.__annotations__.items():
                 yield f"{each.__name__}.{name}({parameter})", hint, function.__globals__
+        for name, created in created_attributes(cls):
+            yield f"{each.__name__}.{name}", created, names
 
 
 def functions(each: type, cls: type) -> Iterator[tuple[str, Any]]:
-    """The public methods and properties that a class or its base defines, and the constructor if users call it."""
+    """The methods and properties that a class or its base defines for users.
+
+    These are the public ones, those that Python calls, such as ``__aiter__``, and the constructor if users call it.
+    """
     constructed = each.__name__ in MODULES[0].__all__ and each.__name__ not in BUILT_BY_METHODS
     for name, member in vars(cls).items():
-        function = getattr(member, "fget", getattr(member, "__func__", member))
-        is_shown = not name.startswith("_") or (name == "__init__" and constructed)
-        if is_shown and inspect.isfunction(function) and not is_internal(each, name):
+        function = member.func if isinstance(member, cached_property) else member
+        function = getattr(function, "fget", getattr(function, "__func__", function))
+        is_special = name.startswith("__") and name.endswith("__") and name not in {"__init__", "__new__"}
+        is_shown = not name.startswith("_") or is_special or (name == "__init__" and constructed)
+        if is_shown and inspect.isfunction(function):
             yield name, function
 
 
-def is_internal(cls: type, name: str) -> bool:
-    return any(each.__name__ == FOR_AGENTS or f"{each.__name__}.{name}" in INTERNAL for each in cls.__mro__)
+def created_attributes(cls: type) -> Iterator[tuple[str, str]]:
+    """The public attributes that a constructor sets to a new object and no annotation declares, and their classes."""
+    constructor = vars(cls).get("__init__")
+    if not inspect.isfunction(constructor) or constructor.__code__.co_filename != inspect.getsourcefile(cls):
+        return  # none, or made by a dataclass
+    declared = {name for each in cls.__mro__ for name in inspect.get_annotations(each)}
+    for node in ast.walk(ast.parse(dedent(inspect.getsource(constructor)))):
+        match node:
+            case ast.Assign([ast.Attribute(ast.Name("self"), name)], ast.Call(ast.Name(created))):
+                if not name.startswith("_") and name not in declared:
+                    yield name, created
+
+
+class Inner:
+    """A private class of this test."""
+
+
+class Outer:
+    """A class that reveals the private class in every way that the test must find."""
+
+    def __init__(self) -> None:
+        self.created = Inner()
+
+    def __aiter__(self) -> Inner:
+        return self.created
+
+    @cached_property
+    def cached(self) -> Inner:
+        return self.created
+
+    @classmethod
+    def made(cls, inner: Inner) -> None: ...
+
+
+def test_private_types_are_found_wherever_a_class_reveals_them() -> None:
+    found = {name: function.__annotations__ for name, function in functions(Outer, Outer)}
+    assert {name for name, annotations in found.items() if "Inner" in annotations.values()} == {
+        "__aiter__",
+        "cached",
+        "made",
+    }
+    assert list(created_attributes(Outer)) == [("created", "Inner")]
 
 
 def clew_types_in(hint: Any, names: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -199,5 +247,5 @@ def test_signatures_in_the_reference_use_public_names() -> None:
         'Column(name: str, kind: ColumnKind = "text", adds: bool = False)',
     ):
         assert signature in page
-    assert re.findall(r"\b(?:RunLog|Intent|LineFunction)\b", page) == []
+    assert re.findall(r"\b(?:Intent|LineFunction)\b", page) == []
     assert re.findall(r": (?:By|Kind|Line|Update|When)\b", page) == []

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         ToolFunction,
     )
     from clew.agents.stream import AgentStream
+    from clew.agents.tool_schemas import Signature as ToolSignature
     from clew.agents.tools import Approval as ToolApproval
     from clew.agents.tools import Tool, ToolErrors, ToolFailure, ToolOutcome
     from clew.aio.subscription import Subscription
@@ -82,7 +83,7 @@ if TYPE_CHECKING:
     from clew.domain.projection import Parked, RowValues
     from clew.domain.reducers.reducer import Group, Groups, ReductionTrigger
     from clew.domain.runs.model_requests import Request
-    from clew.domain.runs.ports import EnginePort, OnExisting, ThreadPort
+    from clew.domain.runs.ports import EnginePort, OnExisting, RunLog, ThreadPort
     from clew.domain.search_terms import Snippet, SnippetPart
     from clew.infrastructure.scripted_client import FaultKind
     from clew.infrastructure.scripted_client import Line as ScriptLine
@@ -196,6 +197,7 @@ __all__ = [
     "Role",
     "RowValues",
     "RunContext",
+    "RunLog",
     "RunOptions",
     "ScopeSummary",
     "Screen",
@@ -239,6 +241,7 @@ __all__ = [
     "ToolFunction",
     "ToolOutcome",
     "ToolSchema",
+    "ToolSignature",
     "UsageBy",
     "UsageCounts",
     "VectorIndex",
@@ -335,6 +338,7 @@ _HOMES = {
     "Role": "clew.domain.messages",
     "RowValues": "clew.domain.projection",
     "RunContext": "clew.agents.middleware",
+    "RunLog": "clew.domain.runs.ports",
     "RunOptions": "clew.agents.run_setup",
     "ScopeSummary": "clew.service.memory.scope_queries",
     "Screen": "clew.domain.memory.ports",
@@ -378,6 +382,7 @@ _HOMES = {
     "ToolFunction": "clew.agents.run_setup",
     "ToolOutcome": "clew.agents.tools",
     "ToolSchema": "clew.domain.models.client",
+    "ToolSignature": "clew.agents.tool_schemas:Signature",
     "UsageBy": "clew.service.usage_queries:By",
     "UsageCounts": "clew.service.usage_queries",
     "VectorIndex": "clew.domain.memory.ports",

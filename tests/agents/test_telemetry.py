@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from clew.agents.telemetry import Telemetry
+from clew.agents.telemetry import Telemetry, model_span, run_span, tool_span
 from clew.agents.tools import ToolOutcome
 from clew.domain.messages import FunctionCall, Media, Message, Raw, Reasoning, Text
 from clew.domain.models.client import Answer, Question, ResponseFormat, TokenUsage, ToolSchema
@@ -67,7 +67,8 @@ class RecordedTelemetry:
 
 
 def converse(recorded: RecordedTelemetry) -> None:
-    with recorded.telemetry.run(
+    with run_span(
+        recorded.telemetry,
         agent_id="joker",
         agent_name="Joker",
         thread_id="t1",
@@ -75,10 +76,15 @@ def converse(recorded: RecordedTelemetry) -> None:
         description="Jokes.",
         messages=[Message.user(SECRET)],
     ) as run:
-        with recorded.telemetry.model_call(QUESTION, client_kind="openai-chat", thread_id="t1", stream=True) as model:
+        with model_span(recorded.telemetry, QUESTION, client_kind="openai-chat", thread_id="t1", stream=True) as model:
             model.answered(ANSWER)
-        with recorded.telemetry.tool_call(
-            name="look_up", call_id="c1", thread_id="t1", arguments=f'"{SECRET}"', description="Look up."
+        with tool_span(
+            recorded.telemetry,
+            name="look_up",
+            call_id="c1",
+            thread_id="t1",
+            arguments=f'"{SECRET}"',
+            description="Look up.",
         ) as tool:
             tool.finished(ToolOutcome({"found": SECRET}))
         run.answered([Message.assistant(SECRET)], usage=ANSWER.usage, finish_reason="stop")
@@ -139,7 +145,7 @@ def test_model_calls_are_measured() -> None:
     converse(recorded)
     with (
         pytest.raises(ModelOverloadedError),
-        recorded.telemetry.model_call(QUESTION, client_kind="scripted", thread_id="t1"),
+        model_span(recorded.telemetry, QUESTION, client_kind="scripted", thread_id="t1"),
     ):
         raise ModelOverloadedError("no")
     metrics = recorded.metrics()
@@ -160,7 +166,7 @@ def test_content_is_exported_only_on_request() -> None:
         converse(recorded)
         with (
             pytest.raises(ValueError, match=SECRET),
-            recorded.telemetry.tool_call(name="f", call_id="c", thread_id="t"),
+            tool_span(recorded.telemetry, name="f", call_id="c", thread_id="t"),
         ):
             raise ValueError(SECRET)
         return "".join(span.to_json() for span in recorded.exporter.get_finished_spans())
@@ -212,7 +218,7 @@ def test_every_kind_of_content_has_its_part() -> None:
         Raw(value={"x": 1}),
     )
     messages = (Message(role="assistant", contents=contents), Message.tool("c2", {"ok": True}, name="f"))
-    with recorded.telemetry.model_call(Question("m", messages), client_kind="openai-responses", thread_id="t"):
+    with model_span(recorded.telemetry, Question("m", messages), client_kind="openai-responses", thread_id="t"):
         pass
     attributes: Any = recorded.spans()["chat m"].attributes
     sent = json.loads(attributes["gen_ai.input.messages"])
@@ -239,7 +245,7 @@ def test_every_kind_of_content_has_its_part() -> None:
 @pytest.mark.parametrize("error", [ValueError, asyncio.CancelledError, KeyboardInterrupt])
 def test_an_exception_marks_its_span_as_failed(error: type[BaseException]) -> None:
     recorded = RecordedTelemetry()
-    with pytest.raises(error), recorded.telemetry.run(agent_id="a", agent_name=None, thread_id="t", run_id="r"):
+    with pytest.raises(error), run_span(recorded.telemetry, agent_id="a", agent_name=None, thread_id="t", run_id="r"):
         raise error
     span = recorded.spans()["invoke_agent a"]
     assert span.status.status_code is StatusCode.ERROR
@@ -250,7 +256,7 @@ def test_an_exception_marks_its_span_as_failed(error: type[BaseException]) -> No
 def test_a_reported_tool_error_marks_the_span_of_the_call_as_failed() -> None:
     recorded = RecordedTelemetry()
     for outcome in (ToolOutcome("Error", "UnknownToolError"), ToolOutcome("Error", "KeyError", KeyError("x"))):
-        with recorded.telemetry.tool_call(name=str(outcome.error), call_id="c", thread_id="t") as tool:
+        with tool_span(recorded.telemetry, name=str(outcome.error), call_id="c", thread_id="t") as tool:
             tool.finished(outcome)
     types = {name: (span.attributes or {})["error.type"] for name, span in recorded.spans().items()}
     assert types == {"execute_tool UnknownToolError": "UnknownToolError", "execute_tool KeyError": "KeyError"}
@@ -260,7 +266,7 @@ def test_a_generator_may_be_closed_elsewhere(caplog: pytest.LogCaptureFixture) -
     recorded = RecordedTelemetry()
 
     async def updates() -> AsyncIterator[int]:
-        with recorded.telemetry.run(agent_id="a", agent_name=None, thread_id="t", run_id="r"):
+        with run_span(recorded.telemetry, agent_id="a", agent_name=None, thread_id="t", run_id="r"):
             yield 1
             yield 2
 
@@ -281,16 +287,16 @@ def test_without_opentelemetry_nothing_is_recorded_and_nothing_fails() -> None:
         "    def find_spec(self, name, path=None, target=None):\n"
         "        if name.partition('.')[0] == 'opentelemetry': raise ModuleNotFoundError(name)\n"
         "sys.meta_path.insert(0, Missing())\n"
-        "from clew.agents.telemetry import Telemetry\n"
+        "from clew.agents.telemetry import Telemetry, model_span, run_span, tool_span\n"
         "from clew.agents.tools import ToolOutcome\n"
         "from clew.domain.messages import Message\n"
         "from clew.domain.models.client import Answer, Question\n"
         "telemetry = Telemetry(content=True)\n"
-        "assert telemetry.instruments is None\n"
-        "with telemetry.run(agent_id='a', agent_name=None, thread_id='t', run_id='r') as run:\n"
-        "    with telemetry.model_call(Question('m', ()), client_kind='scripted', thread_id='t') as model:\n"
+        "assert telemetry._instruments is None\n"
+        "with run_span(telemetry, agent_id='a', agent_name=None, thread_id='t', run_id='r') as run:\n"
+        "    with model_span(telemetry, Question('m', ()), client_kind='scripted', thread_id='t') as model:\n"
         "        model.answered(Answer(Message.assistant('Hi')))\n"
-        "    with telemetry.tool_call(name='f', call_id='c', thread_id='t') as tool:\n"
+        "    with tool_span(telemetry, name='f', call_id='c', thread_id='t') as tool:\n"
         "        tool.finished(ToolOutcome('x', 'KeyError', KeyError('x')))\n"
         "    run.answered([])\n"
         "    run.failed('x')\n"

@@ -136,10 +136,41 @@ def test_content_that_json_would_change_is_refused_with_its_path(message: Messag
     assert str(caught.value).startswith(path)
 
 
-@pytest.mark.parametrize("fields", [{"content": "secret"}, {"contents": "secret"}])
+@pytest.mark.parametrize(
+    "fields", [{"content": "secret"}, {"contents": "secret"}, {"contents": ["secret"]}, {"text": "secret"}, {}]
+)
 def test_the_error_for_a_bare_string_shows_how_to_write_the_message(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidContentError) as caught:
         Message(role="user", **fields)
     assert 'write Message.user("hi"), or Message(role="user", contents=[Text(text="hi")])' in str(caught.value)
     assert "secret" not in str(caught.value)
     assert Message.user("hi") == Message(role="user", contents=[Text(text="hi")])  # type: ignore[arg-type]  # as advised
+
+
+@pytest.mark.parametrize(
+    ("role", "expected"),
+    [
+        ("system", 'write Message.system("hi"), or Message(role="system", contents=[Text(text="hi")]).'),
+        ("developer", 'write Message(role="developer", contents=[Text(text="hi")]).'),
+        ("user", 'write Message.user("hi"), or Message(role="user", contents=[Text(text="hi")]).'),
+        ("assistant", 'write Message.assistant("hi"), or Message(role="assistant", contents=[Text(text="hi")]).'),
+        ("tool", "write Message.tool(call_id, result), or Message("),
+        ("secret", 'write Message.user("hi"), or Message('),
+        (["secret"], 'write Message.user("hi"), or Message('),
+    ],
+)
+def test_the_error_names_the_constructor_for_the_role(role: Any, expected: str) -> None:
+    made: Any = Message
+    with pytest.raises(InvalidContentError) as wrong_field:
+        made(role=role, content=[{"type": "text", "text": "secret"}])
+    with pytest.raises(TypeError) as positional:
+        made(role, "secret")
+    for error in (str(wrong_field.value), str(positional.value)):
+        assert expected in error
+        assert "secret" not in error
+
+
+def test_the_error_for_positional_arguments_of_a_content_names_its_fields() -> None:
+    made: Any = FunctionCall
+    with pytest.raises(TypeError, match=r"Write FunctionCall\(call_id=…, name=…, arguments=…\)\.$"):
+        made("call-1", "track")

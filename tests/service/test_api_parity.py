@@ -86,7 +86,7 @@ PAIRS = [
     ),
     (threads.LocalThread, aio_threads.LocalThread, FOR_AGENTS),
     (threads.RemoteThread, aio_threads.RemoteThread, FOR_AGENTS | {"service_history", "reconcile"}),
-    (memory.MemoryScope, aio_memory.MemoryScope, {"of_thread", "reads", "tools"}),
+    (memory.MemoryScope, aio_memory.MemoryScope, {"reads", "tools"}),
     (subscription.Subscription, aio_subscription.Subscription, set()),
 ]
 

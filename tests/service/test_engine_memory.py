@@ -11,6 +11,7 @@ import pytest
 
 from clew import Agent, Context, ContextProvider, Engine, MemoryScope, Message, ScriptedChatClient, tool
 from clew.agents.tools import ToolContext, ToolOutcome, call_tool
+from clew.aio.memory import scope_of_thread
 from clew.domain.context.provider import ProviderContext
 from clew.domain.errors import EmbeddingError, EmbeddingMismatchError, InvalidNameError, ScopeError, UnknownFactError
 from clew.domain.history import HistoryMessage
@@ -36,9 +37,7 @@ async def engine(url: str) -> AsyncIterator[Engine]:
 def of_thread(
     thread: Any, *, name: str = "user/42", run_id: str | None = "run-1", provider: str | None = "facts"
 ) -> MemoryScope:
-    return MemoryScope.of_thread(
-        thread._core, name, thread_id=thread.id, run_id=run_id, actor="agent:a", provider=provider
-    )
+    return scope_of_thread(thread._core, name, thread_id=thread.id, run_id=run_id, actor="agent:a", provider=provider)
 
 
 def texts(facts: Sequence[Fact]) -> list[str]:

@@ -36,7 +36,7 @@ from clew.agents.run_setup import (
     rules_of,
 )
 from clew.agents.stream import AgentStream
-from clew.agents.telemetry import Telemetry
+from clew.agents.telemetry import Telemetry, run_span
 from clew.agents.tools import as_tools
 from clew.domain.context.provider import ContextProviders, as_providers
 from clew.domain.errors import InvalidContentError
@@ -337,7 +337,8 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         async def carry_out() -> AgentResponse[ThreadT]:
             return self._response(*await admit(), setup)
 
-        with self._telemetry.run(
+        with run_span(
+            self._telemetry,
             agent_id=self.id,
             agent_name=self.name,
             thread_id=thread_id,

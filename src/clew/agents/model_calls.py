@@ -12,6 +12,7 @@ from clew.agents.journal import Journal, failure
 from clew.agents.middleware import ModelCallContext, compose
 from clew.agents.response import AgentUpdate
 from clew.agents.run_setup import RunSetup
+from clew.agents.telemetry import model_span
 from clew.domain.errors import ConflictError, InvalidContentError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
@@ -165,8 +166,12 @@ class ModelCalls:
     async def _observed(self, question: Question, body: JsonObject) -> Answer:
         """Send the request within a telemetry span and the middleware."""
         setup, state, thread_id = self._setup, self._journal.state, self._journal.log.thread_id
-        with setup.telemetry.model_call(
-            question, client_kind=setup.client.kind, thread_id=thread_id, stream=self._journal.emit is not None
+        with model_span(
+            setup.telemetry,
+            question,
+            client_kind=setup.client.kind,
+            thread_id=thread_id,
+            stream=self._journal.emit is not None,
         ) as span:
             about = setup.about(thread_id, state.run_id)
             context = ModelCallContext(**about, round=state.rounds + 1, request=body)

@@ -20,6 +20,7 @@ from clew.agents.journal import Emit, Journal, failure, run_to_end
 from clew.agents.middleware import ToolCallContext, compose
 from clew.agents.model_calls import InterruptReason, ModelCalls
 from clew.agents.run_setup import RunSetup
+from clew.agents.telemetry import tool_span
 from clew.agents.tools import Tool, ToolContext, ToolOutcome, call_tool, raised_outcome, unknown_tool
 from clew.domain.decider import Intent
 from clew.domain.errors import StoreError, ThreadStatusError
@@ -328,8 +329,13 @@ class ToolCalls:
         if not setup.is_observed:
             return await call_tool(tool, arguments, tool_context)
         thread_id = self._journal.log.thread_id
-        with setup.telemetry.tool_call(
-            name=name, call_id=call_id, thread_id=thread_id, arguments=arguments, description=tool.description
+        with tool_span(
+            setup.telemetry,
+            name=name,
+            call_id=call_id,
+            thread_id=thread_id,
+            arguments=arguments,
+            description=tool.description,
         ) as span:
             about = setup.about(thread_id, run_id)
             context = ToolCallContext(**about, name=name, call_id=call_id, arguments=arguments)

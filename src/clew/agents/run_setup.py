@@ -242,7 +242,7 @@ class RunSetup:
     @cached_property
     def is_observed(self) -> bool:
         """Whether middleware or telemetry surrounds its runs, model calls and tool calls."""
-        return bool(self.middleware) or self.telemetry.instruments is not None
+        return bool(self.middleware) or self.telemetry._instruments is not None  # noqa: SLF001  # private to Clew
 
     @property
     def reduced_by(self) -> str | None:

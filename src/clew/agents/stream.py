@@ -32,7 +32,7 @@ class AgentStream(AsyncIterator[AgentUpdate], Generic[ThreadT_co]):
         self._run: Run | None = None
         self._left = False
 
-    def __aiter__(self) -> _Loop:
+    def __aiter__(self) -> AsyncIterator[AgentUpdate]:  # noqa: PYI034  # leaving the loop must stop the run
         return _Loop(self)
 
     async def __anext__(self) -> AgentUpdate:
@@ -120,7 +120,7 @@ class _Loop(AsyncIterator[AgentUpdate]):
         self._stream = stream
         self._over = False
 
-    def __aiter__(self) -> _Loop:
+    def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> AgentUpdate:

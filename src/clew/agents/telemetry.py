@@ -61,66 +61,8 @@ class Telemetry:
         self.content = content
         self._providers = (tracer_provider, meter_provider)
 
-    def run(
-        self,
-        *,
-        agent_id: str,
-        agent_name: str | None,
-        thread_id: str,
-        run_id: str,
-        description: str | None = None,
-        messages: Sequence[Message] = (),
-    ) -> RunSpan:
-        """A run, from its inputs to its outcome: ``with telemetry.run(…) as span``."""
-        attributes: dict[str, AttributeValue] = {
-            "gen_ai.agent.id": agent_id,
-            "gen_ai.conversation.id": thread_id,
-            "clew.run.id": run_id,
-        }
-        if agent_name:
-            attributes["gen_ai.agent.name"] = agent_name
-        if description:
-            attributes["gen_ai.agent.description"] = description
-        span = RunSpan(self, agent_name or agent_id, attributes)
-        span.inputs = messages
-        return span
-
-    def model_call(self, question: Question, *, client_kind: str, thread_id: str, stream: bool = False) -> ModelSpan:
-        """One request to a model, until its answer is complete: ``with telemetry.model_call(…) as span``."""
-        attributes: dict[str, AttributeValue] = {
-            "gen_ai.provider.name": "openai" if client_kind.startswith("openai-") else client_kind,
-            "gen_ai.request.model": question.model,
-            "gen_ai.conversation.id": thread_id,
-        }
-        if stream:
-            attributes["gen_ai.request.stream"] = True
-        if question.response_format is not None:
-            attributes["gen_ai.output.type"] = "json"
-        for option, value in (question.options or {}).items():
-            if option in _OPTIONS and isinstance(value, int | float):
-                attributes[_OPTIONS[option]] = value
-        span = ModelSpan(self, question.model, attributes)
-        span.question = question
-        return span
-
-    def tool_call(
-        self, *, name: str, call_id: str, thread_id: str, arguments: str = "", description: str = ""
-    ) -> ToolSpan:
-        """One call of a tool: ``with telemetry.tool_call(…) as span``."""
-        attributes: dict[str, AttributeValue] = {
-            "gen_ai.tool.name": name,
-            "gen_ai.tool.call.id": call_id,
-            "gen_ai.tool.type": "function",
-            "gen_ai.conversation.id": thread_id,
-        }
-        if description:
-            attributes["gen_ai.tool.description"] = description
-        span = ToolSpan(self, name, attributes)
-        span.arguments = arguments
-        return span
-
     @functools.cached_property
-    def instruments(self) -> _Instruments | None:
+    def _instruments(self) -> _Instruments | None:
         """The tracer and the histograms; None if ``opentelemetry`` is not installed."""
         try:
             from opentelemetry import metrics, trace
@@ -157,7 +99,8 @@ class _Operation(ABC):
     operation: ClassVar[str]
 
     def __init__(self, telemetry: Telemetry, about: str, attributes: dict[str, AttributeValue]) -> None:
-        self._telemetry = telemetry
+        self._instruments = telemetry._instruments  # noqa: SLF001  # private to Clew
+        self._content = telemetry.content
         self._name = f"{self.operation} {about}"
         self._attributes = {"gen_ai.operation.name": self.operation, **attributes}
         self._span: Span | None = None
@@ -166,7 +109,7 @@ class _Operation(ABC):
         self._error: str | None = None
 
     def __enter__(self) -> Self:
-        instruments = self._telemetry.instruments
+        instruments = self._instruments
         if instruments is None:
             return self
         from opentelemetry import context, trace
@@ -208,7 +151,7 @@ class _Operation(ABC):
 
     @property
     def _has_content(self) -> bool:
-        return self._telemetry.content and self._span is not None and self._span.is_recording()
+        return self._content and self._span is not None and self._span.is_recording()
 
     def _set(self, attributes: dict[str, AttributeValue | None]) -> None:
         if self._span is not None:
@@ -276,7 +219,7 @@ class ModelSpan(_Operation):
         return attributes
 
     def _record_metrics(self, seconds: float) -> None:
-        instruments = self._telemetry.instruments
+        instruments = self._instruments
         if instruments is None:
             return
         common = {
@@ -308,6 +251,69 @@ class ToolSpan(_Operation):
 
     def _content_attributes(self) -> dict[str, AttributeValue]:
         return {"gen_ai.tool.call.arguments": self.arguments}
+
+
+def run_span(
+    telemetry: Telemetry,
+    *,
+    agent_id: str,
+    agent_name: str | None,
+    thread_id: str,
+    run_id: str,
+    description: str | None = None,
+    messages: Sequence[Message] = (),
+) -> RunSpan:
+    """The span of a run, from its inputs to its outcome."""
+    attributes: dict[str, AttributeValue] = {
+        "gen_ai.agent.id": agent_id,
+        "gen_ai.conversation.id": thread_id,
+        "clew.run.id": run_id,
+    }
+    if agent_name:
+        attributes["gen_ai.agent.name"] = agent_name
+    if description:
+        attributes["gen_ai.agent.description"] = description
+    span = RunSpan(telemetry, agent_name or agent_id, attributes)
+    span.inputs = messages
+    return span
+
+
+def model_span(
+    telemetry: Telemetry, question: Question, *, client_kind: str, thread_id: str, stream: bool = False
+) -> ModelSpan:
+    """The span of one request to a model, until its answer is complete."""
+    attributes: dict[str, AttributeValue] = {
+        "gen_ai.provider.name": "openai" if client_kind.startswith("openai-") else client_kind,
+        "gen_ai.request.model": question.model,
+        "gen_ai.conversation.id": thread_id,
+    }
+    if stream:
+        attributes["gen_ai.request.stream"] = True
+    if question.response_format is not None:
+        attributes["gen_ai.output.type"] = "json"
+    for option, value in (question.options or {}).items():
+        if option in _OPTIONS and isinstance(value, int | float):
+            attributes[_OPTIONS[option]] = value
+    span = ModelSpan(telemetry, question.model, attributes)
+    span.question = question
+    return span
+
+
+def tool_span(
+    telemetry: Telemetry, *, name: str, call_id: str, thread_id: str, arguments: str = "", description: str = ""
+) -> ToolSpan:
+    """The span of one call of a tool."""
+    attributes: dict[str, AttributeValue] = {
+        "gen_ai.tool.name": name,
+        "gen_ai.tool.call.id": call_id,
+        "gen_ai.tool.type": "function",
+        "gen_ai.conversation.id": thread_id,
+    }
+    if description:
+        attributes["gen_ai.tool.description"] = description
+    span = ToolSpan(telemetry, name, attributes)
+    span.arguments = arguments
+    return span
 
 
 def _usage(usage: TokenUsage | None) -> dict[str, Any]:

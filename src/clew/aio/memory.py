@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Self
 
 from clew.agents.tools import Tool
 from clew.domain.errors import ScopeError
@@ -182,30 +181,6 @@ class MemoryScope:
         """Functions with which a model stores, looks up, changes and clears facts in this scope only."""
         return memory_tools(self, lambda text, options: drive(scope_commands.store(self._scope, text, options)))
 
-    @classmethod
-    def of_thread(
-        cls,
-        core: Core,
-        name: str,
-        *,
-        thread_id: str,
-        run_id: str | None,
-        actor: str | None,
-        provider: str | None,
-        reads_only: bool = False,
-        embedder: Embedder | None = None,
-    ) -> Self:
-        """A scope as a thread reads and writes it: for agents.
-
-        It is read as it is now, or as of the thread's cut. A fact written here has the thread as its provenance, at the
-        version of ``source`` or else at the newest; within a run the same write happens once. With ``reads_only``
-        writes raise ScopeError.
-        """
-        meaning = None if embedder is None else EmbeddingIndex(embedder, core.vectors)
-        learner = ThreadAccess(thread_id, run_id, actor, provider, reads_only)
-        model, dimensions = (None, None) if meaning is None else (meaning.model, meaning.dimensions)
-        return cls(Scope(core, name, model, dimensions, learner=learner), meaning)
-
     @property
     def reads(self) -> tuple[ScopeRead, ...]:
         """The versions of the scope that were read for a thread, in order: for agents."""
@@ -222,6 +197,29 @@ class MemoryScope:
 
 
 # asyncio only: begin
+def scope_of_thread(
+    core: Core,
+    name: str,
+    *,
+    thread_id: str,
+    run_id: str | None,
+    actor: str | None,
+    provider: str | None,
+    reads_only: bool = False,
+    embedder: Embedder | None = None,
+) -> MemoryScope:
+    """A scope as a thread reads and writes it: for agents.
+
+    It is read as it is now, or as of the thread's cut. A fact written here has the thread as its provenance, at the
+    version of ``source`` or else at the newest; within a run the same write happens once. With ``reads_only``
+    writes raise ScopeError.
+    """
+    meaning = None if embedder is None else EmbeddingIndex(embedder, core.vectors)
+    learner = ThreadAccess(thread_id, run_id, actor, provider, reads_only)
+    model, dimensions = (None, None) if meaning is None else (meaning.model, meaning.dimensions)
+    return MemoryScope(Scope(core, name, model, dimensions, learner=learner), meaning)
+
+
 class DocumentStore:
     """One namespace of a document store: reads and writes do not reach the others.
 

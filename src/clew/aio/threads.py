@@ -15,11 +15,11 @@ from clew.agents.response import AgentResponse, Approval, approvals
 from clew.agents.run_setup import ContinueOptions, Input, RunOptions, input_messages
 from clew.agents.stream import AgentStream
 from clew.agents.thread_provider_hooks import OrphanedRun, ThreadHooks, notify_abandoned, orphaned_run
-from clew.aio.memory import MemoryScope
+from clew.aio.memory import scope_of_thread
 from clew.aio.subscription import Subscription
 from clew.domain.context.events import Hook
 from clew.domain.context.provider import Context, ContextProvider, ThreadProviders
-from clew.domain.decider import Checkpoint, Delete, End, Intent, Resume, Suspend
+from clew.domain.decider import Checkpoint, Delete, End, Resume, Suspend
 from clew.domain.differences.diff import Diff
 from clew.domain.event_types import Status
 from clew.domain.events import Event, MemoryReading, ServiceDeletion
@@ -33,6 +33,7 @@ from clew.domain.ports import Verdict
 from clew.domain.runs.errors import AgentConfigurationError, ServiceDeletionError
 from clew.domain.runs.events import AgentIdentity
 from clew.domain.runs.model_requests import Request
+from clew.domain.runs.ports import RunLog
 from clew.domain.runs.remote_threads import reconciled
 from clew.service import (
     conversation_transfer,
@@ -60,11 +61,19 @@ class Thread:
     An ``at`` that does not exist raises UnknownVersionError, UnknownCheckpointError or InvalidTimeError.
     """
 
+    id: str
+    """The id of the thread in its store."""
+
     kind: ClassVar[ThreadKind]
     """Who holds the history: ``local`` is Clew, ``remote`` is a service."""
 
     agent: Agent[Any, Any] | None = None  # asyncio only
     """The agent that ``run`` uses, or None."""  # asyncio only
+
+    # asyncio only: begin
+    runs: RunLog
+    """The log of its runs, for Clew's own agents. Applications read runs with ``events()`` and ``approvals()``."""
+    # asyncio only: end
 
     def __init__(self, core: Core, live: weakref.WeakSet[Subscription], thread_id: str) -> None:
         self._core = core
@@ -141,7 +150,7 @@ class Thread:
 
     async def checkpoint(self, name: str, *, at: At = None, actor: str | None = None) -> int:
         """Name a version, by default the newest, and return it. Raises CheckpointExistsError."""
-        await self.notify("on_checkpoint", name, before=Checkpoint(name), actor=actor)  # asyncio only
+        await self._hooks(actor).notify("on_checkpoint", name, before=Checkpoint(name))  # asyncio only
         return await drive(thread_commands.checkpoint(self._core, self.id, name, at, actor))
 
     @overload
@@ -245,24 +254,24 @@ class Thread:
     async def suspend(self, *, reason: str | None = None, actor: str | None = None) -> None:
         """Suspend the thread: nothing can be appended until it is resumed."""
         intent = Suspend(reason)
-        await self.notify("on_suspend", before=intent, actor=actor)  # asyncio only
+        await self._hooks(actor).notify("on_suspend", before=intent)  # asyncio only
         await drive(thread_commands.change(self._core, self.id, intent, actor))
 
     async def resume(self, *, actor: str | None = None) -> None:
         """Resume a suspended thread."""
         await drive(thread_commands.change(self._core, self.id, Resume(), actor))
-        await self.notify("on_resume", actor=actor)  # asyncio only
+        await self._hooks(actor).notify("on_resume")  # asyncio only
 
     async def end(self, *, reason: str | None = None, actor: str | None = None) -> None:
         """End the conversation. It can still be read, labelled, forked and redacted."""
         intent = End(reason)
-        await self.notify("on_thread_ended", before=intent, actor=actor)  # asyncio only
+        await self._hooks(actor).notify("on_thread_ended", before=intent)  # asyncio only
         await drive(thread_commands.change(self._core, self.id, intent, actor))
 
     async def delete(self, *, reason: str | None = None, actor: str | None = None) -> None:
         """Delete the thread: it can no longer be read. Its forks continue, and its events remain for audit."""
         intent = Delete(reason)
-        await self.notify("on_thread_deleted", before=intent, actor=actor)  # asyncio only
+        await self._hooks(actor).notify("on_thread_deleted", before=intent)  # asyncio only
         await drive(thread_commands.change(self._core, self.id, intent, actor))
 
     async def redact(
@@ -413,7 +422,7 @@ class Thread:
 
     def scope(self, name: str, *, run_id: str | None, actor: str | None, provider: str, reads_only: bool) -> MemoryPort:
         """A memory scope as the thread reads it: for context providers. Raises ScopeError."""
-        return MemoryScope.of_thread(
+        return scope_of_thread(
             self._core,
             name,
             thread_id=self.id,
@@ -423,11 +432,9 @@ class Thread:
             reads_only=reads_only,
         )
 
-    async def notify(
-        self, hook: Hook, *arguments: object, before: Intent | None = None, actor: str | None = None
-    ) -> None:
+    async def notify(self, hook: Hook, *arguments: object, actor: str | None = None) -> None:
         """Notify the context providers of what happens to the thread: for agents."""
-        await self._hooks(actor).notify(hook, *arguments, before=before)
+        await self._hooks(actor).notify(hook, *arguments)
 
     async def branch(self, at: At = None) -> Self:
         """A fork at a version. The fork starts with its first run: for agents."""
@@ -536,7 +543,7 @@ class RemoteThread(Thread):
                 service_client, await drive(remote_threads.own_references(self._core, self.id))
             )
         intent = Delete(reason, deletions)
-        await self.notify("on_thread_deleted", before=intent, actor=actor)
+        await self._hooks(actor).notify("on_thread_deleted", before=intent)
         await drive(thread_commands.change(self._core, self.id, intent, actor))
         if failed := {each.id: each.failed for each in deletions if each.failed is not None}:
             raise ServiceDeletionError(self.id, failed)

@@ -25,7 +25,9 @@ class Value(BaseModel):
 
     if not TYPE_CHECKING:  # type checkers see the fields, not this signature
 
-        def __init__(self, **fields: Any) -> None:
+        def __init__(self, *values: Any, **fields: Any) -> None:
+            if values:
+                raise TypeError(self._positional_advice(values))
             try:
                 self.__pydantic_validator__.validate_python(fields, self_instance=self)  # as in pydantic's own
             except ValidationError as error:
@@ -39,6 +41,13 @@ class Value(BaseModel):
         """Advice for these invalid fields, with a space before it."""
         del fields
         return ""
+
+    @classmethod
+    def _positional_advice(cls, values: tuple[Any, ...]) -> str:
+        """What to write instead of these positional arguments."""
+        del values
+        names = ", ".join(f"{name}=…" for name, field in cls.model_fields.items() if field.is_required())
+        return f"{cls.__name__} takes only named arguments. Write {cls.__name__}({names})."
 
 
 def explain(name: str, error: ValidationError) -> str:
@@ -143,11 +152,16 @@ class Message(Value):
 
     @classmethod
     def _advice(cls, fields: dict[str, Any]) -> str:
-        if "content" not in fields and not isinstance(fields.get("contents"), str):
+        contents = fields.get("contents")
+        is_list = isinstance(contents, list | tuple) and not any(isinstance(each, str) for each in contents)
+        if is_list and fields.keys().isdisjoint({"content", "text"}):
             return ""
-        return (
-            ' Its parts are in contents: write Message.user("hi"), or Message(role="user", contents=[Text(text="hi")]).'
-        )
+        return f" Its parts are in contents: {_how_to_write(fields.get('role'))}"
+
+    @classmethod
+    def _positional_advice(cls, values: tuple[Any, ...]) -> str:
+        advice = _how_to_write(values[0])
+        return f"Message takes only named arguments: {advice}"
 
     @classmethod
     def system(cls, text: str, *, metadata: JsonObject | None = None) -> Message:
@@ -194,6 +208,22 @@ class Message(Value):
     def results(self) -> tuple[FunctionResult, ...]:
         """The function results in the message, in order."""
         return tuple(content for content in self.contents if isinstance(content, FunctionResult))
+
+
+_CONSTRUCTORS = {
+    "system": 'Message.system("hi")',
+    "user": 'Message.user("hi")',
+    "assistant": 'Message.assistant("hi")',
+    "tool": "Message.tool(call_id, result)",
+}
+
+
+def _how_to_write(role: object) -> str:
+    """How to write a message of a role; of a user if the role is not known."""
+    role = role if role in ROLES else "user"
+    content = 'FunctionResult(call_id="…", result="…")' if role == "tool" else 'Text(text="hi")'
+    in_full = f'Message(role="{role}", contents=[{content}]).'
+    return f"write {_CONSTRUCTORS[role]}, or {in_full}" if role in _CONSTRUCTORS else f"write {in_full}"
 
 
 def only_text(message: Message) -> str | None:

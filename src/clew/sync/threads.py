@@ -41,6 +41,9 @@ class Thread:
     An ``at`` that does not exist raises UnknownVersionError, UnknownCheckpointError or InvalidTimeError.
     """
 
+    id: str
+    """The id of the thread in its store."""
+
     kind: ClassVar[ThreadKind]
     """Who holds the history: ``local`` is Clew, ``remote`` is a service."""
 

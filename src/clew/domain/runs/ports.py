@@ -148,11 +148,8 @@ class ThreadPort(Protocol):
         """A memory scope as the thread reads it, for one of its providers; perhaps only to read. Raises ScopeError."""
         ...
 
-    async def notify(self, hook: Hook, *given: object, before: Intent | None = None, actor: str | None = None) -> None:
-        """Call a hook of the thread's context providers; ``before`` is the intent that follows, if any.
-
-        Raises ContextProviderError, and the error of ``before`` if that is not allowed.
-        """
+    async def notify(self, hook: Hook, *arguments: object, actor: str | None = None) -> None:
+        """Call a hook of the thread's context providers. Raises ContextProviderError."""
         ...
 
     async def branch(self, at: Any = None) -> Self:
