@@ -93,7 +93,8 @@ class Engine:
     ) -> Self:
         """Open a store by its path or URL.
 
-        A path (``"clew.db"``, ``Path("clew.db")``) names a SQLite file. URLs are ``sqlite:///file.db`` (relative),
+        A path (``"clew.db"``, ``Path("clew.db")``) names a SQLite file. A Path is always a file; a string that looks
+        like a URL is refused, so write ``"./my:file"`` for ``"my:file"``. URLs are ``sqlite:///file.db`` (relative),
         ``sqlite:////file.db`` (absolute), ``memory:``, ``postgresql://user@host/database``, or
         ``postgresql+shards://…`` for a directory that knows which of several servers has the tenant. Without ``create``
         a missing database raises StoreUnavailableError, and missing tables StoreSchemaError.

@@ -45,7 +45,7 @@ class Clew:
         environment = {**ENVIRONMENT, **options.pop("env", {})}
         return subprocess.run(
             [*COMMAND, *arguments],
-            cwd=self.folder,
+            cwd=options.pop("cwd", self.folder),
             env=environment,
             check=False,
             capture_output=True,

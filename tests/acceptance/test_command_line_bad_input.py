@@ -98,11 +98,32 @@ def test_a_message_of_fifty_megabytes_is_refused_and_the_rest_is_imported(clew: 
 
 def test_invalid_names_and_urls_are_usage_errors(filled: Clew) -> None:
     assert "10000 characters" in filled.refused(2, "show", "x" * 10_000)
-    for url in ("postgres//x", "mysql://user:secret@host/db", "sqlite:clew.db", "sqlite://clew.db", "", "clew"):
+    for url in ("postgres//x", "mysql://user:secret@host/db", "sqlite:clew.db", "sqlite://clew.db", "", "postgres"):
         error = filled.refused(2, "--db", url, "threads")
         assert "sqlite:///file.db" in error
         assert "secret" not in error
     assert "too long" in filled.refused(1, "--db", f"sqlite:///{'x' * 10_000}.db", "threads").lower()
+
+
+def test_a_path_that_is_not_utf_8_names_a_database(filled: Clew) -> None:
+    folder = filled.folder / os.fsdecode(b"d\xff")
+    folder.mkdir()
+    filled.file("one.jsonl", GLAZE)
+    inside = Clew(folder)
+    for arguments in (("--db", "x.db"), ("--db", os.fsdecode(b"\xfe.db"))):
+        inside.text(*arguments, "import", "../one.jsonl")
+        (thread,) = inside.lines(*arguments, "threads", "--json")
+        assert thread["messages"] == 1
+        assert "failed" not in inside.text(*arguments, "doctor", "--verify")
+    for url in (os.fsdecode(b"\xfe.db"), "sqlite:///%FE.db"):
+        assert json.loads(inside.text("threads", "--json", env={"CLEW_DB": url}))["messages"] == 1
+    assert b"\xfe.db" in {os.fsencode(each.name) for each in folder.iterdir()}
+
+
+def test_a_tilde_of_a_path_is_the_users_folder(filled: Clew) -> None:
+    home = {"HOME": str(filled.folder)}
+    assert filled.text("--db=~/clew.db", "threads", env=home) == filled.text("threads")
+    assert filled.text("threads", env={**home, "CLEW_DB": "~/clew.db"}) == filled.text("threads")
 
 
 def test_a_database_with_a_newer_schema_is_refused_and_unchanged(filled: Clew) -> None:
@@ -155,6 +176,24 @@ def test_a_read_only_database_or_folder_is_refused_and_unchanged(filled: Clew) -
     assert database.read_bytes() == before
     assert list(folder.iterdir()) == []
     assert filled.text("import", "new.jsonl").startswith("Imported 1 message ")
+
+
+@pytest.mark.parametrize("locked", ["clew.db", "."])
+def test_doctor_names_a_database_that_it_may_not_open(filled: Clew, locked: str) -> None:
+    path, before = filled.folder / locked, (filled.folder / locked).stat().st_mode
+    options = {"cwd": filled.folder.parent, "preexec_fn": drop_roots_rights}
+    database = f"{filled.folder.name}/clew.db"
+    path.chmod(0)
+    try:
+        lines = filled.run("--db", database, "doctor", **options)
+        objects = filled.run("--db", database, "doctor", "--json", **options)
+    finally:
+        path.chmod(before)
+    assert (lines.returncode, lines.stderr, objects.returncode, objects.stderr) == (1, "", 1, "")
+    assert f"failed   database: {database}: it may not be opened." in lines.stdout
+    finding = json.loads(objects.stdout.splitlines()[-1])
+    assert (finding["name"], finding["state"]) == ("database", "failed")
+    assert finding["found"].startswith(f"{database}: it may not be opened.")
 
 
 def test_a_full_disk_ends_an_import_and_a_second_import_completes_it(filled: Clew) -> None:

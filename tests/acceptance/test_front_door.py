@@ -183,7 +183,7 @@ def test_a_url_that_names_no_store_raises_an_error_of_clew() -> None:
     with pytest.raises(ClewError, match=r"Use sqlite:///file\.db"):
         Conversations.open("mysql://localhost/clew")
     with pytest.raises(ClewError, match=r"Use sqlite:///file\.db"):
-        Engine.open("clew")
+        Engine.open("postgres")
 
 
 def test_a_path_works_instead_of_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,7 +153,7 @@ def test_reports_lost_projections_and_a_wrong_schema(filled: CalledClew, tmp_pat
 
 
 def test_refuses_a_url_that_names_no_store(clew: CalledClew) -> None:
-    for url in ("gopher://x", "postgres+shards://x", "sqllite:///clew.db", "clew", ""):
+    for url in ("gopher://x", "postgres+shards://x", "sqllite:///clew.db", "postgres", "my:clew.db", ""):
         for command in ("doctor", "threads", "migrate"):
             message = clew.refused(2, "--db", url, command)
             for scheme in ("sqlite:///", "postgresql://", "postgresql+shards://", "memory:"):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,33 @@ def test_a_plain_path_is_a_sqlite_file(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     for path in ("near.db", "./a b%20c.db", f"{tmp_path}/far.db", Path("here.db"), Path("no ending?")):
         store_at(path).open_log().close()
-    names = {each.name for each in tmp_path.iterdir() if not each.name.endswith((".lock", "-wal", "-shm"))}
-    assert names == {"near.db", "a b%20c.db", "far.db", "here.db", "no ending?"}
+    assert databases(tmp_path) == {"near.db", "a b%20c.db", "far.db", "here.db", "no ending?"}
+
+
+@pytest.mark.parametrize("name", ["foo", "a b", "a#b.db", "a?b.db", "[a", "\N{SNOWMAN}", os.fsdecode(b"\xff.db")])
+def test_a_name_that_cannot_be_a_url_is_a_file(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path, threads in ((name, 1), (Path(name), 2)):
+        with Conversations.open(path) as conversations:
+            conversations.start_thread()
+            assert len(list(conversations.threads())) == threads
+    assert databases(tmp_path) == {name, f"{name}.projections"}
+
+
+@pytest.mark.parametrize("name", ["my:file.db", "a=b", "memory", "a//b.db"])
+def test_a_name_that_can_be_a_url_is_a_file_after_a_dot_and_a_slash(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").mkdir()
+    with pytest.raises(StoreUrlError, match=r"\./file"):
+        store_at(name)
+    store_at(f"./{name}").open_log().close()
+    assert Path(name).is_file()
+
+
+def databases(folder: Path) -> set[str]:
+    return {each.name for each in folder.iterdir() if not each.name.endswith((".lock", "-wal", "-shm"))}
 
 
 def test_additional_slashes_before_an_absolute_path_are_ignored(tmp_path: Path) -> None:
@@ -87,6 +113,13 @@ def test_the_url_selects_the_durability(tmp_path: Path, query: str, level: int) 
         "memory://",
         "memory:x",
         "memory",
+        "Postgres",
+        "postgres:/x",
+        "host = clew.db",
+        "./clew.db?synchronous=OFF",
+        "1://host/db",
+        "clew\ud800.db",
+        Path("clew\ud800.db"),
         "postgresql://[",
         "mysql://host/db",
         "http://[::1",
@@ -95,7 +128,7 @@ def test_the_url_selects_the_durability(tmp_path: Path, query: str, level: int) 
         b"memory:",
         b"clew.db",
     ],
-    ids=range(28),
+    ids=range(35),
 )
 def test_refuses_an_invalid_url_in_one_line(url: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -94,11 +94,23 @@ def _print_version(requested: bool) -> None:
         raise typer.Exit
 
 
+def _expand_user(db: str) -> str:
+    """The shell expands ``--db ~/clew.db``, but not ``--db=~/clew.db``."""
+    return os.path.expanduser(db)  # noqa: PTH111 - pathlib would change the slashes of a URL
+
+
 @app.callback(invoke_without_command=True)
 def clew(
     context: typer.Context,
     db: Annotated[
-        str, typer.Option("--db", envvar="CLEW_DB", metavar="URL", help="The database: a URL, or the path of a file.")
+        str,
+        typer.Option(
+            "--db",
+            envvar="CLEW_DB",
+            metavar="URL",
+            callback=_expand_user,
+            help="The database: a URL, or the path of a file.",
+        ),
     ] = DEFAULT_URL,
     tenant: Annotated[
         str, typer.Option("--tenant", metavar="NAME", help="The tenant that the threads belong to.")

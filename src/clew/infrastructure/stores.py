@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from clew.infrastructure.event_log import ConversationLog
 
 FORMS = (
-    "Use sqlite:///file.db (sqlite:////absolute/file.db) or the path of a file, postgresql://user@host/database, "
-    "postgresql+shards://user@host/directory or memory:."
+    "Use sqlite:///file.db (sqlite:////absolute/file.db) or the path of a file (./file if the name looks like a URL), "
+    "postgresql://user@host/database, postgresql+shards://user@host/directory or memory:."
 )
 
 
@@ -129,23 +129,28 @@ SCHEMES: dict[str, str | type[Store]] = {
 
 
 def store_at(url: str | Path) -> Store:
-    """The store that a URL or the path of a SQLite file names. A Path is always a file. Raises StoreUrlError.
+    """The store that a URL or the path of a SQLite file names. Raises StoreUrlError.
 
     ``file.db`` and ``sqlite:///file.db`` are relative to the working directory, ``/folder/file.db`` and
-    ``sqlite:////folder/file.db`` are absolute. ``?synchronous=OFF`` (or NORMAL; the default is FULL) trades durability
-    for speed. ``memory:`` ends with the process.
+    ``sqlite:////folder/file.db`` are absolute. A Path is always a file. A string that can be a mistyped URL is refused:
+    ``my:file`` can be written as ``./my:file``. ``sqlite:///file.db?synchronous=OFF`` (or NORMAL; the default is FULL)
+    trades durability for speed. ``memory:`` ends with the process.
 
     ``postgresql://user:password@host:5432/database`` is PostgreSQL's own form, with all settings of its client library
     (``?sslmode=verify-full``), a service or a password file. ``?workers=16`` and ``?readers=8`` limit how many appends
     and queries the process sends at a time. ``?prepare=no`` is for a pooler that does not support prepared statements,
     such as PgBouncer before 1.22. ``postgresql+shards://…`` is a directory of several such databases.
     """
-    if isinstance(url, Path):
-        url = f"sqlite:///{quote(str(url))}"
-    if not isinstance(url, str):
+    if not isinstance(url, str | Path):
         raise StoreUrlError(f"{type(url).__name__} is not a URL. {FORMS}")
-    if _is_path(url):
-        url = f"sqlite:///{quote(url)}"
+    is_path = isinstance(url, Path) or _is_path(url)
+    url = str(url)
+    try:
+        url.encode(errors="surrogateescape")  # Python's form of a file name whose bytes are not UTF-8
+    except UnicodeEncodeError:
+        raise StoreUrlError(f"{without_secrets(url)!r} holds a lone surrogate, which names no file. {FORMS}") from None
+    if is_path:
+        url = f"sqlite:///{quote(url, errors='surrogateescape')}"
     kind = SCHEMES.get(scheme_of(url))
     if kind is None:
         raise StoreUrlError(f"{without_secrets(url)!r} does not name a store that Clew can open. {FORMS}")
@@ -175,6 +180,6 @@ def without_secrets(url: str) -> str:
 
 
 def _is_path(url: str) -> bool:
-    """Whether it is the path of a file: it has a slash or a dot, and is not a mistyped URL (``postgres//host``)."""
-    mistyped = re.match(r"[\w+]+:?//", url) or set(url) & set("?#=\0")
-    return not scheme_of(url) and not mistyped and ("/" in url or "." in url)
+    """Whether it is the path of a file: not empty, not a URL, and not a mistyped one, such as ``postgres//host``."""
+    is_mistyped = re.match(r"[\w+]+//|\w+ *=", url) or re.search(r"://|\?\w+=", url) or url.lower() in SCHEMES
+    return bool(url) and not scheme_of(url) and not is_mistyped

@@ -257,7 +257,7 @@ def test_refuses_a_file_that_is_not_clews_database_and_creates_nothing(tmp_path:
         ("postgresql+shards://me:secret@host/db", "is a directory of shards, not a store"),
         ("mysql://me:secret@host/db", "does not name a store that Clew can open"),
         ("http://[", "does not name a store that Clew can open"),
-        ("clew", "does not name a store that Clew can open"),
+        ("postgres", "does not name a store that Clew can open"),
     ],
 )
 def test_refuses_a_url_that_is_not_a_file_without_showing_secrets(url: str, why: str) -> None:

@@ -6,7 +6,8 @@ import os
 import sqlite3
 from contextlib import closing
 from typing import Any
-from urllib.parse import quote
+
+from clew.infrastructure.sqlite.schema import file_uri
 
 _TIMEOUT = 0.2
 """Seconds to wait for a lock: a user has pressed a key and waits."""
@@ -47,5 +48,5 @@ class SQLiteNames:
         """If no process has the file open, it is read as immutable: otherwise SQLite would make files next to it."""
         is_open = os.path.exists(f"{self._path}-shm")  # noqa: PTH110 - False also for a path that cannot be looked up
         options = "mode=ro" if is_open else "mode=ro&immutable=1"
-        with closing(sqlite3.connect(f"file:{quote(self._path)}?{options}", uri=True, timeout=_TIMEOUT)) as connection:
+        with closing(sqlite3.connect(file_uri(self._path, options), uri=True, timeout=_TIMEOUT)) as connection:
             return connection.execute(sql, parameters).fetchall()

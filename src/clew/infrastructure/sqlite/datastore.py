@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Literal
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from eventsourcing.persistence import PersistenceError
 from eventsourcing.sqlite import SQLiteConnection, SQLiteCursor, SQLiteDatastore, SQLiteTrackingRecorder
@@ -137,7 +137,7 @@ class ClewSQLiteDatastore(SQLiteDatastore, process_forks.ForkAware):
 
     def _connect(self, mode: str) -> sqlite3.Connection:
         return sqlite3.connect(
-            f"file:{quote(self.path)}?mode={mode}",
+            schema.file_uri(self.path, f"mode={mode}"),
             uri=True,
             isolation_level=None,
             check_same_thread=False,
@@ -262,7 +262,7 @@ def file_path(db_name: str) -> str:
     options: dict[str, str] = {}
     if db_name.startswith("file:"):
         parts = urlsplit(db_name)
-        name, options = unquote(parts.path), dict(parse_qsl(parts.query))
+        name, options = unquote(parts.path, errors="surrogateescape"), dict(parse_qsl(parts.query))
     if not name or ":memory:" in name or options.get("mode") == "memory":
         raise StoreUrlError(f"{db_name!r} is not a file, and a SQLite store is a file. Use memory: instead.")
     if options.get("mode", "rwc") not in ("rw", "rwc"):

@@ -8,9 +8,9 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from urllib.parse import quote
 
 from clew.domain.diagnostics import Finding, binary_size, runs_finding
+from clew.infrastructure.sqlite.schema import file_uri
 from clew.infrastructure.sqlite.wal_checkpoints import log_size
 
 FIRST_WITH_BUG, FIRST_WITHOUT_BUG = (3, 7, 0), (3, 51, 3)
@@ -88,7 +88,7 @@ def of_write_ahead_log(name: str, path: str, size: int) -> Finding:
 def of_runs(path: str, now: int) -> Finding:
     """What runs store next to the events; ``now`` is in microseconds since 1970."""
     try:
-        with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as connection:
+        with closing(sqlite3.connect(file_uri(path, "mode=ro"), uri=True)) as connection:
             leases, drafts = connection.execute(
                 "SELECT (SELECT count(*) FROM lease WHERE until > ?), (SELECT count(*) FROM draft)", (now,)
             ).fetchone()
@@ -103,7 +103,7 @@ def of_pages(name: str, path: str) -> Iterator[Finding]:
     if not Path(path).exists():
         return
     try:
-        with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as connection:
+        with closing(sqlite3.connect(file_uri(path, "mode=ro"), uri=True)) as connection:
             problems = [str(line) for (line,) in connection.execute("PRAGMA quick_check(3)")]
     except sqlite3.Error as error:
         problems = [str(error)]

@@ -7,7 +7,6 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from urllib.parse import quote
 
 from clew.domain.errors import StoreUnavailableError
 from clew.infrastructure.sqlite import schema
@@ -104,11 +103,17 @@ def _copy(connection: sqlite3.Connection, backup: str) -> None:
 @contextmanager
 def _connected(path: str, mode: str) -> Iterator[sqlite3.Connection]:
     """A connection inside ``with``. SQLite's errors become Clew's."""
-    if not os.path.exists(path):  # noqa: PTH110 - False also for a path that cannot be looked up
-        raise StoreUnavailableError(f"{path}: the database does not exist. Name an existing one.")
-    schema.refuse_other_files(path)
     try:
-        with closing(sqlite3.connect(f"file:{quote(path)}?mode={mode}", uri=True, isolation_level=None)) as connection:
+        Path(path).stat()
+        schema.refuse_other_files(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise StoreUnavailableError(f"{path}: the database does not exist. Name an existing one.") from None
+    except OSError as error:
+        raise unavailable(path, error) from error
+    try:
+        with closing(
+            sqlite3.connect(schema.file_uri(path, f"mode={mode}"), uri=True, isolation_level=None)
+        ) as connection:
             yield connection
     except sqlite3.Error as error:
         raise unavailable(path, error) from error

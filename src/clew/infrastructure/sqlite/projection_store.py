@@ -17,7 +17,6 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
-from urllib.parse import quote
 
 from clew.domain.errors import (
     ClosedError,
@@ -42,6 +41,7 @@ from clew.infrastructure.sqlite import text_index
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, is_of_the_store, unavailable
 from clew.infrastructure.sqlite.file_lock import FileLock
 from clew.infrastructure.sqlite.reads import Readers, within_range
+from clew.infrastructure.sqlite.schema import file_uri
 from clew.infrastructure.sqlite.wal_checkpoints import log_size
 
 T = TypeVar("T")
@@ -439,7 +439,7 @@ class SQLiteProjections(SqlProjections[sqlite3.Connection], process_forks.ForkAw
             weakref.finalize(self, connection.close).atexit = False
             return connection
         return sqlite3.connect(
-            f"file:{quote(self.path)}?mode={mode}",
+            file_uri(self.path, f"mode={mode}"),
             uri=True,
             isolation_level=None,
             check_same_thread=False,

@@ -79,6 +79,11 @@ TABLES = (
 )
 
 
+def file_uri(path: str, options: str) -> str:
+    """SQLite's URI of a file, whose name can hold any bytes."""
+    return f"file:{quote(os.fsencode(path))}?{options}"
+
+
 def refuse_other_files(path: str) -> None:
     """Check a file before anything is made next to it. Raises StoreSchemaError when it is not a SQLite database.
 
@@ -90,7 +95,7 @@ def refuse_other_files(path: str) -> None:
     if os.path.isdir(path):  # noqa: PTH112 - as above
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     try:
-        with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro&immutable=1", uri=True)) as connection:
+        with closing(sqlite3.connect(file_uri(path, "mode=ro&immutable=1"), uri=True)) as connection:
             connection.execute("PRAGMA schema_version").fetchone()
     except sqlite3.Error as error:
         if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:

@@ -25,7 +25,7 @@ class SQLiteStore(Store):
             parts = urlsplit(url)
         except ValueError:  # brackets that hold no address
             raise _no_file(url) from None
-        path = unquote(parts.path)
+        path = unquote(parts.path, errors="surrogateescape")
         if parts.netloc or not path.startswith("/") or path in {"/", "//"} or "\0" in path or parts.fragment:
             raise _no_file(url)
         settings = dict(parse_qsl(parts.query, keep_blank_values=True))

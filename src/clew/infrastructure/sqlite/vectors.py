@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TypeAlias, TypeVar
-from urllib.parse import quote
 
 from clew.domain.errors import ClosedError, StoreSchemaError
 from clew.infrastructure.sqlite.errors import unavailable
+from clew.infrastructure.sqlite.schema import file_uri
 from clew.infrastructure.vector_matrices import Matrices, check_installed, packed
 
 T = TypeVar("T")
@@ -125,7 +125,7 @@ class SQLiteVectors:
         # Even a reader must be able to write: it rolls back the unfinished write of a killed process.
         mode = "rwc" if write else "rw"
         connection = sqlite3.connect(
-            f"file:{quote(self.path)}?mode={mode}", uri=True, isolation_level=None, timeout=TIMEOUT
+            file_uri(self.path, f"mode={mode}"), uri=True, isolation_level=None, timeout=TIMEOUT
         )
         try:
             connection.execute("PRAGMA synchronous = NORMAL")
