@@ -97,7 +97,7 @@ def test_limits_the_number_of_candidates(clew: Clew) -> None:
     assert len(candidates(clew, "clew", "show", "")) == MOST
 
 
-@pytest.mark.parametrize("url", ["sqlite:///none.db", "sqlite:///text", "memory:", "nonsense", "sqlite:///a/b.db"])
+@pytest.mark.parametrize("url", ["sqlite:///none.db", "sqlite:///text", "memory:", "nonsense:", "sqlite:///a/b.db"])
 def test_without_a_store_it_writes_and_creates_nothing(clew: Clew, url: str) -> None:
     (clew.folder / "text").write_text("This is no database.")
     for words in (["show", ""], ["show", "x", "--at", ""], ["rewind", "x", "--to", ""]):

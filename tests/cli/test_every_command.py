@@ -277,7 +277,7 @@ def test_refuses_a_missing_or_invalid_database_and_creates_nothing(clew: Clew, n
     assert "not an SQLite database" in clew.refused(1, *command)
     assert error(clew, 1, *command)["type"] == "StoreSchemaError"
     assert [each.name for each in clew.folder.iterdir()] == ["clew.db"]
-    assert "Clew can open" in clew.refused(2, "--db", "nonsense", *command) or name == "migrate"
+    assert "Clew can open" in clew.refused(2, "--db", "nonsense:", *command) or name == "migrate"
 
 
 def form(value: Any) -> Any:
