@@ -228,7 +228,7 @@ def test_refuses_a_stream_with_the_number_of_another(
     recorder: PostgresRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(recorder, "a", 1)
-    for module in ("recorder", "append_transaction", "writer"):
+    for module in ("recorder", "append_transaction", "appends"):
         monkeypatch.setattr(f"clew.infrastructure.postgres.{module}.stream_id", lambda _: 7)
     fill(recorder, "b", 1)
     error = failure(recorder, event("c", 1), previous={"c": ROOT})
