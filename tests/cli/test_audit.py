@@ -59,7 +59,8 @@ def test_the_audit_trail_on_a_terminal_of_80_columns_has_one_line_for_each_event
         output_lines = re.sub(r"\x1b\[[0-9;]*m|\r", "", session.output).splitlines()
     assert len(output_lines) == 6
     assert max(map(len, output_lines)) <= 80
-    assert output_lines[2] == "2026-01-16 09:00  user:2      root     v3    appended an assistant message (10 …"
+    assert output_lines[5].startswith("2026-01-19 09:00  a-very-long…  a-fork-w v6  ")
+    assert output_lines[2] == "2026-01-16 09:00  user:2        root     v3    appended an assistant message (1…"
 
 
 def test_a_narrow_terminal_shows_short_run_ids(clew: Clew) -> None:
@@ -106,6 +107,18 @@ def test_the_audit_trail_is_filtered_by_thread_actor_type_and_time(used: Clew) -
     assert "No matching events." in used.text("audit", "--actor", "nobody")
 
 
+def test_an_unknown_type_of_event_is_refused_with_similar_ones(used: Clew) -> None:
+    assert "Did you mean message-appended, " in used.refused(2, "audit", "--type", "message-append")
+    assert "The types are answer-interrupted, " in used.refused(2, "audit", "--type", "zzz")
+    assert "No matching events." in used.text("audit", "--type", "message-redacted")
+
+
+def test_a_narrow_line_of_a_fork_has_the_short_id_of_its_parent(used: Clew) -> None:
+    with Conversations.open(f"sqlite:///{used.folder / 'clew.db'}") as conversations:
+        conversations.thread("a-fork-with-a-long-name").fork()
+    assert used.text("audit").splitlines()[-1].endswith("forked 'a-fork-w' at version 6")
+
+
 def test_the_audit_trail_takes_dates_and_ages(used: Clew) -> None:
     def positions(*options: str) -> list[int]:
         return [each["position"] for each in used.lines("audit", "--json", *options)]
@@ -119,6 +132,8 @@ def test_the_audit_trail_takes_dates_and_ages(used: Clew) -> None:
         assert 7 not in positions("--until", age)
     assert used.lines("stats", "--by", "day", "--since", "7d", "--json")[0]["threads"] == 1
     assert "not a time" in used.refused(2, "audit", "--since", "7 days")
+    for undocumented in ("2026-W05", "20260131", "\u0667d"):
+        assert "not a time" in used.refused(2, "audit", "--since", undocumented)
     assert "before the year 1" in used.refused(2, "audit", "--since", "999999w")
     output_lines = " ".join(used.text("audit", "--help").split())
     assert "a date (the start of that day in UTC), or an age such as 30m, 12h, 7d or 2w" in output_lines

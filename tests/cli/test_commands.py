@@ -216,7 +216,7 @@ def test_long_messages_are_cut_in_lists_and_whole_in_show(clew: Clew) -> None:
     clew.text("import", clew.file("long.jsonl", {"messages": [{"role": "user", "content": text}]}))
     (id_,) = clew.ids()
     assert text in clew.text("show", id_)
-    for listed in (clew.text("threads"), clew.text("log", id_)):
+    for listed in (clew.text("threads"), clew.text("log", id_, env={"COLUMNS": "80"})):
         assert "word0" in listed
         assert "word100" not in listed
         assert max(len(line) for line in listed.splitlines()) <= 80

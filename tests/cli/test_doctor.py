@@ -76,12 +76,11 @@ def test_reports_what_runs_store_next_to_the_events(filled: CalledClew, tmp_path
         connection.execute("INSERT INTO draft VALUES (1, 'run', x'', x'00')")
         connection.execute("INSERT INTO blob VALUES (x'00', 'definition', zeroblob(3072)), (x'01', 'content', x'')")
     connection.close()
-    assert findings(filled)["runs"] == {
-        "name": "runs",
-        "state": "ok",
-        "found": "1 in progress, 1 with a partial answer; 2 blobs of 3.0 KiB.",
-        "advice": None,
-    }
+    result = findings(filled)["runs"]
+    assert result["state"] == "warning"
+    assert result["found"].startswith("1 in progress, 1 with a partial answer; 2 blobs of 3.0 KiB. 1 run crashed: ")
+    assert any(result["found"].endswith(f"1 run crashed: run you on thread {id_}.") for id_ in filled.ids())
+    assert "agent.continue_run" in result["advice"]
 
 
 def test_verify_finds_a_changed_blob(filled: CalledClew, tmp_path: Path) -> None:
@@ -125,7 +124,7 @@ def test_finds_events_that_were_parked(filled: CalledClew, tmp_path: Path) -> No
     filled.text("project", "run", "--once")
     result = findings(filled, code=1)["projection audit"]
     assert result["state"] == "warning"
-    assert "skipped 1 events, the first at position 2: " in result["found"]
+    assert "skipped 1 event, the first at position 2: " in result["found"]
     assert result["advice"].endswith("then run `clew rebuild audit`.")
 
 
@@ -257,6 +256,6 @@ def test_a_projection_that_is_behind_is_ok() -> None:
 
 
 def test_gives_each_verification_a_state() -> None:
-    expected = Finding("verified", "ok", "1 threads, 2 events verified: all.")
+    expected = Finding("verified", "ok", "1 thread, 2 events verified: all.")
     assert of_verdict(Verdict(1, 2, None), "all") == expected
     assert of_verdict(Verdict(1, 2, IntegrityFault("t", 2, "it is missing")), "all").state == "failed"

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.cli.conftest import CalledClew
 
 from clew.cli.errors import report
 from clew.domain.errors import InvalidNameError, StoreUnavailableError, StoreUrlError, ThreadDeletedError
@@ -33,6 +34,28 @@ def test_an_error_is_one_line_with_a_code_and_in_json_with_a_stable_name(
     result = json.loads(as_json)
     assert result["error"]["type"] == kind
     assert result["error"]["message"] == plain.removeprefix("clew: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["append"], "No such command 'append'. Try 'clew --help'."),
+        (["thread"], "No such command 'thread'. Did you mean 'threads'? Try 'clew --help'."),
+        (["stats", "--by", "x"], "'x' is not one of 'thread', 'day'. Try 'clew stats --help'."),
+        (["threads", "--limit", "1e3"], "'--limit' / '-n': it must be a whole number. Try 'clew threads --help'."),
+        (["threads", "--limit", "0"], "'--limit' / '-n': it must be at least 1. Try 'clew threads --help'."),
+        (["label", "t", "n=NaN"], "Label 'n': JSON has no NaN. To store it as text"),
+        (["label", "t", "n=" + "9" * 5_000], "Label 'n': a number of 5,000 digits is too long. To store it as text"),
+    ],
+)
+def test_wrong_usage_is_explained_in_plain_words(filled: CalledClew, arguments: list[str], message: str) -> None:
+    assert message in filled.refused(2, *arguments)
+
+
+def test_the_number_of_a_message_that_is_too_long_is_not_repeated(filled: CalledClew) -> None:
+    id_ = filled.lines("threads", "--json")[0]["thread_id"]
+    error = filled.refused(1, "show", id_, "--at", "message:" + "9" * 5_000)
+    assert error.strip() == "--at: no thread has a message number of 5000 digits."
 
 
 def test_a_bug_in_clew_names_its_place(capsys: pytest.CaptureFixture[str]) -> None:

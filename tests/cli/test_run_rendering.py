@@ -60,7 +60,7 @@ def lines(text: str) -> list[str]:
 def test_the_log_connects_the_events_of_a_run(clew: Clew, conversations: Conversations) -> None:
     record(conversations, "parcel", "r1", *recorded_runs.with_a_tool())
     conversations.thread("parcel").append(Message.user("Thanks!"), actor="user:42")
-    usual = lines(clew.text("log", "parcel"))[2:]
+    usual = lines(clew.text("log", "parcel", env={"COLUMNS": "80"}))[2:]
     assert [line[:23] for line in usual[:2]] == ["  1  2026-01-15 09:00  ", "  2  2026-01-15 09:00  "]
     assert [line[23:] for line in usual] == [
         "thread-started               Parcel",
@@ -295,3 +295,20 @@ def test_an_approval_names_the_tool_that_it_is_for(clew: Clew, conversations: Co
 def test_a_resumed_run_shows_its_attempts() -> None:
     run = RunSummary("r", AgentIdentity(id="joker"), 1, 2, 0, attempts=2)
     assert [line.plain for line in run_lines(run, {})] == ["└ joker open · attempt 2"]
+
+
+def test_a_log_names_actors_as_far_as_the_terminal_is_wide(clew: Clew) -> None:
+    actor = "user:alice@example-company.com"
+    with Conversations.open(f"sqlite:///{clew.folder / 'clew.db'}") as conversations:
+        conversations.start_thread("Refund", thread_id="t", actor=actor)
+    assert f"{actor}  Refund" in clew.text("log", "t")
+    assert f"{actor}  Refund" in clew.text("log", "t", env={"COLUMNS": "120"})
+    assert "user:alice@exam…  Refund" in clew.text("log", "t", env={"COLUMNS": "80"})
+    assert clew.text("log", "t", env={"COLUMNS": "40"}).splitlines()[2].split() == ["1", "thread-started", "Refund"]
+
+
+@pytest.mark.parametrize("width", [20, 30, 40, 47])
+def test_a_tree_fits_a_narrow_terminal(clew: Clew, width: int) -> None:
+    with Conversations.open(f"sqlite:///{clew.folder / 'clew.db'}") as conversations:
+        conversations.start_thread("A refund").fork().fork()
+    assert max(map(len, clew.text("tree", env={"COLUMNS": str(width)}).splitlines())) <= width

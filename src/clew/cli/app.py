@@ -17,11 +17,14 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from clew.cli import INTERRUPTED, candidates, commands
-from clew.cli.errors import FAILED, USAGE, report
+from clew.cli.errors import FAILED, USAGE, WrongUsage, report
 from clew.cli.options import DEFAULT_URL, GlobalOptions
 
 Heading: TypeAlias = Literal["Begin", "Read", "Branch and go back", "Change", "Audit and export", "Maintain", "Other"]
 """The headings of ``clew --help``, in its order."""
+
+SIMILAR = 0.75
+"""How similar a command must be to a mistyped one for a suggestion: 1 is the same name."""
 
 Function = TypeVar("Function", bound=Callable[..., None])
 
@@ -38,7 +41,23 @@ class Commands(typer.Typer):
         return self.command(name, epilog=epilog, rich_help_panel=heading)
 
 
-class _HelpUnderHeadings(TyperGroup):
+class _Group(TyperGroup):
+    """Commands that are called by name. For an unknown name, an error suggests a command only if it is very similar."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command and its arguments. Raises TyperException."""
+        self.suggest_commands = False  # Typer suggests `end` for `append`
+        try:
+            return super().resolve_command(ctx, args)
+        except typer.TyperException:
+            from difflib import get_close_matches
+
+            for name in get_close_matches(args[0], self.list_commands(ctx), n=1, cutoff=SIMILAR):
+                raise WrongUsage(f"No such command {args[0]!r}. Did you mean {name!r}?", ctx=ctx) from None
+            raise
+
+
+class _HelpUnderHeadings(_Group):
     """Lists commands under their headings. Typer does that only with rich, which is too slow to import for help."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -74,7 +93,9 @@ command = app.declare
 
 def group(name: str, *, heading: Heading, help_: str, epilog: str) -> Commands:
     """A group of commands below ``clew``; its name alone shows its help, with the exit code for wrong usage."""
-    commands = Commands(name=name, invoke_without_command=True, rich_markup_mode=None, help=help_, epilog=epilog)
+    commands = Commands(
+        name=name, cls=_Group, invoke_without_command=True, rich_markup_mode=None, help=help_, epilog=epilog
+    )
     commands.callback()(_help_without_command)
     app.add_typer(commands, help=help_, rich_help_panel=heading)
     return commands

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from pathlib import Path
 
@@ -17,6 +18,18 @@ NOT_VERIFIED = 3
 
 LONGEST = 2_000
 """Characters of a message: a wrong URL or name can have any length."""
+
+_PLAIN_WORDS = tuple(
+    (re.compile(words), plain)
+    for words, plain in (
+        ("Value error, ", ""),
+        ("(Input should be a valid integer|Unable to parse input string as an integer).*", "it must be a whole number"),
+        ("Input should be ", "it must be "),
+        ("greater than or equal to", "at least"),
+        ("less than or equal to", "at most"),
+    )
+)
+"""The words of Typer's validation, and those that a user of the command line reads instead."""
 
 
 class WrongUsage(BadParameter):
@@ -67,7 +80,9 @@ def _usage(error: TyperException) -> str:
     path = "clew" if context is None else context.command_path
     if any(f"No such option: {name}" in message for name in ("--db", "--tenant")):
         return f"{message}: write it before the command, as in clew --db sqlite:///clew.db threads."
-    return f"{message}. Try '{path} --help'."
+    for words, plain in _PLAIN_WORDS:
+        message = words.sub(plain, message)
+    return f"{message}{'' if message.endswith('?') else '.'} Try '{path} --help'."
 
 
 def _bug(error: BaseException) -> str:

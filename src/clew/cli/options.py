@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 import typer
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 DEFAULT_URL = "sqlite:///clew.db"
 
 MOST_DIGITS = 18
-"""Digits of a version; no version has more."""
+"""Digits of a version or of a message's number; none has more."""
 
 DEFAULT_LIMIT = 50
 """The number of entries that a list for people has without --limit."""
@@ -34,7 +34,8 @@ TIME = "a time such as 2026-01-31T12:00:00Z, a date (the start of that day in UT
 
 AGO = f"{TIME}, or an age such as 30m, 12h, 7d or 2w"
 
-_AGE = re.compile(r"(\d{1,6})([mhdw])")
+_AGE = re.compile(r"([0-9]{1,6})([mhdw])")
+_DATE_AND_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}([Tt ][0-9]{2}:.*)?")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
@@ -138,14 +139,14 @@ def parse_moment(text: str | None, option: str = "--at") -> Moment:
 
     if text is None:
         return Moment()
-    if streams.is_version(text):
-        digits = text.lstrip("0") or "0"
+    of_message = text.startswith("message:")
+    digits = text.removeprefix("message:")
+    if streams.is_version(digits):
+        digits = digits.lstrip("0") or "0"
         if len(digits) > MOST_DIGITS:
-            raise UnknownVersionError(f"{option}: no thread has a version of {len(digits)} digits.")
-        return Moment(at=int(digits))
-    number = streams.message_number(text)
-    if number is not None:
-        return Moment(at_message=number)
+            what = "message number" if of_message else "version"
+            raise UnknownVersionError(f"{option}: no thread has a {what} of {len(digits)} digits.")
+        return Moment(at_message=int(digits)) if of_message else Moment(at=int(digits))
     time = streams.moment(text)
     return Moment(at=text if time is None else _with_offset(time, text, option))
 
@@ -161,7 +162,7 @@ def parse_time(text: str | None, option: str) -> datetime | None:
             return datetime.now(UTC) - timedelta(**{_UNITS[age[2]]: int(age[1])})
         except OverflowError:
             raise WrongUsage(f"{option} {text!r}: that is before the year 1") from None
-    time = None if streams.is_version(text) else streams.moment(text)
+    time = streams.moment(text) if _DATE_AND_TIME.fullmatch(text) else None
     if time is None:
         raise WrongUsage(f"{option} {text!r} is not a time. Give {AGO}")
     return _with_offset(time, text, option)
@@ -200,14 +201,24 @@ def parse_label(text: str) -> tuple[str, Json]:
         raise WrongUsage(f"{text!r} is not a label. Write NAME=VALUE, or NAME= to remove it")
     if not value:
         return name, None
+    refused: list[str] = []
+
+    def integer(digits: str) -> int:
+        try:
+            return int(digits)
+        except ValueError:  # longer than Python converts
+            refused.append(f"a number of {len(digits):,} digits is too long")
+            return 0
+
     try:
-        return name, json.loads(value, parse_constant=_refuse_constant)
+        parsed = json.loads(value, parse_int=integer, parse_constant=lambda word: refused.append(f"JSON has no {word}"))
     except (ValueError, RecursionError):
         return name, value
-
-
-def _refuse_constant(constant: str) -> NoReturn:
-    raise ValueError(constant)
+    if refused:
+        raise WrongUsage(
+            f"Label {name!r}: {refused[0]}. To store it as text, put it in JSON's quotes: NAME='\"VALUE\"'"
+        )
+    return name, parsed
 
 
 def must_confirm(context: typer.Context, *, yes: bool) -> bool:

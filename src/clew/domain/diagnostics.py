@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
+
+from clew.domain.streams import stream_id
 
 State: TypeAlias = Literal["ok", "warning", "failed"]
 
+_NAMED_RUNS = 3
 _KIB = 1_024
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -19,10 +23,30 @@ class Finding(NamedTuple):
     advice: str | None = None
 
 
-def runs_finding(leases: int, drafts: int, blobs: int, size: float) -> Finding:
-    """The data of runs next to the events: leases, partial answers, and blobs of ``size`` bytes in total."""
-    text = f"{leases:,} in progress, {drafts:,} with a partial answer; {blobs:,} blobs of {binary_size(size)}."
-    return Finding("runs", "ok", text)
+def runs_finding(leases: int, drafts: int, blobs: int, size: float, crashed: Sequence[tuple[str, str]] = ()) -> Finding:
+    """The data of runs next to the events: leases, partial answers, and blobs of ``size`` bytes in total.
+
+    ``crashed`` has the stream and the holder of each lease that has expired: no process executes its run.
+    """
+    found = f"{leases:,} in progress, {drafts:,} with a partial answer; {count(blobs, 'blob')} of {binary_size(size)}."
+    if not crashed:
+        return Finding("runs", "ok", found)
+    names = [
+        f"run {holder.rpartition('/')[0] or holder} on thread {stream_id(stream)}"
+        for stream, holder in crashed[:_NAMED_RUNS]
+    ]
+    if len(crashed) > _NAMED_RUNS:
+        names.append(f"{len(crashed) - _NAMED_RUNS:,} more")
+    advice = (
+        "Their processes ended in the middle. agent.continue_run(thread) continues a run, the next agent.run(thread) "
+        "closes it, and `clew rewind THREAD --to X --abandon-run` goes back to before it."
+    )
+    return Finding("runs", "warning", f"{found} {count(len(crashed), 'run')} crashed: {', '.join(names)}.", advice)
+
+
+def count(number: int, word: str) -> str:
+    """A number and a word in its singular or plural, as in ``2 threads``."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
 def binary_size(size: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from clew.domain.diagnostics import Finding
+from clew.domain.diagnostics import Finding, count
 from clew.domain.errors import ClewError, StoreSchemaError
 from clew.domain.ports import EventLog, Verdict
 from clew.domain.projection import Projection
@@ -100,7 +100,7 @@ def of_projection(status: ProjectionStatus) -> Finding:
         return Finding(
             name,
             "warning",
-            f"It skipped {status.parked:,} events, the first at position {first.position:,}: {first.error}.",
+            f"It skipped {count(status.parked, 'event')}, the first at position {first.position:,}: {first.error}.",
             f"Correct its code, or what `clew verify` finds, then run `clew rebuild {status.name}`.",
         )
     if status.state == "newer":
@@ -111,9 +111,11 @@ def of_projection(status: ProjectionStatus) -> Finding:
         return Finding(name, "warning", f"Other code built its tables: {summary}.", advice)
     if status.lag >= FAR_BEHIND:
         advice = "The next read waits until it has caught up. `clew project run --once` catches up now."
-        return Finding(name, "warning", f"It is {status.lag:,} events behind: {summary}.", advice)
+        return Finding(name, "warning", f"It is {count(status.lag, 'event')} behind: {summary}.", advice)
     if status.lag:
-        return Finding(name, "ok", f"It is {status.lag:,} events behind and catches up at its next read: {summary}.")
+        return Finding(
+            name, "ok", f"It is {count(status.lag, 'event')} behind and catches up at its next read: {summary}."
+        )
     return Finding(name, "ok", f"{summary[0].upper()}{summary[1:]}.")
 
 
@@ -134,7 +136,8 @@ def of_verdict(verdict: Verdict, what: str) -> Finding:
     """The finding for a verification."""
     bad = verdict.first_bad
     if bad is None:
-        return Finding("verified", "ok", f"{verdict.threads:,} threads, {verdict.events:,} events verified: {what}.")
+        checked = f"{count(verdict.threads, 'thread')}, {count(verdict.events, 'event')}"
+        return Finding("verified", "ok", f"{checked} verified: {what}.")
     return Finding(
         "verified",
         "failed",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, date
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -10,8 +11,19 @@ import typer
 
 from clew.cli.app import command
 from clew.cli.candidates import scope_names, thread_ids
+from clew.cli.errors import WrongUsage
 from clew.cli.options import AGO, AllOption, AsJson, LimitOption, list_limit, open_store, parse_time, thread_argument
-from clew.cli.output import catch_up, minute_text, one_line, plural, print_lines, size_text, time_text, write_json_lines
+from clew.cli.output import (
+    catch_up,
+    minute_text,
+    one_line,
+    plural,
+    print_lines,
+    shortened,
+    size_text,
+    time_text,
+    write_json_lines,
+)
 from clew.cli.output import console as new_console
 from clew.cli.rendering import json_shapes
 
@@ -20,6 +32,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from clew.conversations import Conversations
     from clew.service.audit_trail import AuditEntry
     from clew.service.usage_queries import UsageCounts
 
@@ -37,6 +50,12 @@ WIDE = 110
 
 SHORT_ID = 8
 """Characters of an id on a narrower terminal."""
+
+SHORT_ACTOR = 12
+"""Characters of an actor on a narrower terminal."""
+
+_FORKED = re.compile(f"^(forked '[^']{{{SHORT_ID}}})[^']*")
+"""The start of a sentence that names the parent of a fork; the group has the short form of its id."""
 
 
 @command(
@@ -72,6 +91,8 @@ def audit(
     with open_store(context) as conversations:
         id_ = None if thread is None else conversations.find(thread)
         catch_up(conversations, "audit")
+        if type_ is not None:
+            _check_type(conversations, type_)
 
         def entries(number: int | None) -> Iterator[AuditEntry]:
             """All entries, or this number of the newest; both in their order."""
@@ -93,6 +114,19 @@ def audit(
             _print_entries(entries(None if most is None else most + 1), most, new_console())
 
 
+def _check_type(conversations: Conversations, type_: str) -> None:
+    """Raise WrongUsage for a type that this Clew does not know and that no event has, such as one of a newer Clew."""
+    from difflib import get_close_matches
+
+    from clew.domain.events import EVENT_TYPES
+
+    if type_ in EVENT_TYPES or any(conversations.audit(type=type_, limit=1)):
+        return
+    names = get_close_matches(type_, EVENT_TYPES)
+    advice = f"Did you mean {', '.join(names)}?" if names else f"The types are {', '.join(sorted(EVENT_TYPES))}"
+    raise WrongUsage(f"--type {type_!r} is not a type of event. {advice}")
+
+
 def _print_entries(entries: Iterable[AuditEntry], most: int | None, console: Console) -> None:
     """Print the last ``most`` entries, or without a limit each entry as it comes."""
     more = False
@@ -103,7 +137,7 @@ def _print_entries(entries: Iterable[AuditEntry], most: int | None, console: Con
     printed = False
     for entry in entries:
         printed = True
-        line = _entry_line(entry, wide=console.width >= WIDE)
+        line = _entry_line(entry, wide=console.width >= WIDE, whole=not console.is_terminal)
         if console.is_terminal:
             line.truncate(console.width, overflow="ellipsis")
         console.print(line, soft_wrap=True)
@@ -113,20 +147,25 @@ def _print_entries(entries: Iterable[AuditEntry], most: int | None, console: Con
         console.print(f"These are the newest {most:,}. `--limit N` shows more, `--all` shows every one.")
 
 
-def _entry_line(entry: AuditEntry, *, wide: bool) -> Text:
-    """When, who, where, and then what and why, which a narrow terminal may cut; --json has everything."""
+def _entry_line(entry: AuditEntry, *, wide: bool, whole: bool) -> Text:
+    """When, who, where, and then what and why, which a narrow terminal may cut; --json has everything.
+
+    With ``whole``, for a pipe, a long actor is not cut.
+    """
     from rich.text import Text
 
     place = one_line(entry.thread_id or entry.scope or "")
-    run = one_line(entry.run_id or "")
+    run, what = one_line(entry.run_id or ""), one_line(entry.what)
+    actor = "—" if entry.actor is None else one_line(entry.actor)
     if not wide:
-        run = run[:SHORT_ID]
+        run, what = run[:SHORT_ID], _FORKED.sub(r"\1", what)
+        actor = actor if whole else f"{shortened(actor, SHORT_ACTOR):<{SHORT_ACTOR}}"
         place = place[:SHORT_ID] if entry.thread_id is not None else place
     return Text.assemble(
         (time_text(entry.time) if wide else minute_text(entry.time), "dim"),
-        (f"  {'—' if entry.actor is None else one_line(entry.actor):<10}", "bold"),
+        (f"  {actor:<10}", "bold"),
         (f"  {place:<{SHORT_ID}} {f'v{entry.version}':<5}", "dim"),
-        f" {one_line(entry.what)}",
+        f" {what}",
         ("" if entry.why is None else f": {one_line(entry.why)}", "italic"),
         (f" [run {run}]" if run else "", "dim"),
     )

@@ -121,7 +121,7 @@ def migrate(
     yes: YesOption = False,
     as_json: AsJson = False,
 ) -> None:
-    """Bring an old database up to date, or make Clew's tables in a new one."""
+    """Update an old database, or make Clew's tables in a new one."""
     from clew.infrastructure.stores import scheme_of, store_at
 
     options: GlobalOptions = context.obj

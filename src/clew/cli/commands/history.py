@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from clew.sync.subscription import Subscription
     from clew.sync.threads import Thread
 
+LONGEST_LINE = 10_000
+"""Columns of a line of a table that is written whole."""
+
 CHECK_INTERVAL = 0.5
 """Seconds between checks whether the output still has a reader."""
 
@@ -92,7 +95,9 @@ def log(
         elif as_json:
             write_json_lines(map(json_shapes.event, conversations.thread(id_).events(after=after)))
         else:
-            print_events(conversations, id_, new_console(), after)
+            console = new_console()
+            whole = not console.is_terminal and "COLUMNS" not in os.environ  # a pipe or a file without a width
+            print_events(conversations, id_, console, after, whole=whole)
 
 
 @command("clew replay 3f2a", 'clew replay 3f2a --at "before refund"', "clew replay 3f2a --json", heading="Read")
@@ -180,8 +185,15 @@ def print_thread(conversations: Conversations, id_: str, when: Moment, console: 
         console.print(line, soft_wrap=True)
 
 
-def print_events(conversations: Conversations, id_: str, console: Console, after: int = 0) -> None:
-    """Print the output of ``clew log``. If an event cannot be read, print those before it and raise the error."""
+def print_events(
+    conversations: Conversations, id_: str, console: Console, after: int = 0, *, whole: bool = False
+) -> None:
+    """Print the output of ``clew log``; with ``whole`` the lines have any length.
+
+    If an event cannot be read, print those before it and raise the error.
+    """
+    from rich.measure import Measurement
+
     from clew.cli.rendering.events import OFF_PATH, event_finder, event_table, off_path
     from clew.domain.errors import ClewError
 
@@ -194,7 +206,11 @@ def print_events(conversations: Conversations, id_: str, console: Console, after
             raise
         failure = error
     rewound = off_path(events)
-    console.print(event_table(events, id_, console, event_finder(conversations.thread), rewound))
+    table = event_table(events, id_, console, event_finder(conversations.thread), rewound, whole=whole)
+    if whole:
+        options = console.options.update(max_width=LONGEST_LINE)
+        console.width = max(console.width, Measurement.get(console, options, table).maximum)
+    console.print(table)
     if rewound:
         console.print(f"{OFF_PATH} taken back by a rewind", style="dim")
     if failure is not None:

@@ -46,7 +46,10 @@ OFF_PATH = "↩"
 """Marks an event that a rewind took from the path."""
 
 LONGEST_ACTOR = 16
-"""Columns of an actor in a table."""
+"""Columns of an actor in a table on a terminal that is not wide."""
+
+NARROW = 56
+"""Columns of a terminal below which a table has no actors."""
 
 EVENT_STYLES: Mapping[str, str] = {
     "context-failed": "yellow",
@@ -83,21 +86,29 @@ def find_nothing(event: Event, version: int) -> None:
 
 
 def event_table(
-    events: Sequence[Event], thread_id: str, console: Console, find: FindEvent, rewound: frozenset[int] = frozenset()
+    events: Sequence[Event],
+    thread_id: str,
+    console: Console,
+    find: FindEvent,
+    rewound: frozenset[int] = frozenset(),
+    *,
+    whole: bool = False,
 ) -> Table:
     """A row for each event. Events of ancestors are dim; the versions in ``rewound`` are dim and marked.
 
-    Within a run, the actor that started it is not repeated.
+    Within a run, the actor that started it is not repeated. With ``whole`` no actor is cut.
     """
-    table = plain_table(expand=True)
+    table = plain_table(expand=not whole)
     table.add_column("Ver", justify="right", no_wrap=True)
     roomy, wide = console.width >= ROOMY, console.width >= WIDE
     if roomy:
         table.add_column("Time", no_wrap=True)
     table.add_column("Event", no_wrap=True)
     actors = _actors(events)
-    if any(actors):
-        table.add_column("By", overflow="ellipsis", no_wrap=True, max_width=LONGEST_ACTOR)
+    by = any(actors) and (whole or console.width >= NARROW)
+    if by:
+        longest = None if whole else console.width // 3 if wide else LONGEST_ACTOR
+        table.add_column("By", overflow="ellipsis", no_wrap=True, max_width=longest)
     table.add_column("What", overflow="ellipsis", no_wrap=True, ratio=1, min_width=10)
     for event, actor in zip(events, actors, strict=True):
         off = event.version in rewound
@@ -105,7 +116,7 @@ def event_table(
             f"{OFF_PATH} {event.version}" if off else str(event.version),
             *((time_text(event.time) if wide else minute_text(event.time),) if roomy else ()),
             type_text(event),
-            *((Text(actor),) if any(actors) else ()),
+            *((Text(actor),) if by else ()),
             Text(shortened(what_happened(event, find), START_LENGTH)),
             style="dim" if off or event.thread_id != thread_id else "",
         )

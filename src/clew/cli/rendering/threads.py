@@ -26,6 +26,9 @@ ROOMY = 72
 WIDE = 100
 """Columns of a terminal from which a tree abbreviates nothing."""
 
+SHORT_STATE = 10
+"""Columns of a thread's status in a tree on a very narrow terminal."""
+
 STATE = 31
 """Columns to the right of the ids and titles in a tree on a narrow terminal."""
 
@@ -193,13 +196,16 @@ def _thread_line(
         (f"{f'v{thread.version}':>6}", "dim"),
         (f"  {minute_text(thread.updated_at)}" if width >= ROOMY else "", "dim"),
     )
+    if width < NARROWEST + len(state):  # only the status fits
+        state.truncate(SHORT_STATE)
     is_marked = thread.id == marked
     line = Text.assemble(
         (prefix, "dim"), (one_line(thread.id), "bold reverse" if is_marked else "bold"), " ◀ " if is_marked else "  "
     )
     line.append_text(title(thread))
     line.truncate(max(width - len(state), NARROWEST), overflow="ellipsis", pad=True)
-    return line.append_text(state)
+    line.append_text(state).truncate(width)
+    return line
 
 
 def _checkpoint_line(branch: Branch[ThreadSummary], prefix: str, width: int) -> Text:

@@ -9,12 +9,13 @@ from typing import Any
 import psycopg
 from psycopg.types.numeric import Int8
 
-from clew.domain.diagnostics import Finding, binary_size, runs_finding
+from clew.domain.diagnostics import Finding, binary_size, count, runs_finding
 from clew.domain.errors import ClewError
 from clew.infrastructure.postgres.connection import Address, Rows
 from clew.infrastructure.postgres.connection_pool import ConnectionPool
 from clew.infrastructure.postgres.errors import unavailable
 from clew.infrastructure.postgres.sql_files import statements
+from clew.infrastructure.postgres.stream_ids import text
 
 LONG_OPEN = 30.0
 """Seconds that an open transaction may hold readers back before a warning."""
@@ -82,7 +83,13 @@ def of_tables(address: Address, tenant: str | None, now: int) -> Iterator[Findin
 
         yield _checked("size", address, lambda: _size(*ask("sizes")[0]))
         yield _checked("vacuum", address, lambda: of_dead_rows(ask("settings")[0][4], *ask("dead rows")[0]))
-        yield _checked("runs", address, lambda: runs_finding(*ask("runs", now=Int8(now))[0]))
+        yield _checked("runs", address, lambda: _runs(ask, Int8(now)))
+
+
+def _runs(ask: Asking, now: Int8) -> Finding:
+    crashed = [(text(stream), text(holder)) for stream, holder in ask("crashed runs", now=now)]
+    leases, drafts, blobs, size = ask("runs", now=now)[0]
+    return runs_finding(leases, drafts, blobs, size, crashed)
 
 
 def _checked(name: str, address: Address, check: Callable[[], Finding]) -> Finding:
@@ -185,7 +192,7 @@ def of_standby(behind: float | None, paused: bool) -> Finding:  # noqa: FBT001 -
 
 def of_replication(followers: int, idle: tuple[str, int] | None) -> Finding:
     """The number of standbys, and the unused replication slot that retains the most bytes of the log."""
-    found = f"{followers:,} standbys are connected."
+    found = f"{count(followers, 'standby')} {'is' if followers == 1 else 'are'} connected."
     if idle is None or idle[1] < LARGE_LOG:
         return Finding("replication", "ok", found)
     advice = "Restart its reader, or drop it with pg_drop_replication_slot: it fills the disk."

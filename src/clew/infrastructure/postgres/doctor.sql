@@ -76,3 +76,8 @@ SELECT
     (SELECT count(*) FROM clew_lease WHERE until > %(now)b), (SELECT count(*) FROM clew_draft), count(*),
     coalesce(sum(octet_length(data)), 0)::int8
 FROM clew_blob
+
+-- crashed runs
+SELECT name, holder FROM clew_lease AS lease JOIN clew_stream AS stream ON stream.id = lease.stream
+WHERE until <= %(now)b
+ORDER BY until

@@ -92,10 +92,14 @@ def of_runs(path: str, now: int) -> Finding:
             leases, drafts = connection.execute(
                 "SELECT (SELECT count(*) FROM lease WHERE until > ?), (SELECT count(*) FROM draft)", (now,)
             ).fetchone()
+            crashed = connection.execute(
+                "SELECT name, holder FROM lease JOIN stream ON id = stream WHERE until <= ? ORDER BY until",
+                (now,),
+            ).fetchall()
             blobs, size = connection.execute("SELECT count(*), total(length(data)) FROM blob").fetchone()
     except sqlite3.Error as error:
         return Finding("runs", "failed", f"{path}: {error}.", "Check its pages: `clew doctor --verify`.")
-    return runs_finding(leases, drafts, blobs, size)
+    return runs_finding(leases, drafts, blobs, size, crashed)
 
 
 def of_pages(name: str, path: str) -> Iterator[Finding]:
