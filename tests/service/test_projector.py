@@ -134,7 +134,7 @@ def test_leaves_a_newer_version_unchanged(ten: Ten, store: SQLiteProjections, mo
     assert not older.advance()
     assert live(store) == [("b", 3, 10)]
     monkeypatch.setattr("clew.service.projector.PATIENCE_SECONDS", 0.0)
-    with pytest.raises(ProjectionBehindError, match="built by other code"):
+    with pytest.raises(ProjectionBehindError, match="built by code that differs"):
         older.catch_up("lengths")
     with pytest.raises(ProjectionBehindError, match="version 3"):
         rebuild(older, "lengths")
