@@ -153,6 +153,7 @@ def test_is_not_patient_in_a_thread_that_waits_for_another_append(writes: Deferr
         writes.pool._ready.pop(first[0])
     thread = threading.Thread(target=futures[1].result)  # waits for another append, and writes b1 meanwhile
     thread.start()
+    wait_until(lambda: writes.calls != [])  # otherwise this thread may be the first to write b1
     assert futures[2].result(PATIENCE) == DONE
     assert writes.calls == [(["b1"], False), (["b1"], True)]
     writes.pool._execute(first, None, more=False)

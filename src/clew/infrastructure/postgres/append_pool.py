@@ -38,8 +38,8 @@ IDLE_POLLS = 20
 """Polls without work before the flusher sleeps. To notify it then costs a submitter more than a poll."""
 
 _INTERRUPTED = (
-    "The thread that wrote this append together with its own was interrupted: whether it was stored is not known. "
-    "Read what is there."
+    "The thread that wrote this append together with its own was interrupted. Read the stream to see whether it was "
+    "stored."
 )
 
 _log = logging.getLogger(__name__)
