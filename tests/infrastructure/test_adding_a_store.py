@@ -106,4 +106,4 @@ def test_the_doctor_examines_a_store_without_schemas(tmp_path: Path, monkeypatch
     checks = {each.name: each for each in examine(url, tenant="default")}
     assert {each.state for each in checks.values()} == {"ok"}
     assert "schema" not in checks
-    assert checks["verified"].found.startswith("1 threads, 1 events verified")
+    assert checks["verified"].found.startswith("1 thread, 1 event verified")

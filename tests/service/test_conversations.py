@@ -146,7 +146,7 @@ def test_refuses_an_invalid_tenant(url: str, tenant: str) -> None:
         Conversations.open(url, tenant=tenant)
 
 
-@pytest.mark.parametrize("wrong", ["", "memory:x", "postgres", "sqlite:", "sqlite://host/x", "file", cast("str", 7)])
+@pytest.mark.parametrize("wrong", ["", "memory:x", "postgres", "sqlite:", "sqlite://host/x", "file:", cast("str", 7)])
 def test_refuses_a_url_without_a_known_store(wrong: str) -> None:
     with pytest.raises(StoreUrlError):
         Conversations.open(wrong)

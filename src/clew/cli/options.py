@@ -201,24 +201,23 @@ def parse_label(text: str) -> tuple[str, Json]:
         raise WrongUsage(f"{text!r} is not a label. Write NAME=VALUE, or NAME= to remove it")
     if not value:
         return name, None
-    refused: list[str] = []
 
     def integer(digits: str) -> int:
         try:
             return int(digits)
         except ValueError:  # longer than Python converts
-            refused.append(f"a number of {len(digits):,} digits is too long")
-            return 0
+            raise WrongUsage(
+                f"Label {name!r}: a number of {len(digits):,} digits is too long. To store it as text, put it in "
+                "JSON's quotes: NAME='\"VALUE\"'"
+            ) from None
+
+    def constant(word: str) -> float:
+        raise ValueError(f"JSON has no {word}")
 
     try:
-        parsed = json.loads(value, parse_int=integer, parse_constant=lambda word: refused.append(f"JSON has no {word}"))
+        return name, json.loads(value, parse_int=integer, parse_constant=constant)
     except (ValueError, RecursionError):
         return name, value
-    if refused:
-        raise WrongUsage(
-            f"Label {name!r}: {refused[0]}. To store it as text, put it in JSON's quotes: NAME='\"VALUE\"'"
-        )
-    return name, parsed
 
 
 def must_confirm(context: typer.Context, *, yes: bool) -> bool:

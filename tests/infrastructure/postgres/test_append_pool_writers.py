@@ -177,7 +177,7 @@ def test_raises_an_interruption_only_in_the_interrupted_thread(monkeypatch: pyte
     assert len(errors) == 1
     error = other.exception(PATIENCE)
     assert isinstance(error, StoreUnavailableError)
-    assert "whether it was stored is not known" in str(error)
+    assert "Read the stream to see whether it was stored" in str(error)
     pool.close()
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 
 from tests.infrastructure.recorder_steps import PATIENCE, wait_until
 from tests.servers.postgres_server import VERSIONS, PostgresServer
@@ -13,6 +14,7 @@ from tests.servers.postgres_server import VERSIONS, PostgresServer
 from clew import Agent, Conversations, Engine, Message, ScriptedChatClient, tool
 from clew.domain.errors import StoreUnavailableError
 from clew.infrastructure.scripted_client import call
+from clew.types import SyncThread
 
 WRITERS = ("one", "two", "three")
 PER_KILL = 15
@@ -36,9 +38,9 @@ class Answers:
             assert self._more.acquire(timeout=PATIENCE)
 
 
-def write(conversations: Conversations, name: str, answers: Answers) -> None:
+def write(thread: SyncThread, answers: Answers) -> None:
     """Append messages. Repeat each one with its key until it succeeds."""
-    thread = conversations.thread(name)
+    name = thread.id
     while not answers.stop.is_set():
         number = answers.appended[name]
         try:
@@ -59,17 +61,23 @@ def run_agents(url: str, answers: Answers) -> None:
     """Run agents, each on a new thread. A failed run leaves its thread as it is."""
 
     async def work() -> None:
-        async with Engine.open(url, projections=()) as engine:
-            while not answers.stop.is_set():
-                client = ScriptedChatClient([call("look_up", word="clew"), "It is a word."])
-                try:
-                    response = await Agent(client, engine=engine, tools=[look_up]).run("What is a clew?")
-                except StoreUnavailableError:
-                    continue
-                answers.runs.append(response.thread.id)
-                answers.notify()
+        while not answers.stop.is_set():
+            with suppress(StoreUnavailableError):
+                async with Engine.open(url, projections=()) as engine:
+                    await run_until_stopped(engine, answers)
 
     asyncio.run(work())
+
+
+async def run_until_stopped(engine: Engine, answers: Answers) -> None:
+    while not answers.stop.is_set():
+        client = ScriptedChatClient([call("look_up", word="clew"), "It is a word."])
+        try:
+            response = await Agent(client, engine=engine, tools=[look_up]).run("What is a clew?")
+        except StoreUnavailableError:
+            continue
+        answers.runs.append(response.thread.id)
+        answers.notify()
 
 
 def follow(conversations: Conversations, seen: list[int]) -> None:
@@ -102,11 +110,10 @@ def test_services_agents_subscriptions_and_projections_continue_after_the_server
     answers = Answers()
     seen: list[int] = []
     with PostgresServer(VERSIONS[-1]) as server, server.database() as url, Conversations.open(url) as conversations:
-        for name in WRITERS:
-            conversations.start_thread(thread_id=name)
+        threads = [conversations.start_thread(thread_id=name) for name in WRITERS]
         with run_in_threads(lambda: follow(conversations, seen)):
             with run_in_threads(
-                *(lambda name=name: write(conversations, name, answers) for name in WRITERS),
+                *(partial(write, thread, answers) for thread in threads),
                 lambda: run_agents(url, answers),
             ):
                 try:
