@@ -44,6 +44,20 @@ class ReadContract:
         assert all(one.position < two.position for one, two in pairwise(rows))
         assert recorder.last_position() == rows[-1].position
 
+    def test_reads_rows_up_to_a_position(self, recorder: Recorder) -> None:
+        for version in range(1, 11):
+            append(recorder, event("x/a", version), event("b", version))
+        rows = recorder.rows(after=0, limit=99)
+        for first, last in (0, 5), (5, 6), (3, 19), (7, 7), (9, 2):
+            after, upto = rows[first].position, rows[last].position
+            between = rows[first + 1 : last + 1]
+            assert recorder.rows(after=after, limit=99, upto=upto) == between
+            assert recorder.rows(after=after, limit=2, upto=upto) == between[:2]
+            of_stream = [row for row in between if row.stream == "x/a"]
+            assert recorder.rows(after=after, limit=99, upto=upto, prefix="x/") == of_stream
+        assert recorder.rows(after=0, limit=99, upto=0) == recorder.rows(after=0, limit=99, upto=-1) == []
+        assert recorder.rows(after=0, limit=99, upto=2**70) == rows
+
     def test_reads_the_rows_at_given_positions_in_order(self, recorder: Recorder) -> None:
         for version in range(1, 601):
             append(recorder, event("a", version), event("b", version))

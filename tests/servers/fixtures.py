@@ -14,6 +14,11 @@ from tests.servers.postgres_server import VERSIONS, Databases, PostgresServer
 from tests.servers.redis_server import RedisServer
 from tests.servers.stateful_launchers import StatefulServer, ogx_server, own_stateful_server
 
+from clew.infrastructure.postgres import datastore
+
+OWN_WAIT = 20.0
+"""Seconds."""
+
 
 def pytest_report_header() -> str:
     """Report which stateful server this run uses."""
@@ -104,6 +109,14 @@ def redis(running_redis: RedisServer) -> RedisServer:
         running_redis.start()
     running_redis.flush()
     return running_redis
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient_readers() -> Iterator[None]:
+    """Let readers wait longer for their own appends: a loaded disk keeps other transactions open for seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datastore, "OWN_WAIT", OWN_WAIT)
+        yield
 
 
 @pytest.fixture(scope="session")

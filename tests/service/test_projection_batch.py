@@ -50,9 +50,9 @@ def positions_read(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Record after which positions the log is read from now on."""
     read: list[int] = []
 
-    def recorded_after(position: int, limit: int) -> Sequence[Recorded | Unreadable]:
+    def recorded_after(position: int, limit: int, upto: int) -> Sequence[Recorded | Unreadable]:
         read.append(position)
-        return type(log).recorded_after(log, position, limit)
+        return type(log).recorded_after(log, position, limit, upto)
 
     monkeypatch.setattr(log, "recorded_after", recorded_after)
     return read

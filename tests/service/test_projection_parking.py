@@ -83,9 +83,9 @@ def test_a_failing_event_delays_few_others(
     sessions: list[int] = []
     recorded_after, session = ten.log.recorded_after, store.session
 
-    def recording_read(position: int, limit: int) -> Sequence[Recorded | Unreadable]:
+    def recording_read(position: int, limit: int, upto: int) -> Sequence[Recorded | Unreadable]:
         read.append(position)
-        return recorded_after(position, limit)
+        return recorded_after(position, limit, upto)
 
     def recording_session(seen: int, names: Any = None) -> Any:
         sessions.append(seen)

@@ -35,13 +35,13 @@ class RecordingReads:
         monkeypatch.setattr(self.log, "is_served", lambda: True)
         monkeypatch.setattr(self.log, "recorded_after", self._read)
 
-    def _read(self, position: int, limit: int) -> Sequence[Recorded | Unreadable]:
+    def _read(self, position: int, limit: int, upto: int) -> Sequence[Recorded | Unreadable]:
         self.positions.append(position)
         if threading.current_thread() is threading.main_thread():
             self.by_main_thread.append(position)
         if self.failing:
             raise StoreUnavailableError("unavailable")
-        events: Sequence[Recorded | Unreadable] = self._recorded_after(position, limit)
+        events: Sequence[Recorded | Unreadable] = self._recorded_after(position, limit, upto)
         return events
 
 
@@ -52,7 +52,7 @@ def read(conversations: Conversations, monkeypatch: pytest.MonkeyPatch) -> Recor
 
 def pages(ahead: ReadAhead, limit: int) -> list[int]:
     positions: list[int] = []
-    while batch := ahead.after(positions[-1] if positions else 0, limit)[0]:
+    while batch := ahead.after(positions[-1] if positions else 0, limit, EVENTS)[0]:
         positions += [event.position for event in batch]
     return positions
 
@@ -65,37 +65,37 @@ def test_all_batches_except_the_first_and_last_are_read_ahead(read: RecordingRea
 
 def test_reads_nothing_ahead_without_a_server(read: RecordingReads, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read.log, "is_served", lambda: False)
-    ReadAhead(read.log).after(0, 10)
+    ReadAhead(read.log).after(0, 10, EVENTS)
     assert read.positions == [0]
 
 
 def test_kept_events_come_before_events_read_ahead(read: RecordingReads) -> None:
     ahead = ReadAhead(read.log)
-    batch, shredded = ahead.after(0, 10)
+    batch, shredded = ahead.after(0, 10, EVENTS)
     ahead.keep(4, 10, batch[4:], shredded)
-    assert [event.position for event in ahead.after(4, 10)[0]] == [5, 6, 7, 8, 9, 10]
-    assert [event.position for event in ahead.after(10, 10)[0]] == [*range(11, 21)]
+    assert [event.position for event in ahead.after(4, 10, EVENTS)[0]] == [5, 6, 7, 8, 9, 10]
+    assert [event.position for event in ahead.after(10, 10, EVENTS)[0]] == [*range(11, 21)]
     assert read.by_main_thread == [0]
 
 
 @pytest.mark.parametrize("position", [4, 10], ids=["kept", "read ahead"])
 def test_reads_again_after_a_redaction(conversations: Conversations, read: RecordingReads, position: int) -> None:
     ahead = ReadAhead(read.log)
-    batch, shredded = ahead.after(0, 10)
+    batch, shredded = ahead.after(0, 10, EVENTS)
     ahead.keep(4, 10, batch[4:], shredded)
     conversations.thread("t").redact(position + 2)
-    events, _ = ahead.after(position, 10)
+    events, _ = ahead.after(position, 10, EVENTS)
     assert [event.position for event in events if isinstance(event, Recorded) and event.redacted] == [position + 2]
     assert read.by_main_thread[:2] == [0, position]
 
 
 def test_the_caller_gets_the_error_of_a_read_ahead(read: RecordingReads) -> None:
     ahead = ReadAhead(read.log)
-    ahead.after(0, 10)
+    ahead.after(0, 10, EVENTS)
     first = ahead._next
     assert first is not None
     first.thread.join()
     read.failing = True
-    assert [event.position for event in ahead.after(10, 10)[0]] == [*range(11, 21)]
+    assert [event.position for event in ahead.after(10, 10, EVENTS)[0]] == [*range(11, 21)]
     with pytest.raises(StoreUnavailableError):
-        ahead.after(20, 10)
+        ahead.after(20, 10, EVENTS)

@@ -273,8 +273,12 @@ class EventOrder(Protocol):
         """The stored rows of the same events."""
         ...
 
-    def recorded_after(self, position: int, limit: int) -> Sequence[Recorded | Unreadable]:
-        """Events of all tenants after ``position`` as projections see them, in position order."""
+    def recorded_after(self, position: int, limit: int, upto: int | None = None) -> Sequence[Recorded | Unreadable]:
+        """Events of all tenants after ``position``, up to ``upto``, as projections see them, in position order.
+
+        A transaction of a projection store reads only up to a position that readers saw before it began: some logs
+        show later events only when it has ended.
+        """
         ...
 
     def recorded_of(self, stream: str, after: int, limit: int) -> list[Recorded | Unreadable]:

@@ -154,9 +154,9 @@ class ConversationLog(Application[str]):
         """Events of many streams in position order."""
         return list(map(_event, self._recorder.rows(after=position, limit=limit, prefix=prefix)))
 
-    def recorded_after(self, position: int, limit: int) -> Sequence[Recorded | Unreadable]:
+    def recorded_after(self, position: int, limit: int, upto: int | None = None) -> Sequence[Recorded | Unreadable]:
         """Events of all tenants as projections see them."""
-        return RecordedRows(self._recorder.rows(after=position, limit=limit))
+        return RecordedRows(self._recorder.rows(after=position, limit=limit, upto=upto))
 
     def recorded_of(self, stream: str, after: int, limit: int) -> list[Recorded | Unreadable]:
         """A stream's own events as projections see them."""

@@ -178,8 +178,8 @@ class Streams(Protocol):
 class PositionOrder(Protocol):
     """Read all streams in one order. A position is unique, and no event appears later below one that was read."""
 
-    def rows(self, *, after: int, limit: int, prefix: str = "") -> list[Row]:
-        """Rows in position order, ``after`` < position, of streams whose name begins with ``prefix``.
+    def rows(self, *, after: int, limit: int, prefix: str = "", upto: int | None = None) -> list[Row]:
+        """Rows in position order, ``after`` < position ≤ ``upto``, of streams whose name begins with ``prefix``.
 
         At most ``limit``, and fewer when they are large. Only an empty page is the end.
         """

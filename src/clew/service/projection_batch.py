@@ -45,9 +45,10 @@ PAGE = 1_000
 class _Reading:
     """The events after a position, as a thread reads them; none where it fails: then they are read again."""
 
-    def __init__(self, log: EventLog, position: int, limit: int, shredded: int) -> None:
+    def __init__(self, log: EventLog, position: int, limit: int, upto: int, shredded: int) -> None:
         self.request = position, limit, shredded
         self._log = log
+        self._upto = upto
         self._batch: Events = ()
         self.thread = threading.Thread(target=self._read, name="clew-reading-ahead", daemon=True)
         self.thread.start()
@@ -60,7 +61,7 @@ class _Reading:
     def _read(self) -> None:
         position, limit, _ = self.request
         try:
-            self._batch = self._log.recorded_after(position, limit)
+            self._batch = self._log.recorded_after(position, limit, self._upto)
         except Exception:  # noqa: BLE001 - the caller that needs the batch reads it again, and gets the error
             self._batch = ()
 
@@ -76,13 +77,13 @@ class ReadAhead:
         self._rest: tuple[tuple[int, int, int], Events] | None = None
         self._next: _Reading | None = None
 
-    def after(self, position: int, limit: int, *, few: bool = False) -> tuple[Events, int | None]:
-        """The events after a position, and how many rows of the log were shredded before they were read.
+    def after(self, position: int, limit: int, upto: int, *, few: bool = False) -> tuple[Events, int | None]:
+        """The events after a position, up to another, and how many rows were shredded before they were read.
 
         With ``few``, all remaining events fit into one batch, so nothing is read ahead; the number is then None.
         """
         if few and self._rest is None:
-            return [*self._log.recorded_after(position, AT_ONCE)], None
+            return [*self._log.recorded_after(position, AT_ONCE, upto)], None
         shredded = self._log.shredded()
         request = position, limit, shredded
         rest, self._rest = self._rest, None
@@ -90,10 +91,10 @@ class ReadAhead:
             return rest[1], shredded
         ahead, self._next = self._next, None
         batch = ahead.batch() if ahead is not None and ahead.request == request else ()
-        batch = batch or self._log.recorded_after(position, limit)
+        batch = batch or self._log.recorded_after(position, limit, upto)
         # A short batch is the last one.
         if len(batch) == limit and self._log.is_served():
-            self._next = _Reading(self._log, batch[-1].position, limit, shredded)
+            self._next = _Reading(self._log, batch[-1].position, limit, upto, shredded)
         return batch, shredded
 
     def keep(self, position: int, limit: int, rest: Events, shredded: int | None) -> None:
@@ -233,10 +234,8 @@ def _texts(log: EventLog, session: ProjectionSession, target: Target, span: Span
     rows = session.rows(generation, projection)
     last = min(span.last, generation.position)
     after = span.first - 1
-    while after < last and (events := log.recorded_after(after, PAGE)):
+    while after < last and (events := log.recorded_after(after, PAGE, last)):
         for event in events:
-            if event.position > last:
-                return
             if isinstance(event, Unreadable) or not _wants(projection, event):
                 continue
             try:

@@ -195,7 +195,7 @@ class Projector:
         if not behind:
             return group
         low = min(behind)
-        unread, shredded = self._read_ahead.after(low, BATCH, few=last - low <= AT_ONCE)
+        unread, shredded = self._read_ahead.after(low, BATCH, last, few=last - low <= AT_ONCE)
         self._read_ahead.keep(low, BATCH, unread, shredded)  # for the next attempt, if this one fails
         events = unread[: attempt.size]
         further = [position for position in behind if position > low]
@@ -275,7 +275,7 @@ class Projector:
         """Whether a generation was built from this log, and not from one that a backup has replaced since."""
         if not generation.position or self.log.is_bound():  # events of one tenant do not suffice to check it
             return True
-        events = self.log.recorded_after(generation.position - 1, 1)
+        events = self.log.recorded_after(generation.position - 1, 1, generation.position)
         return bool(events) and events[0].position == generation.position and events[0].hash == generation.hash
 
     # Catching up before a read

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ from tests.servers.postgres_server import Databases, ask
 
 from clew import Conversations, Message
 from clew.domain.errors import ProjectionBehindError
-from clew.domain.ports import Key
+from clew.domain.ports import Key, Row
 from clew.infrastructure.postgres import datastore
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 
@@ -70,6 +71,31 @@ def test_readers_stop_below_an_open_transaction(
             ("first", 1), *late_events, ("above", 1), ("above", 2), ("fork", 2), ("above", 3)
         ]  # fmt: skip
         assert [each[0] for each in seen] == sorted({each[0] for each in seen})
+
+
+def test_a_reader_of_older_events_does_not_wait_for_newer_ones(
+    postgres: str, recorder: PostgresRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A projection reads events in its own transaction, and another thread appends meanwhile."""
+    monkeypatch.setattr(datastore, "OWN_WAIT", math.inf)
+    positions = fill(recorder, "x/a", 2).positions
+    last = recorder.last_position()
+    pages: list[list[Row]] = []
+
+    def read() -> None:
+        pages.append(recorder.rows(after=0, limit=9, upto=last))
+        pages.append(recorder.rows(after=0, limit=9, upto=last, prefix="x/"))
+        pages.append(recorder.rows_at(positions))
+
+    with transaction(postgres) as late:
+        insert(late, "late")
+        append(recorder, event("x/a", 3))
+        reader = threading.Thread(target=read)
+        reader.start()
+        reader.join(PATIENCE)
+        while_open = [*pages]
+    reader.join(PATIENCE)
+    assert [[row.position for row in page] for page in while_open] == [list(positions)] * 3
 
 
 def test_a_subscription_waits_for_the_lowest_of_several_open_transactions(

@@ -89,12 +89,13 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder, process_forks.ForkA
         with self._open_lock():
             return page(self._events.first(stream, after, limit))
 
-    def rows(self, *, after: int, limit: int, prefix: str = "") -> list[Row]:
+    def rows(self, *, after: int, limit: int, prefix: str = "", upto: int | None = None) -> list[Row]:
         """Rows in position order of streams whose name begins with ``prefix``."""
         with self._open_lock():
+            after, last = max(after, 0), len(self._events.rows) if upto is None else max(upto, 0)
             if not prefix:
-                return page(self._events.rows[max(after, 0) : max(after, 0) + limit])
-            rows = (row for row in self._events.rows[max(after, 0) :] if row.stream.startswith(prefix))
+                return page(self._events.rows[after : min(after + limit, last)])
+            rows = (row for row in self._events.rows[after:last] if row.stream.startswith(prefix))
             return page(islice(rows, min(limit, sys.maxsize)))
 
     def rows_at(self, positions: Sequence[int]) -> list[Row]:

@@ -40,9 +40,13 @@ class Horizon:
         self._seen = 0
         """Readers see everything below this position."""
 
-    def await_own(self) -> None:
-        """Wait until readers see this process's own appends, or until OWN_WAIT is over."""
-        newest = self.newest
+    def await_own(self, upto: int) -> None:
+        """Wait until readers see this process's own appends up to a position, or until OWN_WAIT is over.
+
+        A transaction that reads events while it writes must name a position that readers see already: the later ones
+        are visible only after its own end.
+        """
+        newest = min(self.newest, upto)
         if newest < self._seen:
             return
         until = time.monotonic() + OWN_WAIT

@@ -84,7 +84,7 @@ class PostgresRecorder(LibraryRecorder):
         }
         if types:
             parameters["types"] = [each.encode() for each in types]
-        rows = self._in_order("rows of types" if types else "rows", parameters)
+        rows = self._in_order("rows of types" if types else "rows", parameters, upto)
         return (
             (position, text(name), version, text(type_), state) for position, name, version, type_, state, *_ in rows
         )
@@ -117,18 +117,21 @@ class PostgresRecorder(LibraryRecorder):
         """The stream's own rows, in version order."""
         return list(map(_row, self._of(stream, "own rows", after=Int8(within(after)), **_page(limit))))
 
-    def rows(self, *, after: int, limit: int, prefix: str = "") -> list[Row]:
+    def rows(self, *, after: int, limit: int, prefix: str = "", upto: int | None = None) -> list[Row]:
         """Rows of streams whose name starts with ``prefix``, in position order."""
+        last = HIGHEST if upto is None else within(upto)
         if not prefix:
-            parameters = {"after": Int8(within(after)), "upto": Int8(HIGHEST), **_page(limit)}
-            return list(map(_row, self._in_order("rows", parameters)))
+            parameters = {"after": Int8(within(after)), "upto": Int8(last), **_page(limit)}
+            return list(map(_row, self._in_order("rows", parameters, last)))
         bounds = _bounds(prefix)
-        return [] if bounds is None else self._rows_within(bounds, after, limit)
+        return [] if bounds is None else self._rows_within(bounds, after, last, limit)
 
     def rows_at(self, positions: Sequence[int]) -> list[Row]:
         """The rows at these positions, in position order."""
         wanted = sorted({position for position in positions if 0 < position <= HIGHEST})
-        return list(map(_row, self._in_order("rows at", {"positions": list(map(Int8, wanted))}))) if wanted else []
+        if not wanted:
+            return []
+        return list(map(_row, self._in_order("rows at", {"positions": list(map(Int8, wanted))}, wanted[-1])))
 
     def last_position(self) -> int:
         """The highest position that readers may see, 0 for an empty store."""
@@ -225,16 +228,16 @@ class PostgresRecorder(LibraryRecorder):
         """How many rows have been shredded."""
         return int(self.datastore.query(SQL["shredded"])[0][0])
 
-    def _rows_within(self, bounds: dict[str, Any], after: int, limit: int) -> list[Row]:
+    def _rows_within(self, bounds: dict[str, Any], after: int, last: int, limit: int) -> list[Row]:
         """Rows of streams with names within bounds. Each query examines more positions, as long as few rows match."""
         rows: list[Row] = []
         size = min(limit * 2, WINDOW)
-        while len(rows) < limit:
+        while len(rows) < limit and after < last:
             window = {"after": Int8(within(after)), "size": Int8(size)}
-            upto, looked = self._in_order("window", window)[0]
+            upto, looked = self._in_order("window", window, last)[0]
             if not looked:
                 break
-            more = {"upto": Int8(upto), **_page(limit - len(rows))}
+            more = {"upto": Int8(min(upto, last)), **_page(limit - len(rows))}
             rows += map(_row, self.datastore.query(SQL["rows with a prefix"], window | more | bounds))
             if looked < size or is_full(rows):
                 break
@@ -250,9 +253,9 @@ class PostgresRecorder(LibraryRecorder):
             SQL[statement], {"id": Int8(stream_id(stream)), "name": stream.encode(), **parameters}
         )
 
-    def _in_order(self, statement: str, parameters: dict[str, Any]) -> Rows:
-        """The rows of a statement that reads below the horizon, once this process's own appends are there too."""
-        self.datastore.horizon.await_own()
+    def _in_order(self, statement: str, parameters: dict[str, Any], upto: int = HIGHEST) -> Rows:
+        """The rows of a statement that reads below the horizon, once this process's own appends up to ``upto`` are."""
+        self.datastore.horizon.await_own(upto)
         return self.datastore.query(SQL[statement], parameters, based=True)
 
 

@@ -278,19 +278,20 @@ class SQLiteReads:
         """The rows of the stream itself, in version order."""
         return self._page(_OWN_ROWS, (stream, after, limit))
 
-    def rows(self, *, after: int, limit: int, prefix: str = "") -> list[Row]:
+    def rows(self, *, after: int, limit: int, prefix: str = "", upto: int | None = None) -> list[Row]:
         """Rows in position order of streams whose name begins with ``prefix``."""
+        last = HIGHEST if upto is None else upto
         if not prefix:
-            sql = _ROWS + "WHERE e.position > ? ORDER BY e.position LIMIT ?"
-            return self._page(sql, (after, limit))
+            sql = _ROWS + "WHERE e.position > ? AND e.position <= ? ORDER BY e.position LIMIT ?"
+            return self._page(sql, (after, last, limit))
         names, bounds = _named(prefix)
         sql = _ROWS + f"WHERE e.position > ? AND e.position <= ? AND {names} ORDER BY e.position LIMIT ?"
         rows: list[Row] = []
-        last = self.last_position()
+        last = min(last, self.last_position())
         while after < last and len(rows) < limit and not is_full(rows):
-            upto = min(last, max(after, 0) + WINDOW)
-            rows += self._page(sql, (after, upto, *bounds, limit - len(rows)))
-            after = upto
+            end = min(last, max(after, 0) + WINDOW)
+            rows += self._page(sql, (after, end, *bounds, limit - len(rows)))
+            after = end
         return rows
 
     def rows_at(self, positions: Sequence[int]) -> list[Row]:
