@@ -17,7 +17,7 @@ from clew.domain.errors import ClosedError, StoreError, StoreSchemaError, StoreU
 from clew.infrastructure import process_forks
 from clew.infrastructure.append_queue import AppendQueue
 from clew.infrastructure.commit_listeners import CommitListeners
-from clew.infrastructure.sqlite import schema
+from clew.infrastructure.sqlite import file_access, schema
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, says_what_to_do, unavailable
 from clew.infrastructure.sqlite.file_lock import FileLock
 from clew.infrastructure.sqlite.reads import Readers
@@ -49,7 +49,7 @@ class ClewSQLiteDatastore(SQLiteDatastore, process_forks.ForkAware):
     ) -> None:
         self._closed = True
         # Absolute: later connections may be opened in another working directory.
-        self.path = os.path.abspath(file_path(db_name))  # noqa: PTH100 - without "..", unlike pathlib's
+        self.path = file_access.resolved(os.path.abspath(file_path(db_name)))  # noqa: PTH100 - without "..", unlike pathlib's
         super().__init__(db_name, single_row_tracking=single_row_tracking, originator_id_type=originator_id_type)
         self.synchronous = synchronous
         self.lock_timeout = LOCK_TIMEOUT if lock_timeout is None else lock_timeout
@@ -63,7 +63,7 @@ class ClewSQLiteDatastore(SQLiteDatastore, process_forks.ForkAware):
         process_forks.watch(self)
 
     def _start(self) -> None:
-        self.lock = FileLock(self.path + ".lock", self.lock_timeout)
+        self.lock = FileLock(self.path + ".lock", self.lock_timeout, self.path)
         self.readers = Readers(lambda: self._connect("ro"))
         self.listeners = CommitListeners(self.readers.changed)
 
@@ -71,6 +71,7 @@ class ClewSQLiteDatastore(SQLiteDatastore, process_forks.ForkAware):
         if not os.path.isdir(os.path.dirname(self.path)):  # noqa: PTH112, PTH120 - False also if it cannot be looked up
             raise unavailable(self.path, FileNotFoundError(errno.ENOENT, "no such folder"))
         try:
+            file_access.refuse_foreign(self.path)
             schema.refuse_other_files(self.path)
         except OSError as error:
             raise unavailable(self.path, error) from error
@@ -103,8 +104,10 @@ class ClewSQLiteDatastore(SQLiteDatastore, process_forks.ForkAware):
 
     def _prepare(self, *, create: bool) -> None:
         try:
-            connection = self._connect("rwc" if create else "rw")
-        except sqlite3.Error as error:
+            if create:
+                file_access.create_database(self.path)
+            connection = self._connect("rw")
+        except (sqlite3.Error, OSError) as error:
             raise unavailable(self.path, error) from error
         try:
             self._make_ready(connection, create=create)

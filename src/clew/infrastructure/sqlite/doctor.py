@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 from clew.domain.diagnostics import Finding, binary_size, runs_finding
+from clew.infrastructure.sqlite.file_access import readable_by_all
 from clew.infrastructure.sqlite.schema import file_uri
 from clew.infrastructure.sqlite.wal_checkpoints import log_size
 
@@ -59,11 +60,16 @@ def of_file(path: str) -> Iterator[Finding]:
 
 def _permissions(path: str) -> Finding:
     folder = str(Path(path).parent)
-    files = [path, *(path + end for end in ("-wal", "-shm", ".lock", ".projections", ".projections.lock"))]
+    files = [path + end for end in ("", "-wal", "-shm", ".lock", ".projections", ".projections.lock", ".vectors")]
     closed = [each for each in (folder, *files) if Path(each).exists() and not os.access(each, os.R_OK | os.W_OK)]
     if closed:
         advice = "Change their owner or permissions: every process with the database open writes to them."
         return Finding("permissions", "failed", f"This user cannot read and write {', '.join(closed)}.", advice)
+    if open_to_all := readable_by_all(files):
+        advice = "Close them to others: `chmod o= FILE…`. Clew itself makes files for their owner alone."
+        return Finding(
+            "permissions", "warning", f"Every user of this machine can read {', '.join(open_to_all)}.", advice
+        )
     return Finding("permissions", "ok", f"{path} and the files next to it can be read and written.")
 
 

@@ -27,6 +27,7 @@ _FILE_ADVICE = {
     errno.EACCES: "it may not be opened. Check the permissions of the file and its folder.",
     errno.EPERM: "it may not be opened. Check the permissions of the file and its folder.",
     errno.EROFS: "it is on a read-only disk. Choose another path, or work on a copy.",
+    errno.ELOOP: "it is a symbolic link, which Clew does not follow there. Delete the link, then try again.",
     errno.ENOSPC: "the disk is full. Free some space, then try again.",
     errno.ENAMETOOLONG: "its name is too long. Choose a shorter path.",
 }

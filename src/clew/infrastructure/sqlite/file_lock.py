@@ -8,14 +8,19 @@ import threading
 
 from clew.domain.errors import StoreError
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, unavailable
+from clew.infrastructure.sqlite.file_access import open_lock
 
 
 class FileLock:
-    """An exclusive, reentrant lock between threads and processes; ``timeout`` in seconds is for the other processes."""
+    """An exclusive, reentrant lock between threads and processes; ``timeout`` in seconds is for the other processes.
 
-    def __init__(self, path: str, timeout: float) -> None:
+    Only users who may write to ``database`` can take it; without one, only this user.
+    """
+
+    def __init__(self, path: str, timeout: float, database: str | None = None) -> None:
         self.threads = threading.RLock()
         self._path = path
+        self._database = database
         self._timeout = timeout
         self._depth = 0
         self._fd: int | None = None
@@ -28,7 +33,7 @@ class FileLock:
             self._depth += 1
             if self._depth == 1:
                 if self._fd is None:
-                    self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+                    self._fd = open_lock(self._path, self._database)
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._wait_or_release()
@@ -75,7 +80,7 @@ class FileLock:
     def _wait(self) -> None:
         # Waiting in the kernel gives every process its turn; polling does not. It cannot have a timeout, so a thread
         # waits, with its own descriptor, which becomes the lock's.
-        waiter = _Waiter(self._path)
+        waiter = _Waiter(open_lock(self._path, self._database))
         self._waiting.append(waiter)
         try:
             in_time = waiter.wait(self._timeout)
@@ -102,8 +107,8 @@ class _Waiter:
     ``fd`` is the descriptor while the waiter must close it itself, then -1.
     """
 
-    def __init__(self, path: str) -> None:
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
         self._decided = threading.Lock()
         self._got = threading.Event()
         self._abandoned = False

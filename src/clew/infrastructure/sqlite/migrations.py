@@ -31,7 +31,7 @@ def migrate(path: str, *, backup: str | None = None, lock_timeout: float = LOCK_
     also when another process has the store open, or StoreSchemaError.
     """
     schemas(path)  # checked first, so that no lock file is left next to another program's file
-    lock = FileLock(path + ".lock", lock_timeout)
+    lock = FileLock(path + ".lock", lock_timeout, path)
     with _connected(path, "rw") as connection:
         lock.acquire()
         try:

@@ -37,7 +37,7 @@ from clew.infrastructure.projection_store import (
     SqlTables,
     quoted,
 )
-from clew.infrastructure.sqlite import text_index
+from clew.infrastructure.sqlite import file_access, text_index
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, is_of_the_store, unavailable
 from clew.infrastructure.sqlite.file_lock import FileLock
 from clew.infrastructure.sqlite.reads import Readers, within_range
@@ -273,14 +273,16 @@ class SQLiteSession(SqlSession[sqlite3.Connection]):
 class SQLiteProjections(SqlProjections[sqlite3.Connection], process_forks.ForkAware):
     """The projections of one log, in the file at ``path``; without a path they are in memory, for this process only.
 
-    Raises StoreUnavailableError, or StoreSchemaError for another program's file.
+    The file has the mode of ``database``, the log's. Raises StoreUnavailableError, or StoreSchemaError for another
+    program's file.
     """
 
-    def __init__(self, path: str | None) -> None:
+    def __init__(self, path: str | None, database: str | None = None) -> None:
         super().__init__(DIALECT)
         # Connections are opened later, when the process may have changed its folder.
         self.path = None if path is None else os.path.abspath(path)  # noqa: PTH100 - paths stay as given but for that
         self._where = ":memory:" if path is None else path
+        self._database = os.path.abspath(database or path or "")  # noqa: PTH100 - as above
         self._closed = False
         self._begin()
         process_forks.watch(self)
@@ -294,7 +296,7 @@ class SQLiteProjections(SqlProjections[sqlite3.Connection], process_forks.ForkAw
         self._reading_lock = threading.Lock()
         self._read_last: _Identity = None
         self._readers = Readers(lambda: self._connect("ro"))
-        self._lock = None if self.path is None else FileLock(self.path + ".lock", LOCK_TIMEOUT)
+        self._lock = None if self.path is None else FileLock(self.path + ".lock", LOCK_TIMEOUT, self._database)
 
     @contextmanager
     def session(self, seen: int, names: Iterable[str] | None = None) -> Iterator[SQLiteSession]:
@@ -336,12 +338,12 @@ class SQLiteProjections(SqlProjections[sqlite3.Connection], process_forks.ForkAw
             self._writing.close()  # the file was deleted: this connection still has it open
             self._writing = None
         if self._writing is None:
-            connection = self._connect("rwc")
+            connection = self._created()
             try:
                 if not self._is_prepared(connection):
                     connection.close()
                     self._remove()
-                    connection = self._connect("rwc")
+                    connection = self._created()
                 self._set_up(connection)
             except BaseException:
                 connection.close()
@@ -431,6 +433,15 @@ class SQLiteProjections(SqlProjections[sqlite3.Connection], process_forks.ForkAw
             f"{self.path}: the file is damaged. Delete it and the files next to it (-wal, -shm): "
             f"it is rebuilt from the log. (SQLite says: {error})"
         )
+
+    def _created(self) -> sqlite3.Connection:
+        """The writing connection, to a file that is created if it is missing. The caller holds the lock."""
+        if self.path is not None:
+            try:
+                file_access.create_next_to(self._database, self.path)
+            except OSError as error:
+                raise unavailable(self._where, error) from error
+        return self._connect("rw")
 
     def _connect(self, mode: str) -> sqlite3.Connection:
         if self.path is None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from clew.domain.errors import StoreUrlError
+from clew.infrastructure.sqlite.file_access import resolved
 from clew.infrastructure.stores import FORMS, Schemas, Store, without_secrets
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class SQLiteStore(Store):
         if settings or self._synchronous not in {"FULL", "NORMAL", "OFF"}:
             raise StoreUrlError(f"{without_secrets(url)!r}: the only setting is synchronous=FULL, NORMAL or OFF.")
         # More slashes before the first folder name the same file, not a host.
-        self.name = path[1:] if not path.startswith("//") else "/" + path.lstrip("/")
+        self.name = resolved(path[1:] if not path.startswith("//") else "/" + path.lstrip("/"))
 
     def open_log(self, *, create: bool = True, tenant: str | None = None) -> ConversationLog:
         """Open the log. Without ``create`` a missing database or an empty file is a StoreUnavailableError."""
@@ -55,14 +56,14 @@ class SQLiteStore(Store):
         del tenant
         from clew.infrastructure.sqlite.projection_store import SQLiteProjections
 
-        return SQLiteProjections(self.name + ".projections")
+        return SQLiteProjections(self.name + ".projections", self.name)
 
     def open_vectors(self, *, tenant: str | None = None) -> SQLiteVectors:
         """The index of vectors, in a file next to the log."""
         del tenant
         from clew.infrastructure.sqlite.vectors import SQLiteVectors
 
-        return SQLiteVectors(self.name + ".vectors")
+        return SQLiteVectors(self.name + ".vectors", self.name)
 
     def list_names(self, tenant: str) -> SQLiteNames:
         """Names of streams, read without opening, making or locking anything."""

@@ -14,6 +14,7 @@ from typing import TypeAlias, TypeVar
 
 from clew.domain.errors import ClosedError, StoreSchemaError
 from clew.infrastructure.sqlite.errors import unavailable
+from clew.infrastructure.sqlite.file_access import create_next_to
 from clew.infrastructure.sqlite.schema import file_uri
 from clew.infrastructure.vector_matrices import Matrices, check_installed, packed
 
@@ -43,12 +44,14 @@ class SQLiteVectors:
     """Stores vectors by space and digest in the file at ``path``: see the port. The first vector creates the file.
 
     The file is opened for each read or write. These are rare: vectors are compared in memory, and only new ones are
-    read. A damaged file is rebuilt. Raises StoreUnavailableError, or StoreSchemaError for another program's file.
+    read. A damaged file is rebuilt. The file has the mode of ``database``, the log's. Raises StoreUnavailableError, or
+    StoreSchemaError for another program's file.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, database: str | None = None) -> None:
         # The file is opened later, when the process may have changed its folder.
         self.path = os.path.abspath(path)  # noqa: PTH100  # paths stay as given but for that
+        self._database = os.path.abspath(database or path)  # noqa: PTH100  # as above
         self._where = path
         self._closed = False
         self._matrices = Matrices()
@@ -114,6 +117,8 @@ class SQLiteVectors:
             try:
                 with closing(self._connect(write=write)) as connection:
                     return work(connection)
+            except OSError as error:
+                raise unavailable(self._where, error) from error
             except sqlite3.Error as error:
                 if last or getattr(error, "sqlite_errorcode", 0) & 0xFF not in _DAMAGED:
                     raise unavailable(self._where, error) from error
@@ -123,10 +128,9 @@ class SQLiteVectors:
 
     def _connect(self, *, write: bool) -> sqlite3.Connection:
         # Even a reader must be able to write: it rolls back the unfinished write of a killed process.
-        mode = "rwc" if write else "rw"
-        connection = sqlite3.connect(
-            file_uri(self.path, f"mode={mode}"), uri=True, isolation_level=None, timeout=TIMEOUT
-        )
+        if write:
+            create_next_to(self._database, self.path)
+        connection = sqlite3.connect(file_uri(self.path, "mode=rw"), uri=True, isolation_level=None, timeout=TIMEOUT)
         try:
             connection.execute("PRAGMA synchronous = NORMAL")
             self._set_up(connection, write=write)
