@@ -150,6 +150,21 @@ def test_the_constraints_pin_every_dependency_of_an_installation() -> None:
         pending += requirements_of(name, requirement.extras)
 
 
+def test_all_extras_together_bring_no_telemetry_and_no_database_client() -> None:
+    extras = configuration()["project"]["optional-dependencies"]
+    pending = [(requirement.name, requirement.extras) for requirement in map(Requirement, extras["all"])]
+    seen: set[str] = set()
+    while pending:
+        name, wanted = pending.pop()
+        if name == "clew":
+            pending += [(each.name, each.extras) for extra in wanted for each in map(Requirement, extras[extra])]
+        elif canonicalize_name(name) not in seen:
+            seen.add(canonicalize_name(name))
+            pending += [(each.name, each.extras) for each in requirements_of(name, wanted)]
+    assert {"numpy", "redis", "tokenizers"} <= seen
+    assert seen.isdisjoint({"mem0ai", "posthog", "grpcio", "qdrant-client", "sqlalchemy"})
+
+
 def requirements_of(name: str, extras: set[str]) -> list[Requirement]:
     """What an installed distribution requires on this Python, with the extras; nothing if it is not installed."""
     try:
