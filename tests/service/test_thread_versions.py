@@ -9,48 +9,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.service.thread_operations import apply_operation, operations
 
 from clew.conversations import Conversations
 from clew.domain.decider_state import SNAPSHOT_EVERY
-from clew.domain.errors import NotRedactableError, ThreadDeletedError, UnknownThreadError, UnknownVersionError
+from clew.domain.errors import ThreadDeletedError, UnknownThreadError, UnknownVersionError
 from clew.domain.history import Step
 from clew.domain.messages import Message
 from clew.engine import Engine
-from clew.service import thread_versions
+from clew.service import thread_queries
 from clew.sync.threads import LocalThread
-
-numbers = st.integers(0, 9_999)
-operations = st.lists(
-    st.tuples(
-        st.sampled_from(["append", "append", "append many", "rewind", "fork", "redact", "label", "checkpoint"]), numbers
-    ),
-    max_size=25,
-)
-
-
-def apply_operation(thread: LocalThread, operation: str, number: int, count: int) -> LocalThread:
-    """Apply an operation and return the thread to continue with. A number chooses a version by its remainder."""
-    version = number % thread.version + 1
-    match operation:
-        case "append":
-            thread.append(Message.user(f"text {number}"))
-        case "append many":
-            thread.append([Message.assistant(f"text {number}.{each}") for each in range(number % 9 + 1)])
-        case "rewind":
-            thread.rewind(to=version)
-        case "fork":
-            return thread.fork(at=version, title=f"fork {count}")
-        case "redact":
-            try:
-                thread.redact(version)
-            except NotRedactableError:
-                thread.suspend()
-                thread.resume()
-        case "label":
-            thread.label(topic=number)
-        case _:
-            thread.checkpoint(f"checkpoint {count}", at=version)
-    return thread
 
 
 def check(thread: LocalThread, last: int) -> None:
@@ -69,7 +37,7 @@ def check(thread: LocalThread, last: int) -> None:
 @given(operations, st.integers(0, 6), st.integers(1, 7))
 def test_every_step_equals_the_folded_thread(operations_done: list[tuple[str, int]], last: int, page: int) -> None:
     with pytest.MonkeyPatch.context() as patch, Conversations.open("memory:") as conversations:
-        patch.setattr(thread_versions, "PAGE", page)
+        patch.setattr(thread_queries, "FIRST_PAGE_BACK", page)
         thread = conversations.start_thread("Made", messages=[Message.user("first")])
         threads = {thread.id: thread}
         for count, (operation, number) in enumerate(operations_done):
@@ -166,5 +134,5 @@ def test_reads_a_bounded_part_of_a_long_thread(file_url: str, monkeypatch: pytes
         for version in versions:
             rows.clear()
             assert again.step(at=version).version == version
-            assert sum(rows) <= SNAPSHOT_EVERY + 100 + 2 * thread_versions.PAGE + 2, (version, rows)
+            assert sum(rows) <= SNAPSHOT_EVERY + 100 + 2 * thread_queries.FIRST_PAGE_BACK + 2, (version, rows)
             assert len(rows) <= 6, (version, rows)

@@ -87,13 +87,16 @@ class HistoryMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The messages on a thread's path at a version."""
+    """The messages on a thread's path at a version, or a part of them: its length is then that of the part.
+
+    ``version`` is the end of the path; for a part with ``before``, at most the version before that message.
+    """
 
     thread_id: str
     version: int
     messages: tuple[HistoryMessage, ...]
     context: ContextState = field(default=NO_CONTEXT_STATE, repr=False, compare=False)
-    """The states that components store in the thread."""
+    """The states that components store in the thread; none in a part that was read from the end."""
 
     def __len__(self) -> int:
         return len(self.messages)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple, TypeAlias, get_args
+from typing import NamedTuple, get_args
 
 from clew.domain.decider import (
     Advance,
@@ -46,13 +46,10 @@ from clew.service.authorization import check
 from clew.service.core import ATTEMPTS, CommitOptions, Committed, Core, commit, load
 from clew.service.effects import Operation, Read, read
 from clew.service.remote_threads import check_fork, check_rewind, kind_of_fork
-from clew.service.thread_queries import At, cut, event, existing, readable, resolve
+from clew.service.thread_queries import At, MessageRef, cut, event, existing, readable, resolve
 
 LONGEST_KEY = 200
 """Characters of an idempotency key."""
-
-MessageRef: TypeAlias = HistoryMessage | int
-"""An existing message: an item of a history, or its version."""
 
 
 def start(core: Core, thread_id: str | None, intent: Start, actor: str | None) -> Operation[str]:

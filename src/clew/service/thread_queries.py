@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from operator import attrgetter
@@ -19,7 +20,7 @@ from clew.domain.errors import (
 )
 from clew.domain.event_types import Status
 from clew.domain.events import Event, to_microseconds, to_time
-from clew.domain.history import History, HistoryBuilder, ThreadState
+from clew.domain.history import History, HistoryBuilder, HistoryMessage, ThreadState, Walk
 from clew.domain.json_values import JsonObject
 from clew.domain.models.client import ThreadKind
 from clew.domain.ports import Cut, EventLog, StreamInfo, Verdict
@@ -31,7 +32,13 @@ from clew.service.effects import Operation, Read, read, undamaged
 At: TypeAlias = int | str | datetime | None
 """A version, a checkpoint's name, an aware datetime, or None for the newest version."""
 
+MessageRef: TypeAlias = HistoryMessage | int
+"""A message of a thread's history, or its version."""
+
 PAGE = 500
+
+FIRST_PAGE_BACK = 64
+"""Events that are first read at once, backwards: more than a screen shows, and few enough to decode fast."""
 
 
 class ThreadSummary(NamedTuple):
@@ -93,14 +100,45 @@ def resolve(core: Core, thread_id: str, control: Control, at: At, at_message: in
     return _at(thread_id, control, at)
 
 
-def history(core: Core, thread_id: str, at: At = None, at_message: int | None = None) -> Operation[History]:
-    """The messages on the path at a version. Raises ThreadDeletedError and what resolve() raises."""
+def history(
+    core: Core,
+    thread_id: str,
+    at: At = None,
+    at_message: int | None = None,
+    *,
+    last: int | None = None,
+    before: MessageRef | None = None,
+    after: MessageRef | None = None,
+) -> Operation[History]:
+    """The messages on the path at a version, or a part of them, which is read backwards from its end.
+
+    The messages have ``after`` < version < ``before``, and of those they are the ``last`` ones. A message is on the
+    path at its own version, so ``before`` moves the end of the path. Raises ThreadDeletedError, what resolve() raises,
+    and UnknownVersionError for a part that these arguments do not describe.
+    """
     control = yield from readable(core, thread_id, "history")
     version = control.version
     if at is not None or at_message is not None:
         version = yield from resolve(core, thread_id, control, at, at_message)
-    messages: History = yield Read(partial(_history, core, thread_id, control.version, version))
-    return messages
+    if before is not None:
+        version = min(version, max(0, _bound("before", before) - 1))
+    if last is None and after is None:
+        messages: History = yield Read(partial(_history, core, thread_id, control.version, version))
+        return messages
+    first = 0 if after is None else _bound("after", after)
+    count = version if last is None else _whole("last", last, "a number of messages")
+    path = Walk(version)
+    yield from back(core, core.stream(thread_id), path, lambda: len(path.messages) >= count, first)
+    return History(thread_id, version, path.last(count))
+
+
+def back(core: Core, stream: str, walk: Walk, enough: Callable[[], bool], first: int = 0) -> Operation[None]:
+    """Walk back until there are enough messages, or none after version ``first`` is left. The pages grow."""
+    size = FIRST_PAGE_BACK
+    while walk.at > first and not enough():
+        after = max(first, walk.at - size)
+        walk.back((yield from read(partial(core.log.lineage, stream, after=after, upto=walk.at))), after)
+        size = min(2 * size, PAGE)
 
 
 def newest(core: Core, thread_id: str) -> Operation[History]:
@@ -241,6 +279,18 @@ def _history(core: Core, thread_id: str, head: int | None = None, version: int |
         history = builder.history(version)
     core.caches.histories.put(stream, CachedHistory(builder, shredded), builder.weight)
     return history
+
+
+def _bound(argument: str, ref: MessageRef) -> int:
+    """The version of a message that limits a part of a history."""
+    version = ref.version if isinstance(ref, HistoryMessage) else ref
+    return _whole(argument, version, "a message of the history or its version")
+
+
+def _whole(argument: str, number: object, meaning: str) -> int:
+    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+        raise UnknownVersionError(f"{argument}={number!r} is not {meaning}. Give a whole number, 0 or more.")
+    return number
 
 
 def _at(thread_id: str, control: Control, at: int | str | None) -> int:

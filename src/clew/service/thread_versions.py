@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 from clew.domain.decider_state import detached
 from clew.domain.differences.diff import Diff
 from clew.domain.differences.diff import diff as compare
@@ -12,10 +9,7 @@ from clew.domain.events import Event, HistoryRewound
 from clew.domain.history import HistoryMessage, Step, Walk, removed_messages
 from clew.service.core import Core
 from clew.service.effects import Operation, read
-from clew.service.thread_queries import At, event, history, readable, resolve
-
-PAGE = 64
-"""Events that are read at once, backwards: more than a screen shows, and few enough to decode fast."""
+from clew.service.thread_queries import At, back, event, history, readable, resolve
 
 LAST = 12
 """Messages that a step contains by default."""
@@ -35,7 +29,7 @@ def step(core: Core, thread_id: str, at: At = None, at_message: int | None = Non
     if version != head.version:
         control = yield from read(lambda: core.log.control(stream, version))
     path = Walk(version)
-    yield from _back(core, stream, path, lambda: len(path.messages) >= last)
+    yield from back(core, stream, path, lambda: len(path.messages) >= last)
     messages = path.last(last)
     removed = yield from _removed(core, stream, stepped, path, last)
     return Step(stepped, detached(control), detached(head), messages, removed)
@@ -46,19 +40,11 @@ def _removed(core: Core, stream: str, stepped: Event, path: Walk, last: int) -> 
     if not isinstance(stepped.data, HistoryRewound):
         return ()
     before = Walk(stepped.version - 1)
-    yield from _back(core, stream, before, lambda: len(before.messages) >= last)
+    yield from back(core, stream, before, lambda: len(before.messages) >= last)
     messages = before.last(last)
     if messages:
-        yield from _back(core, stream, path, lambda: path.reached(messages[0].version))
+        yield from back(core, stream, path, lambda: path.reached(messages[0].version))
     return removed_messages(messages, path)
-
-
-def _back(core: Core, stream: str, walk: Walk, enough: Callable[[], bool]) -> Operation[None]:
-    """Walk back until there are enough, or nothing is left."""
-    while walk.at and not enough():
-        after = max(0, walk.at - PAGE)
-        page = yield from read(partial(core.log.lineage, stream, after=after, upto=walk.at))
-        walk.back(page, after)
 
 
 def diff(

@@ -245,9 +245,24 @@ class Thread:
         """The thread as it appears in a list."""
         return run(thread_queries.summary(self._core, self.id))
 
-    def history(self, *, at: At = None, at_message: int | None = None) -> History:
-        """The messages on the path at a version, by default the newest."""
-        return run(thread_queries.history(self._core, self.id, at, at_message))
+    def history(
+        self,
+        *,
+        at: At = None,
+        at_message: int | None = None,
+        last: int | None = None,
+        before: HistoryMessage | int | None = None,
+        after: HistoryMessage | int | None = None,
+    ) -> History:
+        """The messages on the path at a version, by default the newest; or only a part of them.
+
+        ``last`` is the most messages to return: the newest ones. ``before`` and ``after`` are messages of the history,
+        or versions, which the part does not contain. Only the events of the part are read, however long the thread is.
+        For the previous page, give the first message of a page as ``before``: it continues on the path of that message,
+        even if the thread was rewound in between.
+        """
+        reading = thread_queries.history(self._core, self.id, at, at_message, last=last, before=before, after=after)
+        return run(reading)
 
     def view(self, *, at: At = None, at_message: int | None = None) -> ModelView:
         """The messages as a model would get them: the history, with a result after every call."""
