@@ -48,6 +48,14 @@ def unknown(store: Conversations, thread_id: str, type_: str, state: bytes) -> N
     recorder.submit(Append([StoredEvent(stream, version, type_, state)])).result()
 
 
+def store_unchecked(store: Conversations, entries: Sequence[Entry]) -> None:
+    """Append events with correct hashes without any other check, as an older Clew imported them."""
+    events = [StoredEvent(row.stream, row.version, row.type, row.state) for row, _ in entries]
+    forks = {row.stream: fork for row, fork in entries if fork is not None}
+    recorder = store._core.log._recorder  # type: ignore[attr-defined]  # the log is an application
+    recorder.submit(Append(events, forks=forks)).result()
+
+
 def import_lines(store: Conversations, lines: Iterable[bytes], **more: Any) -> EventsReport:
     """Import lines."""
     return store.import_events(io.BytesIO(b"".join(lines)), **more)
@@ -58,14 +66,15 @@ def heads(store: Conversations) -> dict[str, str]:
     return {summary.id: summary.head for summary in store.threads()}
 
 
-def state(**data: Any) -> bytes:
-    """Return the stored bytes of an event with these data."""
-    return bytes(17) + json.dumps({"i": "e", "t": 1, "n": 0, "d": data}).encode()
+def state(*, t: int = 1, n: int = 0, **data: Any) -> bytes:
+    """Return the stored bytes of an event with these data, recorded at ``t`` with ``n`` messages on the path."""
+    return bytes(17) + json.dumps({"i": "e", "t": t, "n": n, "d": data}).encode()
 
 
 STUB = b'\2{"i":"e","t":1,"n":1,"o":"user"}'
 STARTED = state(title="T")
-STORED_MESSAGE = state(message={"role": "user", "contents": [{"type": "text", "text": "Hello"}]})
+HELLO = {"role": "user", "contents": [{"type": "text", "text": "Hello"}]}
+STORED_MESSAGE = state(message=HELLO)
 
 
 def redaction(version: int, shredded_digest: bytes = STORED_MESSAGE, stub: str = STUB.decode()) -> bytes:
@@ -95,3 +104,21 @@ def file_of(*entries: Entry) -> list[bytes]:
     """Return the lines of a complete file with these entries."""
     end = End(sum(entry.begins for entry in entries), len(entries))
     return [write_line(Header()), *map(write_line, entries), write_line(end)]
+
+
+def poison(store: Conversations, time: int) -> None:
+    """Store a thread and a scope with events of this time beside others."""
+    store.start_thread("Mine", thread_id="mine", messages=[Message.user("Hello from me")])
+    store.memory("user/1").remember("Likes coffee")
+    rows = (("thread-started", state(t=time, title="T")), ("message-appended", state(t=time, n=1, message=HELLO)))
+    store_unchecked(store, forged(*rows))
+    facts = [
+        ("scope-opened", state(t=time, holds="facts")),
+        (
+            "fact-remembered",
+            state(t=time, fact="f1", statement={"text": "Likes tea", "key": "tea", "valid_from": time}),
+        ),
+        ("fact-remembered", state(t=time, fact="f2", statement={"text": "Old", "valid_to": time})),
+        ("fact-retracted", state(t=time, fact="f2", valid_to=time)),
+    ]
+    store_unchecked(store, forged(*facts, name="default/memory/user%2F2"))

@@ -100,7 +100,7 @@ def failure_text(error: Failure, *, message: bool = True) -> str:
 
 def time_text(time: datetime) -> str:
     """A time for people, in UTC, to the second; ``--at`` accepts it."""
-    return time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    return f"{time.astimezone(UTC).replace(tzinfo=None).isoformat(' ', 'seconds')}Z"
 
 
 def minute_text(time: datetime) -> str:

@@ -24,6 +24,8 @@ MemoryReading: TypeAlias = Literal["live", "as-of"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_FIRST_TIME = datetime.min.replace(tzinfo=UTC)
+_LAST_TIME = datetime.max.replace(tzinfo=UTC)
 
 
 class Source(Value):
@@ -315,10 +317,22 @@ class Event(NamedTuple):
 
 
 def to_time(microseconds: int) -> datetime:
-    """The UTC time of a number of microseconds since 1970."""
-    return _EPOCH + timedelta(microseconds=microseconds)
+    """The UTC time of a number of microseconds since 1970.
+
+    For a number before the year 1 it is the first time of that year, for a number after 9999 the last time of that
+    year. A forged event can hold any number, and must not stop the readers of all other events.
+    """
+    try:
+        return _EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        return _FIRST_TIME if microseconds < 0 else _LAST_TIME
 
 
 def to_microseconds(time: datetime) -> int:
     """The number of microseconds from 1970 (UTC) to an aware datetime."""
     return (time - _EPOCH) // _MICROSECOND
+
+
+FIRST_MICROSECOND = to_microseconds(_FIRST_TIME)
+LAST_MICROSECOND = to_microseconds(_LAST_TIME)
+"""The numbers that ``to_time`` can represent, both included: the years 1 to 9999."""

@@ -19,7 +19,16 @@ from pydantic_core import PydanticSerializationError, SchemaValidator, Validatio
 
 from clew.domain.errors import CorruptEventError, InvalidContentError
 from clew.domain.event_types import EventType
-from clew.domain.events import EVENT_TYPES, AnyEvent, Event, MessageAppended, Opaque, Shredded
+from clew.domain.events import (
+    EVENT_TYPES,
+    FIRST_MICROSECOND,
+    LAST_MICROSECOND,
+    AnyEvent,
+    Event,
+    MessageAppended,
+    Opaque,
+    Shredded,
+)
 from clew.domain.json_values import MAX_BYTES
 from clew.domain.messages import ROLES, Message, Text, explain
 from clew.domain.ports import Row
@@ -35,8 +44,8 @@ SALT = SALT_BYTES
 _STR = core_schema.typed_dict_field(core_schema.str_schema(), required=False)
 _HEADER: dict[str, core_schema.TypedDictField] = {
     "i": core_schema.typed_dict_field(core_schema.str_schema()),
-    "t": core_schema.typed_dict_field(core_schema.int_schema()),
-    "n": core_schema.typed_dict_field(core_schema.int_schema()),
+    "t": core_schema.typed_dict_field(core_schema.int_schema(strict=True)),
+    "n": core_schema.typed_dict_field(core_schema.int_schema(strict=True)),
     "a": _STR,
     "r": _STR,
     "c": _STR,
@@ -58,6 +67,8 @@ _TEXT_BEGINS = {role: b'{"message":{"role":"%b","contents":[{"type":"text","text
 _TEXT_ENDS = b"}]}}"
 
 _NONE = (None, None, None)
+
+_LAST_INTEGER = 2**63 - 1
 
 
 def encode(event: Event) -> bytes:
@@ -292,7 +303,11 @@ def recorded(row: Row) -> Recorded | Unreadable:
             fields, data = from_json(state[1:]), None
         else:
             fields, data = {"i": "", "t": 0, "n": -1}, None
-        get = fields.get
+        get, time, messages = fields.get, fields["t"], fields["n"]
+        if not (FIRST_MICROSECOND <= time <= LAST_MICROSECOND and -1 <= messages <= _LAST_INTEGER):
+            # In a forged event. A table must be able to hold the numbers, and a reader to show them.
+            time = min(max(FIRST_MICROSECOND, time), LAST_MICROSECOND)
+            messages = min(max(-1, messages), _LAST_INTEGER)
         tenant, kind, thread_id = _name(stream)
         return Recorded(
             position,
@@ -301,8 +316,8 @@ def recorded(row: Row) -> Recorded | Unreadable:
             thread_id,
             version,
             type_,
-            fields["t"],
-            fields["n"],
+            time,
+            messages,
             data,
             len(state),
             hash_,

@@ -15,7 +15,7 @@ from clew.domain.authorization import Authorize, check_function
 from clew.domain.decider import Intent, decide
 from clew.domain.decider_state import SNAPSHOT_EVERY, Control, advance
 from clew.domain.errors import ClewError, ConflictError, CorruptEventError
-from clew.domain.events import MESSAGE_APPENDED, TYPE_NAMES, Event
+from clew.domain.events import LAST_MICROSECOND, MESSAGE_APPENDED, TYPE_NAMES, Event
 from clew.domain.history import HistoryBuilder, unshared
 from clew.domain.memory.ports import VectorIndex
 from clew.domain.ports import NOTHING, Appended, Blob, Claim, Draft, EventLog, Fork, Key, Shred, Write
@@ -377,14 +377,14 @@ def _decide(
 ) -> tuple[list[Event], list[tuple[str, Control]], Control]:
     """The events of the intents, the snapshots on the way, and the control after the last event.
 
-    Recorded time never decreases along a lineage.
+    Recorded time never decreases along a lineage, unless it is beyond the year 9999, as in a forged event.
     """
     actor = core.actor if actor is None else actor
     events: list[Event] = []
     snapshots: list[tuple[str, Control]] = []
     for number, intent in enumerate(intents, start=1):
         decided = decide(thread_id, control, intent)
-        now = max(core.now(), control.updated_at)
+        now = max(core.now(), min(control.updated_at, LAST_MICROSECOND))
         last = control.version + len(decided)
         for version, (data, messages, run_id) in enumerate(decided, control.version + 1):
             type_ = TYPE_NAMES[type(data)]

@@ -34,7 +34,7 @@ CANDIDATES = 5
 FEW = 1_000
 """Most threads that are sorted in memory: no index has threads of a label or parent in the order of their change."""
 
-FIRST = -1
+FIRST = -(2**63)
 """Less than every position and time."""
 
 LAST = 2**63 - 1
@@ -197,8 +197,10 @@ def _place(core: Core, after: object) -> Operation[_Place | None]:
     id_ = after.id if isinstance(after, ThreadSummary) else str(after)
     yield from check(core, "list", id_)
     row = yield from _row(core, id_)
-    updated_at = to_microseconds(after.updated_at) if isinstance(after, ThreadSummary) else row["updated_at"]
-    return _Place(updated_at or 0, row["begun"])
+    updated_at = row["updated_at"] or 0
+    if isinstance(after, ThreadSummary) and after.updated_at != to_time(updated_at):
+        updated_at = to_microseconds(after.updated_at)  # the thread has changed since that page
+    return _Place(updated_at, row["begun"])
 
 
 def _label_where(core: Core, name: str, value: Any) -> tuple[Where, ...]:

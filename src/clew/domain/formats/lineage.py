@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from clew.domain.errors import ClewError, CorruptEventError, InvalidNameError, ThreadDocumentError
 from clew.domain.events import (
+    FIRST_MICROSECOND,
+    LAST_MICROSECOND,
     MESSAGE_APPENDED,
     NEVER_SHREDDED,
     Event,
@@ -15,7 +17,6 @@ from clew.domain.events import (
     Opaque,
     Shredded,
     ThreadForked,
-    to_time,
 )
 from clew.domain.ports import Fork, Row
 from clew.domain.streams import ROOT, StreamName, check_id, parse_stream_name, stream_name
@@ -158,10 +159,8 @@ def _verify_rows(stream: StreamRows, previous: bytes, decode: Callable[[Row], Ev
 
 def _check_time(event: Event, where: str) -> None:
     """Raise for a forged number that is not a time."""
-    try:
-        to_time(event.recorded_at)
-    except OverflowError:
-        raise ThreadDocumentError(f"{where}: its time is not valid. {AGAIN}") from None
+    if not FIRST_MICROSECOND <= event.recorded_at <= LAST_MICROSECOND:
+        raise ThreadDocumentError(f"{where}: its time is not valid. {AGAIN}")
 
 
 def _check_sequence(events: Sequence[Event], start: int, where: str) -> None:

@@ -153,4 +153,4 @@ def _compact(value: Json) -> str:
 
 
 def _time(time: datetime) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC")
+    return f"{time.replace(tzinfo=None).isoformat(' ', 'seconds')} UTC"

@@ -13,7 +13,7 @@ from clew.domain.errors import (
     ScopeError,
     UnknownFactError,
 )
-from clew.domain.events import to_microseconds, to_time
+from clew.domain.events import FIRST_MICROSECOND, LAST_MICROSECOND, to_microseconds
 from clew.domain.memory.facts import Fact
 from clew.domain.memory.ports import Screen
 from clew.domain.memory.scope import AsOf, Inherited, ReadPoint, ScopeFold
@@ -145,10 +145,8 @@ def to_utc_microseconds(time: object, name: str) -> int | None:
     if time.utcoffset() is None:
         raise InvalidTimeError(f"{name}={time.isoformat()} has no UTC offset. Add one, as in +00:00.")
     microseconds = to_microseconds(time)
-    try:
-        to_time(microseconds)
-    except OverflowError:
-        raise InvalidTimeError(f"{name}={time.isoformat()} is in UTC before the year 1, or after 9999.") from None
+    if not FIRST_MICROSECOND <= microseconds <= LAST_MICROSECOND:
+        raise InvalidTimeError(f"{name}={time.isoformat()} is in UTC before the year 1, or after 9999.")
     return microseconds
 
 

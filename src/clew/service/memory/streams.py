@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from clew.domain.errors import ClewError, ConflictError, InvalidNameError, ScopeError
-from clew.domain.events import TYPE_NAMES, Event
+from clew.domain.events import LAST_MICROSECOND, TYPE_NAMES, Event
 from clew.domain.memory.events import MemoryEvent
 from clew.domain.ports import Appended, Key, Write
 from clew.domain.streams import MAX_LENGTH, ROOT, check_id, stream_name, stream_prefix
@@ -110,7 +110,7 @@ def commit(
     conflict = ConflictError(stream, 0, 0)
     for _ in range(ATTEMPTS):
         fold = yield from load(core, name, new)
-        version, head, now = fold.version, fold.head or ROOT, max(core.now(), fold.recorded_at)
+        version, head, now = fold.version, fold.head or ROOT, max(core.now(), min(fold.recorded_at, LAST_MICROSECOND))
         try:
             decided = decide(fold, now)
         except ClewError:
