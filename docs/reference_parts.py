@@ -78,10 +78,10 @@ PARTS = {
     ),
     "Messages": (
         "Message Text types.Reasoning Media FunctionCall types.FunctionResult types.ApprovalRequest "
-        "types.ApprovalResponse types.Raw"
+        "types.ApprovalResponse types.Raw Record"
     ),
     "Results": (
-        "History HistoryMessage types.ThreadState types.Control types.Step types.ModelView types.Repair "
+        "History HistoryMessage ThreadRecord types.ThreadState types.Control types.Step types.ModelView types.Repair "
         "types.ThreadSummary types.Branch types.BranchCheckpoint types.Hit types.SnippetPart types.AuditEntry "
         "types.UsageCounts types.Diff types.DiffRow types.DiffCounts types.ContentDiff types.DiffPart types.FieldDiff "
         "types.Verdict types.IntegrityFault types.ImportReport types.ImportFailure types.Item types.RefusedLine "

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from clew.domain.memory.facts import Allow, Document, Fact, Passage, Redact, Refuse
     from clew.domain.memory.ports import Embedder
     from clew.domain.messages import FunctionCall, Media, Message, Text
+    from clew.domain.records import Record, ThreadRecord
     from clew.domain.reducers.reducer import Reducer, Reducible, Reduction
     from clew.domain.reducers.strategies import KeepLast, Reducers, SlidingWindow, TokenBudget, TrimToolResults
     from clew.engine import Agent, Engine
@@ -86,6 +87,7 @@ __all__ = [
     "Positions",
     "Provenance",
     "ProviderContext",
+    "Record",
     "Redact",
     "RedisHistory",
     "Reducer",
@@ -102,6 +104,7 @@ __all__ = [
     "Telemetry",
     "Text",
     "TextRetrieval",
+    "ThreadRecord",
     "ThreadStore",
     "TokenBudget",
     "ToolContext",
@@ -148,6 +151,7 @@ _HOMES = {
     "Positions": "clew.infrastructure.shards",
     "Provenance": "clew.domain.memory.events",
     "ProviderContext": "clew.domain.context.provider",
+    "Record": "clew.domain.records",
     "Redact": "clew.domain.memory.facts",
     "RedisHistory": "clew.infrastructure.redis_history",
     "Reducer": "clew.domain.reducers.reducer",
@@ -164,6 +168,7 @@ _HOMES = {
     "Telemetry": "clew.agents.telemetry",
     "Text": "clew.domain.messages",
     "TextRetrieval": "clew.memory.text_retrieval",
+    "ThreadRecord": "clew.domain.records",
     "ThreadStore": "clew.thread_store",
     "TokenBudget": "clew.domain.reducers.strategies",
     "ToolContext": "clew.agents.tools",

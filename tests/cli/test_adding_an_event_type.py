@@ -12,7 +12,7 @@ import pytest
 from tests.acceptance.clew_command import Clew
 
 from clew import Conversations, Message
-from clew.domain.decider import Record
+from clew.domain.decider import RecordEvents
 from clew.domain.errors import InvalidContentError, ThreadStatusError
 from clew.domain.event_types import UNDELETED, event_type, withdraw
 from clew.domain.events import EVENT_TYPES, Opaque
@@ -57,7 +57,7 @@ def url(tmp_path: Path, declared: None) -> str:
 
 def pin(conversations: Conversations, version: int, note: str | None = None) -> None:
     pinned: Any = MessagePinned(version=version, note=note)
-    run(change(conversations._core, "trip", Record((pinned,)), "user:ann"))
+    run(change(conversations._core, "trip", RecordEvents((pinned,)), "user:ann"))
 
 
 def test_it_is_read_back_next_to_older_events(url: str) -> None:

@@ -127,7 +127,7 @@ def test_describes_each_event() -> None:
         "A checkpoint was made: here: version 3",
         "Labels were set: topic=refund",
         "The history was rewound: to version 2",
-        "A message was redacted: version 3: a number",
+        "Content was redacted: version 3: a number",
         "The thread was suspended: lunch",
         "The thread was resumed.",
         "The thread was ended.",

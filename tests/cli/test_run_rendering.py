@@ -12,7 +12,7 @@ from tests.domain.strategies import event
 from tests.service import recorded_runs
 from tests.service.recorded_runs import record
 
-from clew import Conversations, Message
+from clew import Conversations, Message, Record
 from clew.cli.rendering.conversation import run_lines
 from clew.cli.rendering.events import find_nothing, what_happened
 from clew.domain.runs.events import (
@@ -312,3 +312,19 @@ def test_a_tree_fits_a_narrow_terminal(clew: Clew, width: int) -> None:
     with Conversations.open(f"sqlite:///{clew.folder / 'clew.db'}") as conversations:
         conversations.start_thread("A refund").fork().fork()
     assert max(map(len, clew.text("tree", env={"COLUMNS": str(width)}).splitlines())) <= width
+
+
+def test_records_are_shown_as_what_they_are(clew: Clew, conversations: Conversations) -> None:
+    thread = conversations.thread("parcel")
+    records = [Record("step", {"n": 1}, b"xyz", "main"), Record("step", "secret"), Record("x" * 9, EVIL, key=EVIL)]
+    first, second, _ = thread.append(records)
+    thread.redact(second)
+    log = clew.text("log", "parcel", "--after", str(first.version - 1))
+    assert 'record-appended   step: key main · {"n": 1} · 3 bytes' in log
+    assert "record-appended   step: [redacted]" in log
+    replay = clew.text("replay", "parcel")
+    assert 'A record was appended: step: key main · {"n": 1} · 3 bytes' in replay
+    assert "step: " not in clew.text("show", "parcel")
+    for output in (log, replay, clew.text("log", "parcel", "--json"), clew.text("audit")):
+        assert UNSAFE.search(output) is None, ascii(output)
+        assert "secret" not in output

@@ -31,6 +31,7 @@ from clew.domain.events import (
     MessageAppended,
     MessageRedacted,
     Opaque,
+    RecordAppended,
     ServiceDeletion,
     Shredded,
     Source,
@@ -263,6 +264,9 @@ SAMPLES: dict[str, AnyEvent | Shredded] = {
     "document-removed-empty": DocumentRemoved(document="d2"),
     "document-removed": DocumentRemoved(document="d2", reason="outdated"),
     "state-claimed": StateClaimed(provider="history-store", thread_id="ü/x"),
+    "record-empty": RecordAppended(type="state"),
+    "record": RecordAppended(type="Zustand ü", data=_ODD, key="k 🧶", base64="AP8="),
+    "shredded-record": Shredded(None, "Zustand ü"),
 }
 
 
@@ -273,7 +277,7 @@ def _lines() -> list[dict[str, Any]]:
 def _reads_as(event: Event) -> dict[str, Any]:
     """An event as plain JSON, as golden lines describe it."""
     if isinstance(event.data, Shredded):
-        data: Any = {"shredded": event.data.role}
+        data: Any = {"shredded": event.data.role or event.data.record}
     elif isinstance(event.data, Opaque):
         data = {"opaque": True}
     else:
@@ -284,7 +288,11 @@ def _reads_as(event: Event) -> dict[str, Any]:
 
 def _encode(name: str, data: AnyEvent | Shredded) -> tuple[str, bytes]:
     full = not name.endswith("-empty")
-    stored = data if not isinstance(data, Shredded) else _message(Text(text="gone"), role=data.role)
+    stored: AnyEvent
+    if isinstance(data, Shredded):
+        stored = RecordAppended(type=data.record) if data.record else _message(Text(text="gone"), role=data.role)
+    else:
+        stored = data
     event = Event(
         "default/thread/golden",
         4,

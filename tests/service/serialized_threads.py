@@ -7,7 +7,7 @@ from typing import Any
 
 from clew.conversations import Conversations
 from clew.domain.context.events import ContextStateRecorded
-from clew.domain.decider import Record
+from clew.domain.decider import RecordEvents
 from clew.service.core import CommitOptions, commit
 from clew.service.effects import run
 
@@ -18,7 +18,7 @@ def document_of(store: Conversations, thread_id: str) -> dict[str, Any]:
 
 
 def record_state(store: Conversations, thread_id: str, provider: str, state: Any, seen: int = 0) -> None:
-    note = Record((ContextStateRecorded(provider=provider, state=state, seen=seen),))
+    note = RecordEvents((ContextStateRecorded(provider=provider, state=state, seen=seen),))
     run(commit(store._core, thread_id, note, CommitOptions()))
 
 

@@ -15,7 +15,7 @@ from tests.service.test_state_machine import ConversationsAgreeWithTheModel
 
 from clew.conversations import Conversations
 from clew.domain.context.events import ContextStateRecorded
-from clew.domain.decider import Record
+from clew.domain.decider import RecordEvents
 from clew.domain.errors import ClewError
 from clew.domain.events import Event
 from clew.domain.messages import Message
@@ -93,7 +93,7 @@ def thread_after(store: Conversations, moves_done: list[tuple[str, int]]) -> str
                     record(store, thread.id, f"run-{number}", *made(f"W-{number}"))
                 case "state":
                     recorded = ContextStateRecorded(provider=f"p{choice % 2}", state={"n": choice}, seen=version)
-                    run(commit(store._core, thread.id, Record((recorded,)), CommitOptions()))
+                    run(commit(store._core, thread.id, RecordEvents((recorded,)), CommitOptions()))
                 case "say":
                     thread.append(Message.user(str(choice)))
                 case "fork":

@@ -12,7 +12,7 @@ from tests.service.settable_clock import SettableClock
 from tests.service.transferred_stores import CANARY, fill
 
 from clew.conversations import Conversations
-from clew.domain.decider import Record, Start
+from clew.domain.decider import RecordEvents, Start
 from clew.domain.decider_state import Control
 from clew.domain.errors import CorruptEventError, CredentialError, InvalidContentError, ThreadDocumentError
 from clew.domain.messages import Message
@@ -56,7 +56,7 @@ def test_refuses_a_credential_after_the_cut_if_the_document_includes_it(source: 
 
 
 def test_refuses_a_service_thread_id_that_looks_like_a_credential(source: Conversations) -> None:
-    bound = Record((ServiceThreadBound(id="sk-proj-four-nine-two-four-nine-two", kind="conversation"),))
+    bound = RecordEvents((ServiceThreadBound(id="sk-proj-four-nine-two-four-nine-two", kind="conversation"),))
     run(commit(source._core, "t", [Start(kind="remote"), bound], CommitOptions(base=Control())))
     with pytest.raises(CredentialError, match="the service's id of the thread at version 2") as caught:
         source.thread("t").serialize()

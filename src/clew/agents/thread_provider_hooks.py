@@ -9,7 +9,7 @@ from clew.agents.provider_hooks import ProviderHooks
 from clew.agents.run_setup import Providers
 from clew.domain.context.events import Hook
 from clew.domain.context.provider import Context, ContextProvider
-from clew.domain.decider import Append, Intent, Record, check_allowed, decide
+from clew.domain.decider import Append, Intent, RecordEvents, check_allowed, decide
 from clew.domain.history import History, HistoryMessage, new_messages
 from clew.domain.messages import Message
 from clew.domain.runs.errors import RunAbandonedError
@@ -68,7 +68,7 @@ class ThreadHooks:
             *(step for step in steps if not isinstance(step, Message)),
             *self._hooks.unrecorded_states(with_seen=True),
         ]
-        intents: list[Intent] = [Record(tuple(notes))] if notes else []
+        intents: list[Intent] = [RecordEvents(tuple(notes))] if notes else []
         intents += [Append(tuple(messages))] if messages else []
         if intents:
             await self._thread.runs.record(intents, actor=self._actor, blobs=self._hooks.blobs)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self, TypeVar, Unpack, overload
 
 from clew.agents.agent import Agent
@@ -30,6 +30,7 @@ from clew.domain.messages import Message
 from clew.domain.model_view import ModelView, model_view
 from clew.domain.models.client import ModelClient, ServiceThreads, ThreadKind
 from clew.domain.ports import Verdict
+from clew.domain.records import Record, ThreadRecord
 from clew.domain.runs.errors import AgentConfigurationError, ServiceDeletionError
 from clew.domain.runs.events import AgentIdentity
 from clew.domain.runs.model_requests import Request
@@ -107,21 +108,48 @@ class Thread:
     @overload
     async def append(
         self,
+        messages: Record,
+        *,
+        actor: str | None = None,
+        expected_version: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> ThreadRecord: ...
+    @overload
+    async def append(
+        self,
         messages: Sequence[Message],
         *,
         actor: str | None = None,
         expected_version: int | None = None,
         idempotency_key: str | None = None,
     ) -> list[HistoryMessage]: ...
+    @overload
     async def append(
         self,
-        messages: Message | Sequence[Message],
+        messages: Sequence[Record],
         *,
         actor: str | None = None,
         expected_version: int | None = None,
         idempotency_key: str | None = None,
-    ) -> HistoryMessage | list[HistoryMessage]:
-        """Append one or more messages in one commit; returns them as items of the history.
+    ) -> list[ThreadRecord]: ...
+    @overload
+    async def append(
+        self,
+        messages: Sequence[Message | Record],
+        *,
+        actor: str | None = None,
+        expected_version: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> list[HistoryMessage | ThreadRecord]: ...
+    async def append(
+        self,
+        messages: Message | Record | Sequence[Message | Record],
+        *,
+        actor: str | None = None,
+        expected_version: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> HistoryMessage | ThreadRecord | Sequence[HistoryMessage | ThreadRecord]:
+        """Append one or more messages and records in one commit; returns them as the history and ``records()`` do.
 
         With ``expected_version``, raises ConflictError if the thread has another version; without it, the messages come
         after those of other writers. A repeated ``idempotency_key`` appends nothing and returns the first result; with
@@ -137,7 +165,7 @@ class Thread:
                 idempotency_key=idempotency_key,
             )
         )
-        return appended[0] if isinstance(messages, Message) else appended
+        return appended[0] if isinstance(messages, Message | Record) else appended
 
     async def label(
         self, labels: Mapping[str, Json] | None = None, /, *, actor: str | None = None, **more: Json
@@ -275,12 +303,12 @@ class Thread:
         await drive(thread_commands.change(self._core, self.id, intent, actor))
 
     async def redact(
-        self, message: HistoryMessage | int, *, reason: str | None = None, actor: str | None = None
+        self, message: HistoryMessage | ThreadRecord | int, *, reason: str | None = None, actor: str | None = None
     ) -> int:
-        """Destroy the content of a message, here and in every fork. The hash chain still verifies.
+        """Destroy the content of a message or of a record, here and in every fork. The hash chain still verifies.
 
-        ``message`` is a message of the thread's history, or its version. Returns the version of the redaction's event,
-        in the thread that recorded the message. Raises NotRedactableError.
+        ``message`` is a message of the thread's history, a record, or the version of one. Returns the version of the
+        redaction's event, in the thread that recorded the content. Raises NotRedactableError.
         """
         return await drive(thread_commands.redact(self._core, self.id, message, reason, actor))
 
@@ -336,13 +364,38 @@ class Thread:
         """The thread at a version: status, labels, checkpoints and messages."""
         return await drive(thread_queries.state(self._core, self.id, at, at_message))
 
-    async def events(self, *, at: At = None, at_message: int | None = None, after: int = 0) -> AsyncIterator[Event]:
-        """The events of the lineage up to a version, including those of ancestors, read a page at a time."""
+    async def records(
+        self, *types: str, key: str | None = None, after: int = 0, last: int | None = None, at: At = None
+    ) -> list[ThreadRecord]:
+        """The records on the path at a version, by default the newest, oldest first. Redacted ones have no content.
+
+        ``types`` and ``key`` select records, ``after`` leaves out those up to a version, and ``last`` is the largest
+        number of records: the newest ones. To read backwards in pages: ``records(last=50, at=first.version - 1)``.
+        """
+        return await drive(thread_queries.records(self._core, self.id, types, key=key, after=after, last=last, at=at))
+
+    async def events(
+        self,
+        *,
+        at: At = None,
+        at_message: int | None = None,
+        after: int = 0,
+        types: Collection[str] | None = None,
+    ) -> AsyncIterator[Event]:
+        """The events of the lineage up to a version, including those of ancestors, read a page at a time.
+
+        With ``types`` only events of these types, such as ``{"message-redacted"}``.
+        """
+        wanted = thread_queries.checked_types(types)
         upto = await drive(thread_queries.upto(self._core, self.id, at, at_message))
-        while page := await drive(thread_queries.events(self._core, self.id, after, upto)):
+        reached = after
+        while True:
+            after = reached
+            page, reached = await drive(thread_queries.events(self._core, self.id, after, upto, wanted))
             for each in page:
                 yield each
-            after = page[-1].version
+            if reached == after:
+                return
 
     async def replay(self, *, at: At = None, at_message: int | None = None) -> AsyncIterator[tuple[Event, ThreadState]]:
         """Each event, with the state of the thread after it."""

@@ -29,6 +29,7 @@ from clew.domain.events import (
     MemoryReading,
     MessageAppended,
     MessageRedacted,
+    RecordAppended,
     ServiceDeletion,
     Source,
     ThreadDeleted,
@@ -92,9 +93,9 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Append messages."""
+    """Append messages and records."""
 
-    messages: tuple[Message, ...]
+    items: tuple[Message | RecordAppended, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ class Advance:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RecordEvents:
     """Record events. The thread must have a status that the types of the events declare."""
 
     events: tuple[ThreadEvent, ...]
@@ -145,7 +146,7 @@ class Rewind:
 
 @dataclass(frozen=True, slots=True)
 class Redact:
-    """Shred the message at a version of this stream."""
+    """Shred the message or the record at a version of this stream."""
 
     version: int
     digest: str
@@ -180,7 +181,9 @@ class Delete:
     service: tuple[ServiceDeletion, ...] = ()
 
 
-_Change: TypeAlias = Append | Advance | Record | Label | Checkpoint | Rewind | Redact | Suspend | Resume | End | Delete
+_Change: TypeAlias = (
+    Append | Advance | RecordEvents | Label | Checkpoint | Rewind | Redact | Suspend | Resume | End | Delete
+)
 
 Intent: TypeAlias = Start | Branch | _Change
 
@@ -234,7 +237,7 @@ def check_allowed(thread_id: str, control: Control, intent: _Change) -> None:
             allowed = status == "active" or (
                 status == "suspended" and not any(isinstance(step, RunStarted | RunResumed) for step in steps)
             )
-        case Record(events=events):
+        case RecordEvents(events=events):
             allowed = all(status in _recordable(type(event)).statuses for event in events)
         case _:
             allowed = status in _STATUSES[type(intent)]
@@ -261,10 +264,10 @@ def _start(thread_id: str, control: Control, intent: Start) -> list[Decided]:
         metadata=deepcopy(intent.metadata),
         source=intent.source,
     )
-    return [Decided(started, 0), *_append(thread_id, control, intent)]
+    return [Decided(started, 0), *_appended(control, intent.messages)]
 
 
-def _branch(thread_id: str, control: Control, intent: Branch) -> list[Decided]:
+def _branch(_: str, control: Control, intent: Branch) -> list[Decided]:
     check_readable(intent.parent_id, control, "fork")
     _check_text(intent.title, "title")
     forked = ThreadForked(
@@ -275,14 +278,23 @@ def _branch(thread_id: str, control: Control, intent: Branch) -> list[Decided]:
         kind=intent.kind,
         memory=intent.memory,
     )
-    return [Decided(forked, control.messages), *_append(thread_id, control, intent)]
+    return [Decided(forked, control.messages), *_appended(control, intent.messages)]
 
 
-def _append(_: str, control: Control, intent: Start | Branch | Append) -> list[Decided]:
+def _append(_: str, control: Control, intent: Append) -> list[Decided]:
+    return _appended(control, intent.items)
+
+
+def _appended(control: Control, items: tuple[Message | RecordAppended, ...]) -> list[Decided]:
     decided: list[Decided] = []
-    for number, message in enumerate(intent.messages, start=1):
-        check_message(message)
-        decided.append(Decided(_make_appended({"message": message}), control.messages + number))
+    messages = control.messages
+    for item in items:
+        if isinstance(item, RecordAppended):
+            decided.append(Decided(item, messages))
+        else:
+            check_message(item)
+            messages += 1
+            decided.append(Decided(_make_appended({"message": item}), messages))
     return decided
 
 
@@ -347,7 +359,7 @@ def _fits(run: OpenRun, step: ThreadEvent) -> bool:
             return True
 
 
-def _record(_: str, control: Control, intent: Record) -> list[Decided]:
+def _record(_: str, control: Control, intent: RecordEvents) -> list[Decided]:
     for event in intent.events:
         _check_fields(event, TYPE_NAMES[type(event)])
     return [Decided(event, control.messages) for event in intent.events]
@@ -403,7 +415,7 @@ _DECISIONS: dict[type, Callable[[str, Control, Any], list[Decided]]] = {
     Branch: _branch,
     Append: _append,
     Advance: _advance,
-    Record: _record,
+    RecordEvents: _record,
     Label: _label,
     Checkpoint: _checkpoint,
     Rewind: _rewind,
@@ -441,7 +453,7 @@ _STATUSES: dict[type, frozenset[Status]] = {
 }
 """The statuses that allow each intent: those in which a thread accepts its event."""
 
-_REQUESTS: dict[type, str] = {Advance: "a run", Record: "to record events"}
+_REQUESTS: dict[type, str] = {Advance: "a run", RecordEvents: "to record events"}
 """How errors name an intent if the name of its class is not clear."""
 
 _LARGE = 2**64

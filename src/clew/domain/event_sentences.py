@@ -67,6 +67,13 @@ def message_appended(data: _Data) -> str:
     return f"appended {with_article(role)} message ({', '.join(parts) or 'empty'})"
 
 
+def record_appended(data: _Data) -> str:
+    """Appended a record: its type and the size of its bytes."""
+    base64 = data.get("base64")
+    size = "" if base64 is None else f" with {_count(len(base64) // 4 * 3 - base64[-2:].count('='), 'byte')}"
+    return f"appended a record of type {quoted(data['type'])}{size}"
+
+
 def context_provided(data: _Data) -> str:
     """Recorded what a context provider gave to a run."""
     instructions = data.get("instructions") or ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from operator import not_
@@ -103,15 +104,39 @@ class MessageAppended(Value):
 
 
 @event_type(
+    "record-appended",
+    headline="A record was appended",
+    sentence=event_sentences.record_appended,
+    sample={"type": "state", "data": {"step": 1}, "key": "main", "base64": "AP8="},
+    statuses=ACTIVE,
+)
+class RecordAppended(Value):
+    """A record was appended: an application's own event, which is not part of the history.
+
+    ``type`` is the application's name for it. ``base64`` are its bytes.
+    """
+
+    type: str
+    data: Json = Field(default=None, exclude_if=is_none)
+    key: str | None = Field(default=None, exclude_if=is_none)
+    base64: str | None = Field(default=None, exclude_if=is_none)
+
+    @property
+    def blob(self) -> bytes | None:
+        """The bytes of the record."""
+        return None if self.base64 is None else b64decode(self.base64)
+
+
+@event_type(
     "message-redacted",
-    headline="A message was redacted",
+    headline="Content was redacted",
     sentence="redacted version {version}",
     sample={"version": 2, "digest": "ab" * 32, "stub": "\x02{}"},
     statuses=ANY,
     shreddable=False,
 )
 class MessageRedacted(Value):
-    """The message at ``version`` of this stream was shredded.
+    """The message or the record at ``version`` of this stream was shredded.
 
     ``digest`` is the SHA-256 of the shredded bytes, in hex; ``stub`` are the bytes that replace them.
     """
@@ -235,9 +260,10 @@ class Opaque:
 
 @dataclass(frozen=True, slots=True)
 class Shredded:
-    """An event whose content was shredded; ``role`` is the role of its message."""
+    """An event whose content was shredded: ``role`` is the role of its message, ``record`` the type of its record."""
 
     role: Role | None
+    record: str | None = None
 
 
 ThreadEvent: TypeAlias = (
@@ -245,6 +271,7 @@ ThreadEvent: TypeAlias = (
     | ThreadForked
     | ThreadLabelled
     | MessageAppended
+    | RecordAppended
     | MessageRedacted
     | HistoryRewound
     | CheckpointMade
@@ -266,6 +293,14 @@ TYPE_NAMES = event_types.TYPE_NAMES
 """The stored name of each model."""
 
 MESSAGE_APPENDED = "message-appended"
+
+RECORD_APPENDED = "record-appended"
+
+HISTORY_REWOUND = "history-rewound"
+
+APPENDED_TYPES = frozenset({MESSAGE_APPENDED, RECORD_APPENDED})
+"""The types of what is appended. Such an event changes only the version, the time and the count of messages of a
+control, so a control can be folded without reading its content."""
 
 NEVER_SHREDDED = frozenset(name for name, declared in EVENT_TYPES.items() if not declared.shreddable)
 """The types whose stored bytes are never replaced by a stub."""

@@ -185,6 +185,12 @@ def as_message(event: Event) -> HistoryMessage | None:
     return None
 
 
+def previous_version(version: int, event: Event | None) -> int:
+    """The version before ``version`` on the path, 0 before the first. ``event`` is its event, None if it is missing."""
+    target = version if event is None or not isinstance(event.data, HistoryRewound) else event.data.to
+    return max(0, min(target, version - 1))
+
+
 def new_messages(history: Sequence[HistoryMessage]) -> list[HistoryMessage]:
     """The messages since the last answer."""
     for place in range(len(history), 0, -1):
@@ -341,12 +347,10 @@ class Walk:
         by_version = {event.version: event for event in page}
         while self.at > after:
             event = by_version.get(self.at)
-            self.at -= 1
+            self.at = previous_version(self.at, event)
             if event is None:  # a removed row is skipped, as in a history
                 continue
-            if isinstance(event.data, HistoryRewound):
-                self.at = max(0, min(event.data.to, self.at))
-            elif (item := as_message(event)) is not None:
+            if (item := as_message(event)) is not None:
                 self.messages.append(item)
             if event.messages == 0:
                 self.at = 0

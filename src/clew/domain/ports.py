@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -229,8 +229,13 @@ class ThreadReader(Protocol):
         """The control of a thread at a version, and the stream that holds the version."""
         ...
 
-    def lineage(self, stream: str, *, after: int = 0, upto: int | None = None) -> list[Event]:
-        """A stream's events and its ancestors' up to each cut, in version order, ``after`` < version ≤ ``upto``."""
+    def lineage(
+        self, stream: str, *, after: int = 0, upto: int | None = None, types: Collection[str] | None = None
+    ) -> list[Event]:
+        """A stream's events and its ancestors' up to each cut, in version order, ``after`` < version ≤ ``upto``.
+
+        With ``types`` only events of these types.
+        """
         ...
 
     def own_rows(self, stream: str, *, after: int, limit: int) -> list[Row]:

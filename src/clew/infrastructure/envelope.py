@@ -4,7 +4,8 @@ Byte 0 names the codec. 0: sixteen bytes of random salt, then JSON with short ke
 (reserved; such events are opaque). 2: the stub of a shredded row, which is JSON without salt and content.
 
 The short keys: ``i`` event id, ``t`` recorded time in microseconds, ``n`` messages on the path, ``a`` actor, ``r`` run,
-``c`` cause, ``s`` subject, ``m`` metadata, ``v`` schema version (left out when 1), ``o`` role (stubs only), ``d`` data.
+``c`` cause, ``s`` subject, ``m`` metadata, ``v`` schema version (left out when 1), ``d`` data; in stubs only, ``o``
+role of a message and ``k`` type of a record.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from clew.domain.events import (
     Event,
     MessageAppended,
     Opaque,
+    RecordAppended,
     Shredded,
 )
 from clew.domain.json_values import MAX_BYTES
@@ -58,6 +60,7 @@ _ANY_VERSION = SchemaValidator(
             **_HEADER,
             "v": core_schema.typed_dict_field(core_schema.int_schema(), required=False),
             "o": core_schema.typed_dict_field(core_schema.literal_schema(list(ROLES)), required=False),
+            "k": _STR,
         }
     )
 )
@@ -124,9 +127,10 @@ def _refuse_constant(name: str) -> None:
 
 
 def stub(event: Event) -> bytes:
-    """The bytes of a shredded row: the envelope and the message's role, without user content."""
+    """The bytes of a shredded row: the envelope and the message's role or the record's type, without user content."""
     role = event.data.message.role if isinstance(event.data, MessageAppended) else None
-    return b"%c%b%b}" % (STUB, _header(event), _keys({"o": role}))
+    record = event.data.type if isinstance(event.data, RecordAppended) else None
+    return b"%c%b%b}" % (STUB, _header(event), _keys({"o": role, "k": record}))
 
 
 def decode(
@@ -151,7 +155,7 @@ def decode(
             fields = _ANY_VERSION.validate_json(state[1:])
         except ValidationError as error:
             raise _corrupt(stream, version, type_, error) from None
-        return _event(stream, version, type_, fields, Shredded(fields.get("o")), position, hash_)
+        return _event(stream, version, type_, fields, Shredded(fields.get("o"), fields.get("k")), position, hash_)
     return peek(stream, version, type_, state, position, hash_)
 
 

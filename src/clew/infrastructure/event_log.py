@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, cast
 
@@ -12,7 +12,7 @@ from eventsourcing.utils import Environment
 
 from clew.domain.decider_state import SNAPSHOT_EVERY, Control, advance
 from clew.domain.errors import CorruptEventError
-from clew.domain.events import MESSAGE_APPENDED, Event
+from clew.domain.events import APPENDED_TYPES, Event
 from clew.domain.ports import (
     Appended,
     Blob,
@@ -146,9 +146,12 @@ class ConversationLog(Application[str]):
         """A stream's own rows as they are stored."""
         return list(map(_checked, self._recorder.own_rows(stream, after=after, limit=limit)))
 
-    def lineage(self, stream: str, *, after: int = 0, upto: int | None = None) -> list[Event]:
-        """A stream's events and its ancestors', one query."""
-        return list(map(_event, self._recorder.lineage(stream, after=after, upto=upto)))
+    def lineage(
+        self, stream: str, *, after: int = 0, upto: int | None = None, types: Collection[str] | None = None
+    ) -> list[Event]:
+        """A stream's events and its ancestors', one query. Events of other types are not decoded."""
+        rows = self._recorder.lineage(stream, after=after, upto=upto)
+        return [_event(row) for row in rows if types is None or row.type in types]
 
     def events_after(self, position: int, limit: int, prefix: str) -> list[Event]:
         """Events of many streams in position order."""
@@ -185,17 +188,17 @@ class ConversationLog(Application[str]):
         if control is None:
             control = Control()
         rows = self._recorder.lineage(stream, after=control.version or -1, upto=upto)
-        messages: list[Row] = []
+        appended: list[Row] = []
         for row in rows:
-            if row.type == MESSAGE_APPENDED:
-                messages.append(row)
+            if row.type in APPENDED_TYPES:
+                appended.append(row)
                 continue
-            if messages:
-                control = _after_messages(control, messages)
-                messages = []
+            if appended:
+                control = _after_appended(control, appended)
+                appended = []
             control = advance(control, _event(row))
-        if messages:
-            control = _after_messages(control, messages)
+        if appended:
+            control = _after_appended(control, appended)
         return Cut(rows[-1].stream if rows else owner, control)
 
     def redactable(self, stream: str, version: int) -> Redactable | None:
@@ -242,16 +245,16 @@ def _checked(row: Row) -> Row:
     return row
 
 
-def _after_messages(control: Control, messages: list[Row]) -> Control:
-    """The control after messages that follow each other.
+def _after_appended(control: Control, appended: list[Row]) -> Control:
+    """The control after messages and records that follow each other.
 
     The envelope of the last one has the number of messages, so only that envelope is read. If its codec is unknown, the
-    message before it has the number.
+    one before it has the number.
     """
-    for row in reversed(messages):
+    for row in reversed(appended):
         _checked(row)
         event = peek(row.stream, row.version, row.type, row.state, row.position, row.hash)
         if event.messages >= 0:
             control = advance(control, event)
             break
-    return control._replace(version=messages[-1].version, head=messages[-1].hash)
+    return control._replace(version=appended[-1].version, head=appended[-1].hash)

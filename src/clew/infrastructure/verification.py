@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from clew.domain.decider_state import Control, advance
 from clew.domain.errors import CorruptEventError
-from clew.domain.events import MESSAGE_APPENDED, NEVER_SHREDDED, MessageRedacted, ThreadForked
+from clew.domain.events import APPENDED_TYPES, NEVER_SHREDDED, MessageRedacted, ThreadForked
 from clew.domain.ports import Blob, IntegrityFault, Row, StreamInfo, Verdict
 from clew.domain.streams import ROOT, digest, link, parse_stream_name
 from clew.infrastructure.envelope import decode, peek
@@ -147,7 +147,7 @@ def _check_snapshots(recorder: Recorder, name: str, thread_id: str) -> Integrity
     while control.version < last:
         page = recorder.lineage(name, after=control.version, upto=min(control.version + PAGE, last))
         for row in page:
-            read = peek if row.type == MESSAGE_APPENDED else decode  # only the count of messages is needed
+            read = peek if row.type in APPENDED_TYPES else decode  # only the count of messages is needed
             try:
                 event = read(row.stream, row.version, row.type, row.state, row.position, row.hash)
             except CorruptEventError:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from clew.domain.errors import InvalidTimeError
 from clew.domain.event_sentences import with_article
 from clew.domain.event_types import quoted
-from clew.domain.events import EVENT_TYPES, MESSAGE_APPENDED, to_microseconds, to_time
+from clew.domain.events import EVENT_TYPES, MESSAGE_APPENDED, RECORD_APPENDED, to_microseconds, to_time
 from clew.domain.projection import Query, Recorded, RowValues, Unreadable, Where
 from clew.domain.streams import parse_stream_name
 from clew.service.authorization import check, permitted
@@ -133,6 +133,8 @@ def what(event: Recorded | Unreadable) -> str:
         return _unreadable(event.type)
     if event.type == MESSAGE_APPENDED and event.redacted:
         return f"appended {with_article(event.role or 'message')}{' message' if event.role else ''} (redacted since)"
+    if event.type == RECORD_APPENDED and event.redacted:
+        return "appended a record (redacted since)"
     declared = EVENT_TYPES.get(event.type)
     if declared is None or event.data is None:
         return f"recorded {quoted(event.type)}, which this Clew does not know"

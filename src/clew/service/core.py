@@ -15,7 +15,7 @@ from clew.domain.authorization import Authorize, check_function
 from clew.domain.decider import Intent, decide
 from clew.domain.decider_state import SNAPSHOT_EVERY, Control, advance
 from clew.domain.errors import ClewError, ConflictError, CorruptEventError
-from clew.domain.events import LAST_MICROSECOND, MESSAGE_APPENDED, TYPE_NAMES, Event
+from clew.domain.events import APPENDED_TYPES, LAST_MICROSECOND, TYPE_NAMES, Event
 from clew.domain.history import HistoryBuilder, unshared
 from clew.domain.memory.ports import VectorIndex
 from clew.domain.ports import NOTHING, Appended, Blob, Claim, Draft, EventLog, Fork, Key, Shred, Write
@@ -391,8 +391,8 @@ def _decide(
             event = Event(stream, version, type_, core.event_id(), now, messages, data, actor, run_id)
             events.append(event)
             is_snapshot = version % SNAPSHOT_EVERY == 0
-            # Of consecutive messages only the last one matters for the control.
-            if is_snapshot or type_ != MESSAGE_APPENDED or (version == last and number < len(intents)):
+            # Of consecutive messages and records only the last one matters for the control.
+            if is_snapshot or type_ not in APPENDED_TYPES or (version == last and number < len(intents)):
                 control = advance(control, event)
             if is_snapshot:
                 snapshots.append((stream, control))

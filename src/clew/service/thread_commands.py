@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple, get_args
+from typing import NamedTuple, TypeAlias, get_args
 
 from clew.domain.decider import (
     Advance,
@@ -16,7 +16,7 @@ from clew.domain.decider import (
     Delete,
     Intent,
     Label,
-    Record,
+    RecordEvents,
     Redact,
     Rewind,
     Start,
@@ -32,12 +32,21 @@ from clew.domain.errors import (
     ThreadExistsError,
     UnknownVersionError,
 )
-from clew.domain.events import MESSAGE_APPENDED, Event, MemoryReading, MessageAppended, Shredded
+from clew.domain.events import (
+    APPENDED_TYPES,
+    MESSAGE_APPENDED,
+    Event,
+    MemoryReading,
+    MessageAppended,
+    RecordAppended,
+    Shredded,
+)
 from clew.domain.history import HistoryMessage, as_message
 from clew.domain.json_values import Json, JsonObject, check_text
 from clew.domain.messages import Message, Text, check_message
 from clew.domain.models.client import ServiceKind, ThreadKind
 from clew.domain.ports import Claim, Draft, Fork, Key, Shred
+from clew.domain.records import Record, ThreadRecord, as_record, record_appended
 from clew.domain.runs.errors import RunInProgressError, RunTakenOverError
 from clew.domain.runs.events import RunAbandoned, ServiceThreadBound
 from clew.domain.runs.state import interrupted
@@ -50,6 +59,15 @@ from clew.service.thread_queries import At, MessageRef, cut, event, existing, re
 
 LONGEST_KEY = 200
 """Characters of an idempotency key."""
+
+ContentRef: TypeAlias = HistoryMessage | ThreadRecord | int
+"""An existing message or record, or its version."""
+
+Appendable: TypeAlias = Message | Record
+"""What can be appended to a thread."""
+
+Items: TypeAlias = list[HistoryMessage | ThreadRecord]
+"""What was appended, in its order."""
 
 
 def start(core: Core, thread_id: str | None, intent: Start, actor: str | None) -> Operation[str]:
@@ -70,7 +88,7 @@ def start_remote(core: Core, service_thread_id: str | None) -> Operation[str]:
     if service_thread_id is not None:
         check_text(service_thread_id, "service_thread_id")
         kind: ServiceKind = "conversation" if service_thread_id.startswith("conv") else "response"
-        intents.append(Record((ServiceThreadBound(id=service_thread_id, kind=kind),)))
+        intents.append(RecordEvents((ServiceThreadBound(id=service_thread_id, kind=kind),)))
     yield from commit(core, thread_id, intents, CommitOptions(base=Control()))
     return thread_id
 
@@ -88,31 +106,35 @@ def open_or_start(core: Core, thread_id: str, actor: str | None) -> Operation[Co
 def append(
     core: Core,
     thread_id: str,
-    messages: Message | Sequence[Message],
+    appended: Appendable | Sequence[Appendable],
     *,
     actor: str | None,
     expected_version: int | None,
     idempotency_key: str | None,
-) -> Operation[list[HistoryMessage]]:
-    """Append one or more messages in one commit; returns them as items of the history."""
-    all_messages = (messages,) if isinstance(messages, Message) else _checked_messages(messages)
+) -> Operation[Items]:
+    """Append one or more messages and records in one commit; returns them as the thread has them."""
+    items = (appended,) if isinstance(appended, Message) else _checked_items(appended)
     if expected_version is not None and type(expected_version) is not int:
         raise UnknownVersionError(f"expected_version: {type(expected_version).__name__} is not a version. Give an int.")
-    if not all_messages:
+    if not items:
         raise InvalidContentError("append: the list of messages is empty. Give a message, or a list of messages.")
-    key = None if idempotency_key is None else _key(core, thread_id, all_messages, idempotency_key)
+    key = None if idempotency_key is None else _key(core, thread_id, items, idempotency_key)
     if core.authorize is not None:
         yield from check(core, "read", thread_id)
     options = CommitOptions(actor, expected_version, key)
-    committed = yield from commit(core, thread_id, Append(all_messages), options)
+    committed = yield from commit(core, thread_id, Append(items), options)
     if committed.events:
-        return list(filter(None, map(as_message, committed.events)))
-    items: list[HistoryMessage] = []  # an earlier append with the same key wrote them
+        return [item for each in committed.events if (item := _item(each)) is not None]
+    first: Items = []  # an earlier append with the same key wrote them
     for version in committed.versions:
-        message = as_message((yield from event(core, thread_id, version)))
-        if message is not None:
-            items.append(message)
-    return items
+        item = _item((yield from event(core, thread_id, version)))
+        if item is not None:
+            first.append(item)
+    return first
+
+
+def _item(event: Event) -> HistoryMessage | ThreadRecord | None:
+    return as_message(event) or as_record(event)
 
 
 def change(core: Core, thread_id: str, intent: Intent, actor: str | None) -> Operation[Committed]:
@@ -273,18 +295,18 @@ def edit(
     """Fork before a message and append another message there; returns the fork's id."""
     yield from readable(core, thread_id, "edit")
     version = _version(ref)
-    old = yield from _message_event(core, thread_id, ref, "edit")
+    old = yield from _content_event(core, thread_id, ref, "edit", {MESSAGE_APPENDED})
     message = _replacement(old, new)
     check_message(message)
     fork_start = ForkStart(title, messages=(message,))
     return (yield from fork(core, thread_id, fork_start, at=version - 1, at_message=None, new_id=new_id, actor=actor))
 
 
-def redact(core: Core, thread_id: str, ref: MessageRef, reason: str | None, actor: str | None) -> Operation[int]:
-    """Shred a message in the stream that owns it; returns the version of the redaction event there."""
+def redact(core: Core, thread_id: str, ref: ContentRef, reason: str | None, actor: str | None) -> Operation[int]:
+    """Shred a message or a record in the stream that owns it; returns the version of the redaction event there."""
     yield from existing(core, thread_id)
     version = _version(ref)
-    old = yield from _message_event(core, thread_id, ref, "redact")
+    old = yield from _content_event(core, thread_id, ref, "redact", APPENDED_TYPES)
     owner = old.thread_id
     if owner != thread_id:
         yield from check(core, "read", owner)  # the redaction is recorded there, and its readers lose the message
@@ -317,13 +339,16 @@ def forget(core: Core, stream: str, version: int, by: int) -> Operation[None]:
         ) from error
 
 
-def _checked_messages(messages: Sequence[Message]) -> tuple[Message, ...]:
-    if isinstance(messages, str) or not isinstance(messages, Sequence):
-        kind = type(messages).__name__
+def _checked_items(items: Record | Sequence[Appendable]) -> tuple[Message | RecordAppended, ...]:
+    if isinstance(items, Record):
+        return (record_appended(items),)
+    if isinstance(items, str) or not isinstance(items, Sequence):
+        kind = type(items).__name__
         text = f"append: {kind} is neither a Message nor a list of them. Use Message.user(…), Message.assistant(…)."
         raise InvalidContentError(text)
-    _check_messages(messages)
-    return tuple(messages)
+    checked = tuple([record_appended(item) if isinstance(item, Record) else item for item in items])
+    _check_messages([item for item in checked if not isinstance(item, RecordAppended)])
+    return checked
 
 
 def _check_messages(messages: Sequence[Message]) -> None:
@@ -334,16 +359,17 @@ def _check_messages(messages: Sequence[Message]) -> None:
             raise InvalidContentError(text)
 
 
-def _key(core: Core, thread_id: str, messages: Sequence[Message], key: str) -> Key:
+def _key(core: Core, thread_id: str, items: Sequence[Message | RecordAppended], key: str) -> Key:
     if not isinstance(key, str) or not 1 <= len(key) <= LONGEST_KEY or not key.isprintable():
         raise InvalidNameError(f"idempotency key: it must be 1 to {LONGEST_KEY} printable characters.")
-    for message in messages:
-        check_message(message)
-    content = json.dumps([message.model_dump() for message in messages], sort_keys=True)
+    for item in items:
+        if isinstance(item, Message):
+            check_message(item)
+    content = json.dumps([item.model_dump() for item in items], sort_keys=True)
     return Key(core.stream(thread_id), key, content.encode())
 
 
-def _version(ref: MessageRef) -> int:
+def _version(ref: ContentRef) -> int:
     version = ref if isinstance(ref, int) else getattr(ref, "version", None)
     if not isinstance(version, int) or isinstance(version, bool):
         kind = type(ref).__name__
@@ -351,14 +377,17 @@ def _version(ref: MessageRef) -> int:
     return version
 
 
-def _message_event(core: Core, thread_id: str, ref: MessageRef, command: str) -> Operation[Event]:
+def _content_event(
+    core: Core, thread_id: str, ref: ContentRef, command: str, types: Collection[str]
+) -> Operation[Event]:
+    """The event of a message or a record. Raises NotRedactableError for events of other types."""
     version = _version(ref)
     old = yield from event(core, thread_id, version)
-    if isinstance(ref, HistoryMessage) and ref.event_id != old.event_id:
+    if isinstance(ref, HistoryMessage | ThreadRecord) and ref.event_id != old.event_id:
         raise NotRedactableError(
             f"{command}: the message belongs to another thread, not to {thread_id!r}. Use the thread that it came from."
         )
-    if old.type != MESSAGE_APPENDED:
+    if old.type not in types:
         raise NotRedactableError(
             f"{command}: version {version} of thread {thread_id!r} is {old.type}, not a message. "
             "The versions of its messages are in its history."

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, get_args
 from clew.domain.context.events import ContextStateRecorded
 from clew.domain.context.state import HISTORY_STORE
 from clew.domain.credentials import check_no_credentials
-from clew.domain.decider import Append, Intent, Record, Start
+from clew.domain.decider import Append, Intent, RecordEvents, Start
 from clew.domain.decider_state import SNAPSHOT_EVERY, Control, advance
 from clew.domain.errors import (
     ConflictError,
@@ -310,10 +310,10 @@ def _copied_intents(lineage: Lineage) -> list[Intent]:
         for id_, recorded in history.context.states.items()
         if id_ != HISTORY_STORE
     )
-    return [*intents, Record(states)] if states else intents
+    return [*intents, RecordEvents(states)] if states else intents
 
 
-def _service_thread(lineage: Lineage) -> tuple[Record | None, int]:
+def _service_thread(lineage: Lineage) -> tuple[RecordEvents | None, int]:
     """The intent that records the service's id of the thread, and the last version that the service has.
 
     None if another thread continues to write to the thread at the service. Then the service gets all messages again.
@@ -325,4 +325,5 @@ def _service_thread(lineage: Lineage) -> tuple[Record | None, int]:
     call = side.call
     if call.reference is None or side.diverged:
         return None, 0
-    return Record((ServiceThreadBound(id=call.reference.id, kind=call.reference.kind),)), max(call.sent, call.answer)
+    bound = RecordEvents((ServiceThreadBound(id=call.reference.id, kind=call.reference.kind),))
+    return bound, max(call.sent, call.answer)

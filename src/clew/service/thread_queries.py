@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime
 from functools import partial
 from operator import attrgetter
@@ -13,18 +13,20 @@ from clew.domain.decider import check_readable
 from clew.domain.decider_state import Control, detached
 from clew.domain.errors import (
     CorruptEventError,
+    InvalidNameError,
     InvalidTimeError,
     UnknownCheckpointError,
     UnknownThreadError,
     UnknownVersionError,
 )
 from clew.domain.event_types import Status
-from clew.domain.events import Event, to_microseconds, to_time
-from clew.domain.history import History, HistoryBuilder, HistoryMessage, ThreadState, Walk
+from clew.domain.events import HISTORY_REWOUND, RECORD_APPENDED, Event, to_microseconds, to_time
+from clew.domain.history import History, HistoryBuilder, HistoryMessage, ThreadState, Walk, previous_version
 from clew.domain.json_values import JsonObject
 from clew.domain.models.client import ThreadKind
 from clew.domain.ports import Cut, EventLog, StreamInfo, Verdict
-from clew.domain.streams import parse_stream_name
+from clew.domain.records import ThreadRecord, as_record, check_record_key, check_record_type
+from clew.domain.streams import check_id, parse_stream_name
 from clew.service.authorization import check, permitted
 from clew.service.core import CachedHistory, Core, load
 from clew.service.effects import Operation, Read, read, undamaged
@@ -39,6 +41,8 @@ PAGE = 500
 
 FIRST_PAGE_BACK = 64
 """Events that are first read at once, backwards: more than a screen shows, and few enough to decode fast."""
+
+_PATH_OF_RECORDS = frozenset({RECORD_APPENDED, HISTORY_REWOUND})
 
 
 class ThreadSummary(NamedTuple):
@@ -158,20 +162,76 @@ def newest(core: Core, thread_id: str) -> Operation[History]:
     return messages
 
 
-def events(core: Core, thread_id: str, after: int, upto: int | None) -> Operation[list[Event]]:
-    """One page of a thread's lineage. Versions have no gaps, so versions limit a page.
+def events(
+    core: Core, thread_id: str, after: int, upto: int | None, types: frozenset[str] | None = None
+) -> Operation[tuple[list[Event], int]]:
+    """One page of a thread's lineage, and the version up to which it was read, which is ``after`` at the end.
 
-    The permission is checked for every page. A page ends before a damaged event; the next page raises
-    CorruptEventError.
+    With ``types`` only events of these types. Versions have no gaps, so versions limit a page. The permission is
+    checked for every page. A page ends before a damaged event; the next page raises CorruptEventError.
     """
     yield from check(core, "read", thread_id)
     stream = core.stream(thread_id)
 
-    def page(size: int) -> list[Event]:
-        last = after + size if upto is None else min(after + size, upto)
-        return core.log.lineage(stream, after=after, upto=last)
+    def page(size: int) -> tuple[list[Event], int]:
+        if upto is not None:
+            last = max(after, min(after + size, upto))
+            return core.log.lineage(stream, after=after, upto=last, types=types), last
+        events = core.log.lineage(stream, after=after, upto=after + size)
+        return [each for each in events if types is None or each.type in types], (
+            events[-1].version if events else after
+        )
 
     return (yield from read(partial(undamaged, page, PAGE)))
+
+
+def checked_types(types: Collection[str] | None) -> frozenset[str] | None:
+    """The types of events to read, None for all. Raises InvalidNameError for anything but names of types."""
+    if types is None:
+        return None
+    if isinstance(types, str) or not isinstance(types, Collection):
+        raise InvalidNameError(f"types={types!r} is not a list of event types. Write types=['message-appended'].")
+    for each in types:
+        check_id(each, "event type")
+    return frozenset(types)
+
+
+def records(
+    core: Core,
+    thread_id: str,
+    types: Collection[str],
+    *,
+    key: str | None,
+    after: int,
+    last: int | None,
+    at: At,
+) -> Operation[list[ThreadRecord]]:
+    """The records on the path after a version, in order; at most the ``last`` ones. Without ``types`` of all types.
+
+    The path is read backwards, only until the records are found. Raises what readable() and resolve() raise, and
+    InvalidContentError or UnknownVersionError for arguments of other types.
+    """
+    for type_ in types:
+        check_record_type(type_)
+    if key is not None:
+        check_record_key(key)
+    _whole("after", after, "a version")
+    if last is not None:
+        _whole("last", last, "a number of records")
+    control = yield from readable(core, thread_id, "records")
+    version = yield from resolve(core, thread_id, control, at)
+    stream, size, found = core.stream(thread_id), FIRST_PAGE_BACK, list[ThreadRecord]()
+    while version > after and len(found) != last:
+        first, size = max(after, version - size), min(2 * size, PAGE)
+        page = yield from read(partial(core.log.lineage, stream, after=first, upto=version, types=_PATH_OF_RECORDS))
+        by_version = {each.version: each for each in page}
+        while version > first and len(found) != last:
+            event = by_version.get(version)
+            version = previous_version(version, event)
+            record = None if event is None else as_record(event)
+            if record is not None and (not types or record.type in types) and key in {None, record.key}:
+                found.append(record)
+    return found[::-1]
 
 
 def upto(core: Core, thread_id: str, at: At, at_message: int | None) -> Operation[int | None]:

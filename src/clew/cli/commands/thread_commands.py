@@ -186,15 +186,15 @@ def redact(
     actor: ActorOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Destroy the content of a message, here and in every fork. This cannot be undone; the hashes still verify."""
-    from clew.domain.events import MESSAGE_APPENDED, Shredded
+    """Destroy the content of a message or record, here and in every fork. This cannot be undone; the chain verifies."""
+    from clew.domain.events import APPENDED_TYPES, Shredded
 
     ask = must_confirm(context, yes=yes)
     with open_thread(context, thread) as opened:
         version = message_version(opened, message)
         event = next(opened.events(after=version - 1, at=version))
-        if ask and event.type == MESSAGE_APPENDED and not isinstance(event.data, Shredded):
-            confirm(f"Destroy version {version} of {one_line(event.thread_id)} for ever? {_message_start(event)}")
+        if ask and event.type in APPENDED_TYPES and not isinstance(event.data, Shredded):
+            confirm(f"Destroy version {version} of {one_line(event.thread_id)} for ever? {_content_start(event)}")
         redaction = opened.redact(version, reason=reason, actor=actor)
     write_result(json_shapes.redaction(event, redaction), redact_text(event), as_json=as_json)
 
@@ -224,15 +224,12 @@ def redact_text(event: Event) -> str:
     return f"Redacted version {event.version} of {one_line(event.thread_id)}, here and in every fork."
 
 
-def _message_start(event: Event) -> str:
-    """The start of a message on one line. An event of a newer Clew may be unreadable."""
-    from clew.cli.rendering.conversation import message_start
-    from clew.domain.events import MessageAppended
+def _content_start(event: Event) -> str:
+    """The start of a message or a record on one line. An event of a newer Clew may be unreadable."""
+    from clew.cli.rendering.events import what_happened
+    from clew.domain.events import Opaque
 
-    if not isinstance(event.data, MessageAppended):
-        return "Its content cannot be read."
-    message = event.data.message
-    return f"{message.role}: {message_start(message)}"
+    return "Its content cannot be read." if isinstance(event.data, Opaque) else what_happened(event)
 
 
 def _read_stdin() -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from rich.text import Text
 
-from clew.cli.output import failure_text, joined, minute_text, one_line, plural_if_any, shortened, time_text
+from clew.cli.output import failure_text, joined, minute_text, one_line, plural, plural_if_any, shortened, time_text
 from clew.cli.rendering.conversation import (
     LONGEST_SUMMARY,
     REDACTED,
@@ -169,8 +169,8 @@ def type_text(event: Event) -> Text:
 def what_happened(event: Event, find: FindEvent = find_nothing) -> str:
     """What an event contains besides its type, on one line."""
     match event.data:
-        case Shredded(role=role):
-            return f"{role or 'content'}: [redacted]"
+        case Shredded(role=role, record=record):
+            return one_line(f"{role or record or 'content'}: [redacted]")
         case thread_events.Opaque():
             return "of a type that this Clew does not know"
         case MessageAppended(message=message):
@@ -202,6 +202,8 @@ def _thread_text(data: thread_events.ThreadEvent | StateClaimed) -> str:
             return f"to version {to}"
         case thread_events.CheckpointMade(name=name, at=at):
             return f"{name}: version {at}"
+        case thread_events.RecordAppended():
+            return f"{data.type}: {joined(*_record_details(data))}"
         case thread_events.MessageRedacted(version=version, reason=reason):
             return f"version {version}" + ("" if reason is None else f": {reason}")
         case thread_events.ThreadLabelled(labels=labels):
@@ -214,6 +216,15 @@ def _thread_text(data: thread_events.ThreadEvent | StateClaimed) -> str:
         case _:
             declared = thread_events.EVENT_TYPES[thread_events.TYPE_NAMES[type(data)]]
             return declared.describe(data.model_dump(mode="json", exclude_none=True))
+
+
+def _record_details(data: thread_events.RecordAppended) -> tuple[str, ...]:
+    """The key, the data and the size of the bytes of a record."""
+    return (
+        "" if data.key is None else f"key {data.key}",
+        "" if data.data is None else shortened(json.dumps(data.data, ensure_ascii=False), LONGEST_SUMMARY),
+        "" if data.blob is None else plural(len(data.blob), "byte"),
+    )
 
 
 def run_text(event: Event, data: run_events.RunEvent, find: FindEvent) -> str:

@@ -207,7 +207,7 @@ BEGIN
     IF given = 'clew_event'::regclass THEN
         EXECUTE format(
             'CREATE POLICY clew_shred ON %s AS RESTRICTIVE FOR UPDATE TO clew_shredder '
-            'USING (type = ''message-appended'' AND digest IS NULL) '
+            'USING (type IN (''message-appended'', ''record-appended'') AND digest IS NULL) '
             -- The replacement must be a stub, which has no content, and not another message.
             'WITH CHECK (digest IS NOT NULL AND substr(state, 1, 1) = ''\x02'')', given
         );

@@ -1,0 +1,337 @@
+"""Records: an application's own events, which are forked, rewound, redacted and read at any version like messages."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.domain.strategies import jsons
+from tests.service.settable_clock import SettableClock
+
+from clew import Conversations, Engine, Message, Record, ThreadRecord
+from clew.domain.errors import (
+    ClewError,
+    ConflictError,
+    IdempotencyKeyReusedError,
+    InvalidContentError,
+    InvalidNameError,
+    NotRedactableError,
+    ThreadDeletedError,
+    ThreadStatusError,
+    UnknownVersionError,
+)
+from clew.domain.events import MessageAppended, RecordAppended, Shredded
+from clew.sync.threads import Thread
+
+BYTES = bytes(range(256))
+
+
+def contents(records: list[ThreadRecord]) -> list[tuple[str, Any, bytes | None, str | None]]:
+    return [(each.type, each.data, each.blob, each.key) for each in records]
+
+
+def test_a_record_is_read_back_as_it_was_appended(conversations: Conversations, clock: SettableClock) -> None:
+    thread = conversations.start_thread()
+    appended = thread.append(Record("state", {"a": [1, None], "b": None}, BYTES, "main"), actor="app:1")
+    assert thread.records() == [appended]
+    assert appended == ThreadRecord(
+        2, "state", {"a": [1, None], "b": None}, BYTES, "main", appended.event_id, clock(), "app:1"
+    )
+    thread.append([Record("state", None, b""), Record("state", 0), Record("state", data=False)])
+    assert contents(thread.records(after=2)) == [
+        ("state", None, b"", None),
+        ("state", 0, None, None),
+        ("state", False, None, None),
+    ]
+    (event,) = thread.events(types=["record-appended"], at=2)
+    assert isinstance(event.data, RecordAppended)
+    assert event.data.blob == BYTES
+
+
+def test_a_list_of_messages_and_records_is_one_commit(conversations: Conversations) -> None:
+    thread = conversations.start_thread()
+    items: list[Message | Record] = [Record("run", 1), Message.user("Hello"), Record("run", 2), Message.assistant("Hi")]
+    appended = thread.append(items, expected_version=1, idempotency_key="turn")
+    assert [each.version for each in appended] == [2, 3, 4, 5]
+    assert [type(each).__name__ for each in appended] == ["ThreadRecord", "HistoryMessage"] * 2
+    assert thread.append(items, idempotency_key="turn") == appended
+    with pytest.raises(IdempotencyKeyReusedError):
+        thread.append([Record("run", 3), *items[1:]], idempotency_key="turn")
+    with pytest.raises(ConflictError):
+        thread.append(Record("run", 3), expected_version=4)
+    with pytest.raises(InvalidContentError):
+        thread.append([Message.user("not stored"), Record("run", float("nan"))])
+    assert thread.version == 5
+    assert len({event.recorded_at for event in thread.events(after=1)}) == 1
+
+
+def test_records_are_not_in_the_history_the_view_and_the_counts(conversations: Conversations) -> None:
+    thread = conversations.start_thread("Refund", messages=[Message.user("Where is it?")])
+    thread.append([Record("trace", "x" * 100), Message.assistant("Here."), Record("trace")])
+    assert [message.text for message in thread.history()] == ["Where is it?", "Here."]
+    assert len(thread.view().messages) == 2
+    assert thread.summary().messages == thread.state().control.messages == 2
+    assert [event.messages for event in thread.events()] == [0, 1, 1, 2, 2]
+    (listed,) = conversations.threads()
+    assert listed == thread.summary()
+    assert listed.updated_at == thread.records(last=1)[0].time
+    assert [hit.version for hit in conversations.search("where here trace")] == []
+    assert [hit.version for hit in conversations.search("here")] == [4]
+
+
+def test_records_are_found_by_type_and_key_from_either_end(conversations: Conversations) -> None:
+    thread = conversations.start_thread()
+    for number in range(700):  # more than one page
+        thread.append([Record("state" if number % 2 else "trace", number, key=f"k{number % 3}"), Message.user("x")])
+    assert [each.data for each in thread.records()] == list(range(700))
+    assert [each.data for each in thread.records("state")] == list(range(1, 700, 2))
+    assert [each.data for each in thread.records("state", "trace", key="k0", last=2)] == [696, 699]
+    newest = thread.records("trace", last=3)
+    assert [each.data for each in newest] == [694, 696, 698]
+    assert [each.data for each in thread.records("trace", last=2, at=newest[0].version - 1)] == [690, 692]
+    assert [each.data for each in thread.records("trace", after=newest[0].version)] == [696, 698]
+    assert thread.records("none") == thread.records(last=0) == thread.records(after=10_000) == []
+
+
+def test_a_fork_a_rewind_and_a_past_version_have_the_records_of_their_path(conversations: Conversations) -> None:
+    thread = conversations.start_thread(thread_id="t")
+    thread.append([Record("state", 1), Record("state", 2)])
+    thread.checkpoint("two")
+    thread.append(Record("state", 3))
+    fork = thread.fork(at="two")
+    fork.append(Record("state", 4))
+    thread.rewind(to=2)
+    thread.append(Record("state", 5))
+    assert [each.data for each in thread.records()] == [1, 5]
+    assert [each.data for each in thread.records(at="two")] == [1, 2]
+    assert [each.data for each in fork.records()] == [1, 2, 4]
+    assert fork.records()[:2] == thread.records(at="two")
+
+
+def test_a_redaction_destroys_data_bytes_and_key_in_every_fork(conversations: Conversations) -> None:
+    thread = conversations.start_thread(thread_id="t")
+    record, other = thread.append([Record("state", "secret", b"secret", "secret"), Record("state", "stays")])
+    fork = thread.fork()
+    redaction = fork.redact(record, reason="asked")
+    for each in (thread, fork):
+        first, second = each.records()
+        assert first == record._replace(data=None, blob=None, key=None, redacted=True)
+        assert second == other
+        assert each.records("state", last=2) == [first, second]
+        assert each.records(key="secret") == []
+        (event,) = each.events(after=1, at=2)
+        assert event.data == Shredded(None, "state")
+    assert next(thread.events(after=redaction - 1)).type == "message-redacted"
+    assert conversations.verify().first_bad is None
+    with pytest.raises(NotRedactableError, match="already redacted"):
+        thread.redact(record.version)
+    entries = [each.what for each in conversations.audit(thread="t")]
+    assert entries[1:3] == ["appended a record (redacted since)", "appended a record of type 'state'"]
+    assert "secret" not in str(entries)
+    with pytest.raises(NotRedactableError, match="not a message"):
+        thread.edit(3, "x")
+
+
+def test_a_redaction_leaves_no_byte_of_a_record_in_the_file(tmp_path: Path) -> None:
+    with Conversations.open(tmp_path / "clew.db") as conversations:
+        thread = conversations.start_thread()
+        for number in range(40):
+            thread.append(Record("state", {"text": f"S3cret-{number:04}"}, b"B1nary" * 9, f"K3y-{number:04}"))
+            thread.append(Message.user("between"))
+        for record in thread.records():
+            thread.redact(record)
+        assert all(each.redacted for each in thread.records())
+        stored = b"".join(path.read_bytes() for path in tmp_path.iterdir() if path.is_file())
+    for secret in (b"S3cret", b"B1nary", b"K3y-", b"QjFuYXJ5"):  # the last one is base64
+        assert secret not in stored
+    with Conversations.open(tmp_path / "clew.db") as conversations:
+        assert conversations.verify().first_bad is None
+
+
+def test_status_decides_on_records_as_on_messages(conversations: Conversations) -> None:
+    thread = conversations.start_thread()
+    thread.append(Record("state", 1))
+    thread.suspend()
+    with pytest.raises(ThreadStatusError):
+        thread.append(Record("state"))
+    thread.resume()
+    thread.end()
+    with pytest.raises(ThreadStatusError):
+        thread.append(Record("state"))
+    assert len(thread.records()) == 1
+    thread.delete()
+    with pytest.raises(ThreadDeletedError):
+        thread.append(Record("state"))
+    with pytest.raises(ThreadDeletedError):
+        thread.records()
+    thread.redact(2)
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        (Record(""), "record type: it must be 1 to 200 printable characters"),
+        (Record("x" * 201), "record type"),
+        (Record("a\nb"), "record type"),
+        (Record("a\ud800"), "record type"),
+        (Record(5), "record type: int is not a string"),  # type: ignore[arg-type]  # wrong on purpose
+        (Record("a", {1}), "record data: set is not JSON"),  # type: ignore[arg-type]  # wrong on purpose
+        (Record("a", {"n": float("nan")}), r"record data\.n: nan is not a JSON number"),
+        (Record("a", key=""), "record key: 0 characters, but it must have 1 to 1,000"),
+        (Record("a", key="x" * 1_001), "record key"),
+        (Record("a", key="\ud800"), "record key"),
+        (Record("a", key=5), "record key: int is not a string"),  # type: ignore[arg-type]  # wrong on purpose
+        (Record("a", blob="text"), "record blob: str is not bytes"),  # type: ignore[arg-type]  # wrong on purpose
+    ],
+)
+def test_what_cannot_be_stored_is_refused(conversations: Conversations, record: Record, words: str) -> None:
+    thread = conversations.start_thread()
+    with pytest.raises(InvalidContentError, match=words):
+        thread.append(record)
+    with pytest.raises(InvalidContentError, match=words):
+        thread.append([Message.user("x"), record])
+    assert thread.version == 1
+
+
+def test_wrong_arguments_of_a_query_are_refused(conversations: Conversations) -> None:
+    thread = conversations.start_thread()
+    wrong: Any = ["a"]
+    arguments: list[dict[str, Any]] = [{"last": -1}, {"last": True}, {"after": -1}, {"after": "1"}]
+    for each in arguments:
+        with pytest.raises(UnknownVersionError):
+            thread.records(**each)
+    with pytest.raises(InvalidContentError):
+        thread.records(wrong)
+    with pytest.raises(InvalidContentError):
+        thread.records(key=wrong)
+    for types in ("message-appended", 5, [5]):
+        with pytest.raises(InvalidNameError):
+            list(thread.events(types=types))  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_events_of_some_types_are_read_over_many_pages(conversations: Conversations) -> None:
+    thread = conversations.start_thread()
+    thread.append([Message.user("x")] * 1_200)
+    thread.append(Record("state"))
+    thread.append([Message.user("x")] * 600)
+    thread.label(topic="y")
+    assert [event.version for event in thread.events(types={"record-appended", "thread-labelled"})] == [1202, 1803]
+    assert [event.version for event in thread.events(types=["record-appended"], after=1202)] == []
+    assert len(list(thread.events(types=["message-appended"], at=1_000))) == 999
+    assert len(list(thread.events())) == 1_803
+
+
+def test_records_move_with_their_thread(conversations: Conversations, tmp_path: Path) -> None:
+    thread = conversations.start_thread(thread_id="t")
+    thread.append([Record("state", {"a": 1}, BYTES, "k"), Record("state", "secret"), Message.user("Hello")])
+    thread.redact(3)
+    (tmp_path / "events.jsonl").write_bytes(b"".join(conversations.export_events()))
+    document = thread.serialize()
+    with Conversations.open("memory:") as imported, Conversations.open("memory:") as restored:
+        imported.import_events(tmp_path / "events.jsonl")
+        restored.restore_thread(document)
+        for other in (imported, restored):
+            assert other.thread("t").records() == thread.records()
+            assert other.verify().first_bad is None
+        assert "secret" not in (tmp_path / "events.jsonl").read_text()
+
+
+def test_an_engine_has_records_too(file_url: str) -> None:
+    async def main() -> None:
+        async with Engine.open(file_url) as engine:
+            thread = await engine.start_thread()
+            record = await thread.append(Record("state", 1, b"x", "k"))
+            assert await thread.records("state", key="k") == [record]
+            assert [event.type async for event in thread.events(types=["record-appended"])] == ["record-appended"]
+
+    asyncio.run(main())
+
+
+@dataclass
+class Model:
+    """The events of one thread as simple values, and what was redacted."""
+
+    line: list[tuple[str, Any]] = field(default_factory=lambda: [("start", None)])
+
+    def path(self, at: int) -> list[int]:
+        """The versions on the path."""
+        versions: list[int] = []
+        while at > 0:
+            kind, value = self.line[at - 1]
+            versions.append(at)
+            at = min(value, at - 1) if kind == "rewind" else at - 1
+        return versions[::-1]
+
+
+KEYS = st.sampled_from([None, "a", "b"])
+TYPES = st.sampled_from(["state", "trace"])
+ITEMS = st.lists(
+    st.builds(Record, type=TYPES, data=jsons, blob=st.none() | st.binary(max_size=9), key=KEYS)
+    | st.builds(Message.user, st.text(st.characters(codec="utf-8"), max_size=3)),
+    min_size=1,
+    max_size=4,
+)
+STEPS = st.lists(
+    st.tuples(st.just("append"), ITEMS) | st.tuples(st.sampled_from(["rewind", "redact", "fork"]), st.integers(0, 99)),
+    max_size=12,
+)
+
+
+@given(
+    steps=STEPS, types=st.sets(TYPES), key=KEYS, after=st.integers(0, 9), last=st.none() | st.integers(0, 5),
+    at=st.integers(0, 99),
+)  # fmt: skip
+@settings(deadline=None)
+def test_records_equal_the_filter_of_all_events_and_the_history_is_that_without_records(
+    steps: list[tuple[str, Any]], types: set[str], key: str | None, after: int, last: int | None, at: int
+) -> None:
+    with Conversations.open("memory:") as conversations:
+        thread: Thread = conversations.start_thread()
+        model, redacted = Model(), set[int]()
+        for kind, value in steps:
+            newest = len(model.line)
+            if kind == "append":
+                thread.append(value)
+                model.line += [("item", item) for item in value]
+                continue
+            version = value % newest + 1
+            if kind == "rewind":
+                thread.rewind(to=version)
+                model.line.append(("rewind", version))
+            elif kind == "fork":
+                thread = thread.fork(at=version)
+                model.line = [*model.line[:version], ("fork", None)]
+                redacted = {each for each in redacted if each <= version}
+            else:
+                before = thread.version
+                try:
+                    thread.redact(version)
+                except ClewError:
+                    assert model.line[version - 1][0] != "item" or version in redacted
+                    continue
+                redacted.add(version)
+                if thread.version > before:  # not in an ancestor
+                    model.line.append(("redaction", None))
+        at = at % len(model.line) + 1
+        path = [(version, *model.line[version - 1]) for version in model.path(at)]
+        found = [
+            (version, item.type, *((None, None, None) if version in redacted else (item.data, item.blob, item.key)))
+            for version, kind, item in path
+            if kind == "item" and isinstance(item, Record) and version > after and (not types or item.type in types)
+        ]
+        found = [each for each in found if key in {None, each[4]}]
+        read = thread.records(*types, key=key, after=after, last=last, at=at)
+        expected = found if last is None else found[len(found) - last :] if last < len(found) else found
+        assert [(each.version, each.type, each.data, each.blob, each.key) for each in read] == expected
+        history = [(version, item) for version, kind, item in path if kind == "item" and isinstance(item, Message)]
+        assert [(each.version, each.message) for each in thread.history(at=at)] == [
+            (version, None if version in redacted else item) for version, item in history
+        ]
+        appended = list(thread.events(types=["message-appended"], at=at))
+        assert all(isinstance(each.data, MessageAppended | Shredded) for each in appended)
+        assert conversations.verify().first_bad is None
