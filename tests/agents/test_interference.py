@@ -387,7 +387,9 @@ async def test_a_thread_ended_during_an_answer_keeps_no_draft(
     drafted = watch_drafts(monkeypatch)
     async with asyncio.timeout(PATIENCE), Engine.open(url) as engine:
         thread = await engine.start_thread()
-        client = ScriptedChatClient("word " * 10, delay=0.01)
+        client = ScriptedChatClient(
+            "word " * 40, delay=0.01
+        )  # more than a stream buffers: the run waits for its reader
         stream = Agent(client=client, engine=engine).run("one", thread=thread, stream=True)
         await anext(stream)
         await drafted.wait()
