@@ -28,7 +28,7 @@ MAX_LENGTH = 200
 """Characters of an id, a tenant, or the name of a checkpoint or a label."""
 
 _SAFE = ":@"
-"""Characters that are not escaped in a stream's name, in addition to letters, digits and ``_.-~``."""
+"""Characters that are not escaped in a stream's name, in addition to letters, digits and ``_.-``."""
 
 
 class StreamName(NamedTuple):

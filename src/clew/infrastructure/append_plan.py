@@ -288,9 +288,8 @@ def first_after(prefix: str) -> str | None:
     while prefix:
         last = ord(prefix[-1])
         if last == _BEFORE_SURROGATES:
-            return (
-                prefix[:-1] + _AFTER_SURROGATES
-            )  # the code points between them are surrogates, which no text contains
+            # The code points between them are surrogates, which no text contains.
+            return prefix[:-1] + _AFTER_SURROGATES
         if last < sys.maxunicode:
             return prefix[:-1] + chr(last + 1)
         prefix = prefix[:-1]

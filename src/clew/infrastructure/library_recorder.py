@@ -60,11 +60,11 @@ class LibraryRecorder(ProcessRecorder):
         return self.last_position()
 
     def may_fill(self) -> bool:
-        """True."""
+        """Whether projections can be built from this store: always."""
         return True
 
     def is_bound(self) -> bool:
-        """False."""
+        """Whether only one tenant's rows are visible: never."""
         return False
 
     def is_served(self) -> bool:

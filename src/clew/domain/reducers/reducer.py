@@ -147,7 +147,7 @@ class Reducible:
     summary: int | None = None
 
     def groups(self) -> Groups:
-        """The history in groups, which are kept or left out as a unions."""
+        """The history in groups. Each group is kept or left out as a whole."""
         return groups_of(self.history, self.input, summary=self.summary)
 
 

@@ -151,7 +151,7 @@ class PostgresRecorder(LibraryRecorder):
             return session.tenant is not None
 
     def is_served(self) -> bool:
-        """Yes."""
+        """Whether a server executes the reads: always."""
         return True
 
     def count_after(self, position: int, limit: int) -> int:
