@@ -68,9 +68,9 @@ def canonical(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
-def field_diffs(a: Json, b: Json, path: Path = ()) -> tuple[FieldDiff, ...]:
+def field_diffs(a: Json, b: Json) -> tuple[FieldDiff, ...]:
     """The fields in which two JSON values differ, in order; none if they are equal."""
-    return tuple(_diff_values(a, b, path))
+    return tuple(_diff_values(a, b, ()))
 
 
 def _diff_values(a: Json, b: Json, path: Path) -> Iterator[FieldDiff]:

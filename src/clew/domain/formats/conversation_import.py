@@ -134,8 +134,9 @@ def count_occurrence(conversation: Conversation, counts: Counter[str]) -> int:
     """
     if conversation.id is not None:
         return 1
-    counts[conversation.digest] += 1
-    return counts[conversation.digest]
+    digest = conversation.digest
+    counts[digest] += 1
+    return counts[digest]
 
 
 def read_conversation(value: object) -> Conversation:
