@@ -14,12 +14,9 @@ from eventsourcing.persistence import ApplicationRecorder, Notification, Process
 
 from clew.domain.ports import Appended
 from clew.infrastructure.append_plan import stream_name
-from clew.infrastructure.recorder_ports import Append
+from clew.infrastructure.recorder_ports import HIGHEST, Append
 
 PAGE = 500
-
-HIGHEST = 2**63 - 1
-"""The highest version, position and limit."""
 
 
 class LibraryRecorder(ProcessRecorder):

@@ -24,8 +24,8 @@ from clew.infrastructure.postgres.connection import ORDINAL_BITS, Rows, Session
 from clew.infrastructure.postgres.errors import PostgresUnavailableError, is_cut, unavailable
 from clew.infrastructure.postgres.pipeline import BYTEA_TYPE, INT8_TYPE, Statement, int8
 from clew.infrastructure.postgres.sql_files import statements
-from clew.infrastructure.postgres.stream_ids import HIGHEST, only_stream, stream_id, tenant_id
-from clew.infrastructure.recorder_ports import Append
+from clew.infrastructure.postgres.stream_ids import only_stream, stream_id, tenant_id
+from clew.infrastructure.recorder_ports import HIGHEST, Append
 
 if TYPE_CHECKING:
     from clew.infrastructure.postgres.connection import Address

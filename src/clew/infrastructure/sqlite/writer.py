@@ -11,6 +11,7 @@ from eventsourcing.persistence import IntegrityError
 
 from clew.domain.errors import ClewError
 from clew.domain.ports import Appended, Key, Lease, Shred
+from clew.infrastructure import clock
 from clew.infrastructure.append_plan import (
     KnownHead,
     Outcome,
@@ -18,12 +19,11 @@ from clew.infrastructure.append_plan import (
     StoredState,
     content_digest,
     make_plan,
-    new_salt,
     outcome,
 )
-from clew.infrastructure.recorder_ports import Append, RecordedConflictError
+from clew.infrastructure.recorder_ports import HIGHEST, Append, RecordedConflictError
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, unavailable
-from clew.infrastructure.sqlite.reads import BLOB, DRAFT, HIGHEST, LEASE, find_outcome
+from clew.infrastructure.sqlite.reads import BLOB, DRAFT, LEASE, find_outcome
 from clew.infrastructure.sqlite.wal_checkpoints import COMMIT_BYTES, Checkpoints
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ class SQLiteWriter:
                 [(self._id(connection, s.stream), s.version, s.state) for s in append.snapshots],
             )
         if append.key is not None:
-            salt = new_salt()
+            salt = clock.salt()
             stream = self._id(connection, append.key.stream)
             connection.execute(
                 "INSERT INTO append_key (first, last, stream, key, salt, digest) VALUES (?, ?, ?, ?, ?, ?)",
