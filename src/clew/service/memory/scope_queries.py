@@ -93,7 +93,8 @@ def select_facts(
 
 def word_index(selection: Selection) -> SearchIndex:
     """The cached index of the facts' words."""
-    index: SearchIndex = selection.cached.indexes.setdefault("words", SearchIndex(selection.collection))
+    indexes = selection.cached.indexes
+    index: SearchIndex = indexes.get("words") or indexes.setdefault("words", SearchIndex(selection.collection))
     return index
 
 
