@@ -44,7 +44,9 @@ def test_the_domain_imports_only_pydantic_and_eventsourcings_domain_of_third_par
 
 
 def test_the_acceptance_tests_import_only_public_modules() -> None:
-    for where, module in imported("tests/acceptance"):
+    imports = imported("tests/acceptance")
+    assert imports
+    for where, module in imports:
         assert module in FRONT or not module.startswith("clew."), (
             f"{where} imports {module}; take it from clew, or run the command"
         )

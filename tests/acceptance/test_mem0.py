@@ -98,6 +98,8 @@ def test_an_agent_does_not_get_the_memory_of_another_user(mem0: Mem0Server) -> N
             for other in ({"user_id": "user_7"}, {"app_id": "other_app"}):
                 response = await assistant(engine, memory_of(mem0.url, **other)).run("What should I cook?")
                 assert await events(response.thread, "context-provided") == []
+            own = await assistant(engine, memory_of(mem0.url)).run("What should I cook?")
+            assert await events(own.thread, "context-provided")
 
     asyncio.run(main())
 

@@ -11,6 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from clew import Agent, Engine, Message, ScriptedChatClient, tool
+from clew.agents import run_admission
 from clew.agents.middleware import Middleware, ModelCallContext, Proceed, RunContext, ToolCallContext
 from clew.agents.run_setup import Input
 from clew.agents.tools import ToolContext, ToolOutcome
@@ -385,9 +386,9 @@ async def test_a_run_is_limited_in_rounds_and_time() -> None:
         await asyncio.Event().wait()
         return ""
 
-    slow = Agent(ScriptedChatClient([call("forever"), "x"]), tools=[forever], max_seconds=0.05)
+    slow = Agent(ScriptedChatClient([call("forever"), "x"]), tools=[forever], max_seconds=1)
     thread = await slow.get_local_thread()
-    with pytest.raises(RunLimitError, match=r"0\.05 s"):
+    with pytest.raises(RunLimitError, match="1 s"):
         await slow.run("Go", thread=thread)
     assert (await types_of(thread))[-3:] == ["message-appended", "tool-failed", "run-failed"]
     (result,) = (await thread.history()).messages[-1].contents
@@ -442,6 +443,38 @@ async def test_a_continued_run_uses_its_first_model_options_and_format(any_url: 
     assert [two[key] for key in ("model", "temperature", "response_format", "tools")] == [
         one[key] for key in ("model", "temperature", "response_format", "tools")
     ]
+
+
+async def test_a_continued_run_does_not_use_the_format_of_a_run_that_ended_meanwhile(
+    any_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the first run is read to be continued, it is completed, and a second run waits for an approval."""
+
+    class Refund(BaseModel):
+        done: bool
+
+    @tool(approval="always")
+    def refund(order: int) -> str:
+        """Refund an order."""
+        return f"refunded {order}"
+
+    client = ScriptedChatClient([call("refund", order=1), '{"done": true}', call("refund", order=2), "Done."])
+    check_providers = run_admission._check_providers
+    async with Engine.open(any_url) as engine:
+        agent = Agent(client, engine=engine, tools=[refund])
+        first = await agent.run("Go", response_format=Refund)
+        await first.approvals[0].approve()
+
+        async def check_late(*arguments: Any) -> None:
+            await check_providers(*arguments)
+            monkeypatch.setattr(run_admission, "_check_providers", check_providers)
+            await agent.continue_run(first.thread)
+            second = await agent.run("Again", thread=first.thread)
+            await second.approvals[0].approve()
+
+        monkeypatch.setattr(run_admission, "_check_providers", check_late)
+        assert (await agent.continue_run(first.thread)).text == "Done."
+    assert ["response_format" in request for request in client.requests] == [True, True, False, False]
 
 
 async def test_middleware_wraps_runs_model_calls_and_tool_calls() -> None:

@@ -108,7 +108,7 @@ async def test_pending_providers_are_notified_when_a_run_is_interrupted_at_its_e
         agent = agent_of(engine, "Yes.", context_providers=providers)
         if how == "late":
             with pytest.raises(RunLimitError):
-                await agent.run("Well?", thread=thread, max_seconds=0.2)
+                await agent.run("Well?", thread=thread, max_seconds=1)
         else:
             run = asyncio.ensure_future(agent.run("Well?", thread=thread))
             await reached.wait()
@@ -141,7 +141,7 @@ async def test_an_interrupted_hook_does_not_change_its_state(any_url: str) -> No
     async with Engine.open(any_url) as engine:
         thread = await engine.start_thread()
         with pytest.raises(RunLimitError):
-            await agent_of(engine, context_providers=Half()).run("Well?", thread=thread, max_seconds=0.1)
+            await agent_of(engine, context_providers=Half()).run("Well?", thread=thread, max_seconds=1)
         assert seen == [[]]
         assert (await thread.state()).states == {"half": {"lines": ["invoked"]}}
         await check_run_is_over(engine, thread)
@@ -399,7 +399,7 @@ async def test_messages_are_recorded_although_a_reducer_takes_too_long(any_url: 
     async with Engine.open(any_url) as engine:
         thread = await engine.start_thread()
         with pytest.raises(RunLimitError, match="log has its steps"):
-            await agent_of(engine, reducer=Hanging()).run("Well?", thread=thread, max_seconds=0.1)
+            await agent_of(engine, reducer=Hanging()).run("Well?", thread=thread, max_seconds=1)
         assert [each.text for each in await thread.history()] == ["Well?"]
         assert isinstance((await check_run_is_over(engine, thread))[-1], RunFailed)
 
@@ -440,7 +440,7 @@ async def test_a_store_interrupted_while_reading_gets_messages_in_order(any_url:
         await agent.run("Two?", thread=thread)
         hangs = True
         with pytest.raises(RunLimitError):
-            await agent.run("Three?", thread=thread, max_seconds=0.1)
+            await agent.run("Three?", thread=thread, max_seconds=1)
         assert backend.texts(thread) == ["Two?", "2"]
         hangs = False
         await agent.run("Four?", thread=thread)
@@ -475,7 +475,7 @@ async def test_a_store_interrupted_while_writing_has_no_gap_afterwards(any_url: 
         )
         thread = await engine.start_thread(messages=[Message.user("One?"), Message.assistant("1")])
         with pytest.raises(RunLimitError):
-            await agent.run("Two?", thread=thread, max_seconds=0.1)
+            await agent.run("Two?", thread=thread, max_seconds=1)
         await agent.run("Three?", thread=thread)
         stored, logged = backend.ids(thread), [each.event_id for each in await thread.history()]
         assert stored == logged[: len(stored)]

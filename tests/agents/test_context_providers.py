@@ -554,14 +554,22 @@ async def test_a_rewind_past_a_waiting_run_notifies_its_providers(any_url: str) 
         """Risk something."""
         return "done"
 
-    watching = Watching()
+    actors: list[str | None] = []
+
+    class WatchingActors(Watching):
+        async def invoked(self, ctx: ProviderContext, *arguments: Any, **more: Any) -> None:
+            actors.append(ctx.actor)
+            await super().invoked(ctx, *arguments, **more)
+
+    watching = WatchingActors()
     async with Engine.open(any_url) as engine:
         agent = agent_of(engine, "Hello.", call("risk"), "Fine.", tools=[risk], context_providers=watching)
         thread = (await agent.run("Hi.")).thread
         await thread.checkpoint("before")
         await agent.run("Risk it.", thread=thread)
         states = (await thread.state(at="before")).states
-        await thread.rewind("before", abandon_run=True)
+        await thread.rewind("before", abandon_run=True, actor="ada")
+        assert actors == [None, "ada"]
         assert [each for each in watching.calls if each[0] == "invoked"] == [
             ("invoked", ["Hi."], ["Hello."], None),
             ("invoked", ["Risk it."], [""], "RunAbandonedError"),

@@ -18,10 +18,10 @@ from tests.agents.turns import (
     requests_of,
     taking_turns,
     types_of,
+    watch_drafts,
 )
 
 from clew import Agent, Conversations, Engine, Message, ScriptedChatClient
-from clew.agents import journal
 from clew.agents.response import AgentResponse
 from clew.aio.threads import LocalThread, Thread
 from clew.domain.errors import ClewError, StoreUnavailableError, ThreadDeletedError, ThreadStatusError
@@ -197,15 +197,7 @@ async def test_a_rewind_is_refused_during_a_run(run: RunInProgress) -> None:
 
 async def test_a_rewind_abandons_the_run_in_one_commit(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """This also holds during a streamed answer: its recorded draft is kept."""
-    monkeypatch.setattr(journal, "DRAFT_SECONDS", 0.0)
-    drafted = asyncio.Event()
-    really = ThreadRuns.put_draft
-
-    async def put_draft(*args: Any) -> None:
-        await really(*args)
-        drafted.set()
-
-    monkeypatch.setattr(ThreadRuns, "put_draft", put_draft)
+    drafted = watch_drafts(monkeypatch)
     async with asyncio.timeout(PATIENCE), Engine.open(url) as engine, Engine.open(url) as other:
         thread = await engine.start_thread()
         client = ScriptedChatClient("old " * 40, delay=0.01)
@@ -392,18 +384,12 @@ async def test_events_before_a_store_failure_are_recorded_with_the_end_of_the_ru
 async def test_a_thread_ended_during_an_answer_keeps_no_draft(
     url: str, monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Coroutine[Any, Any, None]]
 ) -> None:
-    monkeypatch.setattr(journal, "DRAFT_SECONDS", 0.0)
-    drafted = asyncio.Event()
-    really = ThreadRuns.put_draft
-
-    async def put_draft(*args: Any) -> None:
-        await really(*args)
-        drafted.set()
-
-    monkeypatch.setattr(ThreadRuns, "put_draft", put_draft)
+    drafted = watch_drafts(monkeypatch)
     async with asyncio.timeout(PATIENCE), Engine.open(url) as engine:
         thread = await engine.start_thread()
-        client = ScriptedChatClient("word " * 10, delay=0.01)
+        client = ScriptedChatClient(
+            "word " * 40, delay=0.01
+        )  # more than a stream buffers: the run waits for its reader
         stream = Agent(client=client, engine=engine).run("one", thread=thread, stream=True)
         await anext(stream)
         await drafted.wait()

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 from tests.agents.run_checks import check_requests, short_history
-from tests.agents.turns import PATIENCE, SECOND, check_runs, events_of, types_of
+from tests.agents.turns import PATIENCE, SECOND, check_runs, events_of, types_of, watch_drafts
 
 from clew import Agent, Engine, Message, Middleware, ScriptedChatClient, tool
-from clew.agents import journal
 from clew.agents.tools import ToolOutcome
 from clew.domain.errors import InvalidContentError
 from clew.domain.json_values import MAX_BYTES, JsonObject
@@ -23,7 +22,6 @@ from clew.domain.runs.events import Failure, RunFailed
 from clew.domain.runs.ports import LEASE_SECONDS
 from clew.infrastructure import clock
 from clew.infrastructure.scripted_client import call
-from clew.service.run_log import ThreadRuns
 
 pytestmark = pytest.mark.anyio
 
@@ -82,15 +80,7 @@ async def test_a_partial_answer_with_half_a_character_is_recorded(url: str) -> N
 async def test_a_thread_is_usable_after_a_process_ended_in_half_a_character(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal, "DRAFT_SECONDS", 0.0)
-    drafted = asyncio.Event()
-    put = ThreadRuns.put_draft
-
-    async def put_draft(*args: Any) -> None:
-        await put(*args)
-        drafted.set()
-
-    monkeypatch.setattr(ThreadRuns, "put_draft", put_draft)
+    drafted = watch_drafts(monkeypatch)
     later = int(2 * LEASE_SECONDS) * SECOND
     async with (
         asyncio.timeout(PATIENCE),

@@ -10,12 +10,16 @@ import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
+import pytest
+
 from clew import Agent, Engine, ScriptedChatClient, tool
+from clew.agents import journal
 from clew.aio.threads import Thread
 from clew.domain.events import MESSAGE_APPENDED, Event
 from clew.domain.json_values import JsonObject
 from clew.infrastructure import clock
 from clew.infrastructure.scripted_client import Line, call
+from clew.service.run_log import ThreadRuns
 
 PATIENCE = 30.0
 """Seconds after which a test gives up; working code never needs them."""
@@ -83,6 +87,20 @@ async def check_runs(thread: Thread, *, others: int = 0) -> None:
     assert len(changes) == len(set(runs)) + others
     assert (await thread.runs.control(fresh=True)).run is None
     assert await thread.runs.lease() is None
+
+
+def watch_drafts(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Let runs store a draft after each part of an answer; the event is set once one is stored."""
+    monkeypatch.setattr(journal, "DRAFT_SECONDS", 0.0)
+    drafted = asyncio.Event()
+    put = ThreadRuns.put_draft
+
+    async def put_draft(*args: Any) -> None:
+        await put(*args)
+        drafted.set()
+
+    monkeypatch.setattr(ThreadRuns, "put_draft", put_draft)
+    return drafted
 
 
 def types_of(events: Iterable[Event]) -> list[str]:

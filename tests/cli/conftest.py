@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.acceptance.clew_command import GLAZE, TEAPOT, Clew
 
-from clew.cli import main
+from clew.cli import candidates, main
 
 
 class CalledClew(Clew):
@@ -36,6 +36,7 @@ def clew(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "CLEW_DB"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(candidates, "TIMEOUT", 60.0)  # seconds; a loaded machine may need more than the usual one
     monkeypatch.setenv("OPENAI_API_KEY", "none")  # `clew chat` requires a key first
     return CalledClew(tmp_path, capsys, monkeypatch)
 

@@ -62,7 +62,9 @@ def test_the_options_before_the_command_are_documented(page: str, clew: Clew) ->
 def test_every_example_of_the_help_is_a_valid_command(clew: Clew) -> None:
     for command in COMMANDS:
         examples = clew.text(*command.split(), "--help").split("Examples:")[1]
-        for rest in re.findall(r"clew ([a-z]+.*)", examples):
+        found = re.findall(r"clew (?:--[a-z-]+ \S+ )*([a-z]+.*)", examples)
+        assert found, f"{command} has no example"
+        for rest in found:
             assert rest.startswith(command)
             own = rest.split("|")[0]
             assert set(re.findall(r"--[a-z-]+", own)) <= options(clew.text(*command.split(), "--help"))

@@ -117,6 +117,21 @@ def test_finds_damaged_pages(filled: CalledClew, tmp_path: Path) -> None:
     assert findings(filled, "--verify", code=1)["projections-pages"]["advice"].startswith("Delete it")
 
 
+@pytest.mark.usefixtures("filled")
+def test_a_damaged_log_has_to_be_restored(tmp_path: Path) -> None:
+    path, url = tmp_path / "clew.db", f"sqlite:///{tmp_path}/clew.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    content, damaged = path.read_bytes(), 0
+    for start in range(4096, len(content), 4096):
+        path.write_bytes(content[:start] + b"\x7f" * 4096 + content[start + 4096 :])
+        reported = [each for each in examine(url, tenant="default") if each.state == "failed"]
+        damaged += any(each.name == "projections" for each in reported)
+        assert not [each for each in reported if "delete" in f"{each.found} {each.advice}".lower()]
+    assert damaged
+
+
 def test_finds_events_that_were_parked(filled: CalledClew, tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "clew.db") as connection:
         connection.execute("UPDATE event SET state = x'0001' WHERE position = 2")

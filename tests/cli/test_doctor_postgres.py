@@ -128,8 +128,8 @@ def test_continues_after_a_check_that_fails(clew: CalledClew, url: str, monkeypa
 def test_continues_when_a_check_of_the_server_times_out(
     clew: CalledClew, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(statements("doctor.sql"), "server", "SELECT pg_sleep(10), '', false")
-    result = findings(clew, f"{url}?options=-cstatement_timeout%3D500")
+    monkeypatch.setitem(statements("doctor.sql"), "server", "SELECT pg_sleep(60), '', false")
+    result = findings(clew, f"{url}?options=-cstatement_timeout%3D3000")
     assert list(result)[:2] == ["server", "schema"]
     assert "raise statement_timeout" in result["server"]["found"]
     assert result["verified"]["state"] == "ok"

@@ -234,7 +234,7 @@ def test_continues_after_a_server_was_unavailable(postgres: str, postgres_server
                 postgres_server.start()
             for line in message:
                 assert line.startswith(f"clew: postgresql://127.0.0.1:{postgres_server.port}/")
-                assert line.endswith(" Tried again in 1 s.\n")
+                assert line.endswith(" Trying again in 1 s.\n")
             conversations.start_thread()
             for name, running in (("usage", alone), ("audit", sharing)):
                 conversations.wait(projection=name, timeout=30)

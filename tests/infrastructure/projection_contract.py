@@ -188,10 +188,12 @@ class ProjectionContract:
     )
     def test_only_the_refused_changes_are_undone(self, opened: Opened, changes: list[Any]) -> None:
         opened.apply(thing("b", 1))
-        with pytest.raises(Exception) as caught, opened.session.attempt():  # noqa: PT011, PT012 - errors of many kinds
+        applied = False
+        with pytest.raises(Exception), opened.session.attempt():  # noqa: B017, PT011, PT012 - errors of many kinds
             opened.apply(thing("a", 9), thing("b", 1, note="changed"), IndexText("words", "gone"))
+            applied = True
             opened.session.rows(opened.built, Declared()).apply(1, "default", changes)
-        assert caught.value is not None
+        assert applied
         rows = opened.session.rows(opened.built, Declared())
         assert rows.select(Query("thing")) == [row("b", 1)]
 

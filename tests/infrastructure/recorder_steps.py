@@ -20,7 +20,7 @@ from clew.domain.streams import ROOT, digest, link
 from clew.infrastructure.recorder_ports import Append, Recorder
 
 Opener = Callable[[], Any]
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds after which a test stops waiting. No test measures time with it."""
 
 
@@ -162,6 +162,6 @@ def run_threads(works: Sequence[Callable[[], object]]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE * 3)
+        thread.join(PATIENCE)
     if errors:
         raise errors[0]

@@ -29,7 +29,8 @@ from clew.domain.events import (
 from clew.domain.json_values import MAX_BYTES
 from clew.domain.messages import ROLES, FunctionCall, Message, Raw, Text
 from clew.domain.streams import digest
-from clew.infrastructure.envelope import SALT, decode, encode, stub
+from clew.infrastructure.clock import SALT_BYTES
+from clew.infrastructure.envelope import decode, encode, stub
 from clew.infrastructure.event_log import EnvelopeMapper
 
 EVENTS = st.one_of(*(events_of(data) for data in DATA.values()))
@@ -41,7 +42,7 @@ def read(written: Event, state: bytes) -> Event:
 
 
 def stored(fields: Any) -> bytes:
-    return bytes(1 + SALT) + json.dumps(fields).encode()
+    return bytes(1 + SALT_BYTES) + json.dumps(fields).encode()
 
 
 def header(**more: Any) -> dict[str, Any]:
@@ -202,7 +203,7 @@ def test_a_stored_event_has_a_codec_byte_a_salt_and_compact_json() -> None:
     written = event(MessageAppended(message=Message.user("hello")), actor="ann", run_id="r", cause="c", subject="s")
     state = encode(written._replace(metadata={"k": None}))
     assert state[0] == 0
-    assert SALT == 16
+    assert SALT_BYTES == 16
     assert state[17:] == (
         b'{"i":"event-1","t":1,"n":0,"a":"ann","r":"r","c":"c","s":"s","m":{"k":null},'
         b'"d":{"message":{"role":"user","contents":[{"type":"text","text":"hello"}]}}}'

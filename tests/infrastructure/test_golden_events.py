@@ -90,7 +90,8 @@ from clew.domain.runs.events import (
     ToolFinished,
     ToolStarted,
 )
-from clew.infrastructure.envelope import SALT, decode, encode, stub
+from clew.infrastructure.clock import SALT_BYTES
+from clew.infrastructure.envelope import decode, encode, stub
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "events-0.1.jsonl"
 
@@ -316,7 +317,7 @@ SAMPLES |= {
 
 def _schema(line: dict[str, Any]) -> int:
     state = b64decode(line["state"])
-    return 0 if state[0] else json.loads(state[1 + SALT :]).get("v", 1)
+    return 0 if state[0] else json.loads(state[1 + SALT_BYTES :]).get("v", 1)
 
 
 def _missing(lines: list[dict[str, Any]]) -> dict[str, tuple[str, bytes]]:
@@ -366,7 +367,7 @@ def test_a_sample_encodes_to_its_golden_line_except_for_the_salt(name: str) -> N
     type_, state = _encode(name, SAMPLES[name])
     line = next(each for each in reversed(_lines()) if each["sample"] == name)
     assert line["type"] == type_
-    assert b64decode(line["state"])[1 + SALT :] == state[1 + SALT :]
+    assert b64decode(line["state"])[1 + SALT_BYTES :] == state[1 + SALT_BYTES :]
 
 
 if __name__ == "__main__":

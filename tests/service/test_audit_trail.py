@@ -108,6 +108,13 @@ def test_refuses_a_time_without_an_offset(audited: Conversations) -> None:
         audited.audit(until=naive)
 
 
+def test_refuses_a_text_as_a_time(audited: Conversations) -> None:
+    with pytest.raises(InvalidTimeError, match="since: str is not a time"):
+        audited.audit(since="2026-01-01")  # type: ignore[arg-type]
+    with pytest.raises(InvalidTimeError, match="until: str is not a time"):
+        audited.audit(until="2026-01-01")  # type: ignore[arg-type]
+
+
 def test_describes_unreadable_and_unknown_events(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/clew.db"
     with Conversations.open(url) as conversations:

@@ -18,7 +18,7 @@ from clew import Conversations, Message
 from clew.domain.errors import InvalidSearchError, ThreadDeletedError, UnknownThreadError
 from clew.domain.formats.conversation_import import Item
 from clew.domain.messages import FunctionCall
-from clew.domain.search_terms import SnippetPart, searchable, tokens
+from clew.domain.search_terms import SnippetPart, compared, searchable
 from clew.service.message_search import Hit
 
 WORDS = 400
@@ -196,8 +196,8 @@ def test_finds_each_message_by_its_rare_words_until_it_is_redacted(corpus: list[
         for thread in list(conversations.threads()):
             for message in conversations.thread(thread.id).history():
                 assert message.message is not None
-                for token in tokens(searchable(message.message.model_dump(mode="json"))):
-                    places_of[token.folded].add((thread.id, message.version))
+                for word in compared(searchable(message.message.model_dump(mode="json"))):
+                    places_of[word].add((thread.id, message.version))
         rare = sorted(word for word, where in places_of.items() if len(where) <= RARE)
         for word in chance.sample(rare, min(len(rare), math.ceil(WORDS * scale))):
             hits = conversations.search(word, limit=RARE + 1)

@@ -171,10 +171,12 @@ def test_a_forked_process_fills_the_file_after_its_parent_closed(path: str) -> N
     conversations.start_thread("of the parent")
     conversations.wait()
     receive, send = os.pipe()
+    told, tell = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             assert len(list(conversations.threads())) == 1
+            os.write(tell, b"x")
             os.read(receive, 1)
             conversations.start_thread("of the child")
             conversations.wait()
@@ -183,7 +185,8 @@ def test_a_forked_process_fills_the_file_after_its_parent_closed(path: str) -> N
             os._exit(0)
         finally:
             os._exit(1)
-    time.sleep(0.3)
+    os.close(tell)
+    assert os.read(told, 1) == b"x", "the child has read the file"
     conversations.close()
     os.write(send, b"x")
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

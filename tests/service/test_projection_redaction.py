@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.infrastructure.recorder_steps import wait_until
+from tests.infrastructure.recorder_steps import PATIENCE, wait_until
 from tests.service.projection_contents import CANARY, batches_of, canary_remains, contents, projector
 
 from clew.conversations import Conversations
@@ -222,13 +222,13 @@ def test_a_redaction_waits_for_a_process_that_indexes_the_text(
     def slowly(self: Any, event: Recorded, rows: Rows) -> list[Change]:
         changes = list(project(self, event, rows))
         read.set()
-        answered.wait(0.5)
+        answered.wait(2)
         return changes
 
     monkeypatch.setattr(SHIPPED[1].__class__, "project", slowly)
     worker = threading.Thread(target=projecting.advance)
     worker.start()
-    assert read.wait(5)
+    assert read.wait(PATIENCE)
     thread.redact(message)
     remained = canary_remains(tmp_path)
     answered.set()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.infrastructure.recorder_steps import wait_until
+from tests.infrastructure.recorder_steps import PATIENCE, wait_until
 from tests.service.projection_contents import batches_of
 
 from clew.conversations import Conversations
@@ -319,7 +319,7 @@ async def wait_with_many_tasks(url: str) -> None:
         thread = await engine.start_thread()
         waiting = [asyncio.create_task(engine.wait()) for _ in range(100)]
         await asyncio.sleep(0.1)
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(PATIENCE):
             assert not (await thread.history()).messages
         for task in waiting[1:]:
             task.cancel()

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from tests.infrastructure.recorder_steps import PATIENCE
 from tests.service.recorded_runs import JOKER, called, record
 from tests.service.settable_clock import SettableClock
 
@@ -502,7 +503,7 @@ def test_thread_queries_do_not_show_scopes(conversations: Conversations, scope: 
     assert conversations.start_thread(thread_id="user/42").version == 1
     assert len(scope.facts()) == 2
     with conversations.subscribe() as subscription:
-        types = {subscription.wait(1).type for _ in range(3)}  # type: ignore[union-attr]  # there are three
+        types = {subscription.wait(PATIENCE).type for _ in range(3)}  # type: ignore[union-attr]  # there are three
         assert (types, subscription.wait(0)) == ({"thread-started", "message-appended"}, None)
     assert conversations.verify().first_bad is None
     assert conversations.verify().events == 8

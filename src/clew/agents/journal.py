@@ -281,8 +281,8 @@ class Journal:
         self._apply(written)
         if not final:
             self._schedule_renewal()
-        if cancelled or interrupted:
-            raise cancelled or interrupted or asyncio.CancelledError
+        if cancellation := cancelled or interrupted:
+            raise cancellation
 
     async def withdraw(self) -> None:
         """Release the lease and drop the draft. For a thread that accepts no more events of the run."""

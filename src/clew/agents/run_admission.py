@@ -99,16 +99,17 @@ async def resume_run(
         if undecided := _undecided(state):
             raise ApprovalPendingError(log.thread_id, undecided)
         _report_changes(setup.for_thread(thread), thread.id, state.fingerprint)
-        setup = await _with_recorded_options(log, state, setup)
         if _lost_calls(control.run, state):
             await _abandon(setup, thread, control.run, requested=False)
             continue
-        on_thread = setup.for_thread(thread)
+        run_setup = await _with_recorded_options(log, state, setup)
+        on_thread = run_setup.for_thread(thread)
         await _check_providers(on_thread, log, state.run_id)
         run = Run(on_thread, thread, state, emit, control.run.attempt + 1)
         cut_off = await _cut_off(log, control.run)
         before = [Advance(state.run_id, control.run.attempt, cut_off)] if cut_off else []
-        run.journal.add(RunResumed(attempt=run.journal.attempt, agent=setup.identity, fingerprint=setup.fingerprint))
+        fingerprint = run_setup.fingerprint
+        run.journal.add(RunResumed(attempt=run.journal.attempt, agent=setup.identity, fingerprint=fingerprint))
         try:
             await run.carry_out(on_start, before)
         except ConflictError:
@@ -259,8 +260,8 @@ async def _with_recorded_options(log: RunLog, state: RunState, setup: RunSetup) 
         if blob is not None:
             definitions = replace(definitions, response_format=ResponseFormat.model_validate_json(blob))
     if call is None or call.client != setup.client.kind:
-        return setup.with_definitions(definitions)
-    return setup.with_definitions(definitions, call.model, call.options)
+        return replace(setup, definitions=definitions)
+    return replace(setup, definitions=definitions, model=call.model, options=call.options)
 
 
 async def _run_started(setup: RunSetup, journal: Journal) -> RunStarted:

@@ -274,13 +274,6 @@ class RunSetup:
             removed_providers=frozenset(providers.removed),
         )
 
-    def with_definitions(
-        self, definitions: Definitions, model: str | None = None, options: JsonObject | None = None
-    ) -> RunSetup:
-        """The same with other definitions and, where given, another model and other options."""
-        chosen = self.options if options is None else options
-        return replace(self, definitions=definitions, model=model or self.model, options=chosen)
-
 
 def checked_limits(rounds: object, seconds: object, retries: object) -> Limits:
     """The limits. Raises AgentConfigurationError for values that cannot be limits."""

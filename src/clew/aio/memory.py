@@ -14,7 +14,7 @@ from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.memory.events import Provenance, ScopeRead
 from clew.domain.memory.facts import Document, Fact, FactOrigin, FactUse, FoundFact, Passage
-from clew.domain.memory.ports import Embedder, MemoryAt
+from clew.domain.memory.ports import MemoryAt
 from clew.service.async_effects import drive
 from clew.service.core import Core
 from clew.service.effects import read
@@ -139,12 +139,12 @@ class MemoryScope:
         Raises InvalidContentError, EmbeddingError, and the errors of facts().
         """
         facts = await drive(scope_queries.select_facts(self._scope, kind=kind, at=at, valid_at=valid_at))
-        index = scope_queries.word_index(facts)
         if self._meaning is not None:  # asyncio only
             ranking = await self._by_meaning(facts, self._meaning).search(
                 facts.texts, query, top=top, min_score=min_score, allowed=facts.numbers, embeddings=self._meaning
             )
             return [FoundFact(facts.fact(number), score) for number, score in ranking]
+        index = scope_queries.word_index(facts)
         ranking = await drive(
             read(lambda: index.by_words(facts.texts, query, top=top, min_score=min_score, allowed=facts.numbers))
         )
@@ -206,7 +206,6 @@ def scope_of_thread(
     actor: str | None,
     provider: str | None,
     reads_only: bool = False,
-    embedder: Embedder | None = None,
 ) -> MemoryScope:
     """A scope as a thread reads and writes it: for agents.
 
@@ -214,10 +213,8 @@ def scope_of_thread(
     version of ``source`` or else at the newest; within a run the same write happens once. With ``reads_only``
     writes raise ScopeError.
     """
-    meaning = None if embedder is None else EmbeddingIndex(embedder, core.vectors)
     learner = ThreadAccess(thread_id, run_id, actor, provider, reads_only)
-    model, dimensions = (None, None) if meaning is None else (meaning.model, meaning.dimensions)
-    return MemoryScope(Scope(core, name, model, dimensions, learner=learner), meaning)
+    return MemoryScope(Scope(core, name, learner=learner))
 
 
 class DocumentStore:

@@ -259,7 +259,8 @@ class Thread:
         orphaned = await self._orphaned_run() if abandon_run else None  # asyncio only
         version = await drive(thread_commands.rewind(self._core, self.id, to, abandon_run=abandon_run, actor=actor))
         if orphaned is not None:  # asyncio only
-            await notify_abandoned(orphaned, self, self._all_providers(), self._identity(), reason="asked")
+            providers = self._all_providers()
+            await notify_abandoned(orphaned, self, providers, self._identity(), reason="asked", actor=actor)
         return version
 
     async def edit(
@@ -533,15 +534,16 @@ class Thread:
         return await orphaned_run(self) if self._all_providers() else None
 
     def _all_providers(self) -> list[ContextProvider]:
-        own = () if self.agent is None else self.agent.context_providers
-        return [*own, *self.context_providers]
+        return [*self._own_providers(), *self.context_providers]
+
+    def _own_providers(self) -> Sequence[ContextProvider]:
+        return () if self.agent is None else self.agent.context_providers
 
     def _identity(self) -> AgentIdentity | None:
         return None if self.agent is None else self.agent.identity
 
     def _hooks(self, actor: str | None) -> ThreadHooks:
-        own = () if self.agent is None else self.agent.context_providers
-        return ThreadHooks(self, own, self._identity(), actor)
+        return ThreadHooks(self, self._own_providers(), self._identity(), actor)
 
     # asyncio only: end
 

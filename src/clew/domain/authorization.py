@@ -25,7 +25,7 @@ memory scopes, on rows of projections, and on the whole store when it is verifie
 
 
 def check_function(authorize: object) -> None:
-    """Raise InvalidAuthorizeError for other objects and for coroutine functions: a coroutine would count as True."""
+    """Raise InvalidAuthorizeError unless it is None or a plain function: a coroutine would count as True."""
     if authorize is None:
         return
     is_coroutine = inspect.iscoroutinefunction(authorize) or inspect.iscoroutinefunction(type(authorize).__call__)

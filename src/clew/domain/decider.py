@@ -212,8 +212,9 @@ def decide(thread_id: str, control: Control, intent: Intent) -> list[Decided]:
     """The events that carry out ``intent`` on a thread with this control. Raises an error if it is not allowed.
 
     The control of a thread that does not exist is ``Control()``. Raises ThreadExistsError, UnknownThreadError,
-    ThreadStatusError, ThreadDeletedError, CheckpointExistsError, UnknownVersionError, InvalidNameError or
-    InvalidContentError, and ValueError for a recorded event whose type is declared without statuses.
+    ThreadStatusError, ThreadDeletedError, RunTakenOverError, ApprovalNotPendingError, CheckpointExistsError,
+    UnknownVersionError, InvalidNameError or InvalidContentError, and ValueError for a recorded event whose type is
+    declared without statuses.
     """
     if not isinstance(intent, Start | Branch):
         check_allowed(thread_id, control, intent)

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+from clew.domain.diagnostics import count
 from clew.domain.event_types import quoted, shortened
 from clew.domain.messages import ROLES
 
@@ -57,12 +58,12 @@ def message_appended(data: _Data) -> str:
     message = data["message"]
     contents = message["contents"]
     length = sum(len(content["text"]) for content in contents if content["type"] == "text")
-    parts = [_count(length, "character")] if length else []
+    parts = [count(length, "character")] if length else []
     for type_, word in (("function-call", "call"), ("function-result", "result")):
         if number := sum(content["type"] == type_ for content in contents):
-            parts.append(_count(number, word))
+            parts.append(count(number, word))
     if others := sum(content["type"] not in {"text", "function-call", "function-result"} for content in contents):
-        parts.append(_count(others, "other content"))
+        parts.append(count(others, "other content"))
     role = ROLES[ROLES.index(message["role"])]  # a damaged row may have any text there
     return f"appended {with_article(role)} message ({', '.join(parts) or 'empty'})"
 
@@ -70,16 +71,16 @@ def message_appended(data: _Data) -> str:
 def record_appended(data: _Data) -> str:
     """Appended a record: its type and the size of its bytes."""
     base64 = data.get("base64")
-    size = "" if base64 is None else f" with {_count(len(base64) // 4 * 3 - base64[-2:].count('='), 'byte')}"
+    size = "" if base64 is None else f" with {count(len(base64) // 4 * 3 - base64[-2:].count('='), 'byte')}"
     return f"appended a record of type {quoted(data['type'])}{size}"
 
 
 def context_provided(data: _Data) -> str:
     """Recorded what a context provider gave to a run."""
     instructions = data.get("instructions") or ""
-    parts = [f"{_count(len(instructions), 'character')} of instructions"] if instructions else []
+    parts = [f"{count(len(instructions), 'character')} of instructions"] if instructions else []
     words = ("message", "tool", "fact", "citation")
-    parts += [_count(number, word) for word in words if (number := len(data.get(f"{word}s", ())))]
+    parts += [count(number, word) for word in words if (number := len(data.get(f"{word}s", ())))]
     reads = ", ".join(f"{quoted(each['scope'])} at version {each['version']:d}" for each in data.get("reads", ()))
     contribution = ", ".join(parts or ["nothing"]) + (f"; read {reads}" if reads else "")
     return f"recorded what {quoted(data['provider'])} gave to the run ({contribution})"
@@ -101,7 +102,7 @@ def history_reduced(data: _Data) -> str:
     spans = [f"{first:d}" if first == last else f"{first:d} to {last:d}" for first, last in data.get("left_out", ())]
     verb = f"left versions {', '.join(spans)} out of" if spans else "looked at"
     parts = ["a summary in their place"] if data.get("summary") is not None else []
-    parts += [f"{_count(len(data['trimmed']), 'message')} trimmed"] if data.get("trimmed") else []
+    parts += [f"{count(len(data['trimmed']), 'message')} trimmed"] if data.get("trimmed") else []
     parts += ["over budget"] if data.get("over_budget") else []
     details = f" ({', '.join(parts)})" if parts else ""
     return f"recorded that {quoted(data['reducer'])} {verb}{details} what {quoted(data['agent'])} is sent"
@@ -132,7 +133,7 @@ def document_added(data: _Data) -> str:
     """Added a document, without its text."""
     namespaces = ", ".join(quoted(each) for each in data["namespaces"])
     replaced = "" if data.get("replaces") is None else f", in place of {quoted(data['replaces'])}"
-    size = _count(len(data["text"]), "character")
+    size = count(len(data["text"]), "character")
     return f"added document {quoted(data['document'])} to {namespaces} ({size}{replaced})"
 
 
@@ -217,13 +218,9 @@ def _learned(data: _Data) -> str:
 
 def _statement(statement: _Data) -> str:
     """The length, the key and the origin of a fact."""
-    parts = [_count(len(statement["text"]), "character")]
+    parts = [count(len(statement["text"]), "character")]
     parts += [f"key {quoted(statement['key'])}"] if statement.get("key") is not None else []
     parts += [f"learned{_learned(statement)}"] if statement.get("learned") is not None else []
     if (promoted := statement.get("promoted")) is not None:
         parts.append(f"promoted from {quoted(promoted['fact'])} of {quoted(promoted['scope'])}")
     return ", ".join(parts)
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number:,} {word}{'' if number == 1 else 's'}"

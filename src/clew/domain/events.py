@@ -12,6 +12,7 @@ from pydantic import Field
 
 from clew.domain import event_sentences, event_types
 from clew.domain.context.events import ContextEvent
+from clew.domain.errors import InvalidTimeError
 from clew.domain.event_types import ACTIVE, ANY, OPEN, UNDELETED, event_type
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.memory.events import MemoryEvent
@@ -371,3 +372,17 @@ def to_microseconds(time: datetime) -> int:
 FIRST_MICROSECOND = to_microseconds(_FIRST_TIME)
 LAST_MICROSECOND = to_microseconds(_LAST_TIME)
 """The numbers that ``to_time`` can represent, both included: the years 1 to 9999."""
+
+
+def to_utc_microseconds(time: object, name: str) -> int | None:
+    """Microseconds since 1970 of an aware time, None for None. Raises InvalidTimeError."""
+    if time is None:
+        return None
+    if not isinstance(time, datetime):
+        raise InvalidTimeError(f"{name}: {type(time).__name__} is not a time. Give an aware datetime.")
+    if time.utcoffset() is None:
+        raise InvalidTimeError(f"{name}={time.isoformat()} has no UTC offset. Add one, as in +00:00.")
+    microseconds = to_microseconds(time)
+    if not FIRST_MICROSECOND <= microseconds <= LAST_MICROSECOND:
+        raise InvalidTimeError(f"{name}={time.isoformat()} is in UTC before the year 1, or after 9999.")
+    return microseconds

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections import deque
@@ -14,10 +13,10 @@ from clew.domain.context.events import HistoryReduced
 from clew.domain.context.state import HISTORY_STORE
 from clew.domain.errors import HistoryStoreError, InvalidContentError
 from clew.domain.history import HistoryMessage
-from clew.domain.json_values import Json
+from clew.domain.json_values import Json, canonical
 from clew.domain.messages import FunctionCall, FunctionResult, Message
 from clew.domain.models.client import ThreadKind
-from clew.domain.streams import stream_name
+from clew.domain.streams import digest, stream_name
 
 
 class StoredMessage(NamedTuple):
@@ -90,8 +89,7 @@ StoreFactory: TypeAlias = Callable[[StoreContext], HistoryStore | Awaitable[Hist
 
 def claim_stream(tenant: str, provider: str, state: Json) -> str:
     """The stream that records the thread of a state. Its name has the digest of the state, never the state."""
-    canonical = json.dumps(state, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return stream_name(tenant, "system", f"{provider}:{hashlib.sha256(canonical.encode()).hexdigest()}")
+    return stream_name(tenant, "system", f"{provider}:{digest(canonical(state).encode()).hex()}")
 
 
 def as_stored(messages: Iterable[HistoryMessage]) -> list[StoredMessage]:

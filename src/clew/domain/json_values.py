@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -30,6 +31,11 @@ def one_line(text: str, most: int) -> str:
     """The text in at most ``most`` printable characters. Names and places may be long and contain any character."""
     line = text if len(text) <= most else text[: most - 1] + "…"
     return line if line.isprintable() else "".join(each if each.isprintable() else "?" for each in line)
+
+
+def canonical(value: Any) -> str:
+    """Equal text for equal JSON: the order of keys does not matter; 1, 1.0 and true all differ."""
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
 def check_json(value: object, where: str) -> None:

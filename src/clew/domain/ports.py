@@ -25,6 +25,11 @@ class StreamInfo(NamedTuple):
     parent: str | None
     cut: int | None
 
+    @property
+    def fork(self) -> Fork | None:
+        """The fork point, None for a stream that is not a fork."""
+        return None if self.parent is None or self.cut is None else Fork(self.parent, self.cut)
+
 
 class Row(NamedTuple):
     """One event as it is stored."""

@@ -42,14 +42,6 @@ class SnippetPart(NamedTuple):
     found: bool
 
 
-class Token(NamedTuple):
-    """A word of a text: its start, its end, and its form for comparison."""
-
-    start: int
-    end: int
-    folded: str
-
-
 def parse(text: str) -> Words:
     """The terms of a search. A text must have all words, "phrases" and beginnings*, and none of the -exceptions.
 
@@ -74,11 +66,6 @@ def parse(text: str) -> Words:
         problem = "has only exceptions" if without else "has no word"
         raise InvalidSearchError(f'{text!r} {problem}. Give a word, a "phrase", or a beginning* of a word.')
     return Words(tuple(phrases), tuple(beginnings), tuple(without))
-
-
-def tokens(text: str) -> Iterator[Token]:
-    """The words of a text, in order."""
-    return (Token(*match.span(), folded(match[0])) for match in _WORD.finditer(text))
 
 
 def compared(text: str) -> list[str]:

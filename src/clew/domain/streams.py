@@ -25,10 +25,10 @@ _LENGTH = Struct(">I").pack
 _VERSION = Struct(">Q").pack
 
 MAX_LENGTH = 200
-"""Characters of an id, a tenant, or the name of a checkpoint or a label."""
+"""Characters of an id, a tenant, an idempotency key, or the name of a checkpoint or a label."""
 
 _SAFE = ":@"
-"""Characters that are not escaped in a stream's name, in addition to letters, digits and ``_.-~``."""
+"""Characters that are not escaped in a stream's name, in addition to letters, digits and ``_.-``."""
 
 
 class StreamName(NamedTuple):
@@ -96,6 +96,13 @@ def check_id(value: str, what: str) -> None:
     except UnicodeEncodeError:
         message = f"{what}: it holds a lone surrogate, which is not valid Unicode."
         raise InvalidNameError(message) from None
+
+
+def check_idempotency_key(key: object) -> None:
+    """Raise InvalidNameError unless ``key`` is a string of 1 to 200 printable characters."""
+    if not isinstance(key, str) or not 1 <= len(key) <= MAX_LENGTH or not key.isprintable():
+        message = f"idempotency key: it must be 1 to {MAX_LENGTH} printable characters."
+        raise InvalidNameError(message)
 
 
 def check_checkpoint_name(name: str) -> None:

@@ -5,7 +5,6 @@ The plan is complete before anything is written, so a refused append leaves noth
 
 from __future__ import annotations
 
-import secrets
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,14 +16,10 @@ from clew.domain.errors import IdempotencyKeyReusedError, InvalidNameError
 from clew.domain.ports import Appended, Blob, Claim, Fork, Key, Lease
 from clew.domain.runs.errors import RunInProgressError, RunTakenOverError
 from clew.domain.streams import ROOT, digest, link
-from clew.infrastructure.recorder_ports import Append, RecordedConflictError
-
-SALT_BYTES = 16
+from clew.infrastructure.recorder_ports import HIGHEST, Append, RecordedConflictError
 
 _BEFORE_SURROGATES = 0xD7FF
 _AFTER_SURROGATES = "\ue000"
-
-_LAST_MICROSECOND = 2**63 - 1
 
 
 # Plain tuples: the writer has a few microseconds for an append.
@@ -103,13 +98,8 @@ def stream_name(originator_id: UUID | str) -> str:
     return originator_id.hex if isinstance(originator_id, UUID) else originator_id
 
 
-def new_salt() -> bytes:
-    """Random bytes: without them a short content could be guessed from its digest."""
-    return secrets.token_bytes(SALT_BYTES)
-
-
 def content_digest(salt: bytes, content: bytes) -> bytes:
-    """The salted SHA-256 of the content of an idempotency key."""
+    """The SHA-256 of the content of an idempotency key. Without salt, a short content could be guessed from it."""
     return sha256(salt + content).digest()
 
 
@@ -235,7 +225,7 @@ def _decide_claims(claims: Sequence[Claim], known: Known) -> dict[str, Lease | N
     leases: dict[str, Lease | None] = {}
     for claim in claims:
         (claim.stream + claim.holder).encode()  # raises for a lone surrogate
-        if not 0 <= claim.until <= _LAST_MICROSECOND:
+        if not 0 <= claim.until <= HIGHEST:
             raise ValueError(f"The lease of {claim.stream!r} cannot last until {claim.until}: that is not a time.")
         held = leases[claim.stream] if claim.stream in leases else known.lease(claim.stream)
         mine = held is None or held.holder == claim.holder
@@ -288,9 +278,8 @@ def first_after(prefix: str) -> str | None:
     while prefix:
         last = ord(prefix[-1])
         if last == _BEFORE_SURROGATES:
-            return (
-                prefix[:-1] + _AFTER_SURROGATES
-            )  # the code points between them are surrogates, which no text contains
+            # The code points between them are surrogates, which no text contains.
+            return prefix[:-1] + _AFTER_SURROGATES
         if last < sys.maxunicode:
             return prefix[:-1] + chr(last + 1)
         prefix = prefix[:-1]

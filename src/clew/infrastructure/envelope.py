@@ -41,7 +41,6 @@ from clew.infrastructure.clock import SALT_BYTES, salt
 JSON = 0
 STUB = 2
 _JSON = bytes((JSON,))
-SALT = SALT_BYTES
 
 _STR = core_schema.typed_dict_field(core_schema.str_schema(), required=False)
 _HEADER: dict[str, core_schema.TypedDictField] = {
@@ -91,7 +90,7 @@ def encode(event: Event) -> bytes:
     except (PydanticSerializationError, orjson.JSONEncodeError, ValueError) as error:  # not detected by check_json
         message = f"{event.type}: this cannot be written as JSON. {error}"
         raise InvalidContentError(message) from None
-    if len(body) + SALT + 1 > MAX_BYTES:
+    if len(body) + SALT_BYTES + 1 > MAX_BYTES:
         message = (
             f"{event.type}: {len(body):,} bytes, but an event holds at most {MAX_BYTES:,}. "
             "Store large content elsewhere and refer to it."
@@ -145,7 +144,7 @@ def decode(
     declared = EVENT_TYPES.get(type_)
     if codec == JSON and declared is not None:
         try:
-            fields = (_VALIDATORS.get(declared) or _validator(declared)).validate_json(state[SALT + 1 :])
+            fields = (_VALIDATORS.get(declared) or _validator(declared)).validate_json(state[SALT_BYTES + 1 :])
         except ValidationError as error:
             fields = _decode_older(stream, version, declared, state, error)
         if fields is not None:
@@ -168,7 +167,7 @@ def peek(
     stream: str, version: int, type_: str, state: bytes, position: int | None = None, hash_: bytes | None = None
 ) -> Event:
     """The event with its data as stored bytes. Its envelope is read if possible, for every type."""
-    body = 1 if state[:1] == bytes((STUB,)) else SALT + 1
+    body = 1 if state[:1] == bytes((STUB,)) else SALT_BYTES + 1
     try:
         fields: Any = _ANY_VERSION.validate_json(state[body:])
     except ValidationError:
@@ -221,7 +220,7 @@ def _decode_older(
 ) -> dict[str, Any] | None:
     """The fields of an event that the current schema does not accept: upcast if older, None if newer."""
     try:
-        raw = json.loads(state[SALT + 1 :])
+        raw = json.loads(state[SALT_BYTES + 1 :])
         written = raw.get("v", 1)
         if type(written) is not int or written < 1 or written == declared.schema_version:
             raise _corrupt(stream, version, declared.name, error)
@@ -298,7 +297,7 @@ def recorded(row: Row) -> Recorded | Unreadable:
         fields: dict[str, Any]
         redacted = codec == STUB
         if codec == JSON:
-            fields = from_json(state[SALT + 1 :])
+            fields = from_json(state[SALT_BYTES + 1 :])
             declared, written = EVENT_TYPES.get(type_), fields.get("v", 1)
             data = None if declared is None else fields.get("d")
             if declared is not None and data is not None and written != declared.schema_version:

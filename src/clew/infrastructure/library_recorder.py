@@ -14,12 +14,9 @@ from eventsourcing.persistence import ApplicationRecorder, Notification, Process
 
 from clew.domain.ports import Appended
 from clew.infrastructure.append_plan import stream_name
-from clew.infrastructure.recorder_ports import Append
+from clew.infrastructure.recorder_ports import HIGHEST, Append
 
 PAGE = 500
-
-HIGHEST = 2**63 - 1
-"""The highest version, position and limit."""
 
 
 class LibraryRecorder(ProcessRecorder):
@@ -60,11 +57,11 @@ class LibraryRecorder(ProcessRecorder):
         return self.last_position()
 
     def may_fill(self) -> bool:
-        """True."""
+        """Whether projections can be built from this store: always."""
         return True
 
     def is_bound(self) -> bool:
-        """False."""
+        """Whether only one tenant's rows are visible: never."""
         return False
 
     def is_served(self) -> bool:

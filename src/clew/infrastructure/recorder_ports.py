@@ -18,6 +18,9 @@ from clew.domain.decider_state import Control
 from clew.domain.errors import ConflictError
 from clew.domain.ports import NOTHING, Appended, Blob, Claim, Draft, Fork, Key, Lease, Row, Shred, StreamInfo
 
+HIGHEST = 2**63 - 1
+"""The highest version, position, time and limit: stores have integers of 64 bits."""
+
 PAGE_BYTES = 1 << 24
 """A page ends when the states in it have this many bytes in total."""
 

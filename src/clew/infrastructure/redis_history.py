@@ -75,7 +75,7 @@ class RedisHistory(HistoryStore):
                     transaction.ltrim(self.key, first, -1)
                 try:
                     await transaction.execute()
-                except _package().WatchError:
+                except _redis_errors().WatchError:
                     continue  # another client changed the list: read it again
                 return
 
@@ -116,40 +116,40 @@ class RedisHistory(HistoryStore):
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[Redis]:
-        package = _package()
+        errors = _redis_errors()
         client = _client(self._url)
         try:
             async with client:
                 yield client
-        except (package.RedisError, OSError) as error:
+        except (errors.RedisError, OSError) as error:
             # The package's message may quote the URL, with its password.
             raise HistoryStoreError(f"Redis at {_address(self._url)}: {self._why(error)}") from None
 
     def _why(self, error: Exception) -> str:
-        package = _package()
+        errors = _redis_errors()
         match error:
-            case package.AuthenticationError() | package.AuthorizationError():
+            case errors.AuthenticationError() | errors.AuthorizationError():
                 return "it refuses this user or this password. Check redis_url."
-            case package.NoPermissionError():
+            case errors.NoPermissionError():
                 return (
                     f"this user lacks a permission. Allow it LRANGE, RPUSH, LTRIM, WATCH, UNWATCH, MULTI and EXEC on "
                     f"the key {self.key!r}."
                 )
-            case package.OutOfMemoryError():
+            case errors.OutOfMemoryError():
                 return "its memory is full. Give it more memory, or keep fewer messages with max_messages."
-            case package.MovedError():
+            case errors.MovedError():
                 return "it belongs to a cluster, and another server has the key. Use a standalone server, or a proxy."
-            case package.TimeoutError() | TimeoutError():
+            case errors.TimeoutError() | TimeoutError():
                 return f"it took longer than {_TIMEOUT:g} s. Check its load and the network."
-            case package.ConnectionError() | OSError():
+            case errors.ConnectionError() | OSError():
                 return "it cannot be reached, or closed the connection. Check that it is running, and redis_url."
-            case package.ResponseError() if str(error).startswith("WRONGTYPE"):
+            case errors.ResponseError() if str(error).startswith("WRONGTYPE"):
                 return f"the key {self.key!r} holds something other than a list. Give another key_prefix."
             case _:
                 return f"it refused ({type(error).__name__})."
 
 
-def _package() -> ModuleType:
+def _redis_errors() -> ModuleType:
     """The package's errors. Raises MissingExtraError."""
     try:
         from redis import exceptions
@@ -171,7 +171,7 @@ def _client(url: str) -> Redis:
 
 def _check_url(url: str) -> None:
     """Raise AgentConfigurationError, which never quotes the URL, for a URL that the package does not accept."""
-    _package()
+    _redis_errors()
     try:
         pool = _client(url).connection_pool
         pool.connection_class(**pool.connection_kwargs)

@@ -42,7 +42,7 @@ FaultKind: TypeAlias = Literal[
 ]
 
 _WORDS = re.compile(r"\S+\s*|\s+")
-_NUMBERED = ""
+_NO_ID = ""
 """The call id of a call that has no number yet."""
 
 
@@ -104,7 +104,7 @@ def call(name: str, /, **arguments: Json) -> FunctionCall:
     The client sets its call id: ``call_1`` for the first call of a conversation, and so on.
     """
     check_json(arguments, name)
-    return FunctionCall(call_id=_NUMBERED, name=name, arguments=json.dumps(arguments, ensure_ascii=False))
+    return FunctionCall(call_id=_NO_ID, name=name, arguments=json.dumps(arguments, ensure_ascii=False))
 
 
 def fault(

@@ -75,7 +75,7 @@ class Matrices(process_forks.ForkAware):
             self._matrices.clear()
 
     def after_fork_in_child(self) -> None:
-        """Start empty: if another thread of the parent count the lock, it would never be released here."""
+        """Start empty: a lock that another thread of the parent held would never be released here."""
         self._begin()
 
 
@@ -99,8 +99,7 @@ class _Matrix:
         """Make the matrix contain exactly the entries that have vectors."""
         if stamp == self._stamp and len(self._places) == len(entries):
             return
-        for number, digest in self._entries.items() - entries.items():
-            del digest
+        for number, _ in self._entries.items() - entries.items():
             self._remove(number)
         missing = {number: entries[number] for number in entries.keys() - self._places.keys()}
         if missing:

@@ -10,7 +10,7 @@ from clew.domain.decider_state import Control, advance
 from clew.domain.errors import CorruptEventError
 from clew.domain.events import APPENDED_TYPES, NEVER_SHREDDED, MessageRedacted, ThreadForked
 from clew.domain.ports import Blob, IntegrityFault, Row, StreamInfo, Verdict
-from clew.domain.streams import ROOT, digest, link, parse_stream_name
+from clew.domain.streams import ROOT, digest, is_thread, parse_stream_name
 from clew.infrastructure.envelope import decode, peek
 from clew.infrastructure.recorder_ports import read_control
 
@@ -31,7 +31,7 @@ def verify_store(recorder: Recorder) -> Verdict:
     while page := recorder.streams(after=after, limit=PAGE):
         for stream in page:
             count, fault = _verify_stream(recorder, stream)
-            threads, events = threads + _is_thread(stream.name), events + count
+            threads, events = threads + is_thread(stream.name), events + count
             if fault is not None:
                 return Verdict(threads, events, fault)
         after = page[-1].key
@@ -98,17 +98,17 @@ def _verify_stream(recorder: Recorder, stream: StreamInfo) -> tuple[int, Integri
 
 def _verify_rows(recorder: Recorder, stream: StreamInfo) -> tuple[int, IntegrityFault | None]:
     """The number of checked rows, and the first fault."""
-    is_thread = _is_thread(stream.name)
+    of_thread = is_thread(stream.name)
     thread_id = _display_name(stream.name)
     rows = _rows(recorder, stream.name)
     first = next(rows, None)
     expected = _first_version(stream)
     if first is None:
         return 0, IntegrityFault(thread_id, expected, "it is missing")
-    if not is_thread and stream.cut is None and first.version == 0:  # other applications of the library can begin at 0
+    if not of_thread and stream.cut is None and first.version == 0:  # other applications of the library can begin at 0
         expected = 0
     previous = _root(recorder, stream)
-    reason = _check_origin(first, stream) if is_thread else None
+    reason = _check_origin(first, stream) if of_thread else None
     if reason is None and previous is None:
         reason = "the version that it was forked from is missing"
     if reason is not None or previous is None:
@@ -122,17 +122,12 @@ def _verify_rows(recorder: Recorder, stream: StreamInfo) -> tuple[int, Integrity
         if not _is_linked(previous, row):
             reason = "its hash does not match its content and the event before it"
             return count, IntegrityFault(thread_id, row.version, reason)
-        reason = shreds.note(row, is_thread=is_thread)
+        reason = shreds.note(row, of_thread=of_thread)
         if reason is not None:
             return count, IntegrityFault(thread_id, row.version, reason)
         previous = row.hash
         expected += 1
     return expected - first.version, shreds.compare(thread_id, lambda version: _row(recorder, stream.name, version))
-
-
-def _is_thread(name: str) -> bool:
-    parsed = parse_stream_name(name)
-    return parsed is not None and parsed.kind == "thread"
 
 
 def _check_snapshots(recorder: Recorder, name: str, thread_id: str) -> IntegrityFault | None:
@@ -173,13 +168,13 @@ class _Shreds(NamedTuple):
     shredded: dict[int, tuple[str, str]]
     redacted: dict[int, tuple[str, str]]
 
-    def note(self, row: Row, *, is_thread: bool) -> str | None:
+    def note(self, row: Row, *, of_thread: bool) -> str | None:
         """Add the next row. Returns what is wrong with the row itself, or None."""
         if row.digest is not None:
             if row.type in NEVER_SHREDDED:
                 return "its bytes were shredded, but events of its type must not be"
             self.shredded[row.version] = (row.digest.hex(), row.state.decode("latin-1"))
-        elif is_thread and row.type == "message-redacted":
+        elif of_thread and row.type == "message-redacted":
             try:
                 data = decode(row.stream, row.version, row.type, row.state).data
             except CorruptEventError:
@@ -196,7 +191,7 @@ class _Shreds(NamedTuple):
         for version in self.redacted.keys() - self.shredded.keys():
             row = read_again(version)
             if row is not None:
-                self.note(row, is_thread=True)
+                self.note(row, of_thread=True)
         for version in sorted(self.shredded.keys() | self.redacted.keys()):
             if version not in self.redacted:
                 return IntegrityFault(thread_id, version, "its bytes were shredded, but no event records that")
@@ -261,8 +256,7 @@ def _is_linked(previous: bytes, row: Row) -> bool:
     if not all(isinstance(part, bytes) for part in (row.state, row.hash, b"" if row.digest is None else row.digest)):
         return False
     try:
-        state_digest = digest(row.state) if row.digest is None else row.digest
-        return link(previous, row.stream, row.version, row.type, state_digest) == row.hash
+        return row.follows(previous)
     except (UnicodeEncodeError, AttributeError):
         return False
 

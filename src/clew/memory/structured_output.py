@@ -52,7 +52,7 @@ def checked_client(owner: object, client: Any) -> None:
 async def ask(
     client: ModelClient, instructions: str, data: JsonObject, reply: type[ReplyT], *, model: str | None = None
 ) -> ReplyT:
-    """Ask a model once, and return its reply. ``given`` is sent as JSON, so that the model takes it as data.
+    """Ask a model once, and return its reply. ``data`` is sent as JSON, so that the model takes it as data.
 
     The service is asked to store nothing. Raises ModelError, and AnswerFormatError if the answer is not such a reply.
     """

@@ -7,12 +7,11 @@ from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
 
-from clew.domain.errors import InvalidTimeError
 from clew.domain.event_sentences import with_article
 from clew.domain.event_types import quoted
-from clew.domain.events import EVENT_TYPES, MESSAGE_APPENDED, RECORD_APPENDED, to_microseconds, to_time
+from clew.domain.events import EVENT_TYPES, MESSAGE_APPENDED, RECORD_APPENDED, to_time, to_utc_microseconds
 from clew.domain.projection import Query, Recorded, RowValues, Unreadable, Where
-from clew.domain.streams import parse_stream_name
+from clew.domain.streams import stream_id
 from clew.service.authorization import check, permitted
 from clew.service.core import Core
 from clew.service.effects import Operation, Page, Pages, read
@@ -56,7 +55,7 @@ def audit(  # noqa: PLR0913 - every filter has its own parameter
     newest_first: bool = False,
     limit: int | None = None,
 ) -> Pages[AuditEntry]:
-    """The entries that match, a page at a time. Raises InvalidTimeError for a time without an offset.
+    """The entries that match, a page at a time. Raises InvalidTimeError for anything but an aware datetime.
 
     Entries of threads that the actor may not audit are left out; if ``thread`` names such a thread, reading a page
     raises NotAuthorizedError.
@@ -69,16 +68,10 @@ def audit(  # noqa: PLR0913 - every filter has its own parameter
         if value is not None:
             where.append(Where(column, "=", value))
     if since is not None:
-        where.append(Where("recorded_at", ">=", _microseconds(since, "since")))
+        where.append(Where("recorded_at", ">=", to_utc_microseconds(since, "since")))
     if until is not None:
-        where.append(Where("recorded_at", "<", _microseconds(until, "until")))
+        where.append(Where("recorded_at", "<", to_utc_microseconds(until, "until")))
     return Pages(partial(_page, core, tuple(where), thread, newest_first=newest_first), after, limit)
-
-
-def _microseconds(time: datetime, name: str) -> int:
-    if time.utcoffset() is None:
-        raise InvalidTimeError(f"{name}={time.isoformat()} has no UTC offset. Add one, as in +00:00.")
-    return to_microseconds(time)
 
 
 def _page(
@@ -110,8 +103,7 @@ def _entry(row: RowValues, event: Recorded | Unreadable) -> AuditEntry:
         fields = {name: getattr(event, name) for name in fields}
         actor, id_ = event.actor, event.thread_id
     else:
-        name = parse_stream_name(event.stream)
-        actor, id_ = row["actor"], event.stream if name is None else name.id
+        actor, id_ = row["actor"], stream_id(event.stream)
     return AuditEntry(
         position=event.position,
         time=to_time(row["recorded_at"]),

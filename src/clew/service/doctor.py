@@ -81,12 +81,7 @@ def _projections(core: Core) -> Iterator[Finding]:
     try:
         statuses = read_statuses(core.models.projector)
     except ClewError as error:
-        yield Finding(
-            "projections",
-            "failed",
-            str(error),
-            "You can delete that file: Clew rebuilds it.",
-        )
+        yield Finding("projections", "failed", str(error), "The message says what to do.")
         return
     yield from map(of_projection, statuses)
 

@@ -143,9 +143,8 @@ def _new_blobs(log: EventLog, row: Row, written: set[bytes]) -> Iterator[Blob]:
 def _fork_point(log: EventLog, row: Row) -> Fork | None:
     """The fork point of a fork's first event, from the store: the event itself may be damaged."""
     stream = log.stream(row.stream) if row.type == "thread-forked" else None
-    if stream is None or stream.parent is None or stream.cut is None or row.version != stream.cut + 1:
-        return None
-    return Fork(stream.parent, stream.cut)
+    fork = None if stream is None else stream.fork
+    return fork if fork is not None and row.version == fork.cut + 1 else None
 
 
 def _all_rows(core: Core, kind: Kind) -> Iterator[Row]:

@@ -183,20 +183,20 @@ class Runner:
 class LastingRunner:
     """Runs a runner that follows a store, and a new one each time the store comes back after an outage.
 
-    ``opened`` opens the store, and ``runner`` makes its runner. It calls ``warn`` with each failure. If it is
+    ``open_core`` opens the store, and ``make_runner`` makes its runner. It calls ``warn`` with each failure. If it is
     ``patient``, it also waits for a store that it has never reached.
     """
 
     def __init__(
         self,
-        opened: Callable[[], Core],
-        runner: Callable[[Core], Runner],
+        open_core: Callable[[], Core],
+        make_runner: Callable[[Core], Runner],
         warn: Callable[[str], None],
         *,
         patient: bool = False,
     ) -> None:
-        self._opened = opened
-        self._make = runner
+        self._open_core = open_core
+        self._make_runner = make_runner
         self._warn = warn
         self._patient = patient
         self._runner: Runner | None = None
@@ -227,14 +227,14 @@ class LastingRunner:
                     was_reached, wait = True, RETRY_SECONDS
                 if not was_reached:
                     raise
-                self._warn(f"{error} Tried again in {wait:g} s.")
+                self._warn(f"{error} Trying again in {wait:g} s.")
                 self._rest(wait)
                 wait = min(2 * wait, LONGEST_SECONDS)
         return None
 
     def _follow_one(self) -> None:
-        with closing(self._opened()) as core:
-            self._runner = self._make(core)
+        with closing(self._open_core()) as core:
+            self._runner = self._make_runner(core)
             if not self._stopped:
                 self._runner.follow()
 

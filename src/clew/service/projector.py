@@ -213,12 +213,13 @@ class Projector:
         moved: list[Target] = []
         for each in group:
             generation, projection = each
-            if generation.position == low:
-                session.move(generation, end.position, end.hash)
-                if generation.live:
-                    attempt.counts.append((generation.name, count))
-                each = Target(generation._replace(position=end.position, hash=end.hash), projection)  # noqa: PLW2901
-            moved.append(each)
+            if generation.position != low:
+                moved.append(each)
+                continue
+            session.move(generation, end.position, end.hash)
+            if generation.live:
+                attempt.counts.append((generation.name, count))
+            moved.append(Target(generation._replace(position=end.position, hash=end.hash), projection))
         self._read_ahead.keep(end.position, BATCH, unread[count:], shredded)
         return moved
 

@@ -219,7 +219,7 @@ class ReadModels:
                 )
             if not (self.embedded and (yield Read(partial(self.projector.advance, names)))):
                 yield Pause(POLL_SECONDS)
-            elif self.embedded:
+            else:
                 self._background.notify()  # to remove words of texts that other processes redacted
 
     def _behind(self, target: int, names: Sequence[str]) -> dict[str, int]:

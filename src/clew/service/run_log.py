@@ -17,7 +17,7 @@ from clew.domain.json_values import Json
 from clew.domain.ports import Blob, Claim, Draft, Fork, Lease, Write
 from clew.domain.runs.ports import Holding
 from clew.domain.runs.remote_threads import ServiceState
-from clew.domain.streams import ROOT
+from clew.domain.streams import ROOT, stream_id
 from clew.service import thread_queries
 from clew.service.async_effects import ThreadsafeEvent, drive, outcome_of
 from clew.service.authorization import check
@@ -249,11 +249,9 @@ def branch_of(core: Core, thread_id: str, at: thread_queries.At, at_message: int
     version = yield from thread_queries.resolve(core, thread_id, control, at, at_message)
     if control.kind == "remote":
         yield from check_fork(core, thread_id, version)
-    cut = yield from thread_queries.event(core, thread_id, version)
-    stream = core.stream(thread_id)
-    base = control
+    owner, base = core.stream(thread_id), control
     if version != control.version:
-        base = yield from read(lambda: core.log.control(stream, version))
+        owner, base = yield from thread_queries.cut(core, thread_id, version)
     kind = None if control.kind == base.kind else control.kind
-    intent = Branch(cut.thread_id, version, (cut.hash or b"").hex(), kind=kind)
-    return Beginning(intent, base._replace(run=None), Fork(cut.stream, version), thread_id)  # runs do not cross a cut
+    intent = Branch(stream_id(owner), version, base.head.hex(), kind=kind)
+    return Beginning(intent, base._replace(run=None), Fork(owner, version), thread_id)  # runs do not cross a cut

@@ -25,7 +25,6 @@ from clew.domain.decider_state import Control, OpenRun, holder_of
 from clew.domain.errors import (
     ConflictError,
     InvalidContentError,
-    InvalidNameError,
     NotRedactableError,
     StoreError,
     StoreUnavailableError,
@@ -50,15 +49,12 @@ from clew.domain.records import Record, ThreadRecord, as_record, record_appended
 from clew.domain.runs.errors import RunInProgressError, RunTakenOverError
 from clew.domain.runs.events import RunAbandoned, ServiceThreadBound
 from clew.domain.runs.state import interrupted
-from clew.domain.streams import parse_stream_name
+from clew.domain.streams import check_idempotency_key, stream_id
 from clew.service.authorization import check
 from clew.service.core import ATTEMPTS, CommitOptions, Committed, Core, commit, load
 from clew.service.effects import Operation, Read, read
 from clew.service.remote_threads import check_fork, check_rewind, kind_of_fork
 from clew.service.thread_queries import At, MessageRef, cut, event, existing, readable, resolve
-
-LONGEST_KEY = 200
-"""Characters of an idempotency key."""
 
 ContentRef: TypeAlias = HistoryMessage | ThreadRecord | int
 """An existing message or record, or its version."""
@@ -211,8 +207,7 @@ def fork(
     if version != control.version:
         owner, base = yield Read(partial(core.log.cut, stream, version))
     if owner != stream:
-        name = parse_stream_name(owner)
-        parent_id = owner if name is None else name.id
+        parent_id = stream_id(owner)
     new_kind = None if kind == base.kind else kind
     title, messages, memory = fork_start.title, fork_start.messages, fork_start.memory
     intent = Branch(parent_id, version, base.head.hex(), title, messages, new_kind, memory)
@@ -360,8 +355,7 @@ def _check_messages(messages: Sequence[Message]) -> None:
 
 
 def _key(core: Core, thread_id: str, items: Sequence[Message | RecordAppended], key: str) -> Key:
-    if not isinstance(key, str) or not 1 <= len(key) <= LONGEST_KEY or not key.isprintable():
-        raise InvalidNameError(f"idempotency key: it must be 1 to {LONGEST_KEY} printable characters.")
+    check_idempotency_key(key)
     for item in items:
         if isinstance(item, Message):
             check_message(item)

@@ -31,7 +31,7 @@ from clew.domain.formats.thread_document import read_document, write_document
 from clew.domain.history import HistoryBuilder
 from clew.domain.json_values import JsonObject
 from clew.domain.models.client import ThreadKind
-from clew.domain.ports import EventLog, Fork, Restore, Row
+from clew.domain.ports import EventLog, Restore, Row
 from clew.domain.runs.events import ServiceThreadBound
 from clew.domain.runs.ports import OnExisting
 from clew.domain.runs.remote_threads import service_state
@@ -167,8 +167,7 @@ def _stored_version(log: EventLog, stream: StreamRows) -> int:
     stored = log.stream(stream.name)
     if stored is None:
         return 0
-    fork = None if stored.parent is None or stored.cut is None else Fork(stored.parent, stored.cut)
-    if fork != stream.fork:
+    if stored.fork != stream.fork:
         raise _diverged(stream.rows[0], None)
     return log.control(stream.name).version
 
@@ -228,7 +227,7 @@ def _lineage(log: EventLog, thread_id: str, name: str) -> Lineage:
             break
     raise CorruptEventError(
         f"Thread {thread_id!r} cannot be serialized: it does not verify, and verify() shows where. {fault}"
-    ) from None
+    )
 
 
 def _streams(log: EventLog, thread_id: str, name: str | None) -> list[StreamRows]:
@@ -239,9 +238,8 @@ def _streams(log: EventLog, thread_id: str, name: str | None) -> list[StreamRows
         stream = log.stream(name)
         if stream is None:
             raise UnknownThreadError(thread_id)
-        fork = None if stream.parent is None or stream.cut is None else Fork(stream.parent, stream.cut)
         rows = (row._replace(position=0) for row in own_rows(log, name, PAGE))
-        streams.append(StreamRows(name, fork, tuple(required_rows(rows, cut, decode_row))))
+        streams.append(StreamRows(name, stream.fork, tuple(required_rows(rows, cut, decode_row))))
         name, cut = stream.parent, stream.cut
     return streams[::-1]
 

@@ -26,7 +26,7 @@ from clew.domain.json_values import JsonObject
 from clew.domain.models.client import ThreadKind
 from clew.domain.ports import Cut, EventLog, StreamInfo, Verdict
 from clew.domain.records import ThreadRecord, as_record, check_record_key, check_record_type
-from clew.domain.streams import check_id, parse_stream_name
+from clew.domain.streams import check_id, stream_id
 from clew.service.authorization import check, permitted
 from clew.service.core import CachedHistory, Core, load
 from clew.service.effects import Operation, Read, read, undamaged
@@ -304,11 +304,10 @@ def _summarise(log: EventLog, streams: list[StreamInfo]) -> list[ThreadSummary]:
 
 
 def _summary(stream: str, control: Control) -> ThreadSummary:
-    name = parse_stream_name(stream)
     control = detached(control)
     metadata = control.metadata if control.source_id is None else {**control.metadata, "source_id": control.source_id}
     return ThreadSummary(
-        id=stream if name is None else name.id,
+        id=stream_id(stream),
         title=control.title,
         status=control.status,
         version=control.version,

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from tests.domain.difference_strategies import in_any_order, mirrored_fields
 from tests.domain.strategies import jsons, keys, nested, scalars
 
-from clew.domain.differences.content_diff import canonical, field_diffs, parsed, plain
+from clew.domain.differences.content_diff import field_diffs, parsed, plain
 from clew.domain.formats.openai_messages import same
-from clew.domain.json_values import Json
+from clew.domain.json_values import Json, canonical
 from clew.domain.messages import ApprovalRequest, ApprovalResponse, Content, FunctionCall, FunctionResult, Media, Text
 
 # Few keys and values, so that two of them have something in common.

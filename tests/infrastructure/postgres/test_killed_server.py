@@ -102,7 +102,7 @@ def run_in_threads(*works: Callable[[], object]) -> Iterator[None]:
         yield
     finally:
         for thread in threads:
-            thread.join(PATIENCE * 3)
+            thread.join(PATIENCE)
             assert not thread.is_alive()
 
 

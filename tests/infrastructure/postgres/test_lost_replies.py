@@ -140,7 +140,7 @@ def look_up(word: str) -> str:
 def with_engine(url: str, work: Callable[[Engine], Awaitable[None]]) -> None:
     async def open_and_work() -> None:
         async with Engine.open(url, projections=()) as engine:
-            await asyncio.wait_for(work(engine), PATIENCE * 6)
+            await asyncio.wait_for(work(engine), PATIENCE * 2)
 
     asyncio.run(open_and_work())
 

@@ -328,6 +328,7 @@ def test_later_updates_succeed_after_one_interruption(
     monkeypatch.setattr(PrepareManager, "validate", interrupt_once)
     with suppress(KeyboardInterrupt), store.session(0):
         pass
+    assert len(interruptions) == 1
     for _ in range(10):
         with store.session(0) as session:
             assert session.generations() == []

@@ -205,7 +205,7 @@ def test_another_process_s_commits_are_visible_and_wake_listeners(postgres: str,
     other.close()
 
 
-def test_only_one_of_many_processes_gets_a_lease_or_a_key(postgres: str) -> None:
+def test_only_one_of_many_recorders_gets_a_lease_or_a_key(postgres: str) -> None:
     recorders = [PostgresRecorder.open(postgres, workers=1) for _ in range(4)]
     fill(recorders[0], "a", 1)
     for round_ in range(8):

@@ -254,7 +254,7 @@ def test_sixteen_writers_and_four_readers_lose_duplicate_and_reorder_nothing(
             thread.start()
         try:
             run_threads([lambda name=name: write(recorder, name, count, progress.notify) for name in THREAD_WRITERS])  # type: ignore[misc] # a bound loop variable
-            assert [program.wait(PATIENCE * 9) for program in programs] == [0, 0]
+            assert [program.wait(PATIENCE * 3) for program in programs] == [0, 0]
         finally:
             progress.end()
             for thread in others:

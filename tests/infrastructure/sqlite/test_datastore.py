@@ -249,7 +249,7 @@ def test_an_interrupted_wait_does_not_block_other_processes(path: str) -> None:
     recorder = SQLiteRecorder.open(path)
     other = FileLock(path + ".lock", PATIENCE)
     other.acquire()
-    with interrupt_when(), recorder.datastore.exclusive():
+    with interrupt_when(), recorder.datastore.lock:
         pytest.fail("two processes had the lock")
     other.release()
     wait_until(lambda: not is_waiting_for_a_lock())

@@ -86,7 +86,7 @@ def test_sixteen_processes_lose_no_append_and_a_tail_sees_every_event_in_order(p
         recorder.close()
 
     finish([start(lambda number=number: write(number)) for number in range(PROCESSES)])  # type: ignore[misc] # a bound loop variable
-    printed, _ = tail.communicate(timeout=PATIENCE * 3)
+    printed, _ = tail.communicate(timeout=PATIENCE)
     assert tail.returncode == 0
     recorder = SQLiteRecorder.open(path)
     rows = recorder.rows(after=0, limit=count + 1)

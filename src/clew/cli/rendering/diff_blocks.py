@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from clew.cli.output import one_line, safe, without_middle
-from clew.cli.rendering.conversation import REDACTED, content_text, message_start
+from clew.cli.rendering.conversation import REDACTED, content_text, message_start, text_or_json
 from clew.domain.differences.content_diff import parsed
 from clew.domain.differences.word_diff import DiffPart, Side
 from clew.domain.messages import FunctionCall, FunctionResult, Reasoning, Text
@@ -176,7 +176,7 @@ def _content_value(content: Content, *, whole: bool) -> str:
 
 
 def _value_text(value: Json, *, whole: bool) -> str:
-    text = safe(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+    text = safe(text_or_json(value))
     return text if whole else _cut(text)
 
 

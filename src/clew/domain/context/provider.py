@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 from pydantic import BaseModel
@@ -40,8 +40,8 @@ class Context:
     messages: Sequence[Message] = ()
     tools: Sequence[Any] = ()
     persist: bool = False
-    facts: Sequence[Fact] = field(default=())
-    citations: Sequence[JsonObject] = field(default=())
+    facts: Sequence[Fact] = ()
+    citations: Sequence[JsonObject] = ()
 
 
 class ThreadView(Protocol):
@@ -191,8 +191,6 @@ class ContextProvider:
 
 ContextProviders: TypeAlias = ContextProvider | Sequence[ContextProvider]
 """One provider or several."""
-
-ToolFunctions: TypeAlias = Sequence[Callable[..., Any]]
 
 
 class ThreadProviders:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -147,14 +147,24 @@ class ContextStateBuilder:
         )
 
 
+def in_spans(spans: Sequence[tuple[int, int]]) -> Callable[[int], bool]:
+    """Tells whether a version is in one of these spans ``(first, last)``, which are in ascending order."""
+    firsts = [first for first, _ in spans]
+
+    def contains(version: int) -> bool:
+        place = bisect_right(firsts, version) - 1
+        return place >= 0 and version <= spans[place][1]
+
+    return contains
+
+
 def _newest_on(path: Sequence[tuple[int, int]], found: Mapping[str, list[tuple[int, T]]]) -> dict[str, T]:
     """The newest entry of each key whose version is on the path."""
-    starts = [first for first, _ in path]
+    is_on_path = in_spans(path)
     newest: dict[str, T] = {}
     for key, entries in found.items():
         for version, entry in reversed(entries):
-            index = bisect_right(starts, version) - 1
-            if index >= 0 and version <= path[index][1]:
+            if is_on_path(version):
                 newest[key] = entry
                 break
     return newest

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from clew.domain.differences.alignment import longest_common_subsequence
 from clew.domain.differences.word_diff import DiffPart, Kind, word_diff
 from clew.domain.errors import InvalidContentError
-from clew.domain.json_values import check_json
+from clew.domain.json_values import canonical, check_json
 from clew.domain.messages import ApprovalRequest, Content, FunctionCall, FunctionResult
 
 if TYPE_CHECKING:
@@ -63,14 +63,9 @@ def parsed(text: str) -> Json:
     return value
 
 
-def canonical(value: Any) -> str:
-    """Equal text for equal JSON: the order of keys does not matter; 1, 1.0 and true all differ."""
-    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
-
-
-def field_diffs(a: Json, b: Json, path: Path = ()) -> tuple[FieldDiff, ...]:
+def field_diffs(a: Json, b: Json) -> tuple[FieldDiff, ...]:
     """The fields in which two JSON values differ, in order; none if they are equal."""
-    return tuple(_diff_values(a, b, path))
+    return tuple(_diff_values(a, b, ()))
 
 
 def _diff_values(a: Json, b: Json, path: Path) -> Iterator[FieldDiff]:

@@ -10,10 +10,10 @@ from typing import NamedTuple, TypeVar
 from zlib import crc32
 
 from clew.domain.differences.alignment import Pairs, aligned
-from clew.domain.differences.content_diff import FieldDiff, canonical, field_diffs, plain
+from clew.domain.differences.content_diff import FieldDiff, field_diffs, plain
 from clew.domain.differences.word_diff import Kind, words
 from clew.domain.history import History, HistoryMessage
-from clew.domain.json_values import Json, JsonObject
+from clew.domain.json_values import Json, JsonObject, canonical
 from clew.domain.messages import Content, FunctionCall, FunctionResult
 
 T = TypeVar("T")

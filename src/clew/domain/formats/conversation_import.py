@@ -6,8 +6,6 @@ among equal conversations in the input. The thread's id derives from the key, so
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,8 +18,9 @@ from clew.domain.errors import ClewError, ImportFormatError
 from clew.domain.events import Source, ThreadStarted
 from clew.domain.formats.openai_messages import decode, encode, same
 from clew.domain.history import HistoryMessage
-from clew.domain.json_values import Json, JsonObject, check_json, one_line
+from clew.domain.json_values import Json, JsonObject, canonical, check_json, one_line
 from clew.domain.messages import Message
+from clew.domain.streams import digest
 
 _ID_DIGITS = 16
 """Hex digits of an imported thread's id: 64 bits of SHA-256."""
@@ -134,8 +133,9 @@ def count_occurrence(conversation: Conversation, counts: Counter[str]) -> int:
     """
     if conversation.id is not None:
         return 1
-    counts[conversation.digest] += 1
-    return counts[conversation.digest]
+    content_digest = conversation.digest
+    counts[content_digest] += 1
+    return counts[content_digest]
 
 
 def read_conversation(value: object) -> Conversation:
@@ -215,9 +215,8 @@ def _conversation(id_: Json, fields: JsonObject, values: list[JsonObject]) -> Co
 
 
 def _digest(value: Json) -> str:
-    """Canonical JSON has sorted keys and no spaces, in UTF-8."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    """The SHA-256 of canonical JSON in UTF-8, in hex."""
+    return digest(canonical(value).encode()).hex()
 
 
 def _encode(messages: Sequence[HistoryMessage]) -> list[JsonObject | None]:

@@ -234,7 +234,7 @@ def _check_document(document: Document, where: str) -> None:
         if value is not None:
             check_text(value, f"{where}, {what}")
     for namespace in document.namespaces:
-        check_text(check_namespace(namespace), f"{where}, namespaces")
+        check_namespace(namespace)
     check_json(document.metadata, f"{where}, metadata")
     size = len(_added("", document, None).model_dump_json().encode())
     if size + _ENVELOPE > MAX_BYTES:

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from clew.domain.context.events import HistoryReduced
+from clew.domain.context.state import in_spans
 from clew.domain.errors import InvalidContentError, ReducerError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import MAX_BYTES
 from clew.domain.messages import Content, FunctionResult, Message, check_message
 from clew.domain.models.chat_requests import result_text
-from clew.domain.reducers.reducer import Groups, Reducible, Reduction, groups_of
+from clew.domain.reducers.reducer import SYSTEM_ROLES, Groups, Reducible, Reduction, groups_of
 
 MOST_OF_SUMMARY = MAX_BYTES - 1024**2
 """The most bytes of a summary. It must fit into one event with its envelope."""
@@ -103,7 +104,7 @@ def summary_at(version: int, summary: Message) -> HistoryMessage:
 
 def with_summary(history: Sequence[HistoryMessage], summary: HistoryMessage) -> list[HistoryMessage]:
     """The summary before the other messages, but after a leading system message, which services expect first."""
-    place = 1 if history and history[0].role in {"system", "developer"} else 0
+    place = 1 if history and history[0].role in SYSTEM_ROLES else 0
     return [*history[:place], summary, *history[place:]]
 
 
@@ -111,12 +112,7 @@ def _remaining(history: list[HistoryMessage], event: HistoryReduced) -> list[His
     """The messages that were not left out, and left-out calls whose results came later."""
     if not event.left_out:
         return history
-    firsts = [first for first, _ in event.left_out]
-
-    def is_left_out(version: int) -> bool:
-        place = bisect_right(firsts, version) - 1
-        return place >= 0 and version <= event.left_out[place][1]
-
+    is_left_out = in_spans(event.left_out)
     later = [each for each in history if each.version > event.upto]
     answered: set[int] = set()
     if any(each.results for each in later):

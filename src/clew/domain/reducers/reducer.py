@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Message, Role, only_text
 from clew.domain.model_view import model_view
 from clew.domain.runs.errors import AgentConfigurationError
-
-if TYPE_CHECKING:
-    from clew.domain.history import HistoryMessage
-
 
 _OWN = -1
 """Stands for the run's own messages. It is not a version: those begin at 1, and 0 is a summary not yet recorded."""
@@ -147,7 +143,7 @@ class Reducible:
     summary: int | None = None
 
     def groups(self) -> Groups:
-        """The history in groups, which are kept or left out as a unions."""
+        """The history in groups. Each group is kept or left out as a whole."""
         return groups_of(self.history, self.input, summary=self.summary)
 
 

@@ -282,7 +282,6 @@ class RunInProgressError(ConflictError):
         self.stream = stream
         self.holder = holder
         self.expected = self.actual = 0
-        self._advice = advice
 
 
 class RunTakenOverError(ConflictError):

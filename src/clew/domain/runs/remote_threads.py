@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from clew.domain.context.state import in_spans
 from clew.domain.differences.diff import Diff, diff
 from clew.domain.events import Event, HistoryRewound
 from clew.domain.history import History, HistoryMessage, spans
@@ -68,7 +68,7 @@ class _Lineage:
                     self.answers.append(event.data)
         self.answers += [event.data for event in after_cuts if isinstance(event.data, ModelAnswered)]
         self.calls = {at: reference for at, reference in self.calls.items() if at not in failed}
-        self.on_path = _on_path(spans(rewinds, version))
+        self.on_path = in_spans(spans(rewinds, version))
 
 
 def service_state(stream: str, events: Iterable[Event], after_cuts: Iterable[Event] = ()) -> ServiceState:
@@ -113,17 +113,6 @@ def _chain(bound: Sequence[Bound], answers: Sequence[ModelAnswered]) -> ServiceC
         if each.is_initial:
             return ServiceCall(reference=each.reference, sent=each.version)
     return ServiceCall()
-
-
-def _on_path(path: Sequence[tuple[int, int]]) -> Callable[[int], bool]:
-    """Whether a version is on a path of spans."""
-    starts = [first for first, _ in path]
-
-    def on_path(at: int) -> bool:
-        index = bisect_right(starts, at) - 1
-        return index >= 0 and at <= path[index][1]
-
-    return on_path
 
 
 def reconciled(record: History, held: Sequence[Message]) -> Diff:

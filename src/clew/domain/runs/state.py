@@ -53,8 +53,8 @@ class RunState:
 
     ``definitions`` is the version of the event with its ``fingerprint``; ``called`` that of the model call without an
     answer, 0 if there is none, and ``tries`` the number of its attempts. ``added`` are the messages that the run added,
-    without its input. ``asked`` is the last model call. ``answered`` is true if the newest answer calls no function;
-    ``lost`` if it was redacted, so that its calls are unknown. ``provided`` is what context providers gave.
+    without its input. ``model_call`` is the last model call. ``answered`` is true if the newest answer calls no
+    function; ``lost`` if it was redacted, so that its calls are unknown. ``provided`` is what context providers gave.
     """
 
     run_id: str

@@ -8,13 +8,13 @@ from itertools import repeat
 from uuid import UUID
 
 from clew.domain.ports import Appended, Blob, Draft, Fork, Key, Lease, Row, Shred, StreamInfo
+from clew.infrastructure import clock
 from clew.infrastructure.append_plan import (
     KnownHead,
     Outcome,
     Plan,
     StoredState,
     content_digest,
-    new_salt,
     outcome,
 )
 from clew.infrastructure.recorder_ports import Snapshot
@@ -66,7 +66,7 @@ class InMemoryEvents:
         for snapshot in append.snapshots:
             self._streams[snapshot.stream].snapshots[snapshot.version] = snapshot
         if append.key is not None:
-            salt = new_salt()
+            salt = clock.salt()
             outcome_of_key = Outcome(salt, content_digest(salt, append.key.content), appended)
             self._keys[append.key.stream, append.key.key] = outcome_of_key
         if plan.has_side_tables:

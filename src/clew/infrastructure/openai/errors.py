@@ -104,8 +104,7 @@ def model_error(raised: Exception, context: RequestContext, *, begun: bool) -> M
             f"The request to {context} has no valid credentials ({kind}). Set OPENAI_API_KEY or give api_key=."
         )
     else:
-        problem, advice = f"received no request: the client failed ({kind})", "See the client's debug log."
-        return ModelError(f"{context} {problem}. {advice}")
+        return ModelError(f"{context} received no request: the client failed ({kind}). See the client's debug log.")
     if begun:
         return ModelStreamError(f"{context} {problem}. {advice}")
     return ModelUnavailableError(f"{context} {problem}. {advice}", retryable=True)

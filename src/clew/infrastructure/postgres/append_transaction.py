@@ -12,6 +12,7 @@ from psycopg.types.numeric import Int8
 
 from clew.domain.errors import StoreError
 from clew.domain.ports import Appended, Draft, Key, Lease, Shred
+from clew.infrastructure import clock
 from clew.infrastructure.append_plan import (
     KnownHead,
     Outcome,
@@ -19,7 +20,6 @@ from clew.infrastructure.append_plan import (
     PlannedRow,
     StoredState,
     content_digest,
-    new_salt,
 )
 from clew.infrastructure.postgres.connection import ORDINAL_BITS, Rows, Session
 from clew.infrastructure.postgres.pipeline import (
@@ -31,8 +31,8 @@ from clew.infrastructure.postgres.pipeline import (
     number_parameters,
 )
 from clew.infrastructure.postgres.sql_files import statements
-from clew.infrastructure.postgres.stream_ids import HIGHEST, stream_id, streams_of, tenant_id, tenant_of, text
-from clew.infrastructure.recorder_ports import Append, RecordedConflictError
+from clew.infrastructure.postgres.stream_ids import stream_id, streams_of, tenant_id, tenant_of, text
+from clew.infrastructure.recorder_ports import HIGHEST, Append, RecordedConflictError
 
 COPY_THRESHOLD = 50
 """From this number of rows on, COPY is faster than an INSERT, as measured: COPY needs extra round trips."""
@@ -240,7 +240,7 @@ def _shred(shred: Shred, tenant: str | None) -> BoundStatement:
 
 
 def _put_key(key: Key, first: int, last: int) -> BoundStatement:
-    salt = new_salt()
+    salt = clock.salt()
     return _bind(
         "put key",
         **_ids(key.stream),

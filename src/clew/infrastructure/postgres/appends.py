@@ -20,12 +20,12 @@ from clew.domain.ports import Appended, Shred
 from clew.domain.streams import ROOT, digest, link
 from clew.infrastructure.append_plan import KnownHead, Plan, PlannedRow, make_plan, outcome
 from clew.infrastructure.postgres.append_transaction import Transaction, tracked
-from clew.infrastructure.postgres.connection import ORDINAL_BITS, Rows, Session
+from clew.infrastructure.postgres.connection import ORDINAL_BITS, Session
 from clew.infrastructure.postgres.errors import PostgresUnavailableError, is_cut, unavailable
 from clew.infrastructure.postgres.pipeline import BYTEA_TYPE, INT8_TYPE, Statement, int8
 from clew.infrastructure.postgres.sql_files import statements
-from clew.infrastructure.postgres.stream_ids import HIGHEST, only_stream, stream_id, tenant_id
-from clew.infrastructure.recorder_ports import Append
+from clew.infrastructure.postgres.stream_ids import only_stream, stream_id, tenant_id
+from clew.infrastructure.recorder_ports import HIGHEST, Append
 
 if TYPE_CHECKING:
     from clew.infrastructure.postgres.connection import Address
@@ -313,7 +313,7 @@ def _insert_again(session: Session, append: Following) -> int | None:
         (first,) = _insert_rows(session, [append], None)
     except _RETRYABLE:
         first = None
-    return first or _first_position(_stored_row(session, append.rows[0]))
+    return first or _stored_position(session, append.rows[0])
 
 
 @cache
@@ -360,7 +360,7 @@ def _is_committed(session: Session, plan: Plan, first: int, transaction: int) ->
         time.sleep(pause)
         pause = min(pause * 2, 0.5)
     if plan.rows:
-        return _first_position(_stored_row(session, plan.rows[0])) == first
+        return _stored_position(session, plan.rows[0]) == first
     append = plan.append
     if append.tracking is not None:
         return (tracked(session, append.tracking.application_name) or 0) >= append.tracking.notification_id
@@ -375,14 +375,11 @@ def _is_open(session: Session, transaction: int) -> bool:
     return bool(rows[0][0] == "in progress")
 
 
-def _stored_row(session: Session, row: PlannedRow) -> Rows:
-    """The position of an append's first row if it is stored. An append is stored completely or not at all."""
+def _stored_position(session: Session, row: PlannedRow) -> int | None:
+    """The position of an append's first row, None if it is not stored. An append is stored as a whole or not at all."""
     stream, version, _, _, hashed = row
     key = {"stream": Int8(stream_id(stream)), "version": Int8(version), "hash": hashed}
-    return session.query(_SQL["position of a row"], key)
-
-
-def _first_position(rows: Rows) -> int | None:
+    rows = session.query(_SQL["position of a row"], key)
     return min(rows)[0] if rows else None
 
 

@@ -23,7 +23,6 @@ from clew.infrastructure.postgres.errors import unavailable
 from clew.infrastructure.postgres.row_level_security import protect
 from clew.infrastructure.postgres.sql_files import statements as sql_statements
 from clew.infrastructure.postgres.stream_ids import (
-    HIGHEST,
     index_name,
     stream_id,
     table_name,
@@ -41,6 +40,7 @@ from clew.infrastructure.projection_store import (
     SqlTables,
     quoted,
 )
+from clew.infrastructure.recorder_ports import HIGHEST
 
 SQL = sql_statements("projection_store.sql")
 

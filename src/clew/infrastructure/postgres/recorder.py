@@ -18,8 +18,8 @@ from clew.infrastructure.postgres.append_transaction import find_outcome
 from clew.infrastructure.postgres.connection import Rows
 from clew.infrastructure.postgres.datastore import READERS, WORKERS, PostgresDatastore
 from clew.infrastructure.postgres.sql_files import statements
-from clew.infrastructure.postgres.stream_ids import HIGHEST, stream_id, tenant_id, text, within
-from clew.infrastructure.recorder_ports import PAGE_BYTES, Append, Snapshot, is_full
+from clew.infrastructure.postgres.stream_ids import stream_id, tenant_id, text, within
+from clew.infrastructure.recorder_ports import HIGHEST, PAGE_BYTES, Append, Snapshot, is_full
 
 WINDOW = 50_000
 """How many positions one query for a prefix examines at most, so that no query takes long."""
@@ -151,7 +151,7 @@ class PostgresRecorder(LibraryRecorder):
             return session.tenant is not None
 
     def is_served(self) -> bool:
-        """Yes."""
+        """Whether a server executes the reads: always."""
         return True
 
     def count_after(self, position: int, limit: int) -> int:

@@ -7,9 +7,7 @@ from functools import lru_cache
 from hashlib import sha256
 
 from clew.infrastructure.append_plan import stream_name
-from clew.infrastructure.recorder_ports import Append
-
-HIGHEST = 2**63 - 1
+from clew.infrastructure.recorder_ports import HIGHEST, Append
 
 
 @lru_cache(maxsize=4_096)

@@ -24,7 +24,8 @@ from clew.domain.search_terms import compared
 from clew.domain.streams import tenant_part
 from clew.infrastructure.postgres.connection import Session
 from clew.infrastructure.postgres.sql_files import statements
-from clew.infrastructure.postgres.stream_ids import HIGHEST, index_name, table_name, tenant_id, within
+from clew.infrastructure.postgres.stream_ids import index_name, table_name, tenant_id, within
+from clew.infrastructure.recorder_ports import HIGHEST
 
 STRETCH = 4_000_000
 """The size of a full stretch: the characters of its texts, and ``TEXT`` for each."""

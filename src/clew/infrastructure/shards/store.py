@@ -9,8 +9,8 @@ from clew.infrastructure.postgres.store import PostgresStore
 from clew.infrastructure.stores import Schemas, Store, store_at, without_secrets
 
 if TYPE_CHECKING:
+    from clew.infrastructure.completion_names import NameListing
     from clew.infrastructure.event_log import ConversationLog
-    from clew.infrastructure.postgres.completion_names import PostgresNames
     from clew.infrastructure.postgres.projection_store import PostgresProjections
     from clew.infrastructure.postgres.vectors import PostgresVectors
     from clew.infrastructure.shards.directory import Directory
@@ -34,10 +34,9 @@ class ShardedStore(Store):
         """The store of the tenant's shard."""
         return store_at(self.directory().url_of(tenant, place=create))
 
-    def list_names(self, tenant: str) -> PostgresNames:
+    def list_names(self, tenant: str) -> NameListing:
         """Names of a tenant's streams, from its shard."""
-        found = PostgresStore(self.directory().url_of(tenant, place=False))
-        return found.list_names(tenant)
+        return self.of_tenant(tenant, create=False).list_names(tenant)
 
     def open_log(self, *, create: bool = True, tenant: str | None = None) -> ConversationLog:
         """Always an error: a log is in a shard."""

@@ -64,6 +64,7 @@ class ClewSQLiteDatastore(SQLiteDatastore, process_forks.ForkAware):
 
     def _start(self) -> None:
         self.lock = FileLock(self.path + ".lock", self.lock_timeout, self.path)
+        """Keeps out the other writers, of this process and of others."""
         self.readers = Readers(lambda: self._connect("ro"))
         self.listeners = CommitListeners(self.readers.changed)
 
@@ -147,10 +148,6 @@ class ClewSQLiteDatastore(SQLiteDatastore, process_forks.ForkAware):
             timeout=self.lock_timeout,
         )
 
-    def exclusive(self) -> FileLock:
-        """The lock that keeps out the other writers, of this process and of others."""
-        return self.lock
-
     def writing(self) -> sqlite3.Connection:
         """The one writing connection. The caller holds the lock."""
         if self.connection is None:
@@ -172,7 +169,7 @@ class ClewSQLiteDatastore(SQLiteDatastore, process_forks.ForkAware):
 
     @contextmanager
     def get_connection(self, *, commit: bool) -> Iterator[SQLiteConnection]:
-        """A connection for the library: the writing one inside ``exclusive``, else one for reading."""
+        """A connection for the library: with ``commit`` the writing one, under the lock; otherwise one for reading."""
         try:
             if not commit:
                 with self.readers.reading() as connection:

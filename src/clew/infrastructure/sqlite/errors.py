@@ -55,6 +55,11 @@ def is_of_the_store(error: BaseException) -> bool:
     return isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError
 
 
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether the file is damaged, or not a database."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+
 def says_what_to_do(error: sqlite3.Error) -> bool:
     """Whether it is the file or the disk that fails, rather than a statement."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF

@@ -49,24 +49,24 @@ class SQLiteFactory(library.SQLiteFactory):
 
     def aggregate_recorder(self, purpose: str = "events") -> AggregateRecorder:
         """The library's own recorder and table, without chain or contiguity."""
-        with self.datastore.exclusive():
+        with self.datastore.lock:
             return super().aggregate_recorder(purpose)
 
     def application_recorder(self) -> ApplicationRecorder:
         """Clew's recorder."""
-        with self.datastore.exclusive():
+        with self.datastore.lock:
             return super().application_recorder()
 
     def tracking_recorder(
         self, tracking_recorder_class: type[library.SQLiteTrackingRecorder] | None = None
     ) -> library.SQLiteTrackingRecorder:
         """The library's own recorder, or the class that is given."""
-        with self.datastore.exclusive():
+        with self.datastore.lock:
             return super().tracking_recorder(tracking_recorder_class)
 
     def process_recorder(self) -> ProcessRecorder:
         """Clew's recorder."""
-        with self.datastore.exclusive():
+        with self.datastore.lock:
             return super().process_recorder()
 
 

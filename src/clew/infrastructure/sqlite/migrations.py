@@ -19,7 +19,10 @@ LOCK_TIMEOUT = 30.0
 
 
 def schemas(path: str) -> Schemas:
-    """Check without a change. Raises StoreUnavailableError, or StoreSchemaError if no migration exists."""
+    """The schema of the file and the schema that this Clew knows. Nothing is changed.
+
+    Raises StoreUnavailableError, or StoreSchemaError if no migration exists.
+    """
     with _connected(path, "ro") as connection:
         return _schemas(connection, path)
 

@@ -22,7 +22,6 @@ from clew.domain.errors import (
     ClosedError,
     InvalidProjectionError,
     StoreError,
-    StoreSchemaError,
     UnknownProjectionError,
 )
 from clew.domain.projection import Column, Generation, Indexed, Projection, Query, RowValues, Span, Table
@@ -38,10 +37,10 @@ from clew.infrastructure.projection_store import (
     quoted,
 )
 from clew.infrastructure.sqlite import file_access, text_index
-from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, is_of_the_store, unavailable
+from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, is_damage, is_of_the_store, unavailable
 from clew.infrastructure.sqlite.file_lock import FileLock
 from clew.infrastructure.sqlite.reads import Readers, within_range
-from clew.infrastructure.sqlite.schema import file_uri
+from clew.infrastructure.sqlite.schema import file_uri, rebuildable_version
 from clew.infrastructure.sqlite.wal_checkpoints import log_size
 
 T = TypeVar("T")
@@ -50,8 +49,6 @@ _log = logging.getLogger(__name__)
 
 _Identity: TypeAlias = tuple[int, int] | None
 """The device and the number of a file."""
-
-_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 APPLICATION_ID = 0x436C6550
 """``CleP`` in ASCII, in the header of the file."""
@@ -366,20 +363,12 @@ class SQLiteProjections(SqlProjections[sqlite3.Connection], process_forks.ForkAw
     def _is_prepared(self, connection: sqlite3.Connection) -> bool:
         """Whether the file is empty or ours; False if it is damaged or has another schema: then it is rebuilt."""
         try:
-            application_id = connection.execute("PRAGMA application_id").fetchone()[0]
-            version = connection.execute("PRAGMA user_version").fetchone()[0]
-            tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            version = rebuildable_version(connection, self._where, APPLICATION_ID, SCHEMA_VERSION)
         except sqlite3.OperationalError:
             raise
         except sqlite3.DatabaseError:
             return False
-        if application_id not in {0, APPLICATION_ID} or (application_id == 0 and tables):
-            raise StoreSchemaError(f"{self._where}: this is another program's SQLite database. Move it elsewhere.")
-        if application_id and version > SCHEMA_VERSION:
-            raise StoreSchemaError(
-                f"{self._where}: a newer Clew made it. Use that one, or delete the file: it is rebuilt."
-            )
-        return bool(application_id == 0 or version == SCHEMA_VERSION)
+        return version in {None, SCHEMA_VERSION}
 
     def _remove(self) -> None:
         if self.path is not None:
@@ -427,7 +416,7 @@ class SQLiteProjections(SqlProjections[sqlite3.Connection], process_forks.ForkAw
         return self._purge_due
 
     def _unavailable(self, error: sqlite3.Error) -> StoreError:
-        if self.path is None or getattr(error, "sqlite_errorcode", 0) & 0xFF not in _DAMAGED:
+        if self.path is None or not is_damage(error):
             return unavailable(self._where, error)
         return SQLiteUnavailableError(
             f"{self.path}: the file is damaged. Delete it and the files next to it (-wal, -shm): "

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 from clew.domain.errors import ClosedError
 from clew.domain.ports import Appended, Blob, Draft, Key, Lease, Row, StreamInfo
 from clew.infrastructure.append_plan import Outcome, first_after
-from clew.infrastructure.recorder_ports import Snapshot, is_full, page
+from clew.infrastructure.recorder_ports import HIGHEST, Snapshot, is_full, page
 from clew.infrastructure.sqlite.errors import unavailable
 
 if TYPE_CHECKING:
@@ -25,9 +25,6 @@ Take: TypeAlias = Callable[[Iterable[tuple[Any, ...]]], list[T]]
 """Makes a list of the rows of a query, and may stop before the last row."""
 
 Parameters: TypeAlias = Sequence[Any] | dict[str, Any]
-
-HIGHEST = 2**63 - 1
-"""The highest integer of SQLite."""
 
 WINDOW = 20_000
 """How many positions one query for a prefix examines at most."""

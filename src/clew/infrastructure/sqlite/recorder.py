@@ -53,7 +53,7 @@ class SQLiteRecorder(SQLiteReads, LibraryRecorder, SQLiteProcessRecorder):  # ty
 
     def create_table(self) -> None:
         """Create the tracking table if it is missing, under the lock: several processes may open the file at once."""
-        with self.datastore.exclusive():
+        with self.datastore.lock:
             super().create_table()
 
     def _insert_events(self, c: SQLiteCursor, stored_events: Sequence[StoredEvent], **_: Any) -> Sequence[int] | None:

@@ -129,6 +129,21 @@ def schema_version(connection: sqlite3.Connection, path: str) -> int | None:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
+def rebuildable_version(connection: sqlite3.Connection, path: str, application_id: int, newest: int) -> int | None:
+    """The schema of a file that can be rebuilt, None for an empty one.
+
+    Raises StoreSchemaError for another program's database and for one of a newer Clew.
+    """
+    found = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]  # an error if they are damaged
+    if found not in {0, application_id} or (not found and tables):
+        raise StoreSchemaError(f"{path}: this is another program's SQLite database. Move it elsewhere.")
+    if found and version > newest:
+        raise StoreSchemaError(f"{path}: a newer Clew made it. Use that one, or delete the file: it is rebuilt.")
+    return version if found else None
+
+
 def migrations_from(version: int) -> list[int] | None:
     """The schemas from this one to the present one, each with a migration; None if one is missing."""
     schemas = list(range(version, SCHEMA_VERSION))

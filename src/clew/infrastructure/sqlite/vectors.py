@@ -12,10 +12,10 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
-from clew.domain.errors import ClosedError, StoreSchemaError
-from clew.infrastructure.sqlite.errors import unavailable
+from clew.domain.errors import ClosedError
+from clew.infrastructure.sqlite.errors import is_damage, unavailable
 from clew.infrastructure.sqlite.file_access import create_next_to
-from clew.infrastructure.sqlite.schema import file_uri
+from clew.infrastructure.sqlite.schema import file_uri, rebuildable_version
 from clew.infrastructure.vector_matrices import Matrices, check_installed, packed
 
 T = TypeVar("T")
@@ -28,7 +28,6 @@ TIMEOUT = 60.0
 TOGETHER = 500
 """Digests in one query."""
 
-_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _TABLES = (
     "CREATE TABLE space (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
     "CREATE TABLE vector (space INTEGER, digest BLOB, vector BLOB NOT NULL, PRIMARY KEY (space, digest))",
@@ -120,7 +119,7 @@ class SQLiteVectors:
             except OSError as error:
                 raise unavailable(self._where, error) from error
             except sqlite3.Error as error:
-                if last or getattr(error, "sqlite_errorcode", 0) & 0xFF not in _DAMAGED:
+                if last or not is_damage(error):
                     raise unavailable(self._where, error) from error
                 with suppress(OSError):
                     self._remove()
@@ -143,17 +142,9 @@ class SQLiteVectors:
         """Create the tables if they are missing. Raises StoreSchemaError for a file that is not ours."""
         if write:
             connection.execute("BEGIN IMMEDIATE")
-        (application_id,) = connection.execute("PRAGMA application_id").fetchone()
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        if application_id not in {0, APPLICATION_ID} or (application_id == 0 and tables):
-            raise StoreSchemaError(f"{self._where}: this is another program's SQLite database. Move it elsewhere.")
-        if version > SCHEMA_VERSION:
-            raise StoreSchemaError(
-                f"{self._where}: a newer Clew made it. Use that one, or delete the file: it is rebuilt."
-            )
+        version = rebuildable_version(connection, self._where, APPLICATION_ID, SCHEMA_VERSION)
         if write:
-            for statement in () if tables else _TABLES:
+            for statement in _TABLES if version is None else ():
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")

@@ -11,6 +11,7 @@ from eventsourcing.persistence import IntegrityError
 
 from clew.domain.errors import ClewError
 from clew.domain.ports import Appended, Key, Lease, Shred
+from clew.infrastructure import clock
 from clew.infrastructure.append_plan import (
     KnownHead,
     Outcome,
@@ -18,12 +19,11 @@ from clew.infrastructure.append_plan import (
     StoredState,
     content_digest,
     make_plan,
-    new_salt,
     outcome,
 )
-from clew.infrastructure.recorder_ports import Append, RecordedConflictError
+from clew.infrastructure.recorder_ports import HIGHEST, Append, RecordedConflictError
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, unavailable
-from clew.infrastructure.sqlite.reads import BLOB, DRAFT, HIGHEST, LEASE, find_outcome
+from clew.infrastructure.sqlite.reads import BLOB, DRAFT, LEASE, find_outcome
 from clew.infrastructure.sqlite.wal_checkpoints import COMMIT_BYTES, Checkpoints
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ class SQLiteWriter:
                 [(self._id(connection, s.stream), s.version, s.state) for s in append.snapshots],
             )
         if append.key is not None:
-            salt = new_salt()
+            salt = clock.salt()
             stream = self._id(connection, append.key.stream)
             connection.execute(
                 "INSERT INTO append_key (first, last, stream, key, salt, digest) VALUES (?, ?, ?, ?, ?, ?)",
@@ -325,7 +325,7 @@ class SQLiteWriter:
         try:
             self._store.drop_writing()
             connection = self._store.writing()
-            if all(self._is_stored(connection, plan, first) for plan, first in plans) and _has_side_tables(
+            if all(_is_stored(connection, plan, first) for plan, first in plans) and _side_data_is_stored(
                 connection, [plan for plan, _ in plans]
             ):
                 self.commits += 1
@@ -339,22 +339,6 @@ class SQLiteWriter:
             )
             return [SQLiteUnavailableError(msg)] * len(outcomes)
         return [unavailable(self._store.path, error)] * len(outcomes)
-
-    def _is_stored(self, connection: sqlite3.Connection, plan: Plan, first: int) -> bool:
-        for position, row in enumerate(plan.rows, first):
-            if connection.execute(_STORED, (position,)).fetchone() != row:
-                return False
-        for shred in plan.append.shreds:
-            row = connection.execute(_ROW, (shred.stream, shred.version)).fetchone()
-            if row is None or row[4] is None:
-                return False
-        tracking = plan.append.tracking
-        return tracking is None or (
-            connection.execute(
-                "SELECT max(notification_id) FROM tracking WHERE application_name = ?", (tracking.application_name,)
-            ).fetchone()[0]
-            == tracking.notification_id
-        )
 
     # Reads for the plan of the next append: from the cache of heads, or else in the transaction
 
@@ -399,7 +383,24 @@ class SQLiteWriter:
         return row
 
 
-def _has_side_tables(connection: sqlite3.Connection, plans: Sequence[Plan]) -> bool:
+def _is_stored(connection: sqlite3.Connection, plan: Plan, first: int) -> bool:
+    for position, row in enumerate(plan.rows, first):
+        if connection.execute(_STORED, (position,)).fetchone() != row:
+            return False
+    for shred in plan.append.shreds:
+        row = connection.execute(_ROW, (shred.stream, shred.version)).fetchone()
+        if row is None or row[4] is None:
+            return False
+    tracking = plan.append.tracking
+    return tracking is None or (
+        connection.execute(
+            "SELECT max(notification_id) FROM tracking WHERE application_name = ?", (tracking.application_name,)
+        ).fetchone()[0]
+        == tracking.notification_id
+    )
+
+
+def _side_data_is_stored(connection: sqlite3.Connection, plans: Sequence[Plan]) -> bool:
     """Whether the tables hold what a transaction of these plans writes: for a lease or a draft the last value."""
     leases: dict[str, Lease | None] = {}
     drafts: dict[str, Draft] = {}

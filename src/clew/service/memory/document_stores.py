@@ -8,8 +8,8 @@ from datetime import datetime
 from functools import partial
 from typing import NamedTuple
 
-from clew.domain.errors import InvalidTimeError, StoreError, UnknownVersionError
-from clew.domain.events import to_microseconds
+from clew.domain.errors import StoreError, UnknownVersionError
+from clew.domain.events import to_utc_microseconds
 from clew.domain.json_values import check_text
 from clew.domain.memory.documents import (
     DocumentFold,
@@ -172,9 +172,7 @@ def _version(name: str, fold: DocumentFold, at: MemoryAt) -> int:
     if at is None:
         return fold.version
     if isinstance(at, datetime):
-        if at.utcoffset() is None:
-            raise InvalidTimeError(f"{at.isoformat()} has no UTC offset. Add one, as in {at.isoformat()}+00:00.")
-        return fold.version_at(to_microseconds(at))
+        return fold.version_at(to_utc_microseconds(at, "at") or 0)
     if isinstance(at, bool) or not isinstance(at, int):
         raise UnknownVersionError(f"{type(at).__name__} is not a version. Give a number or an aware datetime.")
     if not 0 <= at <= fold.version:

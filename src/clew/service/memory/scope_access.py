@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import partial
 
 from clew.domain.errors import (
     EmbeddingMismatchError,
     InvalidContentError,
-    InvalidTimeError,
     ScopeError,
     UnknownFactError,
 )
-from clew.domain.events import FIRST_MICROSECOND, LAST_MICROSECOND, to_microseconds
 from clew.domain.memory.facts import Fact
 from clew.domain.memory.ports import Screen
 from clew.domain.memory.scope import AsOf, Inherited, ReadPoint, ScopeFold
@@ -134,20 +131,6 @@ def load_fact(scope: Scope, fact: Fact | str) -> Operation[Fact]:
     if known is None:
         raise UnknownFactError(scope.name, id_)
     return known
-
-
-def to_utc_microseconds(time: object, name: str) -> int | None:
-    """Microseconds since 1970 of an aware time, None for None. Raises InvalidTimeError."""
-    if time is None:
-        return None
-    if not isinstance(time, datetime):
-        raise InvalidTimeError(f"{name}: {type(time).__name__} is not a time. Give an aware datetime.")
-    if time.utcoffset() is None:
-        raise InvalidTimeError(f"{name}={time.isoformat()} has no UTC offset. Add one, as in +00:00.")
-    microseconds = to_microseconds(time)
-    if not FIRST_MICROSECOND <= microseconds <= LAST_MICROSECOND:
-        raise InvalidTimeError(f"{name}={time.isoformat()} is in UTC before the year 1, or after 9999.")
-    return microseconds
 
 
 def _view_as_of(core: Core, thread_id: str, cut: tuple[str, int]) -> AsOf:

@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from clew.domain.errors import FactRefusedError, InvalidContentError, ScopeError, UnknownFactError
-from clew.domain.events import to_microseconds
+from clew.domain.events import to_microseconds, to_utc_microseconds
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.memory.events import MemoryEvent, Provenance, ScopeOpened, Statement
@@ -35,7 +35,6 @@ from clew.service.memory.scope_access import (
     check_kind,
     fact_id,
     load_fact,
-    to_utc_microseconds,
     view_of_scope,
 )
 from clew.service.memory.streams import commit, idempotency_key

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from clew.domain.context.events import ContextProvided
 from clew.domain.decider_state import Control
 from clew.domain.errors import UnknownVersionError
-from clew.domain.events import to_time
+from clew.domain.events import to_time, to_utc_microseconds
 from clew.domain.history import HistoryMessage, as_message
 from clew.domain.memory.events import FactReference, Provenance
 from clew.domain.memory.facts import Fact, FactOrigin, FactUse
@@ -30,7 +30,6 @@ from clew.service.memory.scope_access import (
     check_kind,
     load_fact,
     load_facts,
-    to_utc_microseconds,
     view_of_scope,
 )
 from clew.service.memory.streams import load, load_cached, scope_prefix, scope_stream
@@ -94,7 +93,8 @@ def select_facts(
 
 def word_index(selection: Selection) -> SearchIndex:
     """The cached index of the facts' words."""
-    index: SearchIndex = selection.cached.indexes.setdefault("words", SearchIndex(selection.collection))
+    indexes = selection.cached.indexes
+    index: SearchIndex = indexes.get("words") or indexes.setdefault("words", SearchIndex(selection.collection))
     return index
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from clew.domain.errors import ClewError, ConflictError, InvalidNameError, ScopeError
+from clew.domain.errors import ClewError, ConflictError, ScopeError
 from clew.domain.events import LAST_MICROSECOND, TYPE_NAMES, Event
 from clew.domain.memory.events import MemoryEvent
 from clew.domain.ports import Appended, Key, Write
-from clew.domain.streams import MAX_LENGTH, ROOT, check_id, stream_name, stream_prefix
+from clew.domain.streams import ROOT, check_id, check_idempotency_key, stream_name, stream_prefix
 from clew.service.core import ATTEMPTS, CachedFold, Core
 from clew.service.effects import Operation, read, wait
 
@@ -45,7 +45,6 @@ class Written(Generic[F]):
 
     fold: F
     versions: tuple[int, ...]
-    repeated: bool = False
 
 
 def check_scope_name(name: object, what: str = "memory") -> str:
@@ -74,8 +73,7 @@ def idempotency_key(core: Core, name: str, key: str | None, content: bytes) -> K
     """An idempotency key on the stream of a scope. Raises InvalidNameError."""
     if key is None:
         return None
-    if not isinstance(key, str) or not 1 <= len(key) <= MAX_LENGTH or not key.isprintable():
-        raise InvalidNameError(f"idempotency key: it must be 1 to {MAX_LENGTH} printable characters.")
+    check_idempotency_key(key)
     return Key(scope_stream(core, name), key, content)
 
 
@@ -117,7 +115,7 @@ def commit(
             first = yield from _first_outcome(core, key)
             if first is None:
                 raise
-            return Written(fold, first.versions, repeated=True)
+            return Written(fold, first.versions)
         writer = core.actor if actor is None else actor
         events = [
             Event(stream, version + number, TYPE_NAMES[type(data)], core.event_id(), now, 0, data, writer, run_id)
@@ -130,7 +128,7 @@ def commit(
         else:
             if not done.repeated:
                 core.models.notify()
-            return Written((yield from load(core, name, new)), done.versions, done.repeated)
+            return Written((yield from load(core, name, new)), done.versions)
     raise conflict
 
 
