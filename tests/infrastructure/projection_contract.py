@@ -138,6 +138,16 @@ class ProjectionContract:
         assert orders(Where("sum", "=", None)) == []
         assert orders(Where("order", "in", Query("thing", [Where("note", "=", "5")], columns=["order"]))) == [5]
         assert orders(order=["order"], limit=2) == [0, 1]
+
+        def within(*where: Where) -> Where:
+            return Where("order", "in", Query("thing", where, columns=["order"]))
+
+        in_a, after_note_1 = Where("group", "=", "a"), Where("note", ">", "1")
+        assert orders(within(in_a, after_note_1), order=["-order"], limit=9) == [4, 2]
+        assert orders(within(in_a), order=["-order"], limit=2) == [4, 2]
+        assert orders(within(in_a, Where("note", "=", None)), order=["order"], limit=2) == []
+        assert orders(within(after_note_1), order=["-order"], limit=2) == [5, 4]
+        assert orders(within(in_a, within(after_note_1)), order=["order"], limit=1) == [2]
         first = opened.select(columns=["note", "values"], order=["order"], limit=1)
         assert first == [{"note": "0", "values": [0]}]
 

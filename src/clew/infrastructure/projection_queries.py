@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import repeat
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from clew.domain.errors import InvalidProjectionError
@@ -75,7 +75,9 @@ def _select(tables: SqlTables, query: Query) -> Select:
     table.check([*columns, *[each.lstrip(DESCENDING) for each in query.order]])
     sql = f"SELECT {quoted(columns)} FROM {table.name}"  # noqa: S608 - checked names
     if query.where:
-        sql += f" WHERE {' AND '.join(map(_condition, repeat(tables), repeat(table), query.where))}"
+        is_page = bool(query.order) and query.limit is not None
+        conditions = [_condition(tables, table, where, is_page=is_page) for where in query.where]
+        sql += f" WHERE {' AND '.join(conditions)}"
     if query.order:
         sql += f" ORDER BY {dialect.order(table.declared, query)}"
     if query.limit is not None:
@@ -87,7 +89,7 @@ def _select(tables: SqlTables, query: Query) -> Select:
     return Select(sql, columns, decoders)
 
 
-def _condition(tables: SqlTables, table: SqlTable, where: Where) -> str:
+def _condition(tables: SqlTables, table: SqlTable, where: Where, *, is_page: bool) -> str:
     column, is_, value = where
     dialect = tables.dialect
     if is_ == "in":
@@ -97,9 +99,33 @@ def _condition(tables: SqlTables, table: SqlTable, where: Where) -> str:
             raise InvalidProjectionError(
                 f"column {column!r} in a Query of {len(value.columns)} columns: name one column."
             )
+        if is_page and dialect.lists_subqueries and (prefix := _key_prefix(tables[value.table], value)):
+            return _probe(tables, f'{table.name}."{column}"', value, prefix)
         return f'"{column}" IN ({_select(tables, value).sql})'
     if is_ not in _COMPARISONS:
         raise InvalidProjectionError(f"{is_!r} is not a comparison of columns. Use =, <, <=, >, >= or in.")
     if value is None and is_ == "=":
         return f'"{column}" IS NULL'
     return f'"{column}" {is_} {dialect.placeholder}'
+
+
+def _key_prefix(table: SqlTable, query: Query) -> tuple[str, ...]:
+    """The first columns of the key, by which the query finds rows with a value of its column; else none."""
+    if query.order or query.limit is not None:
+        return ()
+    known = {each.column for each in query.where if each.is_ == "=" and each.value is not None}
+    prefix = tuple(takewhile({*known, *query.columns}.__contains__, table.declared.key))
+    return prefix if query.columns[0] in prefix else ()
+
+
+def _probe(tables: SqlTables, column: str, query: Query, prefix: Sequence[str]) -> str:
+    """The condition that the query selects the column's value, found by the key for each row.
+
+    The signs keep SQLite from using another index of the table, which could find many rows.
+    """
+    table = tables[query.table]
+    conditions = [f'probed."{query.columns[0]}" = {column}']
+    for each in query.where:
+        sign = "" if each.column in prefix else "+"
+        conditions.append(sign + _condition(tables, table, each, is_page=False))
+    return f"EXISTS (SELECT 1 FROM {table.name} AS probed WHERE {' AND '.join(conditions)})"  # noqa: S608 - checked names

@@ -114,6 +114,9 @@ class Dialect(ABC, Generic[C]):
     all databases, except for their SQL; a statement may ignore some of its parameters.
     """
 
+    lists_subqueries = False
+    """Whether all values of a subquery are listed before the first row is compared with them, even for one page."""
+
     def __init__(
         self,
         placeholder: str,

@@ -56,6 +56,11 @@ class _Filter(NamedTuple):
     has_parent: bool
     order: Order
     newest_first: bool
+    columns: Sequence[str]
+    """The columns that are read in order, none for all.
+
+    Many threads may be read to find those with a label. An index has their ids and places, so their rows are not read.
+    """
 
     def ordered(self, *columns: str) -> list[str]:
         """The order by these columns."""
@@ -94,7 +99,9 @@ def threads(
             raise InvalidContentError(f"labels: {name!r} is None. No label is None; name the labels that a thread has.")
     if labels:
         check_json(dict(labels), "labels")
-    wanted = _Filter(tuple(where), tuple((labels or {}).items()), parent is not None, order, newest_first)
+    place = ("thread_id", "begun") if order == "begun" else ("thread_id", "updated_at", "begun")
+    named = tuple((labels or {}).items())
+    wanted = _Filter(tuple(where), named, parent is not None, order, newest_first, place if named else ())
     return Pages[ThreadSummary](partial(_threads, core, wanted), after, limit)
 
 
@@ -103,30 +110,27 @@ def _threads(core: Core, wanted: _Filter, after: object, limit: int) -> Operatio
     place = None if after is None else (yield from _place(core, after))
     ids = (yield from _few_ids(core, wanted)) if wanted.labels or wanted.has_parent else None
     if ids is not None:
-        rows = yield from _sorted(core, wanted, ids, place)
-    elif wanted.order == "begun" and wanted.labels and len(wanted.where) == 1:
-        return (yield from _by_label(core, wanted, place, limit))
-    elif wanted.order == "begun":
-        where = (*_where(core, wanted), wanted.beyond("begun", place and place.begun))
-        rows = yield from _rows(core, Query("thread", where, wanted.ordered("begun"), limit))
-    else:
+        rows = (yield from _sorted(core, wanted, ids, place))[:limit]
+    elif wanted.order == "updated":
         rows = yield from _by_change(core, wanted, place, limit)
-    rows = rows[:limit]
-    next_place = _Place(rows[-1]["updated_at"] or 0, rows[-1]["begun"]) if len(rows) == limit else None
+    else:
+        beyond, order = wanted.beyond("begun", place and place.begun), wanted.ordered("begun")
+        query = Query("thread", (*_where(core, wanted), beyond), order, limit, wanted.columns)
+        rows = yield from _rows(core, _by_label(core, wanted, query) if wanted.labels else query)
+    next_place = _Place(rows[-1].get("updated_at") or 0, rows[-1]["begun"]) if len(rows) == limit else None
+    if ids is not None or wanted.labels:
+        rows = yield from _named(core, wanted, [row["thread_id"] for row in rows])
     # If the actor may not see all of these threads, the caller reads on until the page is full.
     return (yield from _summaries(core, (yield from _permitted(core, rows)))), next_place
 
 
-def _by_label(core: Core, wanted: _Filter, place: _Place | None, limit: int) -> Operation[Page[ThreadSummary, _Place]]:
-    """Threads in the order in which they began, by the index of labels, which has that order for each label."""
+def _by_label(core: Core, wanted: _Filter, query: Query) -> Query:
+    """The query, without other filters, by the index of labels: for each label it has the order of the threads."""
+    if len(wanted.where) > 1:
+        return query
     (name, value), *others = wanted.labels
-    beyond = wanted.beyond("begun", place and place.begun)
-    where = (*_label_where(core, name, value), beyond, *[_with_label(core, *other) for other in others])
-    labelled = yield from _rows(core, Query("label", where, wanted.ordered("begun"), limit, ["thread_id", "begun"]))
-    rows = yield from _named(core, wanted.where, [row["thread_id"] for row in labelled])
-    rows.sort(key=itemgetter("begun"), reverse=wanted.newest_first)
-    next_place = _Place(0, labelled[-1]["begun"]) if len(labelled) == limit else None
-    return (yield from _summaries(core, (yield from _permitted(core, rows)))), next_place
+    where = (*_label_where(core, name, value), query.where[-1], *[_with_label(core, *other) for other in others])
+    return query._replace(table="label", where=where)
 
 
 def _few_ids(core: Core, wanted: _Filter) -> Operation[list[str] | None]:
@@ -147,8 +151,11 @@ def _few_ids(core: Core, wanted: _Filter) -> Operation[list[str] | None]:
 
 def _sorted(core: Core, wanted: _Filter, ids: Sequence[str], place: _Place | None) -> Operation[list[RowValues]]:
     """The matching threads with these ids, after a place, in order."""
-    named = yield from _named(core, wanted.where, ids)
-    rows = [row for row in named if all(_has(row, *label) for label in wanted.labels)]
+    columns = ["tenant", "thread_id", "updated_at", "begun", "status", "parent_id"]
+    several = len(wanted.labels) + wanted.has_parent > 1  # otherwise all of them have the only label, or the parent
+    rows = yield from _named(core, wanted, ids, [*columns, "labels"] if several else columns)
+    if several:
+        rows = [row for row in rows if all(_has(row, *label) for label in wanted.labels)]
 
     def key(row: RowValues) -> tuple[int, int]:
         return (0 if wanted.order == "begun" else row["updated_at"] or 0, row["begun"] or 0)
@@ -166,21 +173,25 @@ def _by_change(core: Core, wanted: _Filter, place: _Place | None, limit: int) ->
     rows: list[RowValues] = []
     if place is not None:
         same = (*where, Where("updated_at", "=", place.updated_at), wanted.beyond("begun", place.begun))
-        rows = yield from _rows(core, Query("thread", same, wanted.ordered("begun"), limit))
+        rows = yield from _rows(core, Query("thread", same, wanted.ordered("begun"), limit, wanted.columns))
     if len(rows) < limit:
-        beyond = wanted.beyond("updated_at", place and place.updated_at)
-        query = Query("thread", (*where, beyond), wanted.ordered("updated_at", "begun"), limit - len(rows))
-        rows += yield from _rows(core, query)
+        where = (*where, wanted.beyond("updated_at", place and place.updated_at))
+        order = wanted.ordered("updated_at", "begun")
+        rows += yield from _rows(core, Query("thread", where, order, limit - len(rows), wanted.columns))
     return rows
 
 
-def _named(core: Core, where: Sequence[Where], ids: Sequence[str]) -> Operation[list[RowValues]]:
-    """The matching threads with these ids, unsorted: to sort them, SQLite would read all threads."""
-    rows: list[RowValues] = []
+def _named(core: Core, wanted: _Filter, ids: Sequence[str], columns: Sequence[str] = ()) -> Operation[list[RowValues]]:
+    """The threads with these ids, in this order, except those that a condition excludes.
+
+    The database finds them by their ids only: with an order or another condition, SQLite may read all threads.
+    """
+    rows: dict[str, RowValues] = {}
     for start in range(0, len(ids), ROWS):
-        query = Query("thread", (*where, Where("thread_id", "in", ids[start : start + ROWS])))
-        rows += yield from _rows(core, query)
-    return rows
+        where = (Where("tenant", "=", core.tenant), Where("thread_id", "in", ids[start : start + ROWS]))
+        found = yield from _rows(core, Query("thread", where, columns=columns))
+        rows |= {row["thread_id"]: row for row in found if all(row[each.column] == each.value for each in wanted.where)}
+    return [rows[id_] for id_ in ids if id_ in rows]
 
 
 def _where(core: Core, wanted: _Filter) -> tuple[Where, ...]:

@@ -7,7 +7,7 @@ import re
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from tests.infrastructure.recorder_steps import PATIENCE
 
 from clew.conversations import Conversations
 from clew.domain.errors import StoreSchemaError, StoreUnavailableError
+from clew.domain.event_types import Status
 from clew.domain.messages import Message
 from clew.domain.projection import Query
 from clew.infrastructure.projection_queries import Select, compile_query
@@ -46,7 +47,9 @@ def titles(url: str) -> list[str | None]:
         return [summary.title for summary in conversations.threads()]
 
 
-def test_a_search_reads_only_the_threads_that_it_shows(file: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def plans(file: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[list[str]]]:
+    """Return the query plans of the reads since the start."""
     queries: list[tuple[str, list[Any]]] = []
 
     def record(tables: SqlTables, query: Query) -> tuple[Select, list[Any]]:
@@ -54,15 +57,42 @@ def test_a_search_reads_only_the_threads_that_it_shows(file: Path, url: str, mon
         queries.append((select.sql, parameters))
         return select, parameters
 
+    def explained() -> list[list[str]]:
+        with closing(sqlite3.connect(file)) as connection:
+            return [
+                [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)] for sql, values in queries
+            ]
+
     monkeypatch.setattr(projection_store, "compile_query", record)
+    return explained
+
+
+def test_a_search_reads_only_the_threads_that_it_shows(url: str, plans: Callable[[], list[list[str]]]) -> None:
     with Conversations.open(url) as conversations:
         assert len(conversations.search("word7")) == 1
-    with closing(sqlite3.connect(file)) as connection:
-        plans = [[row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)] for sql, values in queries]
-    scans = [line for plan in plans for line in plan if "_thread" in line]
-    assert len(queries) == 1
+    scans = [line for plan in plans() for line in plan if "_thread" in line]
+    assert len(plans()) == 1
     assert len(scans) >= 2, "the query and its subquery"
     assert all(re.search(r"\(tenant=\? AND (thread_id|tree)=\?\)$", line) for line in scans), scans
+
+
+@pytest.mark.parametrize("status", [None, "active"])
+def test_a_list_by_label_in_order_of_change_reads_only_its_page(
+    url: str, plans: Callable[[], list[list[str]]], monkeypatch: pytest.MonkeyPatch, status: Status | None
+) -> None:
+    monkeypatch.setattr("clew.service.thread_directory.FEW", 0)
+    with Conversations.open(url) as conversations:
+        for _ in range(3):
+            conversations.start_thread("Labelled", labels={"topic": 1})
+        newest = conversations.threads(labels={"topic": 1}, status=status, order="updated", newest_first=True, limit=2)
+        assert [thread.title for thread in newest] == ["Labelled", "Labelled"]
+    _, scan, by_id, _ = plans()  # the first one counts the threads with the label, the last one reads checkpoints
+    assert re.search(r"_thread USING COVERING INDEX \w+ \(tenant=\?( AND status=\?)? AND updated_at<\?\)$", scan[0]), (
+        scan
+    )
+    assert re.search(r"probed USING PRIMARY KEY \(tenant=\? AND thread_id=\? AND name=\?\)$", scan[2]), scan
+    assert len(scan) == 3, scan
+    assert by_id[0].endswith("_thread USING PRIMARY KEY (tenant=? AND thread_id=?)"), by_id
 
 
 def test_creates_no_file_before_a_read_or_an_append(tmp_path: Path, url: str) -> None:

@@ -130,6 +130,8 @@ def _json(value: Any) -> str | None:
 
 
 class _SQLite(Dialect[sqlite3.Connection]):
+    lists_subqueries = True
+
     def __init__(self) -> None:
         super().__init__("?", {"json": _json}, {"json": json.loads})
 
