@@ -23,6 +23,7 @@ from clew.domain.messages import Message
 from clew.domain.models.client import ThreadKind
 from clew.domain.ports import Verdict
 from clew.domain.projection import Projection, Query, RowValues
+from clew.domain.records import Record
 from clew.domain.runs.ports import OnExisting
 from clew.infrastructure import clock
 from clew.infrastructure.conversation_files import read_conversations
@@ -115,12 +116,16 @@ class Conversations:
         thread_id: str | None = None,
         labels: JsonObject | None = None,
         metadata: JsonObject | None = None,
-        messages: Sequence[Message] = (),
+        messages: Sequence[Message | Record] = (),
         actor: str | None = None,
     ) -> LocalThread:
-        """Start a thread, with its first messages if there are any, in one commit. Raises ThreadExistsError."""
-        intent = Start(title, labels or {}, metadata or {}, None, tuple(messages))
-        started = run(thread_commands.start(self._core, thread_id, intent, actor))
+        """Start a thread, with its first messages and records if there are any, in one commit.
+
+        Raises ThreadExistsError.
+        """
+        first = tuple(messages)
+        intent = Start(title, labels or {}, metadata or {})
+        started = run(thread_commands.start(self._core, thread_id, intent, actor, first))
         return LocalThread(self._core, self._live, started)
 
     def open_thread(self, thread_id: str, *, actor: str | None = None) -> LocalThread | RemoteThread:

@@ -34,6 +34,7 @@ from clew.domain.messages import Message
 from clew.domain.models.client import ThreadKind
 from clew.domain.ports import Verdict
 from clew.domain.projection import Projection, Query, RowValues
+from clew.domain.records import Record
 from clew.domain.runs.ports import OnExisting
 from clew.infrastructure import clock
 from clew.infrastructure.conversation_files import read_conversations
@@ -129,17 +130,22 @@ class Engine:
         thread_id: str | None = None,
         labels: JsonObject | None = None,
         metadata: JsonObject | None = None,
-        messages: Sequence[Message] = (),
+        messages: Sequence[Message | Record] = (),
         context_providers: ContextProviders | None = None,  # asyncio only
         actor: str | None = None,
     ) -> LocalThread:
-        """Start a thread, with its first messages if there are any, in one commit. Raises ThreadExistsError."""
-        intent = Start(title, labels or {}, metadata or {}, None, tuple(messages))
+        """Start a thread, with its first messages and records if there are any, in one commit.
+
+        Raises ThreadExistsError.
+        """
+        first = tuple(messages)
         attached = as_providers(context_providers)  # asyncio only
-        started = await drive(thread_commands.start(self._core, thread_id, intent, actor))
+        intent = Start(title, labels or {}, metadata or {})
+        started = await drive(thread_commands.start(self._core, thread_id, intent, actor, first))
         thread = LocalThread(self._core, self._live, started)
         thread.context_providers.add(*attached)  # asyncio only
-        await thread.notify("on_thread_created", list(messages), actor=actor)  # asyncio only
+        created = [message for message in first if isinstance(message, Message)]  # asyncio only
+        await thread.notify("on_thread_created", created, actor=actor)  # asyncio only
         return thread
 
     async def open_thread(self, thread_id: str, *, actor: str | None = None) -> LocalThread | RemoteThread:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from clew.domain.differences.content_diff import FieldDiff
     from clew.domain.differences.content_diff import Path as FieldPath
     from clew.domain.differences.diff import ContentDiff, Diff, DiffCounts, DiffRow
+    from clew.domain.differences.record_diff import RecordDiff
     from clew.domain.differences.word_diff import DiffPart, Side
     from clew.domain.differences.word_diff import Kind as DiffKind
     from clew.domain.event_types import Status
@@ -186,6 +187,7 @@ __all__ = [
     "ReadFrom",
     "Reasoning",
     "ReasoningDelta",
+    "RecordDiff",
     "ReductionTrigger",
     "RefusedLine",
     "RemoteThread",
@@ -327,6 +329,7 @@ _HOMES = {
     "ReadFrom": "clew.agents.run_setup",
     "Reasoning": "clew.domain.messages",
     "ReasoningDelta": "clew.domain.models.client",
+    "RecordDiff": "clew.domain.differences.record_diff",
     "ReductionTrigger": "clew.domain.reducers.reducer",
     "RefusedLine": "clew.domain.formats.event_import",
     "RemoteThread": "clew.aio.threads",

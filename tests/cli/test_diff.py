@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.acceptance.clew_command import TEAPOT
 
-from clew import Conversations, Message
+from clew import Conversations, Message, Record
 from clew.domain.formats.conversation_import import read_conversation
 
 if TYPE_CHECKING:
@@ -155,6 +155,7 @@ def test_json_has_the_documented_shape(both: Clew) -> None:
         "b": {"thread_id": second, "version": 6, "messages": 5},
         "shared": SHARED,
         "counts": {"same": 2, "changed": 2, "only_a": 1, "only_b": 1},
+        "records": [],
     }
     assert [row["kind"] for row in shape["rows"]] == ["same", "changed", "changed", "same", "only-a", "only-b"]
     ours, theirs = (both.object("show", id_, "--json")["messages"] for id_ in (first, second))
@@ -299,3 +300,29 @@ def test_no_text_can_control_the_terminal(clew: Clew) -> None:
             output = compared(clew, *options, columns=columns)
             assert re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e]", output) is None, ascii(output)
             assert "[2J" in output
+
+
+def test_records_that_differ_are_listed_after_the_turns(clew: Clew) -> None:
+    with Conversations.open(f"sqlite:///{clew.folder / 'clew.db'}") as conversations:
+        thread = conversations.start_thread(thread_id="with-records", messages=[Message.user("Hello")])
+        fork = thread.fork(thread_id="other-records")
+        thread.append([Record("step", {"n": 1}, key="k"), Record("log", "only *here*"), Record("x", "y")])
+        fork.append([Record("step", {"n": 2}, b"xyz", key="k"), Record("x", "y")])
+    lines = clew.text("diff", "with-records", "other-records").splitlines()
+    assert lines[lines.index("Records") :] == [
+        "Records",
+        '~ step · version 3 ⇄ 4 · key k · {"n": 1} ⇄ key k · {"n": 2} · 3 bytes',
+        '- log · version 4 · "only *here*"',
+    ]
+    markdown = clew.text("diff", "with-records", "other-records", "--format", "markdown")
+    assert '- only in a: log · version 4 · "only \\*here\\*"' in markdown
+    rows = json.loads(clew.text("diff", "with-records", "other-records", "--json"))["records"]
+    assert [row["kind"] for row in rows] == ["changed", "only-a", "same"]
+    assert rows[0]["b"] == {
+        "version": 4,
+        "type": "step",
+        "data": {"n": 2},
+        "key": "k",
+        "base64": "eHl6",
+        "redacted": False,
+    }

@@ -335,3 +335,63 @@ def test_records_equal_the_filter_of_all_events_and_the_history_is_that_without_
         appended = list(thread.events(types=["message-appended"], at=at))
         assert all(isinstance(each.data, MessageAppended | Shredded) for each in appended)
         assert conversations.verify().first_bad is None
+
+
+def test_a_thread_starts_with_records_in_its_first_commit(conversations: Conversations) -> None:
+    thread = conversations.start_thread(
+        thread_id="t", messages=[Record("state", 1), Message.user("Hello"), Record("state", 2)]
+    )
+    assert [each.data for each in thread.records()] == [1, 2]
+    assert [each.text for each in thread.history()] == ["Hello"]
+    assert len({event.recorded_at for event in thread.events()}) == 1
+    with pytest.raises(InvalidContentError, match="item 1 is int, not a Message"):
+        conversations.start_thread(messages=[Message.user("x"), 5])  # type: ignore[list-item]  # wrong on purpose
+    with pytest.raises(InvalidContentError, match="record type"):
+        conversations.start_thread(thread_id="u", messages=[Record("")])
+    assert [each.id for each in conversations.threads()] == ["t"]
+
+
+def test_a_document_restored_as_new_has_the_records_of_its_path(conversations: Conversations) -> None:
+    thread = conversations.start_thread()
+    thread.append([Record("state", 1, b"x", "k"), Message.user("Hello"), Record("state", 2), Record("state", "secret")])
+    thread.redact(5)
+    thread.append([Message.user("taken back"), Record("state", 3)])
+    thread.rewind(to=6)
+    thread.append([Record("state", 4), Message.assistant("Hi")])
+    copy = conversations.restore_thread(thread.serialize(), as_new=True)
+    assert contents(copy.records()) == [
+        ("state", 1, b"x", "k"),
+        ("state", 2, None, None),
+        ("state", 4, None, None),
+    ]
+    assert [each.text for each in copy.history()] == ["Hello", "Hi"]
+    assert [event.type for event in copy.events()] == [
+        "thread-started",
+        "record-appended",
+        "message-appended",
+        "record-appended",
+        "record-appended",
+        "message-appended",
+    ]
+
+
+def test_a_diff_has_the_records_of_both_sides(conversations: Conversations) -> None:
+    thread = conversations.start_thread(thread_id="a", messages=[Message.user("Hello")])
+    thread.append([Record("state", {"n": 1}, key="x"), Record("trace", "common")])
+    fork = thread.fork(thread_id="b")
+    thread.append([Record("state", {"n": 2}, key="y"), Record("state", {"n": 2}, b"1", key="x"), Record("log", 1)])
+    fork.append([Record("state", {"n": 2}, b"2", key="x"), Record("log", 1), Record("other")])
+    result = conversations.diff("a", "b")
+    assert [(row.kind, row.a and row.a.version, row.b and row.b.version) for row in result.records] == [
+        ("only-a", 5, None),
+        ("changed", 6, 6),
+        ("same", 7, 7),
+        ("only-b", None, 8),
+    ]
+    assert [field.path for field in result.records[1].fields] == [("bytes", "sha256")]
+    assert conversations.diff("a", "a").records == ()
+    reverse = conversations.diff("b", "a")
+    assert [(row.b, row.a) for row in reverse.records if row.kind != "same"] == [
+        (row.a, row.b) for row in result.records if row.kind != "same"
+    ]
+    assert result.counts.same == 1

@@ -66,12 +66,15 @@ Items: TypeAlias = list[HistoryMessage | ThreadRecord]
 """What was appended, in its order."""
 
 
-def start(core: Core, thread_id: str | None, intent: Start, actor: str | None) -> Operation[str]:
-    """Begin a thread; returns its id. Raises ThreadExistsError."""
+def start(
+    core: Core, thread_id: str | None, intent: Start, actor: str | None, appended: Sequence[Appendable] = ()
+) -> Operation[str]:
+    """Begin a thread, with what is appended to it in the same commit; returns its id. Raises ThreadExistsError."""
     _check_messages(intent.messages)
+    intents: list[Intent] = [intent, Append(_checked_items(appended))] if appended else [intent]
     id_ = core.thread_id() if thread_id is None else thread_id
     try:
-        yield from commit(core, id_, intent, CommitOptions(actor=actor, base=Control()))
+        yield from commit(core, id_, intents, CommitOptions(actor=actor, base=Control()))
     except ConflictError:
         raise ThreadExistsError(id_) from None
     return id_

@@ -24,11 +24,12 @@ from clew.domain.errors import (
     ThreadDocumentError,
     UnknownThreadError,
 )
+from clew.domain.events import RECORD_APPENDED, Event, RecordAppended
 from clew.domain.formats.clew_jsonl import Entry
 from clew.domain.formats.event_import import Batch
 from clew.domain.formats.lineage import Lineage, StreamRows, required_rows, verify_streams
 from clew.domain.formats.thread_document import read_document, write_document
-from clew.domain.history import HistoryBuilder
+from clew.domain.history import HistoryBuilder, HistoryMessage, previous_version
 from clew.domain.json_values import JsonObject
 from clew.domain.models.client import ThreadKind
 from clew.domain.ports import EventLog, Restore, Row
@@ -255,9 +256,10 @@ def _document(lineage: Lineage) -> JsonObject:
 
 
 def _copy(core: Core, lineage: Lineage, actor: str | None) -> Operation[Restored]:
-    """Begin a thread with the messages, provider states and service id on the path of another thread.
+    """Begin a thread with the messages, records, provider states and service id on the path of another thread.
 
-    Redacted messages are left out. The state of a history store is not copied: it belongs to the other thread only.
+    Redacted messages and records are left out. The state of a history store is not copied: it belongs to the other
+    thread only.
     """
     control = reduce(advance, lineage.events, Control())
     thread_id = core.thread_id()
@@ -281,8 +283,8 @@ def _start(lineage: Lineage, control: Control) -> Start:
 def _copied_intents(lineage: Lineage) -> list[Intent]:
     """The intents after the start.
 
-    These are the messages, the service's id of the thread after the messages that the service has, and the states of
-    providers.
+    These are the messages and records, the service's id of the thread after the messages that the service has, and the
+    states of providers.
     """
     builder = HistoryBuilder("")
     builder.add(lineage.events)
@@ -290,7 +292,12 @@ def _copied_intents(lineage: Lineage) -> list[Intent]:
     bound, sent = _service_thread(lineage)
     intents: list[Intent] = []
     new_versions: dict[int, int] = {}
-    for item in history:
+    items: list[HistoryMessage | Event] = [*history, *_records(lineage.events)]
+    for item in sorted(items, key=attrgetter("version")):
+        if isinstance(item, Event):
+            if isinstance(item.data, RecordAppended):
+                intents.append(Append((item.data,)))
+            continue
         if bound is not None and item.version > sent:
             intents.append(bound)
             bound = None
@@ -309,6 +316,15 @@ def _copied_intents(lineage: Lineage) -> list[Intent]:
         if id_ != HISTORY_STORE
     )
     return [*intents, RecordEvents(states)] if states else intents
+
+
+def _records(events: Sequence[Event]) -> list[Event]:
+    """The events of records on the path, in order."""
+    version, path = len(events), list[Event]()
+    while version:
+        path.append(events[version - 1])
+        version = previous_version(version, path[-1])
+    return [event for event in reversed(path) if event.type == RECORD_APPENDED]
 
 
 def _service_thread(lineage: Lineage) -> tuple[RecordEvents | None, int]:

@@ -199,12 +199,12 @@ def checked_types(types: Collection[str] | None) -> frozenset[str] | None:
 def records(
     core: Core,
     thread_id: str,
-    types: Collection[str],
+    types: Collection[str] = (),
     *,
-    key: str | None,
-    after: int,
-    last: int | None,
-    at: At,
+    key: str | None = None,
+    after: int = 0,
+    last: int | None = None,
+    at: At = None,
 ) -> Operation[list[ThreadRecord]]:
     """The records on the path after a version, in order; at most the ``last`` ones. Without ``types`` of all types.
 

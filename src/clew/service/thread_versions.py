@@ -9,7 +9,7 @@ from clew.domain.events import Event, HistoryRewound
 from clew.domain.history import HistoryMessage, Step, Walk, removed_messages
 from clew.service.core import Core
 from clew.service.effects import Operation, read
-from clew.service.thread_queries import At, back, event, history, readable, resolve
+from clew.service.thread_queries import At, back, event, history, readable, records, resolve
 
 LAST = 12
 """Messages that a step contains by default."""
@@ -59,4 +59,6 @@ def diff(
     """The diff of two threads, or without ``other_id`` of two versions of one. Raises what history() raises."""
     one = yield from history(core, thread_id, at, at_message)
     other = yield from history(core, thread_id if other_id is None else other_id, other_at, other_at_message)
-    return (yield from read(lambda: compare(one, other)))
+    own = yield from records(core, thread_id, at=one.version)
+    others = yield from records(core, other.thread_id, at=other.version)
+    return (yield from read(lambda: compare(one, other, own, others)))

@@ -15,8 +15,10 @@ from clew.domain.context import events as context_events
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from clew.domain.events import RecordAppended
     from clew.domain.history import History, HistoryMessage
     from clew.domain.json_values import Json
+    from clew.domain.records import ThreadRecord
     from clew.domain.runs.summaries import RunOutcome, RunSummary
     from clew.service.message_search import Hit
 
@@ -156,6 +158,15 @@ def message_start(message: content_types.Message) -> str:
     if not text and message.results:
         text = ", ".join(f"← {text_or_json(result.result)}" for result in message.results)
     return shortened(one_line(text[: 4 * START_LENGTH]), START_LENGTH)
+
+
+def record_text(record: RecordAppended | ThreadRecord) -> str:
+    """The key, the data and the number of bytes of a record."""
+    return joined(
+        "" if record.key is None else f"key {record.key}",
+        "" if record.data is None else shortened(json.dumps(record.data, ensure_ascii=False), LONGEST_SUMMARY),
+        "" if record.blob is None else plural(len(record.blob), "byte"),
+    )
 
 
 def run_lines(run: RunSummary, messages: Mapping[int, HistoryMessage]) -> Iterator[Text]:

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from clew.cli.output import one_line, safe, without_middle
-from clew.cli.rendering.conversation import REDACTED, content_text, message_start, text_or_json
+from clew.cli.rendering.conversation import REDACTED, content_text, message_start, record_text, text_or_json
 from clew.domain.differences.content_diff import parsed
 from clew.domain.differences.word_diff import DiffPart, Side
 from clew.domain.messages import FunctionCall, FunctionResult, Reasoning, Text
@@ -80,6 +80,16 @@ def summary(diff: Diff) -> str:
         (counts.only_b, "only in b"),
     )
     return ", ".join(f"{count:,} {kind}" for count, kind in kinds if count) or "no messages"
+
+
+def record_texts(diff: Diff) -> Iterator[tuple[str, str]]:
+    """The kind and the text of each record that differs: its type, its versions, and what it holds."""
+    for row in diff.records:
+        records = [record for record in (row.a, row.b) if record is not None]
+        if row.kind != "same":
+            versions = " ⇄ ".join(dict.fromkeys(str(record.version) for record in records))
+            texts = dict.fromkeys(REDACTED if each.redacted else record_text(each) for each in records)
+            yield row.kind, one_line(f"{records[0].type} · version {versions} · {' ⇄ '.join(texts)}")
 
 
 def blocks(row: DiffRow, *, whole: bool) -> Iterator[Block]:

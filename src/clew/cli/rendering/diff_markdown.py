@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING
 
 from clew.cli.output import one_line, shortened
-from clew.cli.rendering.diff_blocks import Block, blocks, join_sides, row_groups, summary, unchanged_text
+from clew.cli.rendering.diff_blocks import Block, blocks, join_sides, record_texts, row_groups, summary, unchanged_text
 from clew.domain.differences.word_diff import DiffPart
 
 if TYPE_CHECKING:
@@ -41,6 +41,10 @@ def diff_document(diff: Diff, *, everything: bool) -> Iterator[str]:
             continue
         for row in group.rows:
             yield from _row(row, everything=everything)
+    if texts := list(record_texts(diff)):
+        yield from ("", "### Records", "")
+        for kind, text in texts:
+            yield f"- {_WHERE[kind]}: {escaped(text if everything else shortened(text, LONGEST))}"
 
 
 def escaped(text: str) -> str:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from clew.cli.output import one_line, plural
 from clew.cli.rendering.conversation import ROLE_STYLES
-from clew.cli.rendering.diff_blocks import Block, blocks, join_sides, row_groups, summary, unchanged_text
+from clew.cli.rendering.diff_blocks import Block, blocks, join_sides, record_texts, row_groups, summary, unchanged_text
 from clew.cli.rendering.threads import ROOMY
 
 if TYPE_CHECKING:
@@ -53,6 +53,13 @@ def diff_lines(diff: Diff, console: Console, *, everything: bool) -> Iterator[Te
         for row in group.rows:
             yield from layout.two_sided(row, everything=everything)
     yield from layout.one_sided(one_sided, everything=everything)
+    if texts := list(record_texts(diff)):
+        yield from (Text(), Text("Records", style="bold"))
+        for kind, text in texts:
+            line = Text.assemble((f"{SIGNS[kind]} ", SIGN_STYLES[kind]), text)
+            if not everything:
+                line.truncate(console.width, overflow="ellipsis")
+            yield line
 
 
 class _OneColumn:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from rich.text import Text
 
-from clew.cli.output import failure_text, joined, minute_text, one_line, plural, plural_if_any, shortened, time_text
+from clew.cli.output import failure_text, joined, minute_text, one_line, plural_if_any, shortened, time_text
 from clew.cli.rendering.conversation import (
     LONGEST_SUMMARY,
     REDACTED,
@@ -18,6 +18,7 @@ from clew.cli.rendering.conversation import (
     duration_text,
     message_start,
     provided_counts,
+    record_text,
     reduction_text,
     text_or_json,
     tokens_text,
@@ -203,7 +204,7 @@ def _thread_text(data: thread_events.ThreadEvent | StateClaimed) -> str:
         case thread_events.CheckpointMade(name=name, at=at):
             return f"{name}: version {at}"
         case thread_events.RecordAppended():
-            return f"{data.type}: {joined(*_record_details(data))}"
+            return f"{data.type}: {record_text(data)}"
         case thread_events.MessageRedacted(version=version, reason=reason):
             return f"version {version}" + ("" if reason is None else f": {reason}")
         case thread_events.ThreadLabelled(labels=labels):
@@ -216,15 +217,6 @@ def _thread_text(data: thread_events.ThreadEvent | StateClaimed) -> str:
         case _:
             declared = thread_events.EVENT_TYPES[thread_events.TYPE_NAMES[type(data)]]
             return declared.describe(data.model_dump(mode="json", exclude_none=True))
-
-
-def _record_details(data: thread_events.RecordAppended) -> tuple[str, ...]:
-    """The key, the data and the size of the bytes of a record."""
-    return (
-        "" if data.key is None else f"key {data.key}",
-        "" if data.data is None else shortened(json.dumps(data.data, ensure_ascii=False), LONGEST_SUMMARY),
-        "" if data.blob is None else plural(len(data.blob), "byte"),
-    )
 
 
 def run_text(event: Event, data: run_events.RunEvent, find: FindEvent) -> str:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from clew.cli.commands.completion import Installation
     from clew.domain.differences.diff import Diff, DiffRow
+    from clew.domain.differences.record_diff import RecordDiff
     from clew.domain.events import Event
     from clew.domain.fork_tree import Branch
     from clew.domain.formats.conversation_import import ImportReport
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from clew.domain.history import History, HistoryMessage, Step
     from clew.domain.memory.facts import Fact, FactOrigin, FactUse, FoundFact
     from clew.domain.ports import Verdict
+    from clew.domain.records import ThreadRecord
     from clew.domain.runs.model_requests import Request
     from clew.domain.runs.summaries import Contribution, RunSummary
     from clew.infrastructure.shards import Shard
@@ -170,6 +172,22 @@ def diff(diff: Diff, *, everything: bool = False) -> dict[str, Any]:
         "shared": {"messages": diff.shared, "version": diff.shared_version},
         "counts": diff.counts._asdict(),
         "rows": [_diff_row(row) for row in (diff.rows if everything else diff.rows[diff.shared :])],
+        "records": [_record_diff(row) for row in diff.records],
+    }
+
+
+def record(record: ThreadRecord) -> dict[str, Any]:
+    """A record, with its bytes in base64."""
+    base64 = None if record.blob is None else b64encode(record.blob).decode()
+    return {**_fields(record, "version", "type", "data", "key"), "base64": base64, "redacted": record.redacted}
+
+
+def _record_diff(row: RecordDiff) -> dict[str, Any]:
+    return {
+        "kind": row.kind,
+        "a": None if row.a is None else record(row.a),
+        "b": None if row.b is None else record(row.b),
+        **_fields(row, "fields"),
     }
 
 

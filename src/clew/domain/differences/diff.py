@@ -11,10 +11,12 @@ from zlib import crc32
 
 from clew.domain.differences.alignment import Pairs, aligned
 from clew.domain.differences.content_diff import FieldDiff, field_diffs, plain
+from clew.domain.differences.record_diff import RecordDiff, diff_records
 from clew.domain.differences.word_diff import Kind, words
 from clew.domain.history import History, HistoryMessage
 from clew.domain.json_values import Json, JsonObject, canonical
 from clew.domain.messages import Content, FunctionCall, FunctionResult
+from clew.domain.records import ThreadRecord
 
 T = TypeVar("T")
 
@@ -79,13 +81,15 @@ class Diff:
     """Two histories side by side.
 
     The first ``shared`` rows are events of both: their common past. The others are aligned by content, and a row of
-    them is the same if the messages are equal. Where both sides differ, rows only in ``a`` come first.
+    them is the same if the messages are equal. Where both sides differ, rows only in ``a`` come first. ``records`` are
+    the records of both sides, without those of their common past.
     """
 
     a: History
     b: History
     shared: int
     rows: tuple[DiffRow, ...]
+    records: tuple[RecordDiff, ...] = ()
 
     @property
     def shared_version(self) -> int:
@@ -99,8 +103,10 @@ class Diff:
         return DiffCounts(counts["same"], counts["changed"], counts["only-a"], counts["only-b"])
 
 
-def diff(a: History, b: History) -> Diff:
-    """Compare two histories, of one thread or of two.
+def diff(
+    a: History, b: History, records: Sequence[ThreadRecord] = (), other_records: Sequence[ThreadRecord] = ()
+) -> Diff:
+    """Compare two histories, of one thread or of two, and the records on their paths.
 
     ``diff(b, a)`` is the same with the sides exchanged. A redacted message equals another redacted one of its role, and
     nothing else. Data that an import keeps for the export is not compared.
@@ -110,7 +116,7 @@ def diff(a: History, b: History) -> Diff:
     ours = [_ComparedMessage(message) for message in a.messages[shared:]]
     theirs = [_ComparedMessage(message) for message in b.messages[shared:]]
     rows += [_row(own, their) for own, their in _sides(aligned(ours, theirs, _likeness), ours, theirs)]
-    return Diff(a, b, shared, tuple(rows))
+    return Diff(a, b, shared, tuple(rows), diff_records(records, other_records))
 
 
 def _shared(a: Sequence[HistoryMessage], b: Sequence[HistoryMessage]) -> int:
