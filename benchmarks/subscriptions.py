@@ -1,18 +1,23 @@
-"""Subscribers: the delay of an event within and across processes, and the size of the write-ahead log."""
+"""Subscribers: the delay of an event, what many of them cost an append, and the size of the write-ahead log."""
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import random
+import statistics
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 
-from benchmarks.measurement import Setting, percentile, store_url
-from benchmarks.report import Figure, at_most
+from benchmarks.measurement import Setting, median_ratio, percentile, store_url
+from benchmarks.report import Figure, at_most, at_most_times
 from benchmarks.synthetic_data import MessageGenerator
-from clew import Conversations, Message
+from clew import Conversations, Engine, Message
+from clew.aio.threads import LocalThread
 from clew.domain.events import MessageAppended
 
 WARM_UP = 5
@@ -21,6 +26,10 @@ LONGEST_PAUSE = 0.04
 
 PATIENCE = 30.0
 MEBI = 1024 * 1024
+HELLO = Message.user("Hello")
+
+REST = 0.2
+"""Seconds in which subscribers that wait use hardly any CPU."""
 
 
 def run(setting: Setting) -> Iterator[Figure]:
@@ -30,6 +39,7 @@ def run(setting: Setting) -> Iterator[Figure]:
         took = _delays(setting, appends, across=across)
         yield Figure(f"wake-up {where}, p50", percentile(took, 50), "ms")
         yield Figure(f"wake-up {where}, p99", percentile(took, 99), "ms", budget=at_most(budget))
+    yield from asyncio.run(_appends_beside_subscribers(setting))
     yield from _log_under_a_subscriber(setting)
 
 
@@ -63,6 +73,55 @@ def _delays(setting: Setting, appends: int, *, across: bool) -> list[float]:
 
 def _writer_elsewhere(url: str, thread_id: str, appends: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-m", "benchmarks.subscriptions", url, thread_id, str(appends)])
+
+
+async def _appends_beside_subscribers(setting: Setting) -> list[Figure]:
+    """CPU of an append while other threads have subscribers, each on its own thread, which all wait."""
+    budgets = {0: None, setting.size(1_000, 100): at_most_times(1.2), setting.size(10_000, 1_000): at_most_times(2)}
+    appends, rounds = setting.size(200, 100), setting.size(7, 5)
+    measured: dict[int, list[float]] = {subscribers: [] for subscribers in budgets}
+    async with AsyncExitStack() as stack:
+        quiet = {each: await _beside_subscribers(stack, setting.url("beside"), each) for each in budgets}
+        for number in range(rounds + 1):
+            for subscribers in [*budgets][number % 3 :] + [*budgets][: number % 3]:
+                gc.collect()
+                begin = time.process_time()
+                for _ in range(appends):
+                    await quiet[subscribers].append(HELLO)
+                if number:  # the first round fills caches
+                    measured[subscribers].append((time.process_time() - begin) / appends * 1e6)
+    return [
+        Figure(
+            f"append with {subscribers:,} subscribers on other threads (CPU)",
+            statistics.median(took),
+            "µs",
+            baseline=statistics.median(measured[0]),
+            ratio=median_ratio(took, measured[0]),
+            budget=budgets[subscribers],
+        )
+        for subscribers, took in measured.items()
+        if subscribers
+    ]
+
+
+async def _beside_subscribers(stack: AsyncExitStack, url: str, subscribers: int) -> LocalThread:
+    """A thread without subscribers in a store where other threads have so many."""
+    engine = await stack.enter_async_context(Engine.open(url, embedded=False))
+
+    async def follow(thread: LocalThread) -> None:
+        async with thread.subscribe(after=1) as events:
+            async for _ in events:
+                pass
+
+    for _ in range(subscribers):
+        task = asyncio.create_task(follow(await engine.start_thread()))
+        stack.callback(task.cancel)
+    busy = True
+    while busy:  # until all have read and wait
+        begin = time.process_time()
+        await asyncio.sleep(REST)
+        busy = time.process_time() - begin > REST / 10
+    return await engine.start_thread()
 
 
 def _log_under_a_subscriber(setting: Setting) -> Iterator[Figure]:

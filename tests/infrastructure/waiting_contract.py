@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
+from contextlib import closing
+from functools import partial
 from typing import Any
 
 import pytest
 from eventsourcing.persistence import Tracking
 from tests.infrastructure.recorder_steps import (
     PATIENCE,
+    Opener,
     append,
     event,
     failure,
@@ -18,12 +22,95 @@ from tests.infrastructure.recorder_steps import (
     in_forked_child,
     paused_writer,
     recomputed_hashes,
+    run_threads,
+    wait_until,
 )
 
 from clew.domain.errors import ClosedError, StoreUnavailableError
-from clew.domain.ports import Blob, Claim, Draft, Key, Lease, Shred
+from clew.domain.ports import Blob, Claim, Draft, Fork, Key, Lease, Shred
 from clew.domain.streams import digest
 from clew.infrastructure.recorder_ports import Append, Recorder
+
+HANDED_OVER = ["a/thread/1", "a/thread/2", "b/thread/1", "b/thread/2"]
+
+
+class Woken:
+    """Listeners of these names, and how often each was woken."""
+
+    def __init__(self, recorder: Recorder, *names: str) -> None:
+        self.counts = Counter[str]()
+        self._ends = [recorder.listen(partial(self._note, name), name) for name in names]
+        self._recorder = recorder
+
+    def _note(self, name: str) -> None:
+        self.counts[name] += 1
+
+    def wait_for(self, expected: Mapping[str, int]) -> None:
+        """Wait until the listeners have been woken so often, and make sure that they are not woken again."""
+        wait_until(lambda: self.counts.total() >= sum(expected.values()))
+        wait_for_polls(self._recorder)
+        assert self.counts == expected
+
+    def end(self) -> None:
+        for end in self._ends:
+            end()
+
+
+def wait_for_polls(recorder: Any) -> None:
+    """Wait until the poller has completed a poll, if the store has one."""
+    polls = threading.Semaphore(0)
+    datastore = getattr(recorder, "datastore", None)
+    if datastore is None:
+        return
+    visible = datastore.visible
+
+    def counted() -> int:
+        polls.release()
+        position: int = visible()
+        return position
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datastore, "visible", counted)
+        for _ in range(2):
+            assert polls.acquire(timeout=PATIENCE)
+
+
+def pollers() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "clew-poller"}
+
+
+def hand_over(writer: Recorder, recorder: Recorder, name: str, count: int) -> None:
+    """Append events one by one, each when two readers have read the one before: by name, and in position order."""
+    tenant = name.split("/", maxsplit=1)[0] + "/"
+    read = [threading.Semaphore(0) for _ in range(2)]
+
+    def follow(of: str, last: Callable[[], int], seen: threading.Semaphore) -> None:
+        woken = threading.Event()
+        end = recorder.listen(woken.set, of)
+        version = 0
+        while version < count:
+            woken.clear()
+            if (now := last()) > version:
+                version = now
+                seen.release()
+            else:
+                assert woken.wait(PATIENCE), f"{of}: a wake-up was lost after version {version}"
+        end()
+
+    def by_name() -> int:
+        return max((row.version for row in recorder.own_rows(name, limit=99)), default=0)
+
+    def in_order() -> int:
+        rows = recorder.rows(after=0, limit=999, prefix=tenant)
+        return max((row.version for row in rows if row.stream == name), default=0)
+
+    def write() -> None:
+        for version in range(1, count + 1):
+            append(writer, event(name, version))
+            for semaphore in read:
+                assert semaphore.acquire(timeout=PATIENCE)
+
+    run_threads([write, lambda: follow(name, by_name, read[0]), lambda: follow(tenant, in_order, read[1])])
 
 
 def release(semaphore: threading.Semaphore) -> Callable[[], None]:
@@ -233,6 +320,87 @@ class WakeContract:
 
         assert in_forked_child(work) == 0
         end()
+
+    def test_a_commit_wakes_the_listeners_of_its_streams_and_tenants(self, recorder: Recorder) -> None:
+        woken = Woken(recorder, "", "acme/", "acme/thread/", "acme/thread/1", "acme/thread/2", "acme2/", "other/")
+        append(recorder, event("acme/thread/1", 1))
+        append(recorder, event("acme/memory/1", 1), event("other/thread/1", 1))
+        fill(recorder, "acme/thread/11", 3)
+        woken.wait_for({"": 3, "acme/": 3, "acme/thread/": 2, "acme/thread/1": 1, "other/": 1})
+        woken.end()
+        append(recorder, event("acme/thread/1", 2))
+        assert woken.counts[""] == 3
+
+    def test_a_fork_wakes_its_own_listeners_and_not_those_of_its_parent(self, recorder: Recorder) -> None:
+        fill(recorder, "parent", 2)
+        woken = Woken(recorder, "parent", "child")
+        append(recorder, event("child", 2), forks={"child": Fork("parent", 1)})
+        append(recorder, event("child", 3))
+        woken.wait_for({"child": 2})
+        woken.end()
+
+    def test_a_commit_without_events_wakes_nobody(self, recorder: Recorder) -> None:
+        fill(recorder, "a", 1)
+        woken = Woken(recorder, "", "a")
+        append(recorder, claims=[Claim("a", "me", 1, 2)], drafts=[Draft("a", "run", b"He")])
+        append(recorder, tracking=Tracking("up", 3))
+        append(recorder, event("a", 2))
+        woken.wait_for({"": 1, "a": 1})
+        woken.end()
+
+    def test_no_wake_up_is_lost_among_concurrent_commits(self, recorder: Recorder) -> None:
+        """Each writer waits until the event has been read: no later commit makes up for a lost wake-up."""
+        run_threads([lambda name=name: hand_over(recorder, recorder, name, 40) for name in HANDED_OVER])  # type: ignore[misc] # a bound loop variable
+
+
+class TwoProcessContract:
+    """Listeners of a store that several processes write to. It needs the fixtures ``opener`` and ``recorder``."""
+
+    def test_a_commit_of_another_process_wakes_the_listeners_of_its_streams(self, recorder: Recorder) -> None:
+        woken = Woken(recorder, "", "a/", "a/thread/1", "a/thread/2", "b/")
+        assert in_forked_child(lambda: append(recorder, event("a/thread/1", 1))) == 0
+        woken.wait_for({"": 1, "a/": 1, "a/thread/1": 1})
+        woken.end()
+
+    def test_a_commit_of_another_store_of_the_process_wakes_the_listeners_of_its_streams(
+        self, recorder: Recorder, opener: Opener
+    ) -> None:
+        woken = Woken(recorder, "", "a", "b")
+        with closing(opener()) as other:
+            append(other, event("a", 1))
+        woken.wait_for({"": 1, "a": 1})
+        woken.end()
+
+    def test_one_poller_serves_all_stores_of_the_process_and_ends_with_the_last_listener(self, opener: Opener) -> None:
+        recorders, before = [opener() for _ in range(5)], pollers()
+        ends = [recorder.listen(lambda: None) for recorder in recorders for _ in range(3)]
+        (poller,) = pollers() - before
+        recorders.pop(0).close()
+        assert poller.is_alive()
+        for end in ends:
+            end()
+        poller.join(PATIENCE)
+        assert not poller.is_alive()
+        for recorder in recorders:
+            recorder.close()
+
+    def test_the_poller_does_not_wake_a_process_again_for_its_own_commits(self, recorder: Any) -> None:
+        woken = Woken(recorder, "", "a/", "a/thread/1")
+        for version in range(1, 21):
+            append(recorder, event("a/thread/1", version))
+            wait_for_polls(recorder)
+        # A poll can be between the commit and the answer of a server.
+        assert all(20 <= count <= 22 for count in woken.counts.values())
+        woken.end()
+
+    def test_no_wake_up_is_lost_among_commits_of_two_processes(self, recorder: Recorder, opener: Opener) -> None:
+        with closing(opener()) as other:
+            run_threads(
+                [
+                    lambda name=name, writer=writer: hand_over(writer, recorder, name, 15)  # type: ignore[misc] # bound loop variables
+                    for name, writer in zip(HANDED_OVER, (recorder, other) * len(HANDED_OVER), strict=False)
+                ]
+            )
 
 
 class LostReplyContract:

@@ -311,8 +311,12 @@ class EventOrder(Protocol):
         """How many visible events come after a position, counted up to ``limit``."""
         ...
 
-    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call ``wake`` after every commit of any process. Returns the function that stops it."""
+    def listen(self, wake: Callable[[], None], of: str = "") -> Callable[[], None]:
+        """Call ``wake`` after commits of events by any process. Returns the function that stops it.
+
+        ``of`` is the name of a stream, or the start of names up to a slash, as of all threads of a tenant; "" is every
+        stream. A reader that reads after this call, and again after each call of ``wake``, misses nothing.
+        """
         ...
 
     def may_fill(self) -> bool:

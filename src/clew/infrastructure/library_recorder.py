@@ -49,8 +49,8 @@ class LibraryRecorder(ProcessRecorder):
         """The highest position that readers see, 0 for an empty store."""
 
     @abstractmethod
-    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call ``wake`` after every commit."""
+    def listen(self, wake: Callable[[], None], of: str = "") -> Callable[[], None]:
+        """Call ``wake`` after commits of events: see the port."""
 
     def newest_position(self) -> int:
         """The highest position. Here readers see an append at once."""

@@ -204,10 +204,13 @@ class PositionOrder(Protocol):
         """How many visible rows come after a position, counted up to ``limit``."""
         ...
 
-    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call ``wake`` after every commit, of this process or another. Returns the function that ends it.
+    def listen(self, wake: Callable[[], None], of: str = "") -> Callable[[], None]:
+        """Call ``wake`` after commits of events, of this process or another. Returns the function that ends it.
 
-        A thread that writes or polls calls ``wake``, sometimes without a new commit. ``wake`` must return at once.
+        ``of`` is the name of a stream, the start of names up to a slash (``acme/`` or ``acme/thread/``), or "" for
+        every stream. A thread that writes or polls calls ``wake``, sometimes without a new event, and once for several
+        commits. ``wake`` must return at once. Whoever reads after the call of ``listen``, and again after each call of
+        ``wake``, misses nothing.
         """
         ...
 

@@ -25,10 +25,12 @@ Page: TypeAlias = tuple["list[Event]", int]
 class Feed:
     """Events after a place, in pages: by position over all threads of a tenant, or by version in one thread.
 
-    A page ends before a damaged event; the next page raises CorruptEventError.
+    A page ends before a damaged event; the next page raises CorruptEventError. There can be a next page after commits
+    ``of`` a stream, or of streams whose names start with it.
     """
 
-    def __init__(self, page: Callable[[int], Operation[Page]], after: int) -> None:
+    def __init__(self, page: Callable[[int], Operation[Page]], after: int, of: str) -> None:
+        self.of = of
         self._page = page
         self._after = after
 
@@ -40,12 +42,14 @@ class Feed:
 
 def store_feed(core: Core, after: int) -> Feed:
     """Every event of the tenant's threads that the actor may read, in position order."""
-    return Feed(partial(_of_store, core), after)
+    return Feed(partial(_of_store, core), after, core.prefix())
 
 
 def thread_feed(core: Core, thread_id: str, after: int) -> Feed:
     """Every event of one thread's lineage, in version order. Every page is authorized."""
-    return Feed(partial(_of_thread, core, thread_id, core.stream(thread_id)), after)
+    stream = core.stream(thread_id)
+    # Of a fork's lineage only its own stream grows: its ancestors' later events are behind the cuts.
+    return Feed(partial(_of_thread, core, thread_id, stream), after, stream)
 
 
 def _of_store(core: Core, after: int) -> Operation[Page]:

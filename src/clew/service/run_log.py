@@ -180,7 +180,7 @@ class ThreadRuns:
     async def changed(self, after: int, seconds: float) -> None:
         """Wait until the thread has a version later than ``after``, at most that many seconds."""
         woken = ThreadsafeEvent()
-        end = self._core.log.listen(woken.set)
+        end = self._core.log.listen(woken.set, self._stream)
         try:
             async with asyncio.timeout(seconds):
                 while (await drive(load(self._core, self.thread_id))).version <= after:

@@ -26,7 +26,7 @@ class Subscription(Iterator[Event]):
         self._next = 0
         self._closed = False
         self._news = threading.Event()  # the log refers to this, so a subscription that nobody uses can be freed
-        self._stop_listening = core.log.listen(self._news.set)
+        self._stop_listening = core.log.listen(self._news.set, feed.of)
         weakref.finalize(self, self._stop_listening).atexit = False
         live.add(self)
 

@@ -20,7 +20,7 @@ DONE = Appended((), (), ())
 Write = Callable[[Append], Appended | Exception]
 
 
-def ignore_commit() -> None:
+def ignore_commit(_: Sequence[tuple[Append, Appended]]) -> None:
     """A callback after each batch that does nothing."""
 
 

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from tests.infrastructure.recorder_contract import RecorderContract
 from tests.infrastructure.recorder_steps import PATIENCE, Opener, event, paused_writer
-from tests.infrastructure.waiting_contract import LostReplyContract
+from tests.infrastructure.waiting_contract import LostReplyContract, TwoProcessContract
 from tests.servers.postgres_server import ask
 
 from clew.domain.ports import Blob
@@ -24,7 +24,7 @@ from clew.infrastructure.recorder_ports import Append, Recorder
 from clew.infrastructure.verification import verify_store
 
 
-class TestPostgresRecorder(RecorderContract, LostReplyContract):
+class TestPostgresRecorder(RecorderContract, LostReplyContract, TwoProcessContract):
     retries = True
 
     @pytest.fixture

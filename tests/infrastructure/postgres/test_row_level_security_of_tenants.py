@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from hashlib import sha256
 from io import BytesIO
 from urllib.parse import urlsplit
@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 from tests.infrastructure.recorder_steps import PATIENCE, append, event
+from tests.infrastructure.waiting_contract import Woken
 from tests.servers.pooling_proxy import PoolingProxy
 from tests.servers.postgres_server import PASSWORD, PostgresServer, ask
 from tests.servers.row_level_security import Logins, isolate_tenants
@@ -58,6 +59,21 @@ def test_a_tenant_is_set_for_one_transaction_only(shared_logins: Logins) -> None
             assert session.connection.execute(setting).fetchall() == [("", 0)]
     finally:
         store.close()
+
+
+def test_commits_of_other_processes_wake_only_the_listeners_of_their_tenant(logins: Logins) -> None:
+    with ExitStack() as stack:
+        mine, theirs = (
+            stack.enter_context(closing(PostgresRecorder(PostgresDatastore(logins.app, tenant=tenant))))
+            for tenant in "ab"
+        )
+        woken, others = Woken(mine, "", "a/", "b/"), Woken(theirs, "", "a/", "b/")
+        with closing(PostgresRecorder(PostgresDatastore(logins.app, tenant="a"))) as elsewhere:
+            append(elsewhere, event("a/thread/new", 1))
+        woken.wait_for({"": 1, "a/": 1})
+        others.wait_for({})
+        woken.end()
+        others.end()
 
 
 def test_a_pooler_passes_no_tenant_to_another_client(postgres_server: PostgresServer) -> None:

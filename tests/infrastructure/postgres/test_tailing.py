@@ -15,6 +15,7 @@ import pytest
 from tests.infrastructure.postgres import tailing
 from tests.infrastructure.postgres.tailing import Seen, follow, follow_until, insert, transaction, write
 from tests.infrastructure.recorder_steps import PATIENCE, append, event, fill, recomputed_hashes, run_threads
+from tests.infrastructure.waiting_contract import HANDED_OVER, Woken, hand_over, wait_for_polls
 from tests.servers.postgres_server import Databases, ask
 
 from clew import Conversations, Message
@@ -112,6 +113,39 @@ def test_a_subscription_waits_for_the_lowest_of_several_open_transactions(
             late[number].commit()
         reader.join(PATIENCE)
     assert [each[1:] for each in seen] == [("late-0", 1), ("late-1", 1), ("late-2", 1), ("above", 1), ("above", 2)]
+
+
+def test_no_wake_up_is_lost_while_older_transactions_delay_what_readers_see(
+    postgres: str, recorder: PostgresRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The listeners of a commit are woken before its events are visible in position order, and then again."""
+    monkeypatch.setattr(datastore, "OWN_WAIT", 0.002)
+    ended = threading.Event()
+
+    def delay() -> None:
+        while not ended.is_set():
+            with transaction(postgres):
+                ended.wait(0.05)
+
+    delaying = threading.Thread(target=delay)
+    delaying.start()
+    try:
+        run_threads([lambda name=name: hand_over(recorder, recorder, name, 25) for name in HANDED_OVER[:2]])  # type: ignore[misc] # a bound loop variable
+    finally:
+        ended.set()
+        delaying.join(PATIENCE)
+
+
+def test_the_end_of_another_transaction_wakes_no_listener(postgres: str, recorder: PostgresRecorder) -> None:
+    woken = Woken(recorder, "", "a")
+    for _ in range(5):
+        with transaction(postgres) as other:
+            other.execute("CREATE TEMPORARY TABLE t ON COMMIT DROP AS SELECT 1")
+            other.commit()
+        wait_for_polls(recorder)
+    append(recorder, event("a", 1))
+    woken.wait_for({"": 1, "a": 1})
+    woken.end()
 
 
 def test_a_transaction_in_another_database_holds_readers_back_without_loss(

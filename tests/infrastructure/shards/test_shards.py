@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import cast
 
 import psycopg
 import pytest
@@ -17,7 +18,10 @@ from tests.servers.postgres_server import GUARDED, PASSWORD, PostgresServer, ask
 
 from clew import Conversations, Message
 from clew.domain.errors import InvalidNameError, ShardError, StoreSchemaError, StoreUnavailableError, StoreUrlError
+from clew.domain.events import Event
 from clew.domain.ports import EventLog
+from clew.infrastructure import commit_listeners
+from clew.infrastructure.commit_listeners import CommitListeners
 from clew.infrastructure.shards import Positions, Shard
 from clew.infrastructure.shards.store import shard_directory
 from clew.infrastructure.stores import store_at
@@ -284,6 +288,49 @@ def test_a_reader_continues_after_a_defect_of_the_log(postgres: str, monkeypatch
         received = events.wait(PATIENCE)
     assert failed.is_set()
     assert received is not None
+
+
+_DEAD = StoreUnavailableError("The server is dead.")
+
+
+class DyingLog:
+    """A log without events whose server dies: one more read succeeds, as from a process that outlives its server."""
+
+    def __init__(self) -> None:
+        self.is_dead = False
+        self.last_answers = 1
+        self._listeners = CommitListeners(self)
+        self.listen = self._listeners.listen
+        self.close = self._listeners.close
+
+    def database(self) -> int:
+        return id(self)
+
+    def visible(self) -> int:
+        if self.is_dead:
+            raise _DEAD
+        return 0
+
+    def written(self, *_: int) -> list[tuple[int, str]]:
+        raise AssertionError
+
+    def events_after(self, *_: object) -> list[Event]:
+        if self.is_dead:
+            if not self.last_answers:
+                raise _DEAD
+            self.last_answers -= 1
+        return []
+
+
+def test_a_reader_notices_a_dead_server_although_one_more_read_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit_listeners, "FAILURE_SECONDS", 0.01)
+    log = DyingLog()
+    shard = Shard("east", "here", takes=True, tenants=1)
+    with ShardEvents(lambda: [shard], lambda _: cast("EventLog", log), Positions()) as events:
+        assert events.wait(0.01) is None
+        log.is_dead = True
+        wait_until(lambda: "east" in events.failing())
+    assert log.last_answers == 0
 
 
 def test_a_dropped_reader_ends_its_threads(directory: str, monkeypatch: pytest.MonkeyPatch, postgres: str) -> None:

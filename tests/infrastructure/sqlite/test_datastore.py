@@ -27,7 +27,6 @@ from clew.domain.ports import Fork
 from clew.infrastructure.recorder_ports import Append
 from clew.infrastructure.sqlite.datastore import ClewSQLiteDatastore
 from clew.infrastructure.sqlite.file_lock import FileLock
-from clew.infrastructure.sqlite.reads import Readers
 from clew.infrastructure.sqlite.recorder import SQLiteRecorder
 from clew.infrastructure.sqlite.schema import SCHEMA_VERSION
 
@@ -259,35 +258,6 @@ def test_an_interrupted_wait_does_not_block_other_processes(path: str) -> None:
     other.acquire()
     other.close()
     recorder.close()
-
-
-def test_reports_a_commit_to_each_of_two_concurrent_callers(path: str, recorder: SQLiteRecorder) -> None:
-    connecting, resumed = threading.Event(), threading.Event()
-    connections: list[sqlite3.Connection] = []
-
-    def connect() -> sqlite3.Connection:
-        connection = sqlite3.connect(path, check_same_thread=False)
-        connections.append(connection)
-        if connection is connections[0]:
-            connecting.set()
-            assert resumed.wait(PATIENCE)
-        return connection
-
-    readers = Readers(connect)
-    first = threading.Thread(target=readers.changed)
-    first.start()
-    assert connecting.wait(PATIENCE)
-    fill(recorder, "a", 3)
-    readers.changed()
-    resumed.set()
-    first.join(PATIENCE)
-    for version in range(4, 8):
-        assert not readers.changed()
-        fill(recorder, "a", version, start=version)
-        assert readers.changed()
-    with pytest.raises(sqlite3.ProgrammingError):
-        connections[0].execute("SELECT 1")
-    readers.close()
 
 
 # The write-ahead log

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from tests.infrastructure.recorder_contract import RecorderContract
 from tests.infrastructure.recorder_steps import Opener
-from tests.infrastructure.waiting_contract import LostReplyContract
+from tests.infrastructure.waiting_contract import LostReplyContract, TwoProcessContract
 
 from clew.infrastructure.sqlite.recorder import SQLiteRecorder
 
 
-class TestSQLiteRecorder(RecorderContract, LostReplyContract):
+class TestSQLiteRecorder(RecorderContract, LostReplyContract, TwoProcessContract):
     @pytest.fixture
     def opener(self, tmp_path: Path) -> Opener:
         return lambda: SQLiteRecorder.open(str(tmp_path / "clew.db"))

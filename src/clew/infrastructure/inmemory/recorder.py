@@ -29,7 +29,8 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder, process_forks.ForkA
     def __init__(self) -> None:
         super().__init__()
         self._events = InMemoryEvents()
-        self._committed = False
+        self._written: set[str] = set()
+        """The streams of new events whose listeners were not notified yet."""
         self._closed = False
         self._commit_listeners = CommitListeners()
         self._queue = AppendQueue(self._write, self._after_batch)
@@ -54,7 +55,7 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder, process_forks.ForkA
         appended = self._events.put(plan)
         if append.tracking is not None:
             self._insert_tracking(append.tracking)
-        self._committed = True
+        self._written.update(plan.heads)
         return appended
 
     def _check_tracking(self, tracking: Tracking) -> None:
@@ -66,9 +67,9 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder, process_forks.ForkA
             raise RecordedConflictError(name, tracking.notification_id - 1, last) from error
 
     def _after_batch(self) -> float | None:
-        if self._committed:
-            self._committed = False
-            self._commit_listeners.notify()
+        if self._written:
+            written, self._written = self._written, set()
+            self._commit_listeners.notify(written)
         return None
 
     # Reading: Clew's ports
@@ -167,9 +168,11 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder, process_forks.ForkA
         with self._open_lock():
             return self._events.shredded
 
-    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:  # type: ignore[override] # the name of Clew's port
-        """Call ``wake`` after every commit."""
-        return self._commit_listeners.listen(wake)
+    def listen(  # type: ignore[override] # the name of Clew's port
+        self, wake: Callable[[], None], of: str = ""
+    ) -> Callable[[], None]:
+        """Call ``wake`` after commits of events."""
+        return self._commit_listeners.listen(wake, of)
 
     def close(self) -> None:
         """Write what was submitted; later calls raise ClosedError."""

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from itertools import count, islice
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from clew.domain.errors import ClosedError, StoreUnavailableError
 from clew.domain.ports import Appended
@@ -92,13 +92,17 @@ class Write(Protocol):
         ...
 
 
+AfterBatch: TypeAlias = Callable[[Sequence[tuple[Append, Appended]]], object]
+
+
 class AppendPool:
     """Writes at most ``workers`` batches at once, each with at most ``batch_size`` events.
 
-    ``write`` writes a batch; ``after_batch`` is called after each. The module's docstring describes the algorithm.
+    ``write`` writes a batch; ``after_batch`` is called after each, with the appends that succeeded and their outcomes.
+    The module's docstring describes the algorithm.
     """
 
-    def __init__(self, write: Write, after_batch: Callable[[], object], *, workers: int, batch_size: int) -> None:
+    def __init__(self, write: Write, after_batch: AfterBatch, *, workers: int, batch_size: int) -> None:
         self._write = write
         self._after_batch = after_batch
         self._workers = workers
@@ -346,14 +350,16 @@ class AppendPool:
         with self._lock:
             # Before the outcomes are set: a callback may append to the same streams and wait.
             self._finish(batch, more=more, deferred=deferred)
+        written: list[tuple[Append, Appended]] = []
         for job, outcome in zip(jobs, outcomes, strict=True):
             if isinstance(outcome, Appended):
+                written.append((job.append, outcome))
                 job.appended = outcome
                 job.set_result(outcome)
             elif outcome is not None:
                 job.set_exception(outcome)
         try:
-            self._after_batch()
+            self._after_batch(written)
         except Exception:  # noqa: BLE001 - logged: the appends need this thread
             _log.exception("The store's work after a commit failed")
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Literal
 
 from psycopg.types.numeric import Int8
 
+from clew.domain.ports import Appended
 from clew.infrastructure import process_forks
+from clew.infrastructure.append_plan import stream_name
 from clew.infrastructure.commit_listeners import CommitListeners
 from clew.infrastructure.postgres import schema
 from clew.infrastructure.postgres.append_pool import AppendPool
@@ -16,6 +18,8 @@ from clew.infrastructure.postgres.appends import MAX_BATCH, PostgresWriter
 from clew.infrastructure.postgres.connection import Address, Rows, Session
 from clew.infrastructure.postgres.connection_pool import ConnectionPool
 from clew.infrastructure.postgres.sql_files import statements
+from clew.infrastructure.postgres.stream_ids import text
+from clew.infrastructure.recorder_ports import Append
 
 WORKERS = 16
 READERS = 8
@@ -30,15 +34,19 @@ _HORIZON = _SQL["horizon"].replace("{horizon}", _SQL["below"])
 class Horizon:
     """The position up to which readers in position order can read: the lowest open transaction.
 
-    Below it, every event is visible or will never exist. ``query`` asks the server for it.
+    Below it, every event is visible or will never exist. ``query`` asks the server for it. ``overtaken`` is called
+    before a read that may not see this process's own appends up to a position: its reader must be woken again later.
     """
 
-    def __init__(self, query: Callable[[], int]) -> None:
+    def __init__(self, query: Callable[[], int], overtaken: Callable[[int], None]) -> None:
         self._query = query
+        self._overtaken = overtaken
         self.newest = 0
         """The highest position that this process has appended."""
         self._seen = 0
         """Readers see everything below this position."""
+        self._awaited = 0
+        """Up to this position no reader waits again."""
 
     def await_own(self, upto: int) -> None:
         """Wait until readers see this process's own appends up to a position, or until OWN_WAIT is over.
@@ -49,15 +57,18 @@ class Horizon:
         newest = min(self.newest, upto)
         if newest < self._seen:
             return
-        until = time.monotonic() + OWN_WAIT
-        pause = 0.0005
-        while (seen := self._query()) <= newest:
-            if time.monotonic() > until:
-                seen = newest + 1  # do not wait for the same again
-                break
-            time.sleep(pause)
-            pause = min(pause * 2, 0.01)
-        self._seen = max(self._seen, seen)
+        if newest > self._awaited:
+            until = time.monotonic() + OWN_WAIT
+            pause = 0.0005
+            while time.monotonic() <= until:
+                seen = self._query()
+                if seen > newest:
+                    self._seen = max(self._seen, seen)
+                    return
+                time.sleep(pause)
+                pause = min(pause * 2, 0.01)
+            self._awaited = max(self._awaited, newest)
+        self._overtaken(newest)
 
 
 class PostgresDatastore(process_forks.ForkAware):
@@ -81,13 +92,12 @@ class PostgresDatastore(process_forks.ForkAware):
         self.address = Address(conninfo)
         self.tenant = tenant
         schema.prepare(self.address, create=create)
-        self.horizon = Horizon(self._horizon)
+        self.listeners = CommitListeners(self)
+        self.horizon = Horizon(self._horizon, self.listeners.disown)
         self.writing = ConnectionPool(self.address, workers, tenant=tenant, write=True)
         self.reading = ConnectionPool(self.address, readers, tenant=tenant)
         self.writer = PostgresWriter(self)
-        self.listeners = CommitListeners(self._changed)
-        self.pool = AppendPool(self.writer.write, self.listeners.notify, workers=workers, batch_size=MAX_BATCH)
-        self._seen = 0
+        self.pool = AppendPool(self.writer.write, self._notify, workers=workers, batch_size=MAX_BATCH)
         self._closed = False
         process_forks.watch(self)
 
@@ -102,11 +112,37 @@ class PostgresDatastore(process_forks.ForkAware):
 
         return self.reading.read(execute)
 
-    def _changed(self) -> bool:
-        """Whether a transaction of the server has ended since the last call, so that there may be more to read."""
-        horizon = self._horizon()
-        changed, self._seen = horizon != self._seen, horizon
-        return changed
+    def _notify(self, written: Sequence[tuple[Append, Appended]]) -> None:
+        """Wake the listeners of the events of these appends, which readers by name see already."""
+        streams: set[str] = set()
+        last = 0
+        try:
+            for append, appended in written:
+                if appended.positions and not appended.repeated:
+                    last = max(last, *appended.positions)
+                    self.listeners.own(min(appended.positions), max(appended.positions))
+                    streams.update(stream_name(event.originator_id) for event in append.events)
+            if streams:
+                self.listeners.notify(streams)
+        except BaseException:  # interrupted: the poller does the rest
+            self.listeners.disown(last)
+            raise
+
+    # What the poller asks
+
+    def database(self) -> Hashable:
+        """The address, and the tenant if only its rows are visible."""
+        with self.reading.use() as session:
+            return self.address.conninfo, session.tenant
+
+    def visible(self) -> int:
+        """The position below the horizon."""
+        return self._horizon() - 1
+
+    def written(self, after: int, upto: int, limit: int) -> Sequence[tuple[int, str]]:
+        """Position and stream of the events between two positions, in order."""
+        between = {"after": Int8(after), "upto": Int8(upto), "limit": Int8(limit)}
+        return [(position, text(name)) for position, name in self.query(_SQL["written"], between)]
 
     def _horizon(self) -> int:
         return int(self.query(_HORIZON, based=True)[0][0])

@@ -12,6 +12,15 @@
 -- horizon
 SELECT {horizon}
 
+-- written
+SELECT e.position, s.name
+FROM (
+    SELECT position, stream FROM clew_event
+    WHERE position > %(after)b AND position <= %(upto)b /* own rows */
+    ORDER BY position LIMIT %(limit)b
+) AS e JOIN clew_stream AS s ON s.id = e.stream
+ORDER BY e.position
+
 -- standby
 SELECT pg_is_in_recovery()
 

@@ -93,9 +93,9 @@ class PostgresRecorder(LibraryRecorder):
         """The library's id of an existing stream."""
         return UUID(stream) if self.datastore.originator_id_type == "uuid" else stream
 
-    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call ``wake`` after every commit, of this process or another."""
-        return self.datastore.listeners.listen(wake)
+    def listen(self, wake: Callable[[], None], of: str = "") -> Callable[[], None]:
+        """Call ``wake`` after commits of events, of this process or another."""
+        return self.datastore.listeners.listen(wake, of)
 
     def close(self) -> None:
         """Write what was submitted, then close the connections."""

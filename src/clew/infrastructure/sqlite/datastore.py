@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from eventsourcing.persistence import PersistenceError
@@ -27,6 +27,11 @@ from clew.infrastructure.sqlite.writer import SQLiteWriter
 Synchronous = Literal["FULL", "NORMAL", "OFF"]
 
 LOCK_TIMEOUT = 30.0
+
+_WRITTEN = (
+    "SELECT e.position, s.name FROM event e CROSS JOIN stream s ON s.id = e.stream "
+    "WHERE e.position > ? AND e.position <= ? ORDER BY e.position LIMIT ?"
+)
 
 
 class ClewSQLiteDatastore(SQLiteDatastore, process_forks.ForkAware):
@@ -66,7 +71,7 @@ class ClewSQLiteDatastore(SQLiteDatastore, process_forks.ForkAware):
         self.lock = FileLock(self.path + ".lock", self.lock_timeout, self.path)
         """Keeps out the other writers, of this process and of others."""
         self.readers = Readers(lambda: self._connect("ro"))
-        self.listeners = CommitListeners(self.readers.changed)
+        self.listeners = CommitListeners(self)
 
     def _open(self, *, create: bool) -> None:
         if not os.path.isdir(os.path.dirname(self.path)):  # noqa: PTH112, PTH120 - False also if it cannot be looked up
@@ -147,6 +152,31 @@ class ClewSQLiteDatastore(SQLiteDatastore, process_forks.ForkAware):
             check_same_thread=False,
             timeout=self.lock_timeout,
         )
+
+    # What the poller asks
+
+    def database(self) -> Hashable:
+        """The file, whatever its path is."""
+        try:
+            found = os.stat(self.path)  # noqa: PTH116 - as above
+        except OSError as error:
+            raise unavailable(self.path, error) from error
+        return found.st_dev, found.st_ino
+
+    def visible(self) -> int:
+        """The highest position."""
+        return int(self._read("SELECT coalesce(max(position), 0) FROM event", ())[0][0])
+
+    def written(self, after: int, upto: int, limit: int) -> Sequence[tuple[int, str]]:
+        """Position and stream of the events between two positions, in order."""
+        return self._read(_WRITTEN, (after, upto, limit))
+
+    def _read(self, sql: str, parameters: tuple[int, ...]) -> list[tuple[Any, ...]]:
+        try:
+            with self.readers.reading() as connection:
+                return connection.execute(sql, parameters).fetchall()
+        except sqlite3.Error as error:
+            raise unavailable(self.path, error) from error
 
     def writing(self) -> sqlite3.Connection:
         """The one writing connection. The caller holds the lock."""

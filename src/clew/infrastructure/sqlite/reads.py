@@ -117,7 +117,6 @@ class Readers:
         self._paused = False
         self._lock = threading.RLock()  # after a fork the child closes what pause() holds
         self._change = threading.Condition(self._lock)
-        self._watcher: _Watcher | None = None
 
     def acquire(self) -> sqlite3.Connection:
         """A connection for the caller alone, until ``release``. Raises ClosedError after ``close``."""
@@ -155,28 +154,6 @@ class Readers:
         finally:
             self.release(connection)
 
-    def changed(self) -> bool:
-        """Whether any connection committed since the last call."""
-        with self._lock:
-            if self._closed:
-                raise _closed()
-            self._in_use += 1
-            watcher, self._watcher = self._watcher, None
-        try:
-            if watcher is None:
-                watcher = _Watcher(self._connect())
-            return watcher.changed()
-        finally:
-            with self._lock:
-                self._in_use -= 1
-                if self._paused:
-                    self._change.notify_all()
-                # A concurrent caller has opened its own connection, and one is enough.
-                if watcher is not None and (self._closed or self._watcher is not None):
-                    watcher.connection.close()
-                elif watcher is not None:
-                    self._watcher = watcher
-
     def close(self) -> None:
         """Close the free connections; those in use are closed when they are released."""
         with self._lock:
@@ -184,9 +161,6 @@ class Readers:
             for connection in self._free:
                 connection.close()
             self._free.clear()
-            if self._watcher is not None:
-                self._watcher.connection.close()
-                self._watcher = None
 
     def pause(self) -> None:
         """Let no read begin until ``resume``, and wait a while for running ones."""
@@ -204,18 +178,6 @@ class Readers:
 
 def _closed() -> ClosedError:
     return ClosedError("The store is closed: nothing can be read. Open it again.")
-
-
-class _Watcher:
-    """A connection and the number that it read last: numbers of two connections cannot be compared."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self.connection = connection
-        self._seen: int | None = None
-
-    def changed(self) -> bool:
-        before, self._seen = self._seen, self.connection.execute("PRAGMA data_version").fetchone()[0]
-        return before != self._seen
 
 
 class SQLiteReads:

@@ -80,9 +80,9 @@ class SQLiteRecorder(SQLiteReads, LibraryRecorder, SQLiteProcessRecorder):  # ty
         """The library's id of an existing stream."""
         return self.convert_originator_id(stream)
 
-    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call ``wake`` after every commit, of this process or another."""
-        return self.datastore.listeners.listen(wake)
+    def listen(self, wake: Callable[[], None], of: str = "") -> Callable[[], None]:
+        """Call ``wake`` after commits of events, of this process or another."""
+        return self.datastore.listeners.listen(wake, of)
 
     def close(self) -> None:
         """Write all submitted appends, then release the file."""

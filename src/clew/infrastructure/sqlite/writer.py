@@ -81,7 +81,9 @@ class SQLiteWriter:
         self._tracking = tracking
         self.checkpoints = Checkpoints(store)
         self._shredded: int | None = None
-        self.commits = self._notified = 0
+        self.commits = self._counted = 0
+        self._written: set[str] = set()
+        """The streams of committed events whose listeners were not notified yet."""
         self.drop_caches()
 
     def drop_caches(self) -> None:
@@ -132,13 +134,20 @@ class SQLiteWriter:
         if not self._plans:
             connection.execute("ROLLBACK")
             return outcomes
+        # Before the commit: the poller may see it before this thread continues.
+        self._store.listeners.own(self._plans[0][1], self._last)
         try:
             self.commit(connection)
         except sqlite3.Error as error:
             return self._resolve_commit(outcomes, error)
-        self.commits += 1
+        self._note_commit(self._plans)
         self._plans.clear()
         return outcomes
+
+    def _note_commit(self, plans: Sequence[tuple[Plan, int]]) -> None:
+        self.commits += 1
+        for plan, _ in plans:
+            self._written.update(plan.heads)
 
     def commit(self, connection: sqlite3.Connection) -> None:
         """Commit the transaction of the writing connection."""
@@ -307,11 +316,13 @@ class SQLiteWriter:
 
     def after_batch(self) -> float | None:
         """Notify the listeners and make a checkpoint if one is due. Returns the seconds until the next call."""
-        if self._notified != self.commits:
-            self._notified = self.commits
+        if self._counted != self.commits:
+            self._counted = self.commits
             self.checkpoints.written += COMMIT_BYTES
+        if self._written:
+            written, self._written = self._written, set()
             if self._store.listeners.callbacks:
-                self._store.listeners.notify()
+                self._store.listeners.notify(written)
         checkpoints = self.checkpoints
         is_due = checkpoints.purge_due or checkpoints.written >= checkpoints.check_at
         return checkpoints.make() if is_due else None
@@ -321,6 +332,8 @@ class SQLiteWriter:
     def _resolve_commit(self, outcomes: Outcomes, error: sqlite3.Error) -> Outcomes:
         """Find out on a new connection whether a commit that failed was stored. The caller holds the lock."""
         plans, self._plans = self._plans, []
+        # The positions may be another process's next.
+        self._store.listeners.disown(self._last)
         self.drop_caches()
         try:
             self._store.drop_writing()
@@ -328,7 +341,7 @@ class SQLiteWriter:
             if all(_is_stored(connection, plan, first) for plan, first in plans) and _side_data_is_stored(
                 connection, [plan for plan, _ in plans]
             ):
-                self.commits += 1
+                self._note_commit(plans)
                 return outcomes
             # This removes pages of the failed commit from the log.
             self.checkpoints.truncate()
