@@ -265,10 +265,10 @@ def _start(thread_id: str, control: Control, intent: Start) -> list[Decided]:
         metadata=deepcopy(intent.metadata),
         source=intent.source,
     )
-    return [Decided(started, 0), *_appended(control, intent.messages)]
+    return [Decided(started, 0), *_append(thread_id, control, intent)]
 
 
-def _branch(_: str, control: Control, intent: Branch) -> list[Decided]:
+def _branch(thread_id: str, control: Control, intent: Branch) -> list[Decided]:
     check_readable(intent.parent_id, control, "fork")
     _check_text(intent.title, "title")
     forked = ThreadForked(
@@ -279,17 +279,13 @@ def _branch(_: str, control: Control, intent: Branch) -> list[Decided]:
         kind=intent.kind,
         memory=intent.memory,
     )
-    return [Decided(forked, control.messages), *_appended(control, intent.messages)]
+    return [Decided(forked, control.messages), *_append(thread_id, control, intent)]
 
 
-def _append(_: str, control: Control, intent: Append) -> list[Decided]:
-    return _appended(control, intent.items)
-
-
-def _appended(control: Control, items: tuple[Message | RecordAppended, ...]) -> list[Decided]:
+def _append(_: str, control: Control, intent: Start | Branch | Append) -> list[Decided]:
     decided: list[Decided] = []
     messages = control.messages
-    for item in items:
+    for item in intent.items if isinstance(intent, Append) else intent.messages:
         if isinstance(item, RecordAppended):
             decided.append(Decided(item, messages))
         else:

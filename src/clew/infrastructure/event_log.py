@@ -151,7 +151,7 @@ class ConversationLog(Application[str]):
     ) -> list[Event]:
         """A stream's events and its ancestors', one query. Events of other types are not decoded."""
         rows = self._recorder.lineage(stream, after=after, upto=upto)
-        return [_event(row) for row in rows if types is None or row.type in types]
+        return list(map(_event, rows if types is None else [row for row in rows if row.type in types]))
 
     def events_after(self, position: int, limit: int, prefix: str) -> list[Event]:
         """Events of many streams in position order."""

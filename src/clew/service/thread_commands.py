@@ -122,11 +122,12 @@ def append(
         yield from check(core, "read", thread_id)
     options = CommitOptions(actor, expected_version, key)
     committed = yield from commit(core, thread_id, Append(items), options)
+    appended_item = as_message if isinstance(appended, Message) else _item
     if committed.events:
-        return [item for each in committed.events if (item := _item(each)) is not None]
+        return list(filter(None, map(appended_item, committed.events)))
     first: Items = []  # an earlier append with the same key wrote them
     for version in committed.versions:
-        item = _item((yield from event(core, thread_id, version)))
+        item = appended_item((yield from event(core, thread_id, version)))
         if item is not None:
             first.append(item)
     return first
