@@ -439,6 +439,26 @@ class LostReplyContract:
         assert append(recorder, event("a", 3)).versions == (3,)
 
     @pytest.mark.parametrize("happens", [True, False])
+    def test_loses_no_wake_up_at_a_broken_commit(
+        self,
+        recorder: Recorder,
+        opener: Opener,
+        break_commit: Callable[[bool], None],
+        happens: bool,  # noqa: FBT001 - pytest's
+    ) -> None:
+        """Another process may write at the positions of a commit that did not happen."""
+        woken = {name: threading.Event() for name in "ab"}
+        ends = [recorder.listen(event.set, name) for name, event in woken.items()]
+        break_commit(happens)
+        if failure(recorder, event("a", 1)) is None:
+            assert woken["a"].wait(PATIENCE)
+        with closing(opener()) as other:
+            append(other, event("b", 1))
+        assert woken["b"].wait(PATIENCE)
+        for end in ends:
+            end()
+
+    @pytest.mark.parametrize("happens", [True, False])
     def test_all_appends_of_a_batch_have_the_same_outcome(
         self,
         recorder: Recorder,

@@ -117,13 +117,14 @@ class CommitListeners:
 
     def own(self, first: int, last: int) -> None:
         """Expect a commit of this process: the poller must not wake listeners for it, because ``notify`` does."""
-        if self.callbacks and first <= last:
-            with self._lock:
-                if self._own and self._own[-1][1] == first - 1:
-                    first = self._own.pop()[0]
-                elif len(self._own) >= MOST_OWN:
-                    self._own.clear()
-                self._own.append((first, last))
+        if first > last:
+            return
+        with self._lock:
+            if self._own and self._own[-1][1] == first - 1:
+                first = self._own.pop()[0]
+            elif len(self._own) >= MOST_OWN:
+                self._own.clear()
+            self._own.append((first, last))
 
     def disown(self, upto: int) -> None:
         """Have the poller wake listeners for own commits up to this position, as for those of another process."""

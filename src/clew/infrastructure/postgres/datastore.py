@@ -114,6 +114,8 @@ class PostgresDatastore(process_forks.ForkAware):
 
     def _notify(self, written: Sequence[tuple[Append, Appended]]) -> None:
         """Wake the listeners of the events of these appends, which readers by name see already."""
+        if not self.listeners.callbacks:
+            return
         streams: set[str] = set()
         last = 0
         try:

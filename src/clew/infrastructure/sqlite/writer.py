@@ -83,7 +83,7 @@ class SQLiteWriter:
         self._shredded: int | None = None
         self.commits = self._counted = 0
         self._written: set[str] = set()
-        """The streams of committed events whose listeners were not notified yet."""
+        """The streams of new events, whose listeners were not notified yet."""
         self.drop_caches()
 
     def drop_caches(self) -> None:
@@ -134,20 +134,16 @@ class SQLiteWriter:
         if not self._plans:
             connection.execute("ROLLBACK")
             return outcomes
-        # Before the commit: the poller may see it before this thread continues.
-        self._store.listeners.own(self._plans[0][1], self._last)
+        if self._store.listeners.callbacks:
+            # Before the commit: the poller may see it before this thread continues.
+            self._store.listeners.own(self._plans[0][1], self._last)
         try:
             self.commit(connection)
         except sqlite3.Error as error:
             return self._resolve_commit(outcomes, error)
-        self._note_commit(self._plans)
+        self.commits += 1
         self._plans.clear()
         return outcomes
-
-    def _note_commit(self, plans: Sequence[tuple[Plan, int]]) -> None:
-        self.commits += 1
-        for plan, _ in plans:
-            self._written.update(plan.heads)
 
     def commit(self, connection: sqlite3.Connection) -> None:
         """Commit the transaction of the writing connection."""
@@ -206,6 +202,7 @@ class SQLiteWriter:
             self._insert_digests(connection, append.digests)
         self._last += len(plan.rows)
         self._heads.update(plan.heads)
+        self._written.update(plan.heads)
         if append.shreds or append.snapshots or append.key is not None:
             self._insert_shreds_snapshots_and_key(connection, append, first)
         if plan.has_side_tables:
@@ -341,7 +338,7 @@ class SQLiteWriter:
             if all(_is_stored(connection, plan, first) for plan, first in plans) and _side_data_is_stored(
                 connection, [plan for plan, _ in plans]
             ):
-                self._note_commit(plans)
+                self.commits += 1
                 return outcomes
             # This removes pages of the failed commit from the log.
             self.checkpoints.truncate()
