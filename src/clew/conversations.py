@@ -77,6 +77,7 @@ class Conversations:
         embedded: bool = True,
         authorize: Authorize | None = None,
         now: Callable[[], int] = clock.now,
+        read_only: bool = False,
     ) -> Self:
         """Open a store by its path or URL.
 
@@ -91,6 +92,10 @@ class Conversations:
         actor of ``acting_as`` may read: lists leave out the threads that it refuses, and a request for such a thread
         raises NotAuthorizedError. ``now`` returns microseconds since 1970 (UTC).
 
+        With ``read_only``, or with ``?mode=ro`` in the URL, nothing is written: every call that would write raises
+        ReadOnlyStoreError. Next to a SQLite file, no file is made or changed. Read models that are missing or behind
+        are then built in memory; on PostgreSQL they are read as they are.
+
         Raises StoreUrlError, StoreSchemaError, StoreUnavailableError, InvalidProjectionError, InvalidAuthorizeError or,
         for the tenant, InvalidNameError.
         """
@@ -102,6 +107,7 @@ class Conversations:
             embedded=embedded,
             authorize=authorize,
             now=now,
+            read_only=read_only,
         )
         return cls(core)
 

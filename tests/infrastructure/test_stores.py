@@ -106,7 +106,7 @@ def test_the_url_selects_the_durability(tmp_path: Path, query: str, level: int) 
         "sqlite:///clew.db#part",
         "sqlite:///clew.db?synchronous=MAYBE",
         "sqlite:///clew.db?synchronous=",
-        "sqlite:///clew.db?mode=ro",
+        "sqlite:///clew.db?mode=rwc",
         "sqlite:///clew%00.db",
         "sqlite:///:memory:",
         "sqlite://[clew.db",
@@ -189,7 +189,7 @@ def test_without_create_a_too_long_name_is_unavailable(tmp_path: Path) -> None:
 
 
 def test_without_create_an_invalid_url_is_still_an_invalid_url(tmp_path: Path) -> None:
-    for url in ("sqlite://", "mysql://host/db", f"sqlite:///{tmp_path}/new.db?mode=ro"):
+    for url in ("sqlite://", "mysql://host/db", f"sqlite:///{tmp_path}/new.db?mode=rwc"):
         with pytest.raises(StoreUrlError):
             store_at(url).open_log(create=False)
     assert list(tmp_path.iterdir()) == []

@@ -34,7 +34,7 @@ class Logins(NamedTuple):
 def isolate_tenants(url: str) -> Logins:
     """Enable row-level security in a database without other connections."""
     store_at(url).migrate(row_level_security=True)
-    return Logins(url, _login(url, "clew_app"), _login(url, "clew_operator"))
+    return Logins(url, login(url, "clew_app"), login(url, "clew_operator"))
 
 
 def fill(logins: Logins) -> Logins:
@@ -55,10 +55,10 @@ def ask_as_tenant(url: str, statement: str, tenant: str | None) -> list[tuple[An
         return cursor.fetchall() if cursor.description else []
 
 
-def _login(url: str, role: str) -> str:
+def login(url: str, role: str) -> str:
     """Create a user who is only a member of the role: members do not inherit attributes such as BYPASSRLS."""
-    login = f"{role}_of_tests"
-    if not ask(url, f"SELECT FROM pg_roles WHERE rolname = '{login}' AND pg_has_role(oid, '{role}', 'MEMBER')"):
-        ask(url, _LOGIN.format(login=login, role=role, password=PASSWORD))
+    name = f"tests_of_{role}"
+    if not ask(url, f"SELECT FROM pg_roles WHERE rolname = '{name}' AND pg_has_role(oid, '{role}', 'MEMBER')"):
+        ask(url, _LOGIN.format(login=name, role=role, password=PASSWORD))
     parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=f"{login}:{PASSWORD}@{parts.netloc.rpartition('@')[2]}"))
+    return urlunsplit(parts._replace(netloc=f"{name}:{PASSWORD}@{parts.netloc.rpartition('@')[2]}"))

@@ -108,11 +108,16 @@ class Moment(NamedTuple):
 
 
 def open_store(context: typer.Context, *, create: bool = False) -> Conversations:
-    """Open the store that ``--db`` names; without ``create`` it must exist. Raises what Conversations.open() raises."""
+    """Open the store that ``--db`` names; without ``create`` it must exist. Raises what Conversations.open() raises.
+
+    A store that this user cannot write to is opened for reading: a command that writes to it fails.
+    """
     from clew.conversations import Conversations
+    from clew.infrastructure.stores import store_at
 
     options: GlobalOptions = context.obj
-    return Conversations.open(options.url, tenant=options.tenant, create=create)
+    read_only = not store_at(options.url).can_be_written()
+    return Conversations.open(options.url, tenant=options.tenant, create=create, read_only=read_only)
 
 
 @contextmanager

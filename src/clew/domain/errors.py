@@ -41,6 +41,7 @@ ClewError
     ├── StoreUrlError            not the URL of a store
     ├── StoreSchemaError         not a Clew database, or a newer schema
     ├── StoreUnavailableError    the store cannot be opened, read or written
+    │   └── ReadOnlyStoreError   … because it was opened only for reading
     ├── TenantRequiredError      the database separates tenants, and no tenant was named
     ├── ShardError               a request to a directory of shards cannot be fulfilled
     ├── CorruptEventError        stored bytes that are not an event
@@ -291,6 +292,16 @@ class StoreSchemaError(StoreError):
 
 class StoreUnavailableError(StoreError):
     """The store cannot be opened, read or written: missing, read-only, full, locked or broken."""
+
+
+class ReadOnlyStoreError(StoreUnavailableError):
+    """The store was opened only for reading."""
+
+    def __init__(self, store: str) -> None:
+        super().__init__(
+            f"{store}: it is open only for reading, so nothing can be written. Open it without read_only=True and "
+            "?mode=ro, as a user who may write to it."
+        )
 
 
 class ShardError(StoreError):

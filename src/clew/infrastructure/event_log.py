@@ -11,7 +11,7 @@ from eventsourcing.persistence import JSONTranscoder, Mapper, StoredEvent
 from eventsourcing.utils import Environment
 
 from clew.domain.decider_state import SNAPSHOT_EVERY, Control, advance
-from clew.domain.errors import CorruptEventError
+from clew.domain.errors import CorruptEventError, ReadOnlyStoreError
 from clew.domain.events import APPENDED_TYPES, Event
 from clew.domain.ports import (
     Appended,
@@ -79,6 +79,15 @@ class ConversationLog(Application[str]):
         self.lease = recorder.lease
         self.draft = recorder.draft
         self.shredded = recorder.shredded
+        self._read_only: str | None = None
+
+    def refuse_writes(self, store: str) -> None:
+        """From now on, raise ReadOnlyStoreError for every append. ``store`` is its name in the error."""
+        self._read_only = store
+
+    def _check_writable(self) -> None:
+        if self._read_only is not None:
+            raise ReadOnlyStoreError(self._read_only)
 
     def construct_env(self, name: str, env: Mapping[str, str] | None = None) -> Environment:
         """Use only the arguments: the environment has the settings of the host's own applications."""
@@ -90,6 +99,7 @@ class ConversationLog(Application[str]):
 
     def submit(self, write: Write) -> Submitted:
         """Pass an append to the writer: see the port."""
+        self._check_writable()
         heads = dict(write.previous)
         stored: list[NewEvent] = []
         links: list[bytes] = []
@@ -124,6 +134,7 @@ class ConversationLog(Application[str]):
 
     def restore(self, restore: Restore) -> Future[Appended]:
         """Pass rows of another store to the writer."""
+        self._check_writable()
         return self._recorder.submit(
             Append(
                 [NewEvent(row.stream, row.version, row.type, row.state) for row in restore.rows],

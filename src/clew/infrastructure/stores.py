@@ -45,6 +45,12 @@ class Store(ABC):
     is_lasting = True
     """Whether the store outlives the process."""
 
+    read_only = False
+    """Whether nothing is written: see ``store_at``."""
+
+    has_own_read_models = False
+    """Whether a process that only reads fills read models of its own."""
+
     @abstractmethod
     def __init__(self, url: str) -> None:
         """Read the URL. Raises StoreUrlError."""
@@ -71,6 +77,10 @@ class Store(ABC):
         With ``create`` a tenant without a shard is given one. Raises ShardError.
         """
         return self
+
+    def can_be_written(self) -> bool:
+        """Whether this user may write to the database, as far as can be seen without opening it."""
+        return True
 
     def list_names(self, tenant: str) -> NameListing:  # noqa: ARG002 - a store that can list names uses it
         """Names of a tenant's streams for tab completion, read without opening the store."""
@@ -128,8 +138,10 @@ SCHEMES: dict[str, str | type[Store]] = {
 """The class of each URL scheme, or the place to import it from when it is needed."""
 
 
-def store_at(url: str | Path) -> Store:
+def store_at(url: str | Path, *, read_only: bool = False) -> Store:
     """The store that a URL or the path of a SQLite file names. Raises StoreUrlError.
+
+    With ``read_only``, or with ``?mode=ro`` in the URL, it is only read.
 
     ``file.db`` and ``sqlite:///file.db`` are relative to the working directory, ``/folder/file.db`` and
     ``sqlite:////folder/file.db`` are absolute. A Path is always a file. A string that can be a mistyped URL is refused:
@@ -157,7 +169,9 @@ def store_at(url: str | Path) -> Store:
     if isinstance(kind, str):
         module, _, name = kind.partition(":")
         kind = getattr(import_module(module), name)
-    return kind(url)
+    store = kind(url)
+    store.read_only = read_only or store.read_only
+    return store
 
 
 def scheme_of(url: str) -> str:

@@ -23,6 +23,7 @@ from clew.domain.projection import Projection, check_projections
 from clew.domain.runs.errors import RunInProgressError
 from clew.domain.streams import ROOT, check_id, stream_prefix, thread_stream
 from clew.infrastructure import clock, process_forks
+from clew.infrastructure.inmemory.vectors import OverlaidVectors
 from clew.infrastructure.stores import store_at
 from clew.projections import SHIPPED
 from clew.service.effects import Operation, Read, Wait
@@ -179,6 +180,7 @@ def open_core(
     projections: Sequence[Projection] | None,
     embedded: bool,
     authorize: Authorize | None = None,
+    read_only: bool = False,
 ) -> Core:
     """The core of a service on the store that a URL names.
 
@@ -188,10 +190,15 @@ def open_core(
     check_function(authorize)
     declared = SHIPPED if projections is None else projections
     check_projections(declared)
-    store = store_at(url).of_tenant(tenant, create=create)
+    store = store_at(url, read_only=read_only)
+    create = create and not store.read_only
+    store = store.of_tenant(tenant, create=create)
     with ExitStack() as opened:  # closes what is open if a later part fails
         log = opened.enter_context(closing(store.open_log(create=create, tenant=tenant)))
+        if store.read_only:
+            log.refuse_writes(store.name)
         can_maintain, one_tenant = log.may_fill(), log.is_bound()
+        can_maintain = can_maintain and (store.has_own_read_models or not store.read_only)
         tables = opened.enter_context(closing(store.open_projections(tenant=tenant)))
         models = ReadModels(
             log,
@@ -201,7 +208,9 @@ def open_core(
             awaited=embedded and one_tenant,
             on_standby=embedded and not can_maintain and not one_tenant,
         )
-        vectors = store.open_vectors(tenant=tenant)
+        vectors: VectorIndex = store.open_vectors(tenant=tenant)
+        if store.read_only:
+            vectors = OverlaidVectors(vectors)
         opened.pop_all()
     ids = clock.event_id, clock.thread_id
     return Core(log, tenant, now, *ids, models, vectors, authorize=authorize)

@@ -47,7 +47,15 @@ def examine(
             return
         yield Finding("schema", "ok", f"{store.name} has schema {schemas.known}, which this Clew needs.")
     try:
-        core = open_core(url, tenant=tenant, create=False, now=clock.now, projections=projections, embedded=False)
+        core = open_core(
+            url,
+            tenant=tenant,
+            create=False,
+            now=clock.now,
+            projections=projections,
+            embedded=False,
+            read_only=not store.can_be_written(),
+        )
     except ClewError as error:
         yield Finding("database", "failed", str(error), "The message says what to do.")
         return

@@ -19,7 +19,7 @@ from tests.servers.postgres_server import OWNER, VERSIONS, PostgresServer, Stand
 
 from clew import Conversations, Engine, Message
 from clew.cli import main
-from clew.domain.errors import ProjectionBehindError, StoreError, StoreUnavailableError
+from clew.domain.errors import ProjectionBehindError, ReadOnlyStoreError, StoreError, StoreUnavailableError
 from clew.domain.ports import Claim, Draft, Key
 from clew.infrastructure.postgres import datastore
 from clew.infrastructure.postgres.recorder import PostgresRecorder
@@ -172,6 +172,18 @@ def test_a_standby_refuses_every_write_and_names_the_primary(pair: Pair) -> None
         assert [row.version for row in recorder.lineage(name)] == [1]
     with Conversations.open(pair.standby) as there, pytest.raises(StoreUnavailableError, match="Name the primary"):
         there.start_thread()
+
+
+def test_a_standby_can_be_opened_only_for_reading(pair: Pair) -> None:
+    with Conversations.open(pair.primary) as primary:
+        primary.start_thread(thread_id="refund", messages=[Message.user("It is lost.")])
+        primary.wait(primary.position())
+        position = primary.position()
+    with Conversations.open(pair.standby, read_only=True) as there:
+        there.wait(position, timeout=PATIENCE)
+        assert [hit.thread_id for hit in there.search("lost")] == ["refund"]
+        with pytest.raises(ReadOnlyStoreError):
+            there.thread("refund").append(Message.user("More"))
 
 
 def test_a_standby_explains_where_to_update_a_missing_projection(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -37,6 +36,6 @@ def test_reads_the_write_ahead_log_of_an_open_store(path: str) -> None:
 
 
 def test_a_missing_store_is_an_error_and_is_not_created(path: str, tmp_path: Path) -> None:
-    with pytest.raises(sqlite3.OperationalError):
+    with pytest.raises(FileNotFoundError):
         thread_ids(SQLiteNames(path), "default", "", 50)
     assert list(tmp_path.iterdir()) == []

@@ -201,7 +201,7 @@ def test_removes_an_incomplete_backup(old: Path, tmp_path: Path, monkeypatch: py
 
     connect = sqlite3.connect
     monkeypatch.setattr(
-        sqlite3, "connect", lambda *arguments, **options: connect(*arguments, **options, factory=Failing)
+        sqlite3, "connect", lambda *arguments, **options: connect(*arguments, **{"factory": Failing, **options})
     )
     with pytest.raises(StoreUnavailableError, match="disk is full"):
         sqlite_migrations.migrate(str(old), backup=str(tmp_path / "copy"))

@@ -97,7 +97,7 @@ def _project(
     elif once:
         with closing(_open(context.obj, load)) as core, progress_bar("Filling") as progress:
             _fill_once(core, names or (), progress)
-    with _warn_if_unavailable() if follows else nullcontext(), closing(_open(context.obj, load)) as core:
+    with _warn_if_unavailable() if follows else nullcontext(), closing(_open(context.obj, load, reads=True)) as core:
         _write_statuses(_statuses(core, names), as_json=as_json)
     if not succeeded:
         raise typer.Exit(FAILED)
@@ -128,14 +128,29 @@ def rebuild(
     _write_statuses(statuses, as_json=as_json)
 
 
-def _open(options: GlobalOptions, load: Sequence[str] | None) -> Core:
-    """The store, without filling projections by itself. Raises WrongUsage if ``--load`` is wrong."""
+def _open(options: GlobalOptions, load: Sequence[str] | None, *, reads: bool = False) -> Core:
+    """The store, without filling projections by itself.
+
+    Raises WrongUsage if ``--load`` is wrong, and ReadOnlyStoreError unless the command only ``reads``.
+    """
+    from clew.domain.errors import ReadOnlyStoreError
     from clew.infrastructure import clock
+    from clew.infrastructure.stores import store_at
     from clew.service.core import open_core
 
     projections = _load_projections(load or ())
+    store = store_at(options.url)
+    read_only = store.read_only or not store.can_be_written()
+    if read_only and not reads:
+        raise ReadOnlyStoreError(store.name)
     return open_core(
-        options.url, tenant=options.tenant, create=False, now=clock.now, projections=projections, embedded=False
+        options.url,
+        tenant=options.tenant,
+        create=False,
+        now=clock.now,
+        projections=projections,
+        embedded=False,
+        read_only=read_only,
     )
 
 

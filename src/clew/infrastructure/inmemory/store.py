@@ -28,6 +28,8 @@ class InMemoryStore(Store):
     def open_log(self, *, create: bool = True, tenant: str | None = None) -> ConversationLog:
         """A new log."""
         del create, tenant
+        if self.read_only:
+            raise StoreUrlError("A store in memory begins empty: there would be nothing to read. Open it for writing.")
         from clew.infrastructure.event_log import ConversationLog
 
         return ConversationLog({"PERSISTENCE_MODULE": "clew.infrastructure.inmemory.factory:InMemoryFactory"})

@@ -18,7 +18,7 @@ from typing import TypeVar
 import psycopg
 from psycopg.types.numeric import Int8
 
-from clew.domain.errors import InvalidProjectionError, StoreError
+from clew.domain.errors import InvalidProjectionError, ReadOnlyStoreError, StoreError
 from clew.infrastructure import process_forks
 from clew.infrastructure.postgres import text_index
 from clew.infrastructure.postgres.connection import Address, Session
@@ -62,11 +62,12 @@ class PostgresProjections(SqlProjections[Session], process_forks.ForkAware):
     Raises StoreUrlError, and StoreUnavailableError when a server that cannot be reached is used.
     """
 
-    def __init__(self, conninfo: str, *, tenant: str | None = None) -> None:
+    def __init__(self, conninfo: str, *, tenant: str | None = None, read_only: bool = False) -> None:
         super().__init__(DIALECT)
         self.address = Address(conninfo)
         self._sessions = ConnectionPool(self.address, CONNECTIONS, tenant=tenant)
         self._closed = False
+        self._read_only = read_only
         self._seen: dict[str, tuple[int, SqlTables]] = {}
         self._live = partial(_last_live, self._seen)
         self._restart()
@@ -82,6 +83,7 @@ class PostgresProjections(SqlProjections[Session], process_forks.ForkAware):
     def session(self, seen: int, names: Iterable[str] | None = None) -> Iterator[PostgresSession]:
         """A transaction. No other one writes these projections at the same time, or any projection."""
         del seen  # text is removed whichever log it was read from
+        self._refuse_writes()
         with self._using() as session:
             writing = PostgresSession(session, self.address.shown)
             try:
@@ -100,6 +102,7 @@ class PostgresProjections(SqlProjections[Session], process_forks.ForkAware):
 
     @contextmanager
     def _lease_transaction(self) -> Iterator[Session]:
+        self._refuse_writes()
         with self._using() as session:
             try:
                 _begin(session, SQL["lock leases"])
@@ -109,6 +112,10 @@ class PostgresProjections(SqlProjections[Session], process_forks.ForkAware):
             except BaseException:
                 _roll_back(session)
                 raise
+
+    def _refuse_writes(self) -> None:
+        if self._read_only:
+            raise ReadOnlyStoreError(self.address.shown)
 
     @contextmanager
     def _using(self) -> Iterator[Session]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from clew.infrastructure.postgres.vectors import PostgresVectors
 
 MOST_CONNECTIONS = 1_000
+_OWN = {"workers", "readers", "mode"}
 _NUMBER = re.compile(r"[0-9]{1,4}")
 
 
@@ -28,6 +29,7 @@ class PostgresStore(Store):
 
     def __init__(self, url: str) -> None:
         self._settings = _settings(url)
+        self.read_only = self._settings.pop("POSTGRES_MODE", "rw") == "ro"
         from clew.infrastructure.postgres.connection import Address
 
         self._conninfo = self._settings["POSTGRES_URL"]
@@ -53,7 +55,9 @@ class PostgresStore(Store):
         """The tables of projections, in the database."""
         from clew.infrastructure.postgres.projection_store import PostgresProjections
 
-        return PostgresProjections(self._conninfo, tenant=None if tenant is None else tenant_part(tenant))
+        return PostgresProjections(
+            self._conninfo, tenant=None if tenant is None else tenant_part(tenant), read_only=self.read_only
+        )
 
     def open_vectors(self, *, tenant: str | None = None) -> PostgresVectors:
         """The index of vectors: a table in the database, where each tenant has its own rows."""
@@ -106,9 +110,12 @@ def _settings(url: str) -> dict[str, str]:
     if "\0" in url:  # the client library would read no further
         raise StoreUrlError(f"{without_secrets(url)!r} holds U+0000, which cannot be part of an address.")
     place, _, query = url.partition("?")
-    own = {name: value for name, value in parse_qsl(query, keep_blank_values=True) if name in ("workers", "readers")}
+    own = {name: value for name, value in parse_qsl(query, keep_blank_values=True) if name in _OWN}
     for name, value in own.items():
-        if not (_NUMBER.fullmatch(value) and 0 < int(value) <= MOST_CONNECTIONS):
+        if name == "mode":
+            if value not in {"ro", "rw"}:
+                raise StoreUrlError(f"{without_secrets(url)!r}: mode must be ro or rw.")
+        elif not (_NUMBER.fullmatch(value) and 0 < int(value) <= MOST_CONNECTIONS):
             raise StoreUrlError(f"{without_secrets(url)!r}: {name} must be a number from 1 to {MOST_CONNECTIONS}.")
     rest = "&".join(part for part in query.split("&") if part.split("=")[0] not in own)
     return {

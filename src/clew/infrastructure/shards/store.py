@@ -23,6 +23,7 @@ class ShardedStore(Store):
         self._plain = url.replace("postgresql+shards", "postgresql", 1)
         self._database = PostgresStore(self._plain)
         self.name = self._database.name
+        self.read_only = self._database.read_only
 
     def directory(self) -> Directory:
         """The directory itself."""
@@ -32,7 +33,7 @@ class ShardedStore(Store):
 
     def of_tenant(self, tenant: str, *, create: bool) -> Store:
         """The store of the tenant's shard."""
-        return store_at(self.directory().url_of(tenant, place=create))
+        return store_at(self.directory().url_of(tenant, place=create), read_only=self.read_only)
 
     def list_names(self, tenant: str) -> NameListing:
         """Names of a tenant's streams, from its shard."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import sqlite3
-from contextlib import closing
 from typing import Any
 
-from clew.infrastructure.sqlite.schema import file_uri
+from clew.infrastructure.sqlite import snapshots
 
 _TIMEOUT = 0.2
 """Seconds to wait for a lock: a user has pressed a key and waits."""
@@ -28,7 +25,7 @@ _HIGHEST = 2**63 - 1
 
 
 class SQLiteNames:
-    """The names in the file at a path. Raises what SQLite raises."""
+    """The names in the file at a path. Raises what SQLite and ``open_snapshot`` raise."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -45,8 +42,4 @@ class SQLiteNames:
         """Nothing to do: each query has its own connection."""
 
     def _rows(self, sql: str, parameters: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        """If no process has the file open, it is read as immutable: otherwise SQLite would make files next to it."""
-        is_open = os.path.exists(f"{self._path}-shm")  # noqa: PTH110 - False also for a path that cannot be looked up
-        options = "mode=ro" if is_open else "mode=ro&immutable=1"
-        with closing(sqlite3.connect(file_uri(self._path, options), uri=True, timeout=_TIMEOUT)) as connection:
-            return connection.execute(sql, parameters).fetchall()
+        return snapshots.read(self._path, lambda file: file.execute(sql, parameters).fetchall(), _TIMEOUT)

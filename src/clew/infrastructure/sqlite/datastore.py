@@ -20,7 +20,7 @@ from clew.infrastructure.commit_listeners import CommitListeners
 from clew.infrastructure.sqlite import file_access, schema
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, says_what_to_do, unavailable
 from clew.infrastructure.sqlite.file_lock import FileLock
-from clew.infrastructure.sqlite.reads import Readers
+from clew.infrastructure.sqlite.reads import FileChangedError, Readers
 from clew.infrastructure.sqlite.wal_checkpoints import log_size
 from clew.infrastructure.sqlite.writer import SQLiteWriter
 
@@ -41,6 +41,8 @@ class ClewSQLiteDatastore(SQLiteDatastore, process_forks.ForkAware):
     confirmed append survives a power loss. ``lock_timeout`` is in seconds. Raises StoreUrlError,
     StoreUnavailableError or StoreSchemaError.
     """
+
+    read_only = False
 
     def __init__(
         self,
@@ -83,7 +85,7 @@ class ClewSQLiteDatastore(SQLiteDatastore, process_forks.ForkAware):
             raise unavailable(self.path, error) from error
         if not schema.may_be_written(self.path):
             raise SQLiteUnavailableError(
-                f"{self.path}: it is read-only. Make the file and its folder writable, or work on a copy."
+                f"{self.path}: it is read-only. Make the file and its folder writable, or open it with read_only=True."
             )
         try:
             self._check_before_locking()
@@ -175,6 +177,8 @@ class ClewSQLiteDatastore(SQLiteDatastore, process_forks.ForkAware):
         try:
             with self.readers.reading() as connection:
                 return connection.execute(sql, parameters).fetchall()
+        except FileChangedError:
+            return self._read(sql, parameters)
         except sqlite3.Error as error:
             raise unavailable(self.path, error) from error
 
@@ -296,5 +300,7 @@ def file_path(db_name: str) -> str:
     if not name or ":memory:" in name or options.get("mode") == "memory":
         raise StoreUrlError(f"{db_name!r} is not a file, and a SQLite store is a file. Use memory: instead.")
     if options.get("mode", "rwc") not in ("rw", "rwc"):
-        raise StoreUrlError(f"{db_name!r} has mode={options['mode']}, but Clew must write. Leave the mode out.")
+        raise StoreUrlError(
+            f"{db_name!r} has mode={options['mode']}, but this must be a file to write. Leave the mode out."
+        )
     return name

@@ -7,11 +7,14 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from clew.domain.diagnostics import Finding, binary_size, runs_finding
+from clew.domain.errors import StoreError
+from clew.infrastructure.sqlite import snapshots
 from clew.infrastructure.sqlite.file_access import readable_by_all
-from clew.infrastructure.sqlite.schema import file_uri
+from clew.infrastructure.sqlite.schema import may_be_written
 from clew.infrastructure.sqlite.wal_checkpoints import log_size
 
 FIRST_WITH_BUG, FIRST_WITHOUT_BUG = (3, 7, 0), (3, 51, 3)
@@ -60,6 +63,9 @@ def of_file(path: str) -> Iterator[Finding]:
 
 def _permissions(path: str) -> Finding:
     folder = str(Path(path).parent)
+    if not may_be_written(path):
+        advice = "To write, change the owner or the permissions of the file and its folder."
+        return Finding("permissions", "warning", f"This user can only read {path}.", advice)
     files = [path + end for end in ("", "-wal", "-shm", ".lock", ".projections", ".projections.lock", ".vectors")]
     closed = [each for each in (folder, *files) if Path(each).exists() and not os.access(each, os.R_OK | os.W_OK)]
     if closed:
@@ -94,18 +100,22 @@ def of_write_ahead_log(name: str, path: str, size: int) -> Finding:
 def of_runs(path: str, now: int) -> Finding:
     """What runs store next to the events; ``now`` is in microseconds since 1970."""
     try:
-        with closing(sqlite3.connect(file_uri(path, "mode=ro"), uri=True)) as connection:
-            leases, drafts = connection.execute(
-                "SELECT (SELECT count(*) FROM lease WHERE until > ?), (SELECT count(*) FROM draft)", (now,)
-            ).fetchone()
-            crashed = connection.execute(
-                "SELECT name, holder FROM lease JOIN stream ON id = stream WHERE until <= ? ORDER BY until",
-                (now,),
-            ).fetchall()
-            blobs, size = connection.execute("SELECT count(*), total(length(data)) FROM blob").fetchone()
-    except sqlite3.Error as error:
+        return runs_finding(*snapshots.read(path, partial(_of_runs, now)))
+    except (sqlite3.Error, OSError, StoreError) as error:
         return Finding("runs", "failed", f"{path}: {error}.", "Check its pages: `clew doctor --verify`.")
-    return runs_finding(leases, drafts, blobs, size, crashed)
+
+
+def _of_runs(now: int, connection: sqlite3.Connection) -> tuple[int, int, int, int, list[tuple[str, str]]]:
+    """Leases, drafts, blobs with their size, and the threads of crashed runs with the holders of their leases."""
+    leases, drafts = connection.execute(
+        "SELECT (SELECT count(*) FROM lease WHERE until > ?), (SELECT count(*) FROM draft)", (now,)
+    ).fetchone()
+    crashed = connection.execute(
+        "SELECT name, holder FROM lease JOIN stream ON id = stream WHERE until <= ? ORDER BY until",
+        (now,),
+    ).fetchall()
+    blobs, size = connection.execute("SELECT count(*), total(length(data)) FROM blob").fetchone()
+    return leases, drafts, blobs, size, crashed
 
 
 def of_pages(name: str, path: str) -> Iterator[Finding]:
@@ -113,9 +123,8 @@ def of_pages(name: str, path: str) -> Iterator[Finding]:
     if not Path(path).exists():
         return
     try:
-        with closing(sqlite3.connect(file_uri(path, "mode=ro"), uri=True)) as connection:
-            problems = [str(line) for (line,) in connection.execute("PRAGMA quick_check(3)")]
-    except sqlite3.Error as error:
+        problems = snapshots.read(path, lambda file: [str(line) for (line,) in file.execute("PRAGMA quick_check(3)")])
+    except (sqlite3.Error, OSError, StoreError) as error:
         problems = [str(error)]
     if problems == ["ok"]:
         yield Finding(name, "ok", f"The pages of {path} are intact.")

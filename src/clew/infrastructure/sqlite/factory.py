@@ -11,18 +11,21 @@ from eventsourcing.utils import Environment, EnvType, strtobool
 
 from clew.infrastructure.sqlite.datastore import ClewSQLiteDatastore, Synchronous, file_path
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, unavailable
+from clew.infrastructure.sqlite.read_only import ReadOnlyDatastore
 from clew.infrastructure.sqlite.recorder import SQLiteRecorder
 
 
 class SQLiteFactory(library.SQLiteFactory):
     """Works for any application of the library, with the settings of the library's own factory.
 
-    ``SQLITE_SYNCHRONOUS`` (FULL, NORMAL or OFF) and ``SQLITE_CREATE`` are Clew's: with ``no`` a missing
-    database is a StoreUnavailableError. Snapshots and plain tracking stay in the library's tables.
+    ``SQLITE_SYNCHRONOUS`` (FULL, NORMAL or OFF), ``SQLITE_CREATE`` and ``SQLITE_READ_ONLY`` are Clew's: without
+    creation a missing database is a StoreUnavailableError, and a read-only one is never written. Snapshots and plain
+    tracking stay in the library's tables.
     """
 
     SQLITE_SYNCHRONOUS = "SQLITE_SYNCHRONOUS"
     SQLITE_CREATE = "SQLITE_CREATE"
+    SQLITE_READ_ONLY = "SQLITE_READ_ONLY"
 
     application_recorder_class: type[library.SQLiteApplicationRecorder] = SQLiteRecorder
     process_recorder_class: type[library.SQLiteProcessRecorder] = SQLiteRecorder
@@ -35,10 +38,11 @@ class SQLiteFactory(library.SQLiteFactory):
         if synchronous not in ("FULL", "NORMAL", "OFF"):
             msg = f"{self.SQLITE_SYNCHRONOUS} is {synchronous!r}. Set it to FULL, NORMAL or OFF."
             raise OSError(msg)
-        create = strtobool(self.env.get(self.SQLITE_CREATE) or "yes")
+        read_only = strtobool(self.env.get(self.SQLITE_READ_ONLY) or "no")
+        create = strtobool(self.env.get(self.SQLITE_CREATE) or "yes") and not read_only
         if not create:
             _refuse_missing(file_path(settings.pool.db_name))
-        self.datastore: ClewSQLiteDatastore = ClewSQLiteDatastore(
+        self.datastore: ClewSQLiteDatastore = (ReadOnlyDatastore if read_only else ClewSQLiteDatastore)(
             settings.pool.db_name,
             lock_timeout=int(timeout) if timeout else None,
             single_row_tracking=settings.single_row_tracking,

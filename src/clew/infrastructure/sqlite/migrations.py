@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from clew.domain.errors import StoreUnavailableError
-from clew.infrastructure.sqlite import schema
+from clew.infrastructure.sqlite import schema, snapshots
 from clew.infrastructure.sqlite.errors import unavailable
 from clew.infrastructure.sqlite.file_lock import FileLock
 from clew.infrastructure.stores import Schemas
@@ -23,8 +23,11 @@ def schemas(path: str) -> Schemas:
 
     Raises StoreUnavailableError, or StoreSchemaError if no migration exists.
     """
-    with _connected(path, "ro") as connection:
-        return _schemas(connection, path)
+    _refuse_missing(path)
+    try:
+        return snapshots.read(path, lambda connection: _schemas(connection, path))
+    except (sqlite3.Error, OSError) as error:
+        raise unavailable(path, error) from error
 
 
 def migrate(path: str, *, backup: str | None = None, lock_timeout: float = LOCK_TIMEOUT) -> Schemas:
@@ -35,7 +38,7 @@ def migrate(path: str, *, backup: str | None = None, lock_timeout: float = LOCK_
     """
     schemas(path)  # checked first, so that no lock file is left next to another program's file
     lock = FileLock(path + ".lock", lock_timeout, path)
-    with _connected(path, "rw") as connection:
+    with _connected(path) as connection:
         lock.acquire()
         try:
             schemas_found = _schemas(connection, path)
@@ -95,7 +98,7 @@ def _copy(connection: sqlite3.Connection, backup: str) -> None:
     except OSError as error:
         raise unavailable(backup, error) from error
     try:
-        with _connected(backup, "rw") as copy:
+        with _connected(backup) as copy:
             connection.backup(copy)
     except BaseException:
         with suppress(OSError):
@@ -103,9 +106,8 @@ def _copy(connection: sqlite3.Connection, backup: str) -> None:
         raise
 
 
-@contextmanager
-def _connected(path: str, mode: str) -> Iterator[sqlite3.Connection]:
-    """A connection inside ``with``. SQLite's errors become Clew's."""
+def _refuse_missing(path: str) -> None:
+    """Raise StoreUnavailableError for a missing database, and StoreSchemaError for a file of another kind."""
     try:
         Path(path).stat()
         schema.refuse_other_files(path)
@@ -113,10 +115,13 @@ def _connected(path: str, mode: str) -> Iterator[sqlite3.Connection]:
         raise StoreUnavailableError(f"{path}: the database does not exist. Name an existing one.") from None
     except OSError as error:
         raise unavailable(path, error) from error
+
+
+@contextmanager
+def _connected(path: str) -> Iterator[sqlite3.Connection]:
+    """A connection inside ``with``. SQLite's errors become Clew's."""
     try:
-        with closing(
-            sqlite3.connect(schema.file_uri(path, f"mode={mode}"), uri=True, isolation_level=None)
-        ) as connection:
+        with closing(sqlite3.connect(schema.file_uri(path, "mode=rw"), uri=True, isolation_level=None)) as connection:
             yield connection
     except sqlite3.Error as error:
         raise unavailable(path, error) from error

@@ -106,6 +106,10 @@ _version = itemgetter(2)
 _Rows = list[tuple[Any, ...]]
 
 
+class FileChangedError(Exception):
+    """The file changed while it was read as one that never changes: the read must be repeated."""
+
+
 class Readers:
     """Connections for reading, opened by ``connect`` when none is free."""
 
@@ -212,6 +216,8 @@ class SQLiteReads:
                 if damaged:
                     connection.text_factory = str
                 readers.release(connection)
+        except FileChangedError:
+            return self.query(sql, parameters, take, damaged=damaged)
         except OverflowError:
             return self.query(sql, within_range(parameters), take, damaged=damaged)
         except UnicodeEncodeError:

@@ -169,5 +169,6 @@ def prepare(connection: sqlite3.Connection) -> None:
 
 
 def may_be_written(path: str) -> bool:
-    """Whether this user may write to the file, if it exists."""
-    return not os.path.exists(path) or os.access(path, os.W_OK)  # noqa: PTH110 - as above
+    """Whether this user may write to the file and make files next to it; True if it does not exist."""
+    folder = os.path.dirname(path) or "."  # noqa: PTH120 - as above
+    return not os.path.exists(path) or (os.access(path, os.W_OK) and os.access(folder, os.W_OK))  # noqa: PTH110 - as above

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 class SQLiteStore(Store):
     """The SQLite file that a URL names; ``name`` is its path."""
 
+    has_own_read_models = True
+
     def __init__(self, url: str) -> None:
         try:
             parts = urlsplit(url)
@@ -31,8 +33,12 @@ class SQLiteStore(Store):
             raise _no_file(url)
         settings = dict(parse_qsl(parts.query, keep_blank_values=True))
         self._synchronous = settings.pop("synchronous", "FULL").upper()
-        if settings or self._synchronous not in {"FULL", "NORMAL", "OFF"}:
-            raise StoreUrlError(f"{without_secrets(url)!r}: the only setting is synchronous=FULL, NORMAL or OFF.")
+        mode = settings.pop("mode", "rw")
+        if settings or self._synchronous not in {"FULL", "NORMAL", "OFF"} or mode not in {"ro", "rw"}:
+            raise StoreUrlError(
+                f"{without_secrets(url)!r}: the only settings are synchronous=FULL, NORMAL or OFF, and mode=ro or rw."
+            )
+        self.read_only = mode == "ro"
         # More slashes before the first folder name the same file, not a host.
         self.name = resolved(path[1:] if not path.startswith("//") else "/" + path.lstrip("/"))
 
@@ -47,6 +53,7 @@ class SQLiteStore(Store):
                 "SQLITE_DBNAME": self.name,
                 "SQLITE_SYNCHRONOUS": self._synchronous,
                 "SQLITE_CREATE": "yes" if create else "no",
+                "SQLITE_READ_ONLY": "yes" if self.read_only else "no",
                 "ORIGINATOR_ID_TYPE": "text",
             }
         )
@@ -54,6 +61,10 @@ class SQLiteStore(Store):
     def open_projections(self, *, tenant: str | None = None) -> SQLiteProjections:
         """The tables of projections, in a file next to the log."""
         del tenant
+        if self.read_only:
+            from clew.infrastructure.sqlite.read_only import ReadOnlyProjections
+
+            return ReadOnlyProjections(self.name + ".projections")
         from clew.infrastructure.sqlite.projection_store import SQLiteProjections
 
         return SQLiteProjections(self.name + ".projections", self.name)
@@ -63,7 +74,7 @@ class SQLiteStore(Store):
         del tenant
         from clew.infrastructure.sqlite.vectors import SQLiteVectors
 
-        return SQLiteVectors(self.name + ".vectors", self.name)
+        return SQLiteVectors(self.name + ".vectors", self.name, read_only=self.read_only)
 
     def list_names(self, tenant: str) -> SQLiteNames:
         """Names of streams, read without opening, making or locking anything."""
@@ -71,6 +82,12 @@ class SQLiteStore(Store):
         from clew.infrastructure.sqlite.completion_names import SQLiteNames
 
         return SQLiteNames(self.name)
+
+    def can_be_written(self) -> bool:
+        """Whether this user may write to the file and make files next to it; True if it does not exist."""
+        from clew.infrastructure.sqlite.schema import may_be_written
+
+        return may_be_written(self.name)
 
     def schemas(self) -> Schemas:
         """The schema of the file and the schema that this Clew knows."""

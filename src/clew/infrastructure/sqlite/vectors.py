@@ -47,11 +47,12 @@ class SQLiteVectors:
     StoreSchemaError for another program's file.
     """
 
-    def __init__(self, path: str, database: str | None = None) -> None:
+    def __init__(self, path: str, database: str | None = None, *, read_only: bool = False) -> None:
         # The file is opened later, when the process may have changed its folder.
         self.path = os.path.abspath(path)  # noqa: PTH100  # paths stay as given but for that
         self._database = os.path.abspath(database or path)  # noqa: PTH100  # as above
         self._where = path
+        self._read_only = read_only
         self._closed = False
         self._matrices = Matrices()
         self._seen: _Identity = None
@@ -119,6 +120,8 @@ class SQLiteVectors:
             except OSError as error:
                 raise unavailable(self._where, error) from error
             except sqlite3.Error as error:
+                if self._read_only:
+                    break  # the caller computes the vectors again
                 if last or not is_damage(error):
                     raise unavailable(self._where, error) from error
                 with suppress(OSError):
@@ -126,10 +129,13 @@ class SQLiteVectors:
         return otherwise
 
     def _connect(self, *, write: bool) -> sqlite3.Connection:
-        # Even a reader must be able to write: it rolls back the unfinished write of a killed process.
+        # A reader, too, rolls back the unfinished write of a killed process, unless the store is read-only.
         if write:
             create_next_to(self._database, self.path)
-        connection = sqlite3.connect(file_uri(self.path, "mode=rw"), uri=True, isolation_level=None, timeout=TIMEOUT)
+        mode = "ro" if self._read_only else "rw"
+        connection = sqlite3.connect(
+            file_uri(self.path, f"mode={mode}"), uri=True, isolation_level=None, timeout=TIMEOUT
+        )
         try:
             connection.execute("PRAGMA synchronous = NORMAL")
             self._set_up(connection, write=write)
