@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 import sysconfig
+from codeop import CommandCompiler
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
@@ -127,6 +128,27 @@ def test_the_code_blocks_of_a_page_run_as_pasted_and_print_the_output_it_shows(
             for command, expected in COMMAND.findall(block.code):
                 output = run_shell(command, tmp_path)
                 assert matches(output, expected), f"{where}: {command} prints\n{output}"
+
+
+def refused_in_a_session(code: str) -> list[str]:
+    """The first line of a block that Python refuses if the block is pasted into an interactive session."""
+    compiled, statement = CommandCompiler(), ""
+    for line in f"{code}\n".splitlines():
+        statement += f"{line}\n"
+        try:
+            if compiled(statement.removesuffix("\n")) is not None:
+                statement = ""
+        except SyntaxError:
+            return [line]
+    return []
+
+
+def test_the_tutorial_can_be_pasted_into_an_interactive_session() -> None:
+    assert refused_in_a_session("for x in y:\n    print(x)\nprint(y)\n") == ["print(y)"]
+    page = ROOT / "docs/getting-started.md"
+    assert "one Python session" in page.read_text(encoding="utf-8")
+    blocks = [block for block in blocks_of(page) if block.language == "python"]
+    assert [line for block in blocks for line in refused_in_a_session(block.code)] == []
 
 
 def uncalled_mains(code: str) -> list[str]:
