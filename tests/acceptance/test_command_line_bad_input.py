@@ -60,6 +60,37 @@ def test_a_directory_without_conversations_and_a_missing_path_are_refused(clew: 
     assert [each.name for each in clew.folder.iterdir()] == ["empty"]
 
 
+def test_an_empty_path_is_not_the_working_directory(filled: Clew) -> None:
+    clew = filled
+    clew.file("more.jsonl", GLAZE | {"id": "more"})
+    before = clew.lines("threads", "--json")
+    for files in ([""], ["more.jsonl", ""], ["", "more.jsonl"]):
+        assert clew.refused(2, "import", *files) == (
+            "FILE '' is empty. Give a file or a directory (. for this one). Try 'clew import --help'."
+        )
+    assert "--backup '' is empty" in clew.refused(2, "migrate", "--backup", "")
+    assert clew.lines("threads", "--json") == before
+    assert clew.object("import", ".", "--json")["threads"] == 1
+
+
+def test_a_database_is_refused_with_the_commands_that_read_and_copy_it(filled: Clew) -> None:
+    error = filled.refused(1, "--db", "other.db", "import", "clew.db")
+    assert error == (
+        "clew.db: it is a SQLite database. If Clew wrote it, `clew --db clew.db threads` lists its threads. "
+        "To copy it: `clew --db clew.db export --format clew > copy.jsonl`, then import copy.jsonl."
+    )
+    assert not (filled.folder / "other.db").exists()
+
+
+def test_ten_failures_are_written_and_the_others_counted(clew: Clew) -> None:
+    (clew.folder / "noise.jsonl").write_bytes(b"\xff\n" * 1_234)
+    done = clew.run("import", "noise.jsonl")
+    *failures, last = done.stderr.splitlines()
+    assert [each.partition(": It")[0] for each in failures] == [f"clew: noise.jsonl:{n}" for n in range(1, 11)]
+    assert last == "clew: and 1,224 more. `--json` lists all."
+    assert len(json.loads(clew.run("import", "noise.jsonl", "--json").stdout)["failed"]) == 1_234
+
+
 def test_bad_lines_are_reported_with_their_numbers_and_the_rest_is_imported(clew: Clew) -> None:
     wrong_role: dict[str, Any] = {"id": "robot", "messages": [{"role": "robot", "content": "Beep"}]}
     lines = [json.dumps(each) for each in (TEAPOT, wrong_role, GLAZE)]

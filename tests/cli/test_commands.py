@@ -53,6 +53,13 @@ def test_at_takes_a_version_a_message_a_time_or_a_checkpoint(filled: Clew) -> No
         ("2001-01-01T00:00:00Z", 1, "did not exist at"),
         ("later", 1, "no checkpoint 'later'"),
         ("message:x", 1, "no checkpoint 'message:x'"),
+        ("message:x", 1, "The N of message:N is a whole number."),
+        ("2026-13-45", 1, "It is not a date: month must be in 1..12."),
+        ("2026-02-30T10:00:00Z", 1, "It is not a date: day is out of range for month."),
+        ("2026-02-03T25:00:00Z", 1, "It is not a time: write it as 2026-01-31T12:00:00Z."),
+        ("2026-1-4", 1, "It is not a time: write it as 2026-01-31T12:00:00Z."),
+        ("later", 1, "Give a version, message:N, a time, a date or a checkpoint's name."),
+        ("", 2, "--at '' is empty. Give a version, message:N, a time, a date or a checkpoint's name."),
     ],
 )
 def test_at_refuses_an_unknown_version(filled: Clew, at: str, code: int, message: str) -> None:
@@ -117,7 +124,11 @@ def test_a_unique_prefix_names_a_thread(clew: Clew) -> None:
 
 def test_a_tenant_sees_its_own_threads_only(filled: Clew) -> None:
     assert filled.lines("--tenant", "other", "threads", "--json") == []
-    assert "There are no threads." in filled.text("--tenant", "other", "threads")
+    for name in ("threads", "tree"):
+        assert filled.text("--tenant", "other", name) == (
+            "Tenant 'other' has no threads. `clew --tenant other import FILE` adds some.\n"
+        )
+    assert "lists the threads of tenant 'other' in clew.db." in filled.refused(1, "--tenant", "other", "show", "zz")
     assert "no thread" in filled.refused(1, "--tenant", "other", "show", filled.ids()[0])
 
 

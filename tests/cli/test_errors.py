@@ -51,6 +51,33 @@ def test_wrong_usage_is_explained_in_plain_words(filled: CalledClew, arguments: 
     assert message in filled.refused(2, *arguments)
 
 
+def test_an_error_about_a_thread_names_the_commands_that_help(filled: CalledClew) -> None:
+    assert filled.refused(1, "--db", "clew.db", "show", "zz") == (
+        "There is no thread 'zz'. `clew threads` lists the threads in clew.db."
+    )
+    id_ = filled.ids()[0]
+    filled.text("delete", id_)
+    for command in ("show", "export"):
+        assert filled.refused(1, command, id_) == (
+            f"Thread '{id_}' is deleted, so `clew {command}` cannot read it. `clew log {id_}` lists its events."
+        )
+
+
+@pytest.mark.parametrize("arguments", [["search", "-broken teapot*"], ["memory", "search", "user/42", "-x"]])
+def test_a_word_that_begins_with_a_dash_needs_two_dashes_before_it(filled: CalledClew, arguments: list[str]) -> None:
+    command = " ".join(each for each in arguments if each.isalpha())
+    assert f"Write -- before words that begin with -: clew {command} -- -broken. " in filled.refused(2, *arguments)
+    assert "Write --" not in filled.refused(2, *arguments[:-1], "--brokn", "x")
+    assert "Write --" not in filled.refused(2, "threads", "-b")
+    assert filled.text("search", "--", "-teapot glaze") != "No matching messages.\n"
+
+
+def test_a_blank_url_is_quoted_and_its_variable_is_named(clew: CalledClew) -> None:
+    assert clew.refused(2, "--db", " ", "threads").startswith("' ' does not name a store")
+    assert clew.refused(2, "threads", env={"CLEW_DB": " "}).startswith("CLEW_DB: ' ' does not name a store")
+    assert list(clew.folder.iterdir()) == []
+
+
 def test_the_number_of_a_message_that_is_too_long_is_not_repeated(filled: CalledClew) -> None:
     id_ = filled.lines("threads", "--json")[0]["thread_id"]
     error = filled.refused(1, "show", id_, "--at", "message:" + "9" * 5_000)

@@ -18,7 +18,7 @@ from typer.main import get_command
 
 from clew.cli import INTERRUPTED, candidates, commands
 from clew.cli.errors import FAILED, USAGE, WrongUsage, report
-from clew.cli.options import DEFAULT_URL, GlobalOptions
+from clew.cli.options import DEFAULT_TENANT, DEFAULT_URL, GlobalOptions
 
 Heading: TypeAlias = Literal["Begin", "Read", "Branch and go back", "Change", "Audit and export", "Maintain", "Other"]
 """The headings of ``clew --help``, in its order."""
@@ -135,7 +135,7 @@ def clew(
     ] = DEFAULT_URL,
     tenant: Annotated[
         str, typer.Option("--tenant", metavar="NAME", help="The tenant that the threads belong to.")
-    ] = "default",
+    ] = DEFAULT_TENANT,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
@@ -143,7 +143,8 @@ def clew(
     """Conversations as event streams: fork, rewind, read at any past version, verify."""
     del version
     _help_without_command(context)
-    context.obj = GlobalOptions(db, tenant)
+    options: GlobalOptions = context.obj
+    options.url, options.tenant, options.command = db, tenant, context.invoked_subcommand or ""
 
 
 @cache
@@ -159,20 +160,20 @@ def run(arguments: Sequence[str]) -> int:
     if candidates.requested():
         candidates.write(root_command())
         return 0
-    as_json = "--json" in arguments
+    as_json, options = "--json" in arguments, GlobalOptions()
     if sys.stdout is None:  # it was closed before Python started
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # open as long as the process lives
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # text for people: a terminal may not have every character
     try:
-        result = root_command()(args=list(arguments), prog_name="clew", standalone_mode=False)
+        result = root_command()(args=list(arguments), prog_name="clew", standalone_mode=False, obj=options)
         sys.stdout.flush()
     except BrokenPipeError:
         return _discard_output()
     except SystemExit as stop:  # Typer exits by itself when a pipe is broken
         return _discard_output() if stop.code == FAILED else int(stop.code or 0)
     except Exception as error:  # noqa: BLE001  # never a traceback
-        return report(error, as_json=as_json)
+        return report(error, as_json=as_json, options=options)
     code = result if isinstance(result, int) else 0
     return report(KeyboardInterrupt(), as_json=as_json) if code == INTERRUPTED else code
 

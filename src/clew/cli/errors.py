@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
 import traceback
+from datetime import date
 from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
 
 import typer
 from typer import BadParameter, TyperException
 
 from clew.cli import INTERRUPTED
 from clew.cli.output import json_text, one_line, with_fields, without_middle
+
+if TYPE_CHECKING:
+    from clew.cli.options import GlobalOptions
+    from clew.domain.errors import ClewError
 
 FAILED = 1
 USAGE = 2
@@ -40,8 +48,8 @@ class WrongUsage(BadParameter):
         return self.message
 
 
-def report(error: BaseException, *, as_json: bool) -> int:
-    """Write the error to stderr; returns the exit code."""
+def report(error: BaseException, *, as_json: bool, options: GlobalOptions | None = None) -> int:
+    """Write the error to stderr; returns the exit code. ``options`` are those of the command that failed."""
     if isinstance(error, TyperException):
         return _write("UsageError", _usage(error), error.exit_code, as_json=as_json)
     if isinstance(error, KeyboardInterrupt):
@@ -57,7 +65,8 @@ def report(error: BaseException, *, as_json: bool) -> int:
         usage = isinstance(
             error, errors.StoreUrlError | errors.InvalidNameError | errors.InvalidTimeError | errors.InvalidSearchError
         )
-        return _write(_public_name(error), str(error), USAGE if usage else FAILED, as_json=as_json)
+        message = str(error) if options is None else _for_the_command_line(error, options)
+        return _write(_public_name(error), message, USAGE if usage else FAILED, as_json=as_json)
     return _write(type(error).__name__, _bug(error), FAILED, as_json=as_json)
 
 
@@ -66,6 +75,45 @@ def _write(kind: str, message: str, code: int, *, as_json: bool) -> int:
     text = json_text(with_fields({"error": {"type": kind, "message": line}})) if as_json else f"clew: {line}"
     typer.echo(text, err=True)
     return code
+
+
+def _for_the_command_line(error: ClewError, options: GlobalOptions) -> str:
+    """The message of an error, with advice that names commands instead of calls."""
+    from clew.domain.errors import StoreUrlError, ThreadDeletedError, UnknownCheckpointError, UnknownThreadError
+    from clew.infrastructure.stores import store_at
+
+    if isinstance(error, UnknownThreadError):
+        from clew.cli.options import DEFAULT_TENANT  # it imports this module
+
+        of_tenant = "" if options.tenant == DEFAULT_TENANT else f"of tenant {options.tenant!r} "
+        place = f"{of_tenant}in {store_at(options.url).name}"
+        return f"There is no thread {error.thread_id!r}. `clew threads` lists the threads {place}."
+    if isinstance(error, ThreadDeletedError):
+        log = f"clew log {quote(error.thread_id)}"
+        return (
+            f"Thread {error.thread_id!r} is deleted, so `clew {options.command}` cannot read it. "
+            f"`{log}` lists its events."
+        )
+    if isinstance(error, UnknownCheckpointError):
+        forms = "Give a version, message:N, a time, a date or a checkpoint's name."
+        return " ".join(filter(None, (str(error), forms, _no_moment(error.name))))
+    if isinstance(error, StoreUrlError) and options.url == os.environ.get("CLEW_DB"):
+        return f"CLEW_DB: {error}"
+    return str(error)
+
+
+def _no_moment(text: str) -> str:
+    """Why a text that is not a checkpoint, but looks like a message or a time, is neither; otherwise empty."""
+    if text.startswith("message:"):
+        return "The N of message:N is a whole number."
+    if not re.match(r"[0-9]{4}-[0-9]+-[0-9]", text):
+        return ""
+    try:
+        date.fromisoformat(text[:10])
+    except ValueError as error:
+        if "isoformat" not in str(error):  # Python found a month or a day that does not exist
+            return f"It is not a date: {error}."
+    return "It is not a time: write it as 2026-01-31T12:00:00Z."
 
 
 def _public_name(error: BaseException) -> str:
@@ -78,10 +126,13 @@ def _usage(error: TyperException) -> str:
     message = error.format_message().rstrip(".")
     context = getattr(error, "ctx", None)
     path = "clew" if context is None else context.command_path
+    parameters = [] if context is None else context.command.params
     if any(f"No such option: {name}" in message for name in ("--db", "--tenant")):
         return f"{message}: write it before the command, as in clew --db sqlite:///clew.db threads."
     for words, plain in _PLAIN_WORDS:
         message = words.sub(plain, message)
+    if re.match("No such option: -[^-]", message) and any(each.param_type_name == "argument" for each in parameters):
+        return f"{message}. Write -- before words that begin with -: {path} -- -broken. Try '{path} --help'."
     return f"{message}{'' if message.endswith('?') else '.'} Try '{path} --help'."
 
 

@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 import typer
 
 from clew.cli.candidates import checkpoint_names, thread_ids
 from clew.cli.errors import FAILED, WrongUsage
+from clew.cli.output import NO_THREADS
 
 if TYPE_CHECKING:
     from clew.conversations import Conversations
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from clew.sync.threads import Thread
 
 DEFAULT_URL = "sqlite:///clew.db"
+
+DEFAULT_TENANT = "default"
 
 MOST_DIGITS = 18
 """Digits of a version or of a message's number; none has more."""
@@ -92,12 +96,13 @@ YesOption: TypeAlias = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GlobalOptions:
-    """The values of the options before the command."""
+    """The values of the options before the command, and the command's name; empty while the command line is parsed."""
 
-    url: str
-    tenant: str
+    url: str = DEFAULT_URL
+    tenant: str = DEFAULT_TENANT
+    command: str = ""
 
 
 class Moment(NamedTuple):
@@ -118,6 +123,14 @@ def open_store(context: typer.Context, *, create: bool = False) -> Conversations
     options: GlobalOptions = context.obj
     read_only = not store_at(options.url).can_be_written()
     return Conversations.open(options.url, tenant=options.tenant, create=create, read_only=read_only)
+
+
+def no_threads(context: typer.Context) -> str:
+    """What a list of threads says if the tenant has none."""
+    tenant = context.obj.tenant
+    if tenant == DEFAULT_TENANT:
+        return NO_THREADS
+    return f"Tenant {tenant!r} has no threads. `clew --tenant {quote(tenant)} import FILE` adds some."
 
 
 @contextmanager
@@ -144,6 +157,8 @@ def parse_moment(text: str | None, option: str = "--at") -> Moment:
 
     if text is None:
         return Moment()
+    if not text:
+        raise WrongUsage(f"{option} '' is empty. Give a version, message:N, a time, a date or a checkpoint's name")
     of_message = text.startswith("message:")
     digits = text.removeprefix("message:")
     if streams.is_version(digits):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from clew.domain.runs.events import Failure
 
 NO_THREADS = "There are no threads. `clew import FILE` adds some."
+"""What a list of threads says in an empty store of the default tenant."""
 
 MANY_EVENTS = 10_000
 """Number of events from which catching up takes long enough for a progress bar."""

@@ -133,9 +133,9 @@ class UnknownVersionError(ClewError):
 class UnknownCheckpointError(ClewError):
     """The thread has no checkpoint with that name."""
 
-    def __init__(self, thread_id: str, name: str, known: list[str]) -> None:
+    def __init__(self, thread_id: str, name: str, known: list[str], advice: str = "") -> None:
         existing = "It has none." if not known else f"It has: {', '.join(map(repr, known[:10]))}."
-        super().__init__(f"Thread {thread_id!r} has no checkpoint {name!r}. {existing}")
+        super().__init__(f"Thread {thread_id!r} has no checkpoint {name!r}. {existing}{advice and f' {advice}'}")
         self.thread_id = thread_id
         self.name = name
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -19,15 +20,21 @@ from clew.domain.json_values import MAX_DEPTH, one_line
 
 _SUFFIXES = (".json", ".jsonl")
 _BOM = b"\xef\xbb\xbf"
+_SQLITE = b"SQLite format 3\0"
 _OTHER_ENCODINGS = (b"\xff\xfe", b"\xfe\xff")
 _LONGEST_NAME = 200
 _ADVICE = "Give a JSON or JSON lines file of conversations."
 
 
 def find_files(paths: Iterable[str | Path]) -> list[Path]:
-    """The files of the paths, sorted within a directory. Raises ImportFormatError for a path without files."""
+    """The files of the paths, sorted within a directory.
+
+    Raises ImportFormatError for a path without files, and for an empty one, which Path takes for the working directory.
+    """
+    if not isinstance(paths, Iterable):
+        raise ImportFormatError(f"{type(paths).__name__} is not a path. Give the paths of files or directories.")
     files: list[Path] = []
-    for path in map(Path, paths):
+    for path in map(_path, paths):
         try:
             inside = _json_files(path) if path.is_dir() else [path]
             missing = not path.exists()
@@ -71,6 +78,14 @@ def read_file(path: Path) -> Iterator[Item | ImportFailure]:
         ) from None
 
 
+def _path(given: str | Path) -> Path:
+    if not isinstance(given, str | os.PathLike):
+        raise ImportFormatError(f"{type(given).__name__} is not a path. Give the paths of files or directories.")
+    if given == "":
+        raise ImportFormatError("A path is empty. Give a file or a directory ('.' for the working directory).")
+    return Path(given)
+
+
 def _json_files(directory: Path) -> list[Path]:
     return sorted(path for path in directory.rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file())
 
@@ -100,11 +115,21 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     for number, line in enumerate(file, start=1):
         text = line
         if number == 1:
+            if line.startswith(_SQLITE):
+                raise ImportFormatError(f"{_shown(path)}: {_database_advice(path)}")
             if line.startswith(_OTHER_ENCODINGS) or b"\0" in line:
                 raise ImportFormatError(f"{_shown(path)}: it is not UTF-8, perhaps UTF-16. Convert it to UTF-8 first.")
             text = line.removeprefix(_BOM)
         if text.strip():
             yield number, text
+
+
+def _database_advice(path: Path) -> str:
+    command = f"clew --db {shlex.quote(_shown(path))}"
+    return (
+        f"it is a SQLite database. If Clew wrote it, `{command} threads` lists its threads. "
+        f"To copy it: `{command} export --format clew > copy.jsonl`, then import copy.jsonl."
+    )
 
 
 def _document(path: Path, text: bytes, line: int | None) -> Iterator[Item | ImportFailure]:

@@ -49,6 +49,10 @@ class EventFile:
     def open(cls, source: str | Path | BinaryIO) -> Self:
         """Open it. Raises ImportFormatError if it cannot be read or has no such header."""
         owned = isinstance(source, str | Path)
+        if not owned and not hasattr(source, "readline"):
+            raise ImportFormatError(f"{type(source).__name__} is not a file. Give its path, or a file open for bytes.")
+        if source == "":
+            raise ImportFormatError("The path of the file is empty. Give a file of `clew export --format clew`.")
         try:
             opened = Path(source).open("rb") if isinstance(source, str | Path) else source  # noqa: SIM115  # see close()
         except OSError as error:

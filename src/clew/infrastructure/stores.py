@@ -194,6 +194,6 @@ def without_secrets(url: str) -> str:
 
 
 def _is_path(url: str) -> bool:
-    """Whether it is the path of a file: not empty, not a URL, and not a mistyped one, such as ``postgres//host``."""
+    """Whether it is the path of a file: not blank, not a URL, and not a mistyped one, such as ``postgres//host``."""
     is_mistyped = re.match(r"[\w+]+//|\w+ *=", url) or re.search(r"://|\?\w+=", url) or url.lower() in SCHEMES
-    return bool(url) and not scheme_of(url) and not is_mistyped
+    return bool(url.strip()) and not scheme_of(url) and not is_mistyped

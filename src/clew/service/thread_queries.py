@@ -26,7 +26,7 @@ from clew.domain.json_values import JsonObject
 from clew.domain.models.client import ThreadKind
 from clew.domain.ports import Cut, EventLog, StreamInfo, Verdict
 from clew.domain.records import ThreadRecord, as_record, check_record_key, check_record_type
-from clew.domain.streams import check_id, stream_id
+from clew.domain.streams import check_id, is_version, message_number, moment, stream_id
 from clew.service.authorization import check, permitted
 from clew.service.core import CachedHistory, Core, load
 from clew.service.effects import Operation, Read, read, undamaged
@@ -357,7 +357,7 @@ def _at(thread_id: str, control: Control, at: int | str | None) -> int:
         return control.version
     if isinstance(at, str):
         if at not in control.checkpoints:
-            raise UnknownCheckpointError(thread_id, at, sorted(control.checkpoints))
+            raise UnknownCheckpointError(thread_id, at, sorted(control.checkpoints), _advice(at))
         return control.checkpoints[at]
     if not isinstance(at, int) or isinstance(at, bool):
         kind = type(at).__name__
@@ -366,6 +366,15 @@ def _at(thread_id: str, control: Control, at: int | str | None) -> int:
         message = f"Thread {thread_id!r} has no version {at}: its versions are 1 to {control.version}."
         raise UnknownVersionError(message)
     return at
+
+
+def _advice(at: str) -> str:
+    """What to pass instead of a text that can never be a checkpoint's name; empty for any other."""
+    if is_version(at):
+        return "This looks like a version: pass it as a number."
+    if message_number(at) is not None:
+        return f"This looks like the number of a message: pass at_message={message_number(at)}."
+    return "This looks like a time: pass a datetime with a UTC offset." if moment(at) is not None else ""
 
 
 def _at_message(core: Core, thread_id: str, control: Control, number: int) -> Operation[int]:

@@ -11,7 +11,7 @@ import typer
 
 from clew.cli.app import command
 from clew.cli.commands.shards import for_each_shard
-from clew.cli.errors import FAILED, NOT_VERIFIED
+from clew.cli.errors import FAILED, NOT_VERIFIED, WrongUsage
 from clew.cli.options import AsJson, GlobalOptions, YesOption, confirm, must_confirm, open_store, thread_argument
 from clew.cli.output import console as new_console
 from clew.cli.output import one_line, plural, print_lines, write_json, write_result
@@ -124,6 +124,8 @@ def migrate(
     """Update an old database, or make Clew's tables in a new one."""
     from clew.infrastructure.stores import scheme_of, store_at
 
+    if backup == "":
+        raise WrongUsage("--backup '' is empty. Give the path of a file that does not exist")
     options: GlobalOptions = context.obj
     store = store_at(options.url)
     name, schema = one_line(store.name), store.schemas() or store.migrate()  # without schemas, migrate() raises

@@ -19,6 +19,7 @@ from clew.cli.options import (
     AsJson,
     LimitOption,
     list_limit,
+    no_threads,
     open_store,
     parse_label,
     thread_argument,
@@ -76,7 +77,8 @@ def threads(
             listed = _list_threads(conversations, checked, required, most, newest=newest)
             write_json_lines(map(json_shapes.thread, listed))
         else:
-            print_threads(conversations, new_console(), checked, required, most, newest=newest)
+            nothing = no_threads(context)
+            print_threads(conversations, new_console(), checked, required, most, newest=newest, nothing=nothing)
 
 
 @command("clew tree", "clew tree 3f2a --json", heading="Read")
@@ -96,12 +98,14 @@ def tree(
         if as_json:
             write_json_lines(map(json_shapes.branch, conversations.tree(id_)))
         else:
-            print_tree(conversations, id_, new_console(), most=list_limit(None, all_=all_, as_json=as_json))
+            most = list_limit(None, all_=all_, as_json=as_json)
+            print_tree(conversations, id_, new_console(), most=most, nothing=no_threads(context))
 
 
 @command(
     "clew search teapot refund",
     "clew search '\"green glaze\" teapot* -broken'",
+    "clew search -- -broken 'teapot*'",
     "clew search teapot --thread 3f2a",
     heading="Read",
 )
@@ -109,7 +113,7 @@ def search(
     context: typer.Context,
     words: Annotated[
         list[str],
-        typer.Argument(metavar="WORDS…", help="All of these words; '\"a phrase\"', 'prefix*', '-without'."),
+        typer.Argument(metavar="WORDS…", help="All of these words; '\"a phrase\"', 'prefix*', '-without' (after --)."),
     ],
     thread: Annotated[
         str | None,
@@ -142,8 +146,9 @@ def print_threads(
     most: int | None = DEFAULT_LIMIT,
     *,
     newest: bool = False,
+    nothing: str = NO_THREADS,
 ) -> None:
-    """Print the output of ``clew threads``."""
+    """Print the output of ``clew threads``; ``nothing`` if the tenant has no threads."""
     from clew.cli.rendering.threads import thread_table
 
     listed = list(_list_threads(conversations, status, labels or {}, None if most is None else most + 1, newest=newest))
@@ -154,15 +159,20 @@ def print_threads(
         rows = [(summary, _first_words(conversations, summary)) for summary in listed]
         console.print(thread_table(rows, console, nested=not newest))
     else:
-        console.print("No matching threads." if status or labels else NO_THREADS)
+        console.print("No matching threads." if status or labels else nothing)
     if more:
         console.print(f"These are the newest {len(listed):,}. `--limit N` shows more, `--all` shows every one.")
 
 
 def print_tree(
-    conversations: Conversations, id_: str | None, console: Console, *, most: int | None = DEFAULT_LIMIT
+    conversations: Conversations,
+    id_: str | None,
+    console: Console,
+    *,
+    most: int | None = DEFAULT_LIMIT,
+    nothing: str = NO_THREADS,
 ) -> None:
-    """Print the output of ``clew tree``."""
+    """Print the output of ``clew tree``; ``nothing`` if the tenant has no threads."""
     from clew.cli.rendering.threads import tree_lines
 
     trees = _newest_trees(conversations, most) if id_ is None else [list(conversations.tree(id_))]
@@ -177,7 +187,7 @@ def print_tree(
         for line in tree_lines(branches, console.width, title, marked=id_, most=most):
             console.print(line, soft_wrap=True)
     if not trees:
-        console.print(NO_THREADS)
+        console.print(nothing)
     if more:
         console.print(f"These are the newest {most:,} trees. `--all` draws every one.")
 

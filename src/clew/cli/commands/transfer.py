@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -38,6 +38,9 @@ STDIN = "-"
 FIRST_BYTES = 1_000
 """Bytes that hold the first line of a file in Clew's own JSONL."""
 
+FAILURES = 10
+"""Most failures that are written for people: in a file of another kind, every line is one."""
+
 COUNT_INTERVAL = 500
 """Lines after which the count of exported lines is updated."""
 
@@ -52,7 +55,11 @@ COUNT_INTERVAL = 500
 def import_(
     context: typer.Context,
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE", help="Files, or directories of them; - is standard input.")
+        list[str],
+        typer.Argument(
+            metavar="FILE",
+            help="Files, or directories of them; - is standard input, only for files of `clew export --format clew`.",
+        ),
     ],
     actor: ActorOption = None,
     as_json: AsJson = False,
@@ -62,11 +69,14 @@ def import_(
     It skips what it has imported before, so it is safe to repeat. It recognises files of `clew export --format clew` by
     their first line.
     """
-    event_files = _event_files(files)
+    if "" in files:
+        raise WrongUsage("FILE '' is empty. Give a file or a directory (. for this one)")
+    paths = list(map(Path, files))
+    event_files = _event_files(paths)
     if event_files:
         _import_events(context, event_files, as_json=as_json)
     else:
-        _import_conversations(context, files, actor, as_json=as_json)
+        _import_conversations(context, paths, actor, as_json=as_json)
 
 
 @command(
@@ -92,7 +102,7 @@ def export(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write threads as JSON lines, event by event, or as Markdown."""
+    """Write threads as OpenAI JSON lines, as Clew's own events, or as Markdown."""
     if format_ == "markdown" and as_json:
         raise WrongUsage("Markdown is not JSON: omit --json, or choose another --format")
     if definitions and format_ != "clew":
@@ -132,13 +142,22 @@ def _import_conversations(context: typer.Context, files: Sequence[Path], actor: 
         from clew.domain.formats.conversation_import import ImportFailure, ImportReport
 
         report = ImportReport(0, 0, 0, 0, [item for item in items if isinstance(item, ImportFailure)])
-    write_result(json_shapes.import_report(report), import_text(report), as_json=as_json)
+    shape = json_shapes.import_report(report)
+    write_result(shape, import_text(report), as_json=as_json)
     if not as_json:
-        for failure in report.failed:
-            place = failure.file if failure.line is None else f"{failure.file}:{failure.line}"
-            typer.echo(f"clew: {one_line(f'{place}: {failure.error}')}", err=True)
+        _print_failures(shape["failed"])
     if report.failed:
         raise typer.Exit(FAILED)
+
+
+def _print_failures(failures: Sequence[dict[str, Any]]) -> None:
+    """Write the first failures to stderr, one on a line, and the number of the others."""
+    for failure in failures[:FAILURES]:
+        place = failure["file"] if failure["line"] is None else f"{failure['file']}:{failure['line']}"
+        line = one_line(f"{place}: {failure['error']}")
+        typer.echo(f"clew: {line}", err=True)
+    if len(failures) > FAILURES:
+        typer.echo(f"clew: and {len(failures) - FAILURES:,} more. `--json` lists all.", err=True)
 
 
 def _read_first(files: Sequence[Path]) -> tuple[Iterator[Item | ImportFailure], bool]:
@@ -230,8 +249,7 @@ def _import_events(context: typer.Context, files: Sequence[Path], *, as_json: bo
     shape = json_shapes.events_report(reports)
     write_result(shape, _events_text(shape), as_json=as_json)
     if not as_json:
-        for failure in shape["failed"]:
-            typer.echo(f"clew: {one_line('{file}:{line}: {error}'.format(**failure))}", err=True)
+        _print_failures(shape["failed"])
     if shape["failed"]:
         raise typer.Exit(FAILED)
 
