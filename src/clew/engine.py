@@ -250,7 +250,7 @@ class Engine:
         Case does not matter, nor do accents on Latin letters. ``thread`` limits the search to one thread with its
         ancestors. For the next page, give the ``position`` of the last hit as ``before``. Redacted messages are never
         found. Messages of a deleted thread are found only through its forks. Raises InvalidSearchError,
-        UnknownThreadError or ThreadDeletedError.
+        InvalidContentError for a ``limit`` that is not a whole number, UnknownThreadError or ThreadDeletedError.
         """
         return await drive(message_search.search(self._core, text, thread=thread, before=before, limit=limit))
 
@@ -271,7 +271,8 @@ class Engine:
 
         ``thread`` selects a thread's own events, without inherited ones; ``scope`` selects a memory scope; ``actor``
         and ``type`` are those of the event. ``since`` and ``until`` (not included) are aware datetimes. For the next
-        page, give the ``position`` of the last entry as ``after``. Raises InvalidTimeError.
+        page, give the ``position`` of the last entry as ``after``. Raises InvalidTimeError, or InvalidContentError
+        for a ``limit`` that is not a whole number.
         """
         return _each(
             audit_trail.audit(
@@ -293,7 +294,8 @@ class Engine:
     ) -> list[UsageCounts]:
         """How much was recorded on the days (UTC) from ``since`` to ``until``: in total, by thread or by day.
 
-        By thread, the largest counts come first. Raises UnknownThreadError or InvalidContentError.
+        By thread, the largest counts come first. Raises UnknownThreadError, InvalidContentError or, for anything but
+        dates, InvalidTimeError.
         """
         return await drive(usage_queries.usage(self._core, thread=thread, since=since, until=until, by=by))
 
@@ -454,7 +456,10 @@ class Engine:
         return await drive(event_transfer.import_events(self._core, source, progress))
 
     def subscribe(self, *, after: int = 0) -> Subscription:
-        """Every event of every thread after a position, and then new ones as they arrive."""
+        """Every event of every thread after a position, and then new ones as they arrive.
+
+        Raises InvalidContentError for a position that is not a whole number.
+        """
         return Subscription(self._core, store_feed(self._core, after), self._live)
 
     async def diff(

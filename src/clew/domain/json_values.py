@@ -51,6 +51,12 @@ def check_json(value: object, where: str) -> None:
         raise InvalidContentError(f"{one_line(place, 80)}: {error}") from None
 
 
+def check_count(value: object, name: str) -> None:
+    """Raise InvalidContentError unless the argument is None or a whole number, 0 or more."""
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+        raise InvalidContentError(f"{name}={one_line(repr(value), 40)}: give a whole number, 0 or more.")
+
+
 def check_text(value: str, where: str) -> None:
     """Raise InvalidContentError unless ``value`` is a string that can be written as UTF-8."""
     if not isinstance(value, str):

@@ -47,6 +47,8 @@ def parse(text: str) -> Words:
 
     Terms are only searched for, never executed. Raises InvalidSearchError if there are no terms, or only exceptions.
     """
+    if not isinstance(text, str):
+        raise InvalidSearchError(f"{type(text).__name__} is not a text. Give the words to search for.")
     phrases: list[str] = []
     beginnings: list[str] = []
     without: list[str] = []

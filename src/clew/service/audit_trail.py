@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from clew.domain.event_sentences import with_article
 from clew.domain.event_types import quoted
 from clew.domain.events import EVENT_TYPES, MESSAGE_APPENDED, RECORD_APPENDED, to_time, to_utc_microseconds
+from clew.domain.json_values import check_count
 from clew.domain.projection import Query, Recorded, RowValues, Unreadable, Where
 from clew.domain.streams import stream_id
 from clew.service.authorization import check, permitted
@@ -57,9 +58,11 @@ def audit(  # noqa: PLR0913 - every filter has its own parameter
 ) -> Pages[AuditEntry]:
     """The entries that match, a page at a time. Raises InvalidTimeError for anything but an aware datetime.
 
+    ``limit`` and ``after`` are whole numbers, or InvalidContentError is raised.
     Entries of threads that the actor may not audit are left out; if ``thread`` names such a thread, reading a page
     raises NotAuthorizedError.
     """
+    check_count(after, "after")
     where = [Where("tenant", "=", core.tenant)]
     for memory, id_ in enumerate((thread, scope)):
         if id_ is not None:

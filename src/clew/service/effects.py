@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from clew.domain.errors import CorruptEventError
+from clew.domain.json_values import check_count
 
 T = TypeVar("T")
 C = TypeVar("C")
@@ -105,11 +106,15 @@ def undamaged(page: Callable[[int], T], size: int) -> T:
 
 
 class Pages(Generic[T]):
-    """The pages of a list, up to ``limit`` items. ``page`` reads the page after a cursor."""
+    """The pages of a list, up to ``limit`` items. ``page`` reads the page after a cursor.
+
+    Raises InvalidContentError for a limit that is not a whole number.
+    """
 
     def __init__(
         self, page: Callable[[Any, int], Operation[Page[T, Any]]], after: object = None, limit: int | None = None
     ) -> None:
+        check_count(limit, "limit")
         self._page = page
         self._after = after
         self._remaining = limit

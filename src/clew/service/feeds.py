@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 from clew.domain.errors import CorruptEventError
+from clew.domain.json_values import check_count
 from clew.service.authorization import action_on, check, permitted
 from clew.service.effects import Operation, read, undamaged
 from clew.service.thread_queries import PAGE
@@ -26,10 +27,12 @@ class Feed:
     """Events after a place, in pages: by position over all threads of a tenant, or by version in one thread.
 
     A page ends before a damaged event; the next page raises CorruptEventError. There can be a next page after commits
-    ``of`` a stream, or of streams whose names start with it.
+    ``of`` a stream, or of streams whose names start with it. A place that is not a whole number raises
+    InvalidContentError.
     """
 
     def __init__(self, page: Callable[[int], Operation[Page]], after: int, of: str) -> None:
+        check_count(after, "after")
         self.of = of
         self._page = page
         self._after = after

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 from clew.domain.events import to_time
 from clew.domain.fork_tree import containing
+from clew.domain.json_values import check_count
 from clew.domain.messages import Role
 from clew.domain.projection import Query, Recorded, Unreadable, Where, Words
 from clew.domain.search_terms import Snippet, parse, searchable, snippet, tenant_scope, thread_scope
@@ -74,8 +75,10 @@ class _Fork(NamedTuple):
 def search(core: Core, text: str, *, thread: str | None, before: int | None, limit: int) -> Operation[list[Hit]]:
     """The newest messages that match, of all threads of a tenant or of one thread's lineage.
 
-    Raises InvalidSearchError, UnknownThreadError, ThreadDeletedError or NotAuthorizedError.
+    Raises InvalidSearchError, InvalidContentError, UnknownThreadError, ThreadDeletedError or NotAuthorizedError.
     """
+    for name, number in (("limit", limit), ("before", before)):
+        check_count(number, name)
     models = core.models.read_barrier()
     words = parse(text)
     if thread is None:

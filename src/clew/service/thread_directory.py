@@ -94,6 +94,8 @@ def threads(
         where.append(Where("parent_id", "=", parent))
     if status is not None:
         where.append(Where("status", "=", status))
+    if labels is not None and not isinstance(labels, Mapping):
+        raise InvalidContentError(f"labels: {type(labels).__name__} is not a mapping. Give the values by their names.")
     for name, value in labels.items() if labels else ():
         if value is None:
             raise InvalidContentError(f"labels: {name!r} is None. No label is None; name the labels that a thread has.")

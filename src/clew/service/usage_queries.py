@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from datetime import date
+from datetime import date, datetime
 from operator import itemgetter
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from clew.domain.errors import InvalidContentError
+from clew.domain.errors import InvalidContentError, InvalidTimeError
 from clew.domain.projection import Query, RowValues, Where
 from clew.service.authorization import permitted
 from clew.service.core import Core
@@ -55,7 +55,7 @@ def usage(
     """The usage on the days (UTC) from ``since`` to ``until``, both included.
 
     By thread, the largest first; by day, in order; in total, one. Only threads that the actor may audit are counted.
-    Raises UnknownThreadError or NotAuthorizedError.
+    Raises UnknownThreadError, InvalidContentError, InvalidTimeError or NotAuthorizedError.
     """
     if by not in get_args(By):
         raise InvalidContentError(f"by: {by!r} is not a grouping. Use one of: {', '.join(get_args(By))}.")
@@ -63,10 +63,9 @@ def usage(
     if thread is not None:
         yield from existing(core, thread, "audit")
         where.append(Where("thread_id", "=", thread))
-    if since is not None:
-        where.append(Where("day", ">=", since.isoformat()))
-    if until is not None:
-        where.append(Where("day", "<=", until.isoformat()))
+    for name, operator, day in (("since", ">=", since), ("until", "<=", until)):
+        if day is not None:
+            where.append(Where("day", operator, _day(day, name)))
     all_rows = yield from core.models.select(USAGE, Query("usage", where))
     rows = yield from permitted(core, "audit", all_rows, itemgetter("thread_id"))
     forks = yield from _forks(core)
@@ -80,6 +79,12 @@ def usage(
     if by == "thread":
         return sorted(counts, key=lambda each: (-each.bytes, each.thread_id))
     return sorted(counts, key=lambda each: each.day or date.min)
+
+
+def _day(day: date, name: str) -> str:
+    if not isinstance(day, date) or isinstance(day, datetime):  # a datetime is a date, but not a whole day
+        raise InvalidTimeError(f"{name}: {type(day).__name__} is not a day. Give a datetime.date, the day in UTC.")
+    return day.isoformat()
 
 
 def _forks(core: Core) -> Operation[frozenset[str]]:
