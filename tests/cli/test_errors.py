@@ -5,6 +5,7 @@ import json
 import pytest
 from tests.cli.conftest import CalledClew
 
+from clew import Conversations
 from clew.cli.errors import report
 from clew.domain.errors import InvalidNameError, StoreUnavailableError, StoreUrlError, ThreadDeletedError
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError
@@ -82,6 +83,73 @@ def test_the_number_of_a_message_that_is_too_long_is_not_repeated(filled: Called
     id_ = filled.lines("threads", "--json")[0]["thread_id"]
     error = filled.refused(1, "show", id_, "--at", "message:" + "9" * 5_000)
     assert error.strip() == "--at: no thread has a message number of 5000 digits."
+
+
+WRONG_VALUES = [
+    (["threads", "--label", "topic"], "'topic' is not a label. Write NAME=VALUE. Try"),
+    (["label", "t", "topic"], "'topic' is not a label. Write NAME=VALUE, or NAME= to remove it."),
+    (["rebuild", "--all", "search"], "Name projections, or give --all, not both."),
+    (["rebuild"], "Name the projections to rebuild, or give --all."),
+    (["memory", "search", "user/42", ""], "WORDS '' is empty. Give what the facts should be about."),
+    (["memory", "search", "user/42", " ", ""], "WORDS '' is empty. Give what the facts should be about."),
+    (["memory", "why", "user/42", ""], "FACT '' is empty. Give a fact's id, or a prefix of it."),
+    (["edit", "ID", "message:1", ""], "TEXT is empty. Give the new text of the message."),
+    (
+        ["audit", "--since", "2026-02-01", "--until", "2026-01-01"],
+        "--since 2026-02-01 00:00:00+00:00 is after --until 2026-01-01 00:00:00+00:00. Exchange them.",
+    ),
+    (["stats", "--since", "2026-02-01", "--until", "2026-01-01"], "--since 2026-02-01 is after --until 2026-01-01."),
+    (["show", "ID", "--at"], "Option '--at' requires an argument. Try 'clew show --help'."),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG_VALUES)
+def test_empty_and_contradictory_values_are_wrong_usage(filled: CalledClew, arguments: list[str], message: str) -> None:
+    id_ = filled.ids()[0]
+    with Conversations.open("clew.db") as conversations:
+        conversations.memory("user/42").remember("Prefers kilometres.")
+    before = filled.lines("threads", "--json")
+    assert message in filled.refused(2, *(id_ if each == "ID" else each for each in arguments))
+    assert filled.lines("threads", "--json") == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["edit", "ID", "0", "x"], "has no version 0: its versions are 1 to 6."),
+        (["request", "ID", "99"], "has no version 99: its versions are 1 to 6."),
+        (["edit", "ID", "1", "x"], "The versions of its messages are in its history: `clew show ID` lists them."),
+        (["rebuild", "foo"], "There is no projection 'foo'. There are: audit, directory, memory, search, usage. To"),
+        (["rebuild", "foo"], "add --load MODULE:OBJECT."),
+        (["audit", "--scope", "zz"], "There is no memory scope 'zz'. `clew memory list` shows the scopes."),
+        (["memory", "list", "zz"], "There is no memory scope 'zz'. `clew memory list` shows the scopes."),
+    ],
+)
+def test_an_error_about_a_version_or_a_name_lists_what_exists(
+    filled: CalledClew, arguments: list[str], message: str
+) -> None:
+    id_ = filled.ids()[0]
+    error = filled.refused(1, *(id_ if each == "ID" else each for each in arguments))
+    assert message.replace("ID", id_) in error
+
+
+def test_json_before_the_command_is_explained(clew: CalledClew) -> None:
+    error = json.loads(clew.run("--json", "threads").stderr)["error"]
+    expected = "No such option: --json: write it after the command, as in clew threads --json."
+    assert error == {"type": "UsageError", "message": expected}
+
+
+def test_lists_without_events_say_so(filled: CalledClew) -> None:
+    id_ = filled.ids()[0]
+    for arguments in (["log", id_, "--after", "99"], ["stats", "--by", "day", "--since", "2037-01-01"]):
+        assert filled.text(*arguments) == "No matching events.\n"
+        assert filled.lines(*arguments, "--json") == []
+
+
+def test_doctor_says_of_an_empty_file_what_other_commands_say(clew: CalledClew) -> None:
+    (clew.folder / "empty.db").touch()
+    problem = clew.refused(1, "--db", "empty.db", "threads")
+    assert problem in clew.run("--db", "empty.db", "doctor").stdout
 
 
 def test_a_bug_in_clew_names_its_place(capsys: pytest.CaptureFixture[str]) -> None:

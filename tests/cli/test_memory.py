@@ -296,7 +296,7 @@ def test_the_audit_trail_has_who_remembered_a_fact_but_not_its_text(known: Known
     assert "Caoimhe" not in everything
     assert "user/42  v2" in everything
     assert "user/42" not in known.clew.text("audit", "--thread", "trip")
-    assert known.clew.lines("audit", "--scope", "trip", "--json") == []
+    assert "no memory scope 'trip'" in known.clew.refused(1, "audit", "--scope", "trip")  # it is a thread
 
 
 def test_scopes_do_not_change_lists_counts_and_checks_of_threads(known: Known) -> None:
@@ -362,8 +362,9 @@ def test_refuses_a_scope_of_documents(known: Known) -> None:
 def test_refuses_an_unknown_fact(known: Known) -> None:
     for command in ("why", "forget"):
         assert "no live fact 'zz'" in known.clew.refused(1, "memory", command, "user/42", "zz")
-        error = known.clew.refused(1, "memory", command, "user/42", "")
-        assert error.endswith("no live fact ''. `clew memory list user/42 --history` shows all of them.")
+        error = known.clew.refused(1, "memory", command, "user/42", "zz")
+        assert error.endswith("no live fact 'zz'. `clew memory list user/42 --history` shows all of them.")
+        assert "FACT '' is empty" in known.clew.refused(2, "memory", command, "user/42", "")
     done = known.clew.run("memory", "why", "user/42", "zz", "--json")
     assert json.loads(done.stderr)["error"]["type"] == "UnknownFactError"
 

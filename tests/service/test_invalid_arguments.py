@@ -50,7 +50,7 @@ CALLS: list[tuple[Call, type[ClewError], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("call", "error", "message"), CALLS)
+@pytest.mark.parametrize(("call", "error", "message"), CALLS, ids=map(str, range(len(CALLS))))
 def test_a_wrong_argument_is_refused_with_what_to_give(call: Call, error: type[ClewError], message: str) -> None:
     with Conversations.open("memory:") as conversations, pytest.raises(error) as raised:
         call(conversations)
@@ -78,7 +78,8 @@ def test_events_are_read_after_a_number() -> None:
 def test_no_entries_are_a_valid_limit() -> None:
     with Conversations.open("memory:") as conversations:
         conversations.start_thread("A kettle")
-        assert list(conversations.audit(limit=0)) == list(conversations.threads(limit=0)) == []
+        assert list(conversations.audit(limit=0)) == []
+        assert list(conversations.threads(limit=0)) == []
         assert conversations.search("kettle", limit=0) == []
 
 

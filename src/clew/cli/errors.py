@@ -51,7 +51,7 @@ class WrongUsage(BadParameter):
 def report(error: BaseException, *, as_json: bool, options: GlobalOptions | None = None) -> int:
     """Write the error to stderr; returns the exit code. ``options`` are those of the command that failed."""
     if isinstance(error, TyperException):
-        return _write("UsageError", _usage(error), error.exit_code, as_json=as_json)
+        return _write("UsageError", _usage(error, options), error.exit_code, as_json=as_json)
     if isinstance(error, KeyboardInterrupt):
         return _write("KeyboardInterrupt", "interrupted.", INTERRUPTED, as_json=as_json)
     if isinstance(error, OSError):
@@ -79,7 +79,13 @@ def _write(kind: str, message: str, code: int, *, as_json: bool) -> int:
 
 def _for_the_command_line(error: ClewError, options: GlobalOptions) -> str:
     """The message of an error, with advice that names commands instead of calls."""
-    from clew.domain.errors import StoreUrlError, ThreadDeletedError, UnknownCheckpointError, UnknownThreadError
+    from clew.domain.errors import (
+        StoreUrlError,
+        ThreadDeletedError,
+        UnknownCheckpointError,
+        UnknownProjectionError,
+        UnknownThreadError,
+    )
     from clew.infrastructure.stores import store_at
 
     if isinstance(error, UnknownThreadError):
@@ -99,6 +105,9 @@ def _for_the_command_line(error: ClewError, options: GlobalOptions) -> str:
         return " ".join(filter(None, (str(error), forms, _no_moment(error.name))))
     if isinstance(error, StoreUrlError) and options.url == os.environ.get("CLEW_DB"):
         return f"CLEW_DB: {error}"
+    if isinstance(error, UnknownProjectionError) and error.known:
+        known = ", ".join(error.known)
+        return f"There is no projection {error.name!r}. There are: {known}. To load your own, add --load MODULE:OBJECT."
     return str(error)
 
 
@@ -122,13 +131,17 @@ def _public_name(error: BaseException) -> str:
     return next((each for each in classes if each.__module__.startswith("clew.domain.")), classes[0]).__name__
 
 
-def _usage(error: TyperException) -> str:
+def _usage(error: TyperException, options: GlobalOptions | None) -> str:
     message = error.format_message().rstrip(".")
     context = getattr(error, "ctx", None)
-    path = "clew" if context is None else context.command_path
+    # Typer's parser of a command does not know its name; by then the options before the command are parsed.
+    name = "" if options is None else options.command
+    path = f"clew {name}".strip() if context is None else context.command_path
     parameters = [] if context is None else context.command.params
     if any(f"No such option: {name}" in message for name in ("--db", "--tenant")):
         return f"{message}: write it before the command, as in clew --db sqlite:///clew.db threads."
+    if context is not None and context.parent is None and message.startswith("No such option: --json"):
+        return "No such option: --json: write it after the command, as in clew threads --json."
     for words, plain in _PLAIN_WORDS:
         message = words.sub(plain, message)
     if re.match("No such option: -[^-]", message) and any(each.param_type_name == "argument" for each in parameters):

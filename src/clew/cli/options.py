@@ -8,9 +8,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias, TypeVar
 
 import typer
 
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from clew.conversations import Conversations
     from clew.domain.json_values import Json
     from clew.sync.threads import Thread
+
+T = TypeVar("T", datetime, date)
+
+NO_EVENTS = "No matching events."
 
 DEFAULT_URL = "sqlite:///clew.db"
 
@@ -71,7 +75,9 @@ LimitOption: TypeAlias = Annotated[
     int | None, typer.Option("--limit", "-n", metavar="N", min=1, help="Only the newest N.")
 ]
 
-AllOption: TypeAlias = Annotated[bool, typer.Option("--all", help="No limit; this is the default with --json.")]
+AllOption: TypeAlias = Annotated[
+    bool, typer.Option("--all", help="No limit, even with --limit; this is the default with --json.")
+]
 
 AtOption: TypeAlias = Annotated[
     str | None,
@@ -188,6 +194,12 @@ def parse_time(text: str | None, option: str) -> datetime | None:
     return _with_offset(time, text, option)
 
 
+def check_order(since: T | None, until: T | None) -> None:
+    """Raise WrongUsage if a range of times or days ends before it begins."""
+    if since is not None and until is not None and since > until:
+        raise WrongUsage(f"--since {since} is after --until {until}. Exchange them")
+
+
 def _with_offset(time: datetime, text: str, option: str) -> datetime:
     from clew.domain.errors import InvalidTimeError
 
@@ -214,11 +226,14 @@ def message_version(thread: Thread, text: str) -> int:
     return version
 
 
-def parse_label(text: str) -> tuple[str, Json]:
-    """The name and the JSON value of NAME=VALUE; the value is None for NAME=. Raises WrongUsage."""
+def parse_label(text: str, *, removes: bool = True) -> tuple[str, Json]:
+    """The name and the JSON value of NAME=VALUE; the value is None for NAME=. Raises WrongUsage.
+
+    ``removes`` says whether the command removes labels, for the error.
+    """
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise WrongUsage(f"{text!r} is not a label. Write NAME=VALUE, or NAME= to remove it")
+        raise WrongUsage(f"{text!r} is not a label. Write NAME=VALUE{', or NAME= to remove it' if removes else ''}")
     if not value:
         return name, None
 

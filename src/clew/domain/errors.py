@@ -258,9 +258,11 @@ class InvalidProjectionError(ClewError):
 
 
 class UnknownProjectionError(ClewError):
-    """No projection has that name."""
+    """No projection has that name, or no process has filled the one that has it."""
 
     def __init__(self, name: str, known: list[str], *, unfilled: bool = False) -> None:
+        self.name = name
+        self.known = known
         if unfilled:
             super().__init__(
                 f"Projection {name!r} was not built yet, and this process cannot build it. Build it with "

@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from shlex import quote
 from typing import NamedTuple, TypeAlias, get_args
 
 from clew.domain.decider import (
@@ -388,7 +389,7 @@ def _content_event(
     if old.type not in types:
         raise NotRedactableError(
             f"{command}: version {version} of thread {thread_id!r} is {old.type}, not a message. "
-            "The versions of its messages are in its history."
+            f"The versions of its messages are in its history: `clew show {quote(thread_id)}` lists them."
         )
     return old
 

@@ -22,7 +22,7 @@ from clew.domain.errors import (
 from clew.domain.event_types import Status
 from clew.domain.events import HISTORY_REWOUND, RECORD_APPENDED, Event, to_microseconds, to_time
 from clew.domain.history import History, HistoryBuilder, HistoryMessage, ThreadState, Walk, previous_version
-from clew.domain.json_values import JsonObject
+from clew.domain.json_values import JsonObject, check_count
 from clew.domain.models.client import ThreadKind
 from clew.domain.ports import Cut, EventLog, StreamInfo, Verdict
 from clew.domain.records import ThreadRecord, as_record, check_record_key, check_record_type
@@ -170,6 +170,7 @@ def events(
     With ``types`` only events of these types. Versions have no gaps, so versions limit a page. The permission is
     checked for every page. A page ends before a damaged event; the next page raises CorruptEventError.
     """
+    check_count(after, "after")
     yield from check(core, "read", thread_id)
     stream = core.stream(thread_id)
 
@@ -253,7 +254,8 @@ def event(core: Core, thread_id: str, version: int) -> Operation[Event]:
     stream = core.stream(thread_id)
     events: list[Event] = yield Read(partial(core.log.lineage, stream, after=version - 1, upto=version))
     if not events:
-        raise UnknownVersionError(f"Thread {thread_id!r} has no version {version}.")
+        newest = (yield from load(core, thread_id)).version
+        raise UnknownVersionError(f"Thread {thread_id!r} has no version {version}: its versions are 1 to {newest}.")
     return events[0]
 
 

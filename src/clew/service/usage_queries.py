@@ -63,9 +63,10 @@ def usage(
     if thread is not None:
         yield from existing(core, thread, "audit")
         where.append(Where("thread_id", "=", thread))
-    for name, operator, day in (("since", ">=", since), ("until", "<=", until)):
-        if day is not None:
-            where.append(Where("day", operator, _day(day, name)))
+    if since is not None:
+        where.append(Where("day", ">=", _day(since, "since")))
+    if until is not None:
+        where.append(Where("day", "<=", _day(until, "until")))
     all_rows = yield from core.models.select(USAGE, Query("usage", where))
     rows = yield from permitted(core, "audit", all_rows, itemgetter("thread_id"))
     forks = yield from _forks(core)

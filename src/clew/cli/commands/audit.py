@@ -12,7 +12,18 @@ import typer
 from clew.cli.app import command
 from clew.cli.candidates import scope_names, thread_ids
 from clew.cli.errors import WrongUsage
-from clew.cli.options import AGO, AllOption, AsJson, LimitOption, list_limit, open_store, parse_time, thread_argument
+from clew.cli.options import (
+    AGO,
+    NO_EVENTS,
+    AllOption,
+    AsJson,
+    LimitOption,
+    check_order,
+    list_limit,
+    open_store,
+    parse_time,
+    thread_argument,
+)
 from clew.cli.output import (
     catch_up,
     minute_text,
@@ -86,13 +97,18 @@ def audit(
     as_json: AsJson = False,
 ) -> None:
     """List who did what, when and why."""
+    from clew.domain.errors import ScopeError
+
     start, end = parse_time(since, "--since"), parse_time(until, "--until")
+    check_order(start, end)
     most = list_limit(limit, all_=all_, as_json=as_json)
     with open_store(context) as conversations:
         id_ = None if thread is None else conversations.find(thread)
         catch_up(conversations, "audit")
         if type_ is not None:
             _check_type(conversations, type_)
+        if scope is not None and not any(conversations.audit(scope=scope, limit=1)):
+            raise ScopeError(f"There is no memory scope {scope!r}. `clew memory list` shows the scopes.")
 
         def entries(number: int | None) -> Iterator[AuditEntry]:
             """All entries, or this number of the newest; both in their order."""
@@ -142,7 +158,7 @@ def _print_entries(entries: Iterable[AuditEntry], most: int | None, console: Con
             line.truncate(console.width, overflow="ellipsis")
         console.print(line, soft_wrap=True)
     if not printed:
-        console.print("No matching events.")
+        console.print(NO_EVENTS)
     if more:
         console.print(f"These are the newest {most:,}. `--limit N` shows more, `--all` shows every one.")
 
@@ -188,6 +204,7 @@ def stats(
 ) -> None:
     """Count threads, messages, events, bytes, tokens and calls."""
     first, last = _day(since, "--since"), _day(until, "--until")
+    check_order(first, last)
     with open_store(context) as conversations:
         id_ = None if thread is None else conversations.find(thread)
         catch_up(conversations, "usage")
@@ -196,6 +213,9 @@ def stats(
             write_json_lines(map(json_shapes.usage, usage))
             return
         console = new_console()
+        if not usage:
+            console.print(NO_EVENTS)
+            return
         if by == "day":
             print_lines(_day_lines(usage))
             return

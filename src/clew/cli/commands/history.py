@@ -16,6 +16,7 @@ from clew.cli import INTERRUPTED
 from clew.cli.app import command
 from clew.cli.errors import WrongUsage
 from clew.cli.options import (
+    NO_EVENTS,
     AsJson,
     AtOption,
     Moment,
@@ -205,6 +206,9 @@ def print_events(
         if not events:
             raise
         failure = error
+    if not events:
+        console.print(NO_EVENTS)
+        return
     rewound = off_path(events)
     table = event_table(events, id_, console, event_finder(conversations.thread), rewound, whole=whole)
     if whole:

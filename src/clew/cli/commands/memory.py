@@ -106,6 +106,8 @@ def search(
 ) -> None:
     """Find the facts of a memory scope that match some words best."""
     known_at = _parse_known_at(at, "--at")
+    if not "".join(words).strip():
+        raise WrongUsage("WORDS '' is empty. Give what the facts should be about")
     with open_store(context) as conversations:
         results = _memory_scope(conversations, scope).search(" ".join(words), top=top, at=known_at)
     if as_json:
@@ -185,9 +187,11 @@ def _find_fact(memory: MemoryScope, prefix: str) -> Fact:
     """The one fact, live or not, with this id or prefix. Raises UnknownFactError or WrongUsage."""
     from clew.domain.errors import UnknownFactError
 
+    if not prefix:
+        raise WrongUsage("FACT '' is empty. Give a fact's id, or a prefix of it")
     facts = memory.facts(history=True)
     matches = [fact for fact in facts if fact.id == prefix] or [fact for fact in facts if fact.id.startswith(prefix)]
-    if not matches or not prefix:
+    if not matches:
         raise UnknownFactError(memory.name, prefix)
     if len(matches) > 1:
         ids = ", ".join(fact.id for fact in matches[:CANDIDATES]) + ("…" if len(matches) > CANDIDATES else "")

@@ -117,7 +117,9 @@ def rebuild(
     """Rebuild projections. Reads continue on the old tables meanwhile."""
     from clew.service.effects import run
 
-    if all_ == bool(names):
+    if all_ and names:
+        raise WrongUsage("Name projections, or give --all, not both")
+    if not all_ and not names:
         raise WrongUsage("Name the projections to rebuild, or give --all")
     with closing(_open(context.obj, load)) as core:
         selected = _selected_names(core, names)

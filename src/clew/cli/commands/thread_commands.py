@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from clew.cli.app import command
+from clew.cli.errors import WrongUsage
 from clew.cli.options import (
     TIME,
     ActorOption,
@@ -119,6 +120,8 @@ def edit(
     with open_thread(context, thread) as opened:
         version = message_version(opened, message)
         new_text = _read_stdin() if text == "-" else text
+        if not new_text:
+            raise WrongUsage("TEXT is empty. Give the new text of the message")
         new = opened.edit(version, new_text, title=title, actor=actor).summary()
     write_result(json_shapes.thread(new), fork_text(new), as_json=as_json)
 

@@ -234,7 +234,7 @@ def _check_status(status: str | None) -> Status | None:
 
 
 def _required_label(text: str) -> tuple[str, Json]:
-    name, value = parse_label(text)
+    name, value = parse_label(text, removes=False)
     if value is None:
         raise WrongUsage(f"--label {text!r} has no value. Write NAME=VALUE")
     return name, value

@@ -55,7 +55,9 @@ def migrate(path: str, *, backup: str | None = None, lock_timeout: float = LOCK_
 def _schemas(connection: sqlite3.Connection, path: str) -> Schemas:
     version = schema.schema_version(connection, path)
     if version is None:
-        raise StoreUnavailableError(f"{path}: the file is empty: there is nothing to migrate.")
+        raise StoreUnavailableError(
+            f"{path}: the file is empty: it is not a database. Fill it with `clew import FILE`, or name another."
+        )
     if schema.migrations_from(version) is None:
         schema.is_prepared(connection, path)  # says what is wrong
     return Schemas(version, schema.SCHEMA_VERSION)
