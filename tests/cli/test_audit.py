@@ -92,6 +92,8 @@ def test_the_audit_trail_in_json_has_the_documented_shape(used: Clew) -> None:
         "cause": None,
         "subject": None,
         "scope": None,
+        "said_at": None,
+        "on_behalf_of": None,
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from clew.domain.errors import (
     IdempotencyKeyReusedError,
     InvalidContentError,
     InvalidNameError,
+    InvalidTimeError,
     NotRedactableError,
     ThreadDeletedError,
     ThreadStatusError,
@@ -395,3 +397,46 @@ def test_a_diff_has_the_records_of_both_sides(conversations: Conversations) -> N
         (row.a, row.b) for row in result.records if row.kind != "same"
     ]
     assert result.counts.same == 1
+
+
+def test_what_was_said_earlier_and_for_somebody_shows_both(conversations: Conversations) -> None:
+    said = datetime(2020, 2, 3, 4, 5, 6, 789, tzinfo=timezone(timedelta(hours=2)))
+    thread = conversations.start_thread(thread_id="t")
+    given: dict[str, Any] = {"said_at": said, "on_behalf_of": "user:42", "actor": "mail", "idempotency_key": "k"}
+    appended = thread.append([Message.user("Hello"), Record("mail", 1), Record("mail", 2)], **given)
+    assert thread.append([Message.user("Hello"), Record("mail", 1), Record("mail", 2)], **given) == appended
+    with pytest.raises(IdempotencyKeyReusedError):
+        thread.append([Message.user("Hello"), Record("mail", 1), Record("mail", 2)], idempotency_key="k")
+    plain = thread.append(Message.user("now"))
+    assert (plain.said_at, plain.on_behalf_of) == (None, None)
+    thread.redact(4)
+    thread.redact(2)
+    restored = thread.fork(thread_id="f")
+    events = list(restored.events(after=1, at=4))
+    items: list[Any] = [*events, restored.history().messages[0], *restored.records()]
+    items += [entry for entry in conversations.audit(thread="t") if entry.version in {2, 3, 4}]
+    assert len(items) == 9
+    assert {(each.said_at, each.on_behalf_of, each.actor) for each in items} == {(said, "user:42", "mail")}
+    assert {each.time for each in events} == {plain.time}
+    assert conversations.verify().first_bad is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"said_at": datetime(2020, 1, 1)}, InvalidTimeError),  # noqa: DTZ001  # wrong on purpose
+        ({"said_at": "2020-01-01"}, InvalidTimeError),
+        ({"said_at": datetime.max.replace(tzinfo=timezone(-timedelta(hours=9)))}, InvalidTimeError),
+        ({"on_behalf_of": ""}, InvalidNameError),
+        ({"on_behalf_of": 5}, InvalidNameError),
+    ],
+)
+def test_a_wrong_time_or_person_is_refused(
+    conversations: Conversations, arguments: dict[str, Any], error: type[ClewError]
+) -> None:
+    thread = conversations.start_thread()
+    with pytest.raises(error):
+        thread.append(Message.user("x"), **arguments)
+    with pytest.raises(error):
+        thread.append(Message.user("x"), idempotency_key="k", **arguments)
+    assert thread.version == 1

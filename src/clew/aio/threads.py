@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
+from datetime import datetime
 from typing import Any, ClassVar, Literal, Self, TypeVar, Unpack, overload
 
 from clew.agents.agent import Agent
@@ -101,6 +102,8 @@ class Thread:
         self,
         messages: Message,
         *,
+        said_at: datetime | None = None,
+        on_behalf_of: str | None = None,
         actor: str | None = None,
         expected_version: int | None = None,
         idempotency_key: str | None = None,
@@ -110,6 +113,8 @@ class Thread:
         self,
         messages: Record,
         *,
+        said_at: datetime | None = None,
+        on_behalf_of: str | None = None,
         actor: str | None = None,
         expected_version: int | None = None,
         idempotency_key: str | None = None,
@@ -119,6 +124,8 @@ class Thread:
         self,
         messages: Sequence[Message],
         *,
+        said_at: datetime | None = None,
+        on_behalf_of: str | None = None,
         actor: str | None = None,
         expected_version: int | None = None,
         idempotency_key: str | None = None,
@@ -128,6 +135,8 @@ class Thread:
         self,
         messages: Sequence[Record],
         *,
+        said_at: datetime | None = None,
+        on_behalf_of: str | None = None,
         actor: str | None = None,
         expected_version: int | None = None,
         idempotency_key: str | None = None,
@@ -137,6 +146,8 @@ class Thread:
         self,
         messages: Sequence[Message | Record],
         *,
+        said_at: datetime | None = None,
+        on_behalf_of: str | None = None,
         actor: str | None = None,
         expected_version: int | None = None,
         idempotency_key: str | None = None,
@@ -145,15 +156,19 @@ class Thread:
         self,
         messages: Message | Record | Sequence[Message | Record],
         *,
+        said_at: datetime | None = None,
+        on_behalf_of: str | None = None,
         actor: str | None = None,
         expected_version: int | None = None,
         idempotency_key: str | None = None,
     ) -> HistoryMessage | ThreadRecord | Sequence[HistoryMessage | ThreadRecord]:
         """Append one or more messages and records in one commit; returns them as the history and ``records()`` do.
 
-        With ``expected_version``, raises ConflictError if the thread has another version; without it, the messages come
-        after those of other writers. A repeated ``idempotency_key`` appends nothing and returns the first result; with
-        other content it raises IdempotencyKeyReusedError. Raises InvalidContentError for content that cannot be stored.
+        ``said_at`` is when they were said, an aware time, if that is not now; ``on_behalf_of`` names for whom the actor
+        appends them. With ``expected_version``, raises ConflictError if the thread has another version; without it, the
+        messages come after those of other writers. A repeated ``idempotency_key`` appends nothing and returns the first
+        result; with other content it raises IdempotencyKeyReusedError. Raises InvalidContentError for content that
+        cannot be stored, InvalidTimeError and InvalidNameError.
         """
         appended = await drive(
             thread_commands.append(
@@ -163,6 +178,8 @@ class Thread:
                 actor=actor,
                 expected_version=expected_version,
                 idempotency_key=idempotency_key,
+                said_at=said_at,
+                on_behalf_of=on_behalf_of,
             )
         )
         return appended[0] if isinstance(messages, Message | Record) else appended

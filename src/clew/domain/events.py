@@ -312,8 +312,9 @@ class Event(NamedTuple):
 
     ``stream`` and ``version`` are its address; ``recorded_at`` is in microseconds since 1970 (UTC) and never decreases
     along a lineage; ``messages`` is the number of messages on the thread's path after it, -1 for an opaque event
-    without this number. ``position`` and ``hash`` are None until it is recorded. It is a tuple because tuples are the
-    fastest to create, and a long history has many events.
+    without this number. ``said`` is when a message or record was said, in microseconds, and ``on_behalf_of`` for whom
+    the actor appended it; None if that is not known. ``position`` and ``hash`` are None until it is recorded. It is a
+    tuple because tuples are the fastest to create, and a long history has many events.
     """
 
     stream: str
@@ -330,11 +331,18 @@ class Event(NamedTuple):
     metadata: JsonObject | None = None
     position: int | None = None
     hash: bytes | None = None
+    said: int | None = None
+    on_behalf_of: str | None = None
 
     @property
     def time(self) -> datetime:
         """When it was recorded, in UTC."""
         return to_time(self.recorded_at)
+
+    @property
+    def said_at(self) -> datetime | None:
+        """When it was said, in UTC, if whoever appended it gave that time."""
+        return None if self.said is None else to_time(self.said)
 
     @property
     def thread_id(self) -> str:

@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 
 
 class HistoryMessage(NamedTuple):
-    """A message of a history; ``message`` is None if it was redacted."""
+    """A message of a history; ``message`` is None if it was redacted.
+
+    ``on_behalf_of`` names for whom the actor appended it, None if that is not known.
+    """
 
     version: int
     role: Role
@@ -43,6 +46,8 @@ class HistoryMessage(NamedTuple):
     event_id: str
     recorded_at: int
     actor: str | None = None
+    said: int | None = None
+    on_behalf_of: str | None = None
 
     @property
     def redacted(self) -> bool:
@@ -83,6 +88,11 @@ class HistoryMessage(NamedTuple):
     def time(self) -> datetime:
         """When it was recorded, in UTC."""
         return to_time(self.recorded_at)
+
+    @property
+    def said_at(self) -> datetime | None:
+        """When it was said, in UTC, if whoever appended it gave that time."""
+        return None if self.said is None else to_time(self.said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +189,27 @@ def as_message(event: Event) -> HistoryMessage | None:
     data = event.data
     if isinstance(data, MessageAppended):
         message = data.message
-        return HistoryMessage(event.version, message.role, message, event.event_id, event.recorded_at, event.actor)
+        return HistoryMessage(
+            event.version,
+            message.role,
+            message,
+            event.event_id,
+            event.recorded_at,
+            event.actor,
+            event.said,
+            event.on_behalf_of,
+        )
     if isinstance(data, Shredded) and event.type == MESSAGE_APPENDED and data.role is not None:
-        return HistoryMessage(event.version, data.role, None, event.event_id, event.recorded_at, event.actor)
+        return HistoryMessage(
+            event.version,
+            data.role,
+            None,
+            event.event_id,
+            event.recorded_at,
+            event.actor,
+            event.said,
+            event.on_behalf_of,
+        )
     return None
 
 

@@ -22,6 +22,7 @@ class Recorded(NamedTuple):
     ``data`` is None where it cannot be read: the content was shredded (``redacted``; ``role`` is then the role of the
     shredded message), or this version of Clew does not know the type. ``recorded_at`` is in microseconds since 1970
     (UTC), ``size`` is the number of bytes stored, ``messages`` the number of messages on the thread's path after it.
+    ``said`` is when it was said and ``on_behalf_of`` for whom, if that is known.
     """
 
     position: int
@@ -42,6 +43,8 @@ class Recorded(NamedTuple):
     subject: str | None = None
     redacted: bool = False
     role: Role | None = None
+    said: int | None = None
+    on_behalf_of: str | None = None
 
     @property
     def time(self) -> datetime:

@@ -42,12 +42,19 @@ class ThreadRecord(NamedTuple):
     event_id: str
     recorded_at: int
     actor: str | None = None
+    said: int | None = None
+    on_behalf_of: str | None = None
     redacted: bool = False
 
     @property
     def time(self) -> datetime:
         """When it was recorded, in UTC."""
         return to_time(self.recorded_at)
+
+    @property
+    def said_at(self) -> datetime | None:
+        """When it was said, in UTC, if whoever appended it gave that time."""
+        return None if self.said is None else to_time(self.said)
 
 
 def record_appended(record: Record) -> RecordAppended:
@@ -80,7 +87,7 @@ def check_record_key(key: str) -> None:
 def as_record(event: Event) -> ThreadRecord | None:
     """The record of an event, redacted or not; None for other events."""
     data = event.data
-    envelope = event.event_id, event.recorded_at, event.actor
+    envelope = event.event_id, event.recorded_at, event.actor, event.said, event.on_behalf_of
     if isinstance(data, RecordAppended):
         return ThreadRecord(event.version, data.type, data.data, data.blob, data.key, *envelope)
     if isinstance(data, Shredded) and event.type == RECORD_APPENDED and data.record is not None:

@@ -4,8 +4,8 @@ Byte 0 names the codec. 0: sixteen bytes of random salt, then JSON with short ke
 (reserved; such events are opaque). 2: the stub of a shredded row, which is JSON without salt and content.
 
 The short keys: ``i`` event id, ``t`` recorded time in microseconds, ``n`` messages on the path, ``a`` actor, ``r`` run,
-``c`` cause, ``s`` subject, ``m`` metadata, ``v`` schema version (left out when 1), ``d`` data; in stubs only, ``o``
-role of a message and ``k`` type of a record.
+``c`` cause, ``s`` subject, ``w`` when it was said in microseconds, ``b`` on behalf of whom, ``m`` metadata, ``v``
+schema version (left out when 1), ``d`` data; in stubs only, ``o`` role of a message and ``k`` type of a record.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, overload
 
 import orjson
@@ -51,6 +52,8 @@ _HEADER: dict[str, core_schema.TypedDictField] = {
     "r": _STR,
     "c": _STR,
     "s": _STR,
+    "w": core_schema.typed_dict_field(core_schema.int_schema(strict=True), required=False),
+    "b": _STR,
     "m": core_schema.typed_dict_field(core_schema.dict_schema(core_schema.str_schema()), required=False),
 }
 _ANY_VERSION = SchemaValidator(
@@ -68,7 +71,7 @@ _ANY_VERSION = SchemaValidator(
 _TEXT_BEGINS = {role: b'{"message":{"role":"%b","contents":[{"type":"text","text":' % role.encode() for role in ROLES}
 _TEXT_ENDS = b"}]}}"
 
-_NONE = (None, None, None)
+_NONE = (None, None, None, None, None)
 
 _LAST_INTEGER = 2**63 - 1
 
@@ -84,7 +87,7 @@ def encode(event: Event) -> bytes:
     try:
         rare = b""
         declared = EVENT_TYPES.get(event.type)
-        if (declared and declared.schema_version > 1) or (event.cause, event.subject, event.metadata) != _NONE:
+        if (declared and declared.schema_version > 1) or _rare(event) != _NONE:
             rare = _rare_fields(event)
         body = b'%b%b,"d":%b}' % (_header(event), rare, _one_text(data) or _json(data))
     except (PydanticSerializationError, orjson.JSONEncodeError, ValueError) as error:  # not detected by check_json
@@ -97,6 +100,9 @@ def encode(event: Event) -> bytes:
         )
         raise InvalidContentError(message)
     return _JSON + salt() + body
+
+
+_rare = attrgetter("cause", "subject", "metadata", "said", "on_behalf_of")
 
 
 def _one_text(data: AnyEvent) -> bytes | None:
@@ -129,7 +135,11 @@ def stub(event: Event) -> bytes:
     """The bytes of a shredded row: the envelope and the message's role or the record's type, without user content."""
     role = event.data.message.role if isinstance(event.data, MessageAppended) else None
     record = event.data.type if isinstance(event.data, RecordAppended) else None
-    return b"%c%b%b}" % (STUB, _header(event), _keys({"o": role, "k": record}))
+    return b"%c%b%b}" % (
+        STUB,
+        _header(event),
+        _keys({"w": event.said, "b": event.on_behalf_of, "o": role, "k": record}),
+    )
 
 
 def decode(
@@ -191,7 +201,16 @@ def _rare_fields(event: Event) -> bytes:
     """The JSON of rare envelope fields."""
     declared = EVENT_TYPES.get(event.type)
     version = 1 if declared is None else declared.schema_version
-    return _keys({"c": event.cause, "s": event.subject, "m": event.metadata, "v": version if version > 1 else None})
+    return _keys(
+        {
+            "c": event.cause,
+            "s": event.subject,
+            "m": event.metadata,
+            "w": event.said,
+            "b": event.on_behalf_of,
+            "v": version if version > 1 else None,
+        }
+    )
 
 
 def _keys(fields: dict[str, Any]) -> bytes:
@@ -257,6 +276,8 @@ def _event(
         get("m"),
         position,
         hash_,
+        get("w"),
+        get("b"),
     )
 
 
@@ -331,6 +352,8 @@ def recorded(row: Row) -> Recorded | Unreadable:
             get("s"),
             redacted,
             get("o"),
+            get("w"),
+            get("b"),
         )
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         return Unreadable(position, str(stream), version, str(type_), hash_, type(error).__name__)

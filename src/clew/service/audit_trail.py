@@ -24,7 +24,8 @@ class AuditEntry(NamedTuple):
     """One event in the audit trail: of a thread, or of the memory scope that ``scope`` names.
 
     ``what`` is a sentence without any text of messages and facts; ``why`` is the reason that was given.
-    ``cause``, ``run_id`` and ``subject`` are those of the event. ``actor`` is None if the event has none.
+    ``cause``, ``run_id``, ``subject``, ``said_at`` and ``on_behalf_of`` are those of the event. ``actor`` is None if
+    the event has none.
     """
 
     position: int
@@ -41,6 +42,8 @@ class AuditEntry(NamedTuple):
     event_id: str
     hash: str
     scope: str | None = None
+    said_at: datetime | None = None
+    on_behalf_of: str | None = None
 
 
 def audit(  # noqa: PLR0913 - every filter has its own parameter
@@ -104,6 +107,8 @@ def _entry(row: RowValues, event: Recorded | Unreadable) -> AuditEntry:
     fields: dict[str, Any] = {"run_id": None, "cause": None, "subject": None, "event_id": ""}
     if isinstance(event, Recorded):
         fields = {name: getattr(event, name) for name in fields}
+        said = event.said if isinstance(event.said, int) else None  # a forged event may have anything there
+        fields |= {"said_at": None if said is None else to_time(said), "on_behalf_of": event.on_behalf_of}
         actor, id_ = event.actor, event.thread_id
     else:
         actor, id_ = row["actor"], stream_id(event.stream)

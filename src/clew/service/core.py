@@ -222,6 +222,7 @@ class CommitOptions(NamedTuple):
     ``actor`` replaces the core's; ``expected_version`` is the thread's; ``key`` is an idempotency key with its content.
     ``base`` is the control that a new stream begins with, and ``fork`` its fork point. ``retry`` says whether to decide
     again after a conflict. ``blobs``, ``claims`` and ``drafts`` are written in the same append.
+    ``said`` and ``on_behalf_of`` are those of all its events.
     """
 
     actor: str | None = None
@@ -234,6 +235,8 @@ class CommitOptions(NamedTuple):
     blobs: tuple[Blob, ...] = ()
     claims: tuple[Claim, ...] = ()
     drafts: tuple[Draft, ...] = ()
+    said: int | None = None
+    on_behalf_of: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +362,7 @@ def _submit(
         control = loaded or submitted or Control()
         if options.expected_version is not None and control.version != options.expected_version:
             raise ConflictError(thread_id, options.expected_version, control.version)
-        events, snapshots, after = _decide(core, thread_id, stream, control, intents, options.actor)
+        events, snapshots, after = _decide(core, thread_id, stream, control, intents, options)
         outcome, heads = core.log.submit(
             Write(
                 events,
@@ -382,13 +385,14 @@ def _submit(
 
 
 def _decide(
-    core: Core, thread_id: str, stream: str, control: Control, intents: tuple[Intent, ...], actor: str | None
+    core: Core, thread_id: str, stream: str, control: Control, intents: tuple[Intent, ...], options: CommitOptions
 ) -> tuple[list[Event], list[tuple[str, Control]], Control]:
     """The events of the intents, the snapshots on the way, and the control after the last event.
 
     Recorded time never decreases along a lineage, unless it is beyond the year 9999, as in a forged event.
     """
-    actor = core.actor if actor is None else actor
+    actor = core.actor if options.actor is None else options.actor
+    said = options.said, options.on_behalf_of
     events: list[Event] = []
     snapshots: list[tuple[str, Control]] = []
     for number, intent in enumerate(intents, start=1):
@@ -397,7 +401,10 @@ def _decide(
         last = control.version + len(decided)
         for version, (data, messages, run_id) in enumerate(decided, control.version + 1):
             type_ = TYPE_NAMES[type(data)]
-            event = Event(stream, version, type_, core.event_id(), now, messages, data, actor, run_id)
+            id_ = core.event_id()
+            event = Event(
+                stream, version, type_, id_, now, messages, data, actor, run_id, None, None, None, None, None, *said
+            )
             events.append(event)
             is_snapshot = version % SNAPSHOT_EVERY == 0
             # Of consecutive messages and records only the last one matters for the control.

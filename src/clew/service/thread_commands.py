@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from shlex import quote
 from typing import NamedTuple, TypeAlias, get_args
@@ -40,6 +41,7 @@ from clew.domain.events import (
     MessageAppended,
     RecordAppended,
     Shredded,
+    to_utc_microseconds,
 )
 from clew.domain.history import HistoryMessage, as_message
 from clew.domain.json_values import Json, JsonObject, check_text
@@ -50,7 +52,7 @@ from clew.domain.records import Record, ThreadRecord, as_record, record_appended
 from clew.domain.runs.errors import RunInProgressError, RunTakenOverError
 from clew.domain.runs.events import RunAbandoned, ServiceThreadBound
 from clew.domain.runs.state import interrupted
-from clew.domain.streams import check_idempotency_key, stream_id
+from clew.domain.streams import check_id, check_idempotency_key, stream_id
 from clew.service.authorization import check
 from clew.service.core import ATTEMPTS, CommitOptions, Committed, Core, commit, load
 from clew.service.effects import Operation, Read, read
@@ -111,6 +113,8 @@ def append(
     actor: str | None,
     expected_version: int | None,
     idempotency_key: str | None,
+    said_at: datetime | None = None,
+    on_behalf_of: str | None = None,
 ) -> Operation[Items]:
     """Append one or more messages and records in one commit; returns them as the thread has them."""
     items = (appended,) if isinstance(appended, Message) else _checked_items(appended)
@@ -118,10 +122,13 @@ def append(
         raise UnknownVersionError(f"expected_version: {type(expected_version).__name__} is not a version. Give an int.")
     if not items:
         raise InvalidContentError("append: the list of messages is empty. Give a message, or a list of messages.")
-    key = None if idempotency_key is None else _key(core, thread_id, items, idempotency_key)
+    said = None if said_at is None else to_utc_microseconds(said_at, "said_at")
+    if on_behalf_of is not None:
+        check_id(on_behalf_of, "on_behalf_of")
+    key = None if idempotency_key is None else _key(core, thread_id, items, idempotency_key, said, on_behalf_of)
     if core.authorize is not None:
         yield from check(core, "read", thread_id)
-    options = CommitOptions(actor, expected_version, key)
+    options = CommitOptions(actor, expected_version, key, said=said, on_behalf_of=on_behalf_of)
     committed = yield from commit(core, thread_id, Append(items), options)
     appended_item = as_message if isinstance(appended, Message) else _item
     if committed.events:
@@ -359,13 +366,22 @@ def _check_messages(messages: Sequence[Message]) -> None:
             raise InvalidContentError(text)
 
 
-def _key(core: Core, thread_id: str, items: Sequence[Message | RecordAppended], key: str) -> Key:
+def _key(
+    core: Core,
+    thread_id: str,
+    items: Sequence[Message | RecordAppended],
+    key: str,
+    said: int | None,
+    on_behalf_of: str | None,
+) -> Key:
     check_idempotency_key(key)
     for item in items:
         if isinstance(item, Message):
             check_message(item)
-    content = json.dumps([item.model_dump() for item in items], sort_keys=True)
-    return Key(core.stream(thread_id), key, content.encode())
+    content: list[object] = [item.model_dump() for item in items]
+    if said is not None or on_behalf_of is not None:
+        content += [said, on_behalf_of]
+    return Key(core.stream(thread_id), key, json.dumps(content, sort_keys=True).encode())
 
 
 def _version(ref: ContentRef) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import ClassVar, Literal, Self, TypeVar, overload
 
 from clew.domain.decider import Delete, End, Resume, Suspend
@@ -71,6 +72,8 @@ class Thread:
         self,
         messages: Message,
         *,
+        said_at: datetime | None = None,
+        on_behalf_of: str | None = None,
         actor: str | None = None,
         expected_version: int | None = None,
         idempotency_key: str | None = None,
@@ -80,6 +83,8 @@ class Thread:
         self,
         messages: Record,
         *,
+        said_at: datetime | None = None,
+        on_behalf_of: str | None = None,
         actor: str | None = None,
         expected_version: int | None = None,
         idempotency_key: str | None = None,
@@ -89,6 +94,8 @@ class Thread:
         self,
         messages: Sequence[Message],
         *,
+        said_at: datetime | None = None,
+        on_behalf_of: str | None = None,
         actor: str | None = None,
         expected_version: int | None = None,
         idempotency_key: str | None = None,
@@ -98,6 +105,8 @@ class Thread:
         self,
         messages: Sequence[Record],
         *,
+        said_at: datetime | None = None,
+        on_behalf_of: str | None = None,
         actor: str | None = None,
         expected_version: int | None = None,
         idempotency_key: str | None = None,
@@ -107,6 +116,8 @@ class Thread:
         self,
         messages: Sequence[Message | Record],
         *,
+        said_at: datetime | None = None,
+        on_behalf_of: str | None = None,
         actor: str | None = None,
         expected_version: int | None = None,
         idempotency_key: str | None = None,
@@ -115,15 +126,19 @@ class Thread:
         self,
         messages: Message | Record | Sequence[Message | Record],
         *,
+        said_at: datetime | None = None,
+        on_behalf_of: str | None = None,
         actor: str | None = None,
         expected_version: int | None = None,
         idempotency_key: str | None = None,
     ) -> HistoryMessage | ThreadRecord | Sequence[HistoryMessage | ThreadRecord]:
         """Append one or more messages and records in one commit; returns them as the history and ``records()`` do.
 
-        With ``expected_version``, raises ConflictError if the thread has another version; without it, the messages come
-        after those of other writers. A repeated ``idempotency_key`` appends nothing and returns the first result; with
-        other content it raises IdempotencyKeyReusedError. Raises InvalidContentError for content that cannot be stored.
+        ``said_at`` is when they were said, an aware time, if that is not now; ``on_behalf_of`` names for whom the actor
+        appends them. With ``expected_version``, raises ConflictError if the thread has another version; without it, the
+        messages come after those of other writers. A repeated ``idempotency_key`` appends nothing and returns the first
+        result; with other content it raises IdempotencyKeyReusedError. Raises InvalidContentError for content that
+        cannot be stored, InvalidTimeError and InvalidNameError.
         """
         appended = run(
             thread_commands.append(
@@ -133,6 +148,8 @@ class Thread:
                 actor=actor,
                 expected_version=expected_version,
                 idempotency_key=idempotency_key,
+                said_at=said_at,
+                on_behalf_of=on_behalf_of,
             )
         )
         return appended[0] if isinstance(messages, Message | Record) else appended

@@ -130,7 +130,8 @@ def _actors(events: Iterable[Event]) -> list[str]:
     run_actors: dict[str | None, str | None] = {None: None}
     for event in events:
         repeated = event.actor in {None, run_actors.get(event.run_id)}
-        actors.append("" if repeated else one_line(event.actor or ""))
+        behalf = "" if event.on_behalf_of is None else f"for {event.on_behalf_of}"
+        actors.append(one_line(" ".join(filter(None, ("" if repeated else event.actor, behalf)))))
         if isinstance(event.data, run_events.RunStarted):
             run_actors = {None: None, event.run_id: event.actor}
     return actors

@@ -134,6 +134,8 @@ def event(event: Event) -> dict[str, Any]:
         "data": _data(event),
         "hash": None if event.hash is None else event.hash.hex(),
         "run_id": event.run_id,
+        **({} if event.said_at is None else {"said_at": json_time(event.said_at)}),
+        **({} if event.on_behalf_of is None else {"on_behalf_of": event.on_behalf_of}),
     }
 
 
