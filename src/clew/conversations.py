@@ -41,7 +41,7 @@ from clew.service import (
     usage_queries,
 )
 from clew.service.audit_trail import AuditEntry
-from clew.service.core import Core, open_core
+from clew.service.core import CACHE_BYTES, Core, open_core
 from clew.service.effects import Pages, read, run
 from clew.service.feeds import store_feed
 from clew.service.memory import scope_access, scope_queries
@@ -67,7 +67,7 @@ class Conversations:
         self._live: weakref.WeakSet[Subscription] = weakref.WeakSet() if live is None else live
 
     @classmethod
-    def open(
+    def open(  # noqa: PLR0913  # every setting has its own parameter
         cls,
         url: str | Path = "sqlite:///clew.db",
         *,
@@ -76,6 +76,7 @@ class Conversations:
         projections: Sequence[Projection] | None = None,
         embedded: bool = True,
         authorize: Authorize | None = None,
+        cache_bytes: int = CACHE_BYTES,
         now: Callable[[], int] = clock.now,
         read_only: bool = False,
     ) -> Self:
@@ -90,7 +91,9 @@ class Conversations:
         ``projections`` are the read models, by default those that Clew ships. This process updates them. If
         ``embedded`` is false, ``clew project run`` must do this. ``authorize(actor, action, thread)`` decides what the
         actor of ``acting_as`` may read: lists leave out the threads that it refuses, and a request for such a thread
-        raises NotAuthorizedError. ``now`` returns microseconds since 1970 (UTC).
+        raises NotAuthorizedError. ``cache_bytes`` limits the memory, in estimated bytes, in which the service keeps
+        the histories, states and memory scopes that it used last; a thread that is heavier is read again each time.
+        ``now`` returns microseconds since 1970 (UTC).
 
         With ``read_only``, or with ``?mode=ro`` in the URL, nothing is written: every call that would write raises
         ReadOnlyStoreError. Next to a SQLite file, no file is made or changed. Read models that are missing or behind
@@ -106,6 +109,7 @@ class Conversations:
             projections=projections,
             embedded=embedded,
             authorize=authorize,
+            cache_bytes=cache_bytes,
             now=now,
             read_only=read_only,
         )

@@ -20,7 +20,7 @@ from clew.domain.context.provider import ProviderContext
 from clew.domain.history import HistoryMessage
 from clew.domain.runs.errors import MissingProviderError, MissingProviderWarning
 from clew.errors import InvalidContentError, ThreadStatusError
-from clew.service.core import BoundedCache
+from clew.service.core import BoundedCache, CacheBudget
 from clew.testing import call
 
 pytestmark = pytest.mark.anyio
@@ -251,7 +251,7 @@ async def test_the_cache_weight_of_a_thread_includes_its_states(any_url: str) ->
 
     async with Engine.open(any_url) as engine:
         caches = engine._core.caches
-        caches.histories = BoundedCache(10, 30)
+        caches.histories = BoundedCache(CacheBudget(25_000))
         thread = await engine.start_thread()
         cached = []
         for _ in range(4):

@@ -28,7 +28,7 @@ from clew.domain.messages import Message
 from clew.engine import Engine
 from clew.infrastructure.postgres.datastore import WORKERS
 from clew.infrastructure.postgres.recorder import PostgresRecorder
-from clew.service.core import CACHED_THREADS
+from clew.service.core import CACHE_BYTES
 
 HELLO = Message.user("Hello.")
 
@@ -380,8 +380,8 @@ def test_a_thread_object_reads_its_version_after_many_other_threads_were_read(wi
         thread = await engine.start_thread()
         await thread.append(HELLO)
         await thread.end()
-        for number in range(CACHED_THREADS + 1):
-            engine._core.caches.stored.put(f"other {number}", Control())
+        engine._core.caches.stored.put("all of the memory", Control(), CACHE_BYTES)
+        assert engine._core.caches.stored.get(f"default/thread/{thread.id}") is None
         assert (await thread.version, await thread.status) == (3, "ended")
 
     with_engine(work)

@@ -14,7 +14,6 @@ from clew.domain.decider_state import SNAPSHOT_EVERY
 from clew.domain.errors import InvalidContentError, NotRedactableError, UnknownVersionError
 from clew.domain.history import ThreadState, evolve
 from clew.domain.messages import Message, Text
-from clew.service.core import BoundedCache
 
 HELLO = Message.user("Hello")
 
@@ -108,20 +107,6 @@ def test_a_forked_process_appends_while_its_parents_threads_append(conversations
         for each in threads:
             each.join()
     assert conversations.verify().first_bad is None
-
-
-def test_the_cache_drops_its_oldest_entry() -> None:
-    recent: BoundedCache[str] = BoundedCache(2, 10)
-    for name in "abc":
-        recent.put(name, name)
-    assert [recent.get(name) for name in "abc"] == [None, "b", "c"]
-    recent.put("heavy", "x", 9)
-    assert [recent.get(name) for name in ("b", "c", "heavy")] == [None, "c", "x"]
-    recent.put("too heavy", "y", 11)
-    assert recent.get("too heavy") is None
-    recent.drop("c")
-    recent.drop("missing")
-    assert recent.get("c") is None
 
 
 def test_refuses_to_redact_or_edit_a_message_of_another_thread(conversations: Conversations) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import datetime
+from sys import getsizeof
 from typing import TYPE_CHECKING, NamedTuple
 
 from clew.domain.context.state import (
@@ -27,7 +28,7 @@ from clew.domain.context.state import (
 from clew.domain.decider_state import Control, advance, detached
 from clew.domain.event_types import Status
 from clew.domain.events import MESSAGE_APPENDED, Event, HistoryRewound, MessageAppended, Shredded, to_time
-from clew.domain.json_values import Json, JsonObject
+from clew.domain.json_values import Json, JsonObject, bytes_in_memory
 from clew.domain.messages import Content, FunctionCall, FunctionResult, Message, Role, Text
 
 if TYPE_CHECKING:
@@ -247,6 +248,11 @@ def _is_fixed(content: Content) -> bool:
     return isinstance(content, Text | FunctionCall)
 
 
+_MESSAGE_BYTES = 1_000
+_CONTENT_BYTES = 400
+"""The memory of a message, and of a content, without its texts and JSON: measured on Python 3.11."""
+
+
 class HistoryBuilder:
     """Reads a lineage once, forwards, and returns the history at any of its versions."""
 
@@ -257,20 +263,26 @@ class HistoryBuilder:
         self._versions: list[int] = []
         self._rewinds: dict[int, int] = {}
         self._context = ContextStateBuilder()
-
-    @property
-    def weight(self) -> int:
-        """Its size in memory, measured in messages of usual length."""
-        return len(self._messages) + self._context.weight
+        self._message_bytes = 0
+        self.weight = 0
+        """An estimate of its size in memory, in bytes."""
 
     def add(self, events: Iterable[Event]) -> None:
         """Add the next events of the lineage."""
         version = self.version
+        messages, size = len(self._messages), self._message_bytes
         for event in events:
             version = event.version
             if event.type == MESSAGE_APPENDED:
                 item = as_message(event)
                 if item is not None:
+                    if (message := item.message) is not None:
+                        for content in message.contents:
+                            size += _CONTENT_BYTES
+                            for value in vars(content).values():
+                                size += bytes_in_memory(value) if isinstance(value, dict | list) else getsizeof(value)
+                        if message.metadata or message.source:
+                            size += bytes_in_memory(message.metadata) + bytes_in_memory(message.source)
                     self._messages.append(item)
                     self._versions.append(version)
             elif event.type in CONTEXT_STATE_EVENTS:
@@ -278,6 +290,8 @@ class HistoryBuilder:
             elif isinstance(event.data, HistoryRewound):
                 self._rewinds[version] = event.data.to
         self.version = version
+        self._message_bytes = size + _MESSAGE_BYTES * (len(self._messages) - messages)
+        self.weight = self._message_bytes + self._context.weight
 
     def history(self, at: int | None = None) -> History:
         """The messages on the path at version ``at``, by default the newest."""

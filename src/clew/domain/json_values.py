@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from sys import getsizeof
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from clew.domain.errors import InvalidContentError
@@ -25,6 +26,16 @@ MAX_BYTES = 16 * 1024 * 1024
 """Bytes of one stored event, including all values in it."""
 
 JsonObject: TypeAlias = dict[str, Json]
+
+
+def bytes_in_memory(value: object) -> int:
+    """An estimate of the memory that a JSON value occupies, in bytes."""
+    size = getsizeof(value)
+    if isinstance(value, dict):
+        size += sum([getsizeof(name) + bytes_in_memory(each) for name, each in value.items()])
+    elif isinstance(value, list):
+        size += sum(map(bytes_in_memory, value))
+    return size
 
 
 def one_line(text: str, most: int) -> str:

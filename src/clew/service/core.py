@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from clew.domain.authorization import Authorize, check_function
 from clew.domain.decider import Intent, decide
 from clew.domain.decider_state import SNAPSHOT_EVERY, Control, advance
-from clew.domain.errors import ClewError, ConflictError, CorruptEventError
+from clew.domain.errors import ClewError, ConflictError, CorruptEventError, InvalidContentError
 from clew.domain.events import APPENDED_TYPES, LAST_MICROSECOND, TYPE_NAMES, Event
 from clew.domain.history import HistoryBuilder, unshared
 from clew.domain.memory.ports import VectorIndex
@@ -34,48 +34,59 @@ T = TypeVar("T")
 ATTEMPTS = 1_000
 """How often an append without an expected version is decided before the conflict is raised."""
 
-CACHED_THREADS = 1_024
-CACHED_HISTORIES = 256
-CACHED_MESSAGES = 100_000
-CACHED_SCOPES = 1_024
-CACHED_FACTS = 250_000
+CACHE_BYTES = 256 * 1024 * 1024
+"""The memory for the caches of one service: about 150,000 messages of 200 characters."""
+
+CONTROL_BYTES = 2_000
+FACT_BYTES = 2_000
+"""Estimates of one value in memory."""
+
 LOCKS = 64
 
 
-class BoundedCache(Generic[T]):
-    """A cache that limits the number and the total weight of its values: it drops the oldest. Thread-safe."""
+class CacheBudget:
+    """The weight that some caches may hold together. They drop what was put longest ago, whichever of them holds it."""
 
-    def __init__(self, max_count: int, max_weight: int) -> None:
-        self._max_count = max_count
-        self._max_weight = max_weight
-        self._weight = 0
+    def __init__(self, max_weight: int) -> None:
+        self.max_weight = max_weight
+        self.weight = 0
+        self.weights: dict[tuple[int, str], int] = {}
+        self.caches: list[dict[str, Any]] = []
+        self.lock = threading.Lock()
+
+
+class BoundedCache(Generic[T]):
+    """A cache whose weight counts in a budget. Thread-safe. Put a value again when it is used, to keep it longer."""
+
+    def __init__(self, budget: CacheBudget) -> None:
+        self._budget = budget
         self._values: dict[str, T] = {}
-        self._weights: dict[str, int] = {}
-        self._lock = threading.Lock()
+        self._number = len(budget.caches)
+        budget.caches.append(self._values)
         self.get = self._values.get
         """The value of a name, None if it is not cached."""
 
-    def put(self, name: str, value: T, weight: int = 1) -> None:
-        """Cache a value. Older values are dropped if there is no room."""
-        with self._lock:
-            self._values.pop(name, None)
-            self._weight -= self._weights.pop(name, 0)
-            if weight > self._max_weight:
+    def put(self, name: str, value: T, weight: int) -> None:
+        """Cache a value, and drop others if there is no room. A value that is heavier than the budget is not kept."""
+        budget, key = self._budget, (self._number, name)
+        with budget.lock:
+            budget.weight -= budget.weights.pop(key, 0)
+            if weight > budget.max_weight:
+                self._values.pop(name, None)
                 return
             self._values[name] = value
-            self._weights[name] = weight
-            self._weight += weight
-            while len(self._values) > self._max_count or self._weight > self._max_weight:
-                self._remove(next(iter(self._values)))
+            budget.weights[key] = weight
+            budget.weight += weight
+            while budget.weight > budget.max_weight:
+                number, oldest = next(iter(budget.weights))
+                budget.weight -= budget.weights.pop((number, oldest))
+                budget.caches[number].pop(oldest)
 
     def drop(self, name: str) -> None:
         """Remove a value."""
-        with self._lock:
-            self._remove(name)
-
-    def _remove(self, name: str) -> None:
-        self._values.pop(name, None)
-        self._weight -= self._weights.pop(name, 0)
+        with self._budget.lock:
+            self._values.pop(name, None)
+            self._budget.weight -= self._budget.weights.pop((self._number, name), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,25 +107,27 @@ class CachedFold:
 
 
 class Caches(process_forks.ForkAware):
-    """The caches of a service, shared by its actors.
+    """The caches of a service, shared by its actors. Together they hold at most ``max_bytes``, which are estimated.
 
     ``submitted`` holds the controls that appends are decided on, which include events that are not stored yet.
     ``stored`` and ``histories`` include only events in the log. ``blobs`` are digests of blobs in the log. ``scopes``
     are the folds of memory scopes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int = CACHE_BYTES) -> None:
+        self._max_bytes = max_bytes
         self.clear()
         process_forks.watch(self)
 
     def clear(self) -> None:
         """Empty the caches."""
         self._locks = [threading.Lock() for _ in range(LOCKS)]
-        self.submitted: BoundedCache[Control] = BoundedCache(CACHED_THREADS, CACHED_THREADS)
-        self.stored: BoundedCache[Control] = BoundedCache(CACHED_THREADS, CACHED_THREADS)
+        self.budget = CacheBudget(self._max_bytes)
+        self.submitted: BoundedCache[Control] = BoundedCache(self.budget)
+        self.stored: BoundedCache[Control] = BoundedCache(self.budget)
+        self.histories: BoundedCache[CachedHistory] = BoundedCache(self.budget)
+        self.scopes: BoundedCache[CachedFold] = BoundedCache(self.budget)
         self.blobs: set[bytes] = set()
-        self.histories: BoundedCache[CachedHistory] = BoundedCache(CACHED_HISTORIES, CACHED_MESSAGES)
-        self.scopes: BoundedCache[CachedFold] = BoundedCache(CACHED_SCOPES, CACHED_FACTS)
 
     def lock(self, stream: str) -> threading.Lock:
         """The lock under which one thread at a time decides on the stream, or adds to its cached history or fold."""
@@ -171,7 +184,7 @@ class Core:
         return stream_prefix(self.tenant, "thread", thread_id)
 
 
-def open_core(
+def open_core(  # noqa: PLR0913  # every setting has its own parameter
     url: str | Path,
     *,
     tenant: str,
@@ -181,12 +194,15 @@ def open_core(
     embedded: bool,
     authorize: Authorize | None = None,
     read_only: bool = False,
+    cache_bytes: int = CACHE_BYTES,
 ) -> Core:
     """The core of a service on the store that a URL names.
 
-    Raises StoreError, InvalidNameError, InvalidProjectionError or InvalidAuthorizeError.
+    Raises StoreError, InvalidNameError, InvalidProjectionError, InvalidAuthorizeError or InvalidContentError.
     """
     check_id(tenant, "tenant")
+    if not isinstance(cache_bytes, int) or isinstance(cache_bytes, bool) or cache_bytes < 0:
+        raise InvalidContentError(f"cache_bytes={cache_bytes!r} is not a number of bytes. Give an integer, 0 or more.")
     check_function(authorize)
     declared = SHIPPED if projections is None else projections
     check_projections(declared)
@@ -213,7 +229,7 @@ def open_core(
             vectors = OverlaidVectors(vectors)
         opened.pop_all()
     ids = clock.event_id, clock.thread_id
-    return Core(log, tenant, now, *ids, models, vectors, authorize=authorize)
+    return Core(log, tenant, now, *ids, models, vectors, caches=Caches(cache_bytes), authorize=authorize)
 
 
 class CommitOptions(NamedTuple):
@@ -256,7 +272,7 @@ def load(core: Core, thread_id: str) -> Operation[Control]:
     control: Control = yield Read(partial(_read_control, core.log, stream, core.caches.stored.get(stream)))
     before = core.caches.stored.get(stream)
     if control.version > (0 if before is None else before.version):
-        core.caches.stored.put(stream, control)
+        core.caches.stored.put(stream, control, CONTROL_BYTES)
     return control
 
 
@@ -335,7 +351,7 @@ def _note_stored(
         return Committed((), appended.versions)
     before = core.caches.stored.get(stream)
     if before is None or before.version < control.version:
-        core.caches.stored.put(stream, control)
+        core.caches.stored.put(stream, control, CONTROL_BYTES)
     if core.caches.histories.get(stream) is not None and not shreds:
         _extend_history(core, stream, events)
     if core.models.follows_appends:
@@ -380,7 +396,7 @@ def _submit(
             version, messages, updated_at = events[-1].version, events[-1].messages, events[-1].recorded_at
             after = after._replace(version=version, head=heads[stream], messages=messages, updated_at=updated_at)
         if submitted is None or submitted.version < after.version:
-            core.caches.submitted.put(stream, after)
+            core.caches.submitted.put(stream, after, CONTROL_BYTES)
     return events, after, outcome
 
 
@@ -426,7 +442,7 @@ def _drop_older(core: Core, stream: str, stored: Control) -> None:
 def cache_new_history(core: Core, thread_id: str, events: Sequence[Event]) -> None:
     """Cache the history of a new thread from its first events, so that the next run need not read it."""
     stream = core.stream(thread_id)
-    core.caches.histories.put(stream, CachedHistory(HistoryBuilder(thread_id), None))
+    core.caches.histories.put(stream, CachedHistory(HistoryBuilder(thread_id), None), 0)
     _extend_history(core, stream, events)
 
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from clew.domain.context.events import ContextStateRecorded, HistoryReduced
-from clew.domain.json_values import Json
+from clew.domain.json_values import Json, bytes_in_memory
 from clew.domain.runs.events import RunAbandoned, RunCompleted, RunFailed, RunStarted
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ CONTEXT_STATE_EVENTS = frozenset(
 HISTORY_STORE = "history-store"
 """The provider id of history stores: of their states, and of reductions that a history store made."""
 
-_MESSAGE_CHARACTERS = 500
-"""Characters of an ordinary message, the unit of ``weight``."""
+_EVENT_BYTES = 1_000
+"""An estimate of the memory of an event without its state."""
 
 
 class ProviderState(NamedTuple):
@@ -103,7 +103,7 @@ def _provider_state(event: Event, data: ContextStateRecorded) -> ProviderState:
 class ContextStateBuilder:
     """The context state at any version of a lineage that is read once and forwards.
 
-    ``weight`` is its size in messages of an ordinary length: it holds every state that the lineage ever had.
+    ``weight`` is an estimate of its size in bytes: it holds every state that the lineage ever had.
     """
 
     def __init__(self) -> None:
@@ -116,10 +116,10 @@ class ContextStateBuilder:
 
     def add(self, event: Event) -> None:
         """Add the next event of a type in CONTEXT_STATE_EVENTS."""
-        self.weight += 1
+        self.weight += _EVENT_BYTES
         data = event.data
         if isinstance(data, ContextStateRecorded):
-            self.weight += len(repr(data.state)) // _MESSAGE_CHARACTERS
+            self.weight += bytes_in_memory(data.state)
             self._states.setdefault(data.provider, []).append((event.version, _provider_state(event, data)))
         elif isinstance(data, HistoryReduced):
             self._reductions.setdefault(data.agent, []).append((event.version, (event.version, data)))

@@ -26,12 +26,11 @@ from clew.domain.memory.facts import Document, Passage
 from clew.domain.memory.ports import Embedder, MemoryAt
 from clew.service.async_effects import drive
 from clew.service.authorization import check
-from clew.service.core import BoundedCache, CachedFold, Core
+from clew.service.core import BoundedCache, CacheBudget, CachedFold, Core
 from clew.service.effects import Operation, read
 from clew.service.memory.streams import PAGE, check_scope_name, commit, load_cached, scope_stream
 from clew.service.memory.text_search import EmbeddingIndex, SearchIndex, Texts
 
-CACHED_NAMESPACES = 64
 CACHED_PASSAGES = 1_000_000
 """The most namespaces of a store, and passages in them, whose indexes are cached."""
 
@@ -144,7 +143,7 @@ def _search_index(core: Core, store: StoreView, cached: CachedFold, view: Namesp
     """The search index of a namespace. Recently used indexes are cached."""
     indexes = cached.indexes.get("indexes")
     if indexes is None:
-        indexes = cached.indexes["indexes"] = BoundedCache(CACHED_NAMESPACES, CACHED_PASSAGES)
+        indexes = cached.indexes["indexes"] = BoundedCache(CacheBudget(CACHED_PASSAGES))
     space = "" if store.embeddings is None else store.embeddings.space
     name = f"{when} {space} {store.namespace}"
     index = indexes.get(name)

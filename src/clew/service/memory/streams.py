@@ -12,7 +12,7 @@ from clew.domain.events import LAST_MICROSECOND, TYPE_NAMES, Event
 from clew.domain.memory.events import MemoryEvent
 from clew.domain.ports import Appended, Key, Write
 from clew.domain.streams import ROOT, check_id, check_idempotency_key, stream_name, stream_prefix
-from clew.service.core import ATTEMPTS, CachedFold, Core
+from clew.service.core import ATTEMPTS, FACT_BYTES, CachedFold, Core
 from clew.service.effects import Operation, read, wait
 
 PAGE = 500
@@ -155,5 +155,5 @@ def _catch_up(core: Core, stream: str, new: Callable[[], F]) -> CachedFold:
             for event in page[fold.version - after :]:
                 fold.add(event)
     if fold.version:
-        core.caches.scopes.put(name, cached, len(fold) + 1)
+        core.caches.scopes.put(name, cached, (len(fold) + 1) * FACT_BYTES)
     return cached
