@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -370,6 +371,28 @@ class TwoProcessContract:
             append(other, event("a", 1))
         woken.wait_for({"": 1, "a": 1})
         woken.end()
+
+    def test_a_commit_of_the_parent_wakes_a_listener_of_a_forked_child(self, recorder: Recorder) -> None:
+        end = recorder.listen(lambda: None)  # the parent polls, and the child does not inherit that
+        is_listening, listening = os.pipe()
+
+        def work() -> None:
+            mine = threading.Event()
+            recorder.listen(mine.set, "a")
+            os.write(listening, b"!")
+            assert mine.wait(PATIENCE)
+
+        def write() -> None:
+            os.read(is_listening, 1)
+            append(recorder, event("b", 1), event("a", 1))
+
+        writing = threading.Thread(target=write)
+        writing.start()
+        assert in_forked_child(work) == 0
+        os.close(listening)
+        writing.join(PATIENCE)
+        os.close(is_listening)
+        end()
 
     def test_one_poller_serves_all_stores_of_the_process_and_ends_with_the_last_listener(self, opener: Opener) -> None:
         recorders, before = [opener() for _ in range(5)], pollers()

@@ -136,6 +136,27 @@ def test_no_wake_up_is_lost_while_older_transactions_delay_what_readers_see(
         delaying.join(PATIENCE)
 
 
+def test_a_reader_that_does_not_wait_asks_to_be_woken_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after a crash, when the server assigns lower transaction ids again, and after it has waited in vain."""
+    monkeypatch.setattr(datastore, "OWN_WAIT", 0.01)
+    now, overtaken = [100], list[int]()
+    horizon = datastore.Horizon(lambda: now[0], overtaken.append)
+    horizon.newest = 50
+    horizon.await_own(80)
+    assert overtaken == []
+    now[0] = 40
+    horizon.await_own(80)
+    assert overtaken == [], "it has seen a higher horizon"
+    horizon.lower(40)
+    horizon.await_own(80)
+    horizon.await_own(80)
+    assert overtaken == [50, 50]
+    now[0] = 60
+    horizon.newest = 55
+    horizon.await_own(80)
+    assert overtaken == [50, 50]
+
+
 def test_the_end_of_another_transaction_wakes_no_listener(postgres: str, recorder: PostgresRecorder) -> None:
     woken = Woken(recorder, "", "a")
     for _ in range(5):

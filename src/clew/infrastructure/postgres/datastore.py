@@ -43,7 +43,7 @@ class Horizon:
         self._overtaken = overtaken
         self.newest = 0
         """The highest position that this process has appended."""
-        self._seen = 0
+        self._seen = 1
         """Readers see everything below this position."""
         self._awaited = 0
         """Up to this position no reader waits again."""
@@ -69,6 +69,10 @@ class Horizon:
                 pause = min(pause * 2, 0.01)
             self._awaited = max(self._awaited, newest)
         self._overtaken(newest)
+
+    def lower(self, horizon: int) -> None:
+        """Believe a horizon that is lower than before: a server can assign transaction ids again after a crash."""
+        self._seen = min(self._seen, horizon)
 
 
 class PostgresDatastore(process_forks.ForkAware):
@@ -139,7 +143,9 @@ class PostgresDatastore(process_forks.ForkAware):
 
     def visible(self) -> int:
         """The position below the horizon."""
-        return self._horizon() - 1
+        horizon = self._horizon()
+        self.horizon.lower(horizon)
+        return horizon - 1
 
     def written(self, after: int, upto: int, limit: int) -> Sequence[tuple[int, str]]:
         """Position and stream of the events between two positions, in order."""
