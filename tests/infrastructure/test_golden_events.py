@@ -268,6 +268,7 @@ SAMPLES: dict[str, AnyEvent | Shredded] = {
     "record-empty": RecordAppended(type="state"),
     "record": RecordAppended(type="Zustand ü", data=_ODD, key="k 🧶", base64="AP8="),
     "shredded-record": Shredded(None, "Zustand ü"),
+    "said-earlier": _message(Text(text="Hello"), role="user"),
 }
 
 
@@ -284,7 +285,8 @@ def _reads_as(event: Event) -> dict[str, Any]:
     else:
         data = event.data.model_dump(mode="json")
     fields = ("event_id", "recorded_at", "messages", "actor", "run_id", "cause", "subject", "metadata")
-    return {**{name: getattr(event, name) for name in fields}, "data": data}
+    said = {} if event.said is None else {"said": event.said, "on_behalf_of": event.on_behalf_of}
+    return {**{name: getattr(event, name) for name in fields}, **said, "data": data}
 
 
 def _encode(name: str, data: AnyEvent | Shredded) -> tuple[str, bytes]:
@@ -304,6 +306,8 @@ def _encode(name: str, data: AnyEvent | Shredded) -> tuple[str, bytes]:
         stored,
         *(("user:ü", "run-1", "cause-1", "subject-1", _ODD) if full else ()),
     )
+    if name == "said-earlier":
+        event = event._replace(said=1_600_000_000_000_001, on_behalf_of="user:ä")
     return event.type, stub(event) if isinstance(data, Shredded) else encode(event)
 
 
