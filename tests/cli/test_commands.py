@@ -195,6 +195,20 @@ def test_every_command_has_help_with_an_example(clew: Clew) -> None:
     assert re.fullmatch(r"clew \d+\.\d+\.\d+\n", clew.text("--version"))
 
 
+def test_the_help_names_arguments_without_types(clew: Clew) -> None:
+    for arguments, usage in (
+        (["import"], "clew import [OPTIONS] FILE...\n"),
+        (["memory", "search"], "clew memory search [OPTIONS] SCOPE WORDS...\n"),
+        (["project"], "clew project [OPTIONS] {run|status}\n"),
+        (["completion"], "clew completion [OPTIONS] [bash|zsh|fish]\n"),
+    ):
+        help_ = clew.text(*arguments, "--help")
+        assert help_.startswith(f"Usage: {usage}")
+        assert re.search(r" <\w", help_) is None
+    assert clew.text("import", "--help").partition("Arguments:\n")[2].startswith("  FILE  Files, or directories")
+    assert "..." not in clew.text("shards", "--help").partition("Commands:")[2]
+
+
 def test_a_message_cannot_control_the_terminal(clew: Clew) -> None:
     evil = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\u202ereversed\u2028" + "x"
     conversation = {

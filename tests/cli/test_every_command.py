@@ -43,7 +43,7 @@ ARGUMENTS = {
     "NAME=VALUE": "topic=refund",
     "FILE": "two.jsonl",
     "OTHER": "order-2",
-    "WORDS…": "hello",
+    "WORDS": "hello",
     "run|status": "status",
     "bash|zsh|fish": "bash",
     "VERSION": "2",

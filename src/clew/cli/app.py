@@ -6,6 +6,7 @@ import importlib
 import io
 import os
 import pkgutil
+import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from clew.cli import INTERRUPTED, candidates, commands
@@ -38,7 +39,26 @@ class Commands(typer.Typer):
         """Add a command. Its name is the function's unless ``name`` is given, and its docstring is its help."""
         # \b makes Typer keep the lines that follow as they are.
         epilog = "\n".join(("\b", "Examples:", *(f"  {example}" for example in examples)))
-        return self.command(name, epilog=epilog, rich_help_panel=heading)
+        return self.command(name, cls=_Command, epilog=epilog, rich_help_panel=heading)
+
+
+class _Command(TyperCommand):
+    """A command whose help names its arguments as the documents do: without Python types and braces."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The arguments of the usage line: FILE... instead of {FILE}..., but {run|status}."""
+        return [re.sub(r"^\{([^|]+)\}", r"\1", piece) for piece in super().collect_usage_pieces(ctx)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments and the options in two columns each, as Typer does."""
+        records = [(param.param_type_name, param.get_help_record(ctx)) for param in self.get_params(ctx)]
+        for kind in ("argument", "option"):
+            rows = [
+                (re.sub(r" <.*>$", "", record[0]), record[1]) for name, record in records if record and name == kind
+            ]
+            if rows:
+                with formatter.section(f"{kind.title()}s"):
+                    formatter.write_dl(rows)
 
 
 class _Group(TyperGroup):

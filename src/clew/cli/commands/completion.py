@@ -31,7 +31,7 @@ class Installation(NamedTuple):
 )
 def completion(
     shell: Annotated[
-        Shell | None, typer.Argument(metavar="[bash|zsh|fish]", help="The shell; by default the one that SHELL names.")
+        Shell | None, typer.Argument(metavar="bash|zsh|fish", help="The shell; by default the one that SHELL names.")
     ] = None,
     install: Annotated[bool, typer.Option("--install", help="Set it up for every shell that you start later.")] = False,
     as_json: AsJson = False,

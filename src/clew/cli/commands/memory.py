@@ -99,7 +99,7 @@ def at(
 def search(
     context: typer.Context,
     scope: ScopeArgument,
-    words: Annotated[list[str], typer.Argument(metavar="WORDS…", help="What the facts should be about.")],
+    words: Annotated[list[str], typer.Argument(metavar="WORDS", help="What the facts should be about.")],
     top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="Only the N best.")] = 5,
     at: KnownAtOption = None,
     as_json: AsJson = False,

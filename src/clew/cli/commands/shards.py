@@ -57,7 +57,7 @@ def add(
 
 @commands.declare(f"{_CLEW} list", f"{_CLEW} list --json", name="list")
 def list_(context: typer.Context, as_json: AsJson = False) -> None:
-    """List the servers, with their number of tenants, and whether they can be reached."""
+    """List the servers and their tenants. A server that cannot be reached is listed with the reason."""
     directory = open_directory(context)
     shards = directory.shards()
     if not shards and not as_json:
@@ -74,7 +74,7 @@ def list_(context: typer.Context, as_json: AsJson = False) -> None:
 
 @commands.declare(f"{_CLEW} move east db3.example.org:5432/clew")
 def move(context: typer.Context, name: NameArgument, address: AddressArgument, as_json: AsJson = False) -> None:
-    """Change the address of a server, after its store has moved or a copy has replaced it."""
+    """Change the address of a server. Its store must have moved there, or a copy of it."""
     directory = open_directory(context)
     directory.move(name, address)
     text = f"{name} is now at {address}. Restart services that have it open."

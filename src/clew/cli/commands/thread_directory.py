@@ -113,7 +113,7 @@ def search(
     context: typer.Context,
     words: Annotated[
         list[str],
-        typer.Argument(metavar="WORDS…", help="All of these words; '\"a phrase\"', 'prefix*', '-without' (after --)."),
+        typer.Argument(metavar="WORDS", help="All of these words; '\"a phrase\"', 'prefix*', '-without' (after --)."),
     ],
     thread: Annotated[
         str | None,
