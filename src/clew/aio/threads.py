@@ -42,6 +42,7 @@ from clew.service import (
     model_requests,
     remote_threads,
     thread_commands,
+    thread_directory,
     thread_documents,
     thread_queries,
     thread_versions,
@@ -431,7 +432,7 @@ class Thread:
 
     async def forks(self) -> list[ThreadSummary]:
         """The direct forks of the thread."""
-        return await drive(thread_queries.forks(self._core, self.id))
+        return await drive(thread_directory.forks(self._core, self.id))
 
     def subscribe(self, *, after: int = 0) -> Subscription:
         """The events of the lineage after a version, and then new ones as they arrive."""

@@ -39,7 +39,7 @@ from clew.domain.formats.openai_messages import encode, encode_redacted
 from clew.domain.history import HistoryBuilder
 from clew.domain.json_values import JsonObject
 from clew.domain.streams import stream_id
-from clew.service import thread_queries
+from clew.service import thread_directory, thread_queries
 from clew.service.authorization import check, check_existing_stream, permitted
 from clew.service.core import ATTEMPTS, CommitOptions, Core, commit
 from clew.service.effects import Operation, read
@@ -191,7 +191,7 @@ def _exported(core: Core, thread_id: str) -> Operation[JsonObject]:
 def markdown(core: Core, thread_id: str, at: At = None, at_message: int | None = None) -> Operation[str]:
     """A thread at a version as Markdown, with the forks made until then. Raises the errors of state()."""
     state = yield from thread_queries.state(core, thread_id, at, at_message)
-    forks = yield from thread_queries.forks(core, thread_id)
+    forks = yield from thread_directory.forks(core, thread_id)
     earlier = [each for each in forks if (each.forked_at or 0) <= state.version]
     return as_markdown(thread_id, state, [ForkedThread(each.id, each.forked_at, each.title) for each in earlier])
 

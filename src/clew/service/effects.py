@@ -85,7 +85,10 @@ def run(operation: Operation[T]) -> T:
 
 
 PAGE = 100
-"""Items of a list that are read together."""
+"""Items of a list that are first read together."""
+
+GROWTH = 10
+"""How much larger than the first page the last pages of a long list are."""
 
 Page: TypeAlias = tuple[list[T], C | None]
 """The items, possibly none, and the cursor of the next page; None after the last page."""
@@ -118,12 +121,15 @@ class Pages(Generic[T]):
         self._page = page
         self._after = after
         self._remaining = limit
+        self._size = PAGE
+        self._largest = PAGE * GROWTH
         self._done = limit is not None and limit <= 0
 
     def next(self) -> Operation[list[T]]:
         """The next page, empty after the last."""
         while not self._done:
-            size = PAGE if self._remaining is None else min(PAGE, self._remaining)
+            size = self._size if self._remaining is None else min(self._size, self._remaining)
+            self._size = min(2 * size, self._largest)
             items, self._after = yield from self._page(self._after, size)
             if self._remaining is not None:
                 self._remaining -= len(items)

@@ -135,6 +135,10 @@ class ReadModels:
 
     # Reading
 
+    def maintains(self, name: str) -> bool:
+        """Whether this service brings a projection up to date before it is read."""
+        return self.embedded and name in self.projector.projections
+
     def rows(self, name: str, query: Query, tenant: str) -> Operation[list[RowValues]]:
         """Rows of a projection; of a table with a column ``tenant`` only those of one tenant."""
         projection = self.projector.projections.get(name)

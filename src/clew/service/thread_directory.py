@@ -19,7 +19,7 @@ from clew.projections.directory import comparable
 from clew.service.authorization import check, permitted
 from clew.service.core import Core, load
 from clew.service.effects import Operation, Page, Pages, read
-from clew.service.thread_queries import PAGE, ThreadSummary
+from clew.service.thread_queries import PAGE, ThreadSummary, existing, logged_forks
 
 Order: TypeAlias = Literal["begun", "updated"]
 
@@ -181,6 +181,20 @@ def _by_change(core: Core, wanted: _Filter, place: _Place | None, limit: int) ->
         order = wanted.ordered("updated_at", "begun")
         rows += yield from _rows(core, Query("thread", where, order, limit - len(rows), wanted.columns))
     return rows
+
+
+def forks(core: Core, thread_id: str) -> Operation[list[ThreadSummary]]:
+    """The threads that were forked from this one, in the order of their creation.
+
+    They are read from the log if this process cannot bring the directory up to date, which other reads do not need.
+    """
+    yield from existing(core, thread_id)
+    core = core.read_barrier()
+    if not core.models.maintains(DIRECTORY):
+        return (yield from logged_forks(core, thread_id))
+    where = (Where("tenant", "=", core.tenant), Where("parent_id", "=", thread_id))
+    rows = yield from _rows(core, Query("thread", where, ["begun"]))
+    return (yield from _summaries(core, (yield from _permitted(core, rows))))
 
 
 def _named(core: Core, wanted: _Filter, ids: Sequence[str], columns: Sequence[str] = ()) -> Operation[list[RowValues]]:

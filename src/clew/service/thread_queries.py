@@ -281,9 +281,8 @@ def summary(core: Core, thread_id: str) -> Operation[ThreadSummary]:
     return _summary(core.stream(thread_id), control)
 
 
-def forks(core: Core, thread_id: str) -> Operation[list[ThreadSummary]]:
-    """The threads that were forked from this one, in the order of their creation."""
-    yield from existing(core, thread_id)
+def logged_forks(core: Core, thread_id: str) -> Operation[list[ThreadSummary]]:
+    """The threads that were forked from this one, read from the log: several queries for each of them."""
     stream = core.stream(thread_id)
     summaries = yield from read(lambda: _summarise(core.log, core.log.forks(stream)))
     return list((yield from permitted(core, "list", summaries, attrgetter("id"))))

@@ -23,6 +23,7 @@ from clew.service import (
     conversation_transfer,
     model_requests,
     thread_commands,
+    thread_directory,
     thread_documents,
     thread_queries,
     thread_versions,
@@ -388,7 +389,7 @@ class Thread:
 
     def forks(self) -> list[ThreadSummary]:
         """The direct forks of the thread."""
-        return run(thread_queries.forks(self._core, self.id))
+        return run(thread_directory.forks(self._core, self.id))
 
     def subscribe(self, *, after: int = 0) -> Subscription:
         """The events of the lineage after a version, and then new ones as they arrive."""
