@@ -231,6 +231,8 @@ def unknown_word(command: Any, line: str) -> str | None:
     """The first word of a command line that is not an existing command or option; None if all words exist."""
     words = iter(shlex.split(line))
     for word in words:
+        if word == "--":  # only arguments follow
+            return None
         if word.startswith("-") and word != "-":
             option = next((option for option in command.params if word in option.opts), None)
             if option is None and word not in {"-h", "--help"}:
