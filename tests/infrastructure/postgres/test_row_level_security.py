@@ -12,7 +12,7 @@ from tests.infrastructure.recorder_steps import append, event
 from tests.servers.postgres_server import ask
 from tests.servers.row_level_security import Logins, ask_as_tenant
 
-from clew import Conversations, Message
+from clew import Conversations, Message, Record
 from clew.domain.ports import Fork
 from clew.infrastructure.postgres.datastore import PostgresDatastore
 from clew.infrastructure.postgres.recorder import PostgresRecorder
@@ -145,6 +145,13 @@ def test_no_tenant_can_overflow_the_shared_counter(filled: Logins) -> None:
         thread = conversations.thread("t")
         thread.redact(thread.history().messages[0])
         assert thread.history().messages[0].redacted
+
+
+def test_a_tenant_can_redact_a_record(filled: Logins) -> None:
+    with Conversations.open(filled.app, tenant="b") as conversations:
+        thread = conversations.thread("t")
+        thread.redact(thread.append(Record("state", "secret")))
+        assert thread.records()[0].redacted
 
 
 def test_a_part_of_a_name_is_not_a_tenant(shared_logins: Logins) -> None:
