@@ -32,8 +32,8 @@ PARTIAL_ANSWER = "Halfway"
 """The text of an answer that breaks off."""
 
 _PATIENCE = 60.0
-_STALLED = 1.0
-"""Seconds that a client waits for a stalled service; earlier parts must arrive within them."""
+_STALLED = 3.0
+"""Seconds that a client waits for a stalled service; earlier parts and later answers must arrive within them."""
 
 
 class Trouble(Enum):
@@ -74,7 +74,7 @@ def calls(*made: tuple[str, str], text: str = "") -> Calls:
 class Service(Protocol):
     """The interface of a model service for tests."""
 
-    def client(self, *, trouble: Trouble | None = None, streams: bool = False) -> ModelClient:
+    def client(self, *, trouble: Trouble | None = None) -> ModelClient:
         """Return a client; for some faults the service refuses it or its timeout is short."""
         ...
 
@@ -101,7 +101,7 @@ class Scripted:
         self._bodies: list[JsonObject] = []
         self._silent = asyncio.Event()
 
-    def client(self, *, trouble: Trouble | None = None, streams: bool = False) -> ModelClient:  # noqa: ARG002  # the protocol's parameters
+    def client(self, *, trouble: Trouble | None = None) -> ModelClient:  # noqa: ARG002  # the protocol's parameter
         return ScriptedChatClient(self._line)
 
     def add_replies(self, *replies: ScriptedReply, streams: bool) -> None:  # noqa: ARG002  # the protocol's parameters
@@ -147,8 +147,8 @@ class OverHttp:
         self.server = server
         self._refusing = refusing
 
-    def client(self, *, trouble: Trouble | None = None, streams: bool = False) -> ModelClient:
-        timeout = _PATIENCE if trouble is not Trouble.STALL else _STALLED if streams else 0.3
+    def client(self, *, trouble: Trouble | None = None) -> ModelClient:
+        timeout = _STALLED if trouble is Trouble.STALL else _PATIENCE
         url = self._refusing if trouble is Trouble.REFUSED else self.server.url
         made = OpenAIChatClient if self.kind == "chat" else OpenAIResponsesClient
         return made("m-1", api_key=CANARY, base_url=url, timeout=timeout)

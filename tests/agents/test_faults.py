@@ -55,8 +55,8 @@ async def run_around_a_fault(service: Service, fault: Fault, *, streams: bool, u
     """Run successfully, with the fault, and successfully again; check the log and return the raised error."""
     waiting = Waiting()
 
-    def agent(**options: Any) -> Agent:
-        client = service.client(**options)
+    def agent(trouble: Trouble | None = None) -> Agent:
+        client = service.client(trouble=trouble)
         return Agent(
             client, engine=engine, name="Clerk", instructions="Be brief.", tools=waiting.tools(), retries=fault.retries
         )
@@ -69,7 +69,7 @@ async def run_around_a_fault(service: Service, fault: Fault, *, streams: bool, u
         before, count = await short_history(thread), len(await events_of(thread))
 
         service.add_replies(*fault.lines, streams=streams)
-        failing_agent = agent(trouble=fault.trouble, streams=streams)
+        failing_agent = agent(fault.trouble)
         raised = await run_through(service, failing_agent, fault, waiting, streams=streams, thread=thread)
         if fault.error is None:
             assert raised is None

@@ -211,6 +211,12 @@ def test_continues_after_a_server_was_unavailable(postgres: str, postgres_server
         command = [sys.executable, "-m", "clew", "--db", postgres, "project", "run", *options]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
+    def waits(process: subprocess.Popen[str]) -> str:
+        """What a process writes when it has lost the server; warnings may come first."""
+        assert process.stderr is not None
+        begins = f"clew: postgresql://127.0.0.1:{postgres_server.port}/"
+        return next(line for line in process.stderr if line.startswith(begins))
+
     with Conversations.open(postgres, embedded=False) as conversations:
         conversations.start_thread()
         with (
@@ -225,7 +231,7 @@ def test_continues_after_a_server_was_unavailable(postgres: str, postgres_server
                 conversations.wait(projection=name, timeout=30)
             postgres_server.kill()
             try:
-                message = [each.stderr.readline() for each in (alone, sharing, leaving) if each.stderr is not None]
+                message = [waits(each) for each in (alone, sharing, leaving)]
                 leaving.terminate()
                 _, errors = leaving.communicate(timeout=30)
                 assert leaving.returncode == 0, "it was ended while the server was away"
@@ -233,7 +239,6 @@ def test_continues_after_a_server_was_unavailable(postgres: str, postgres_server
             finally:
                 postgres_server.start()
             for line in message:
-                assert line.startswith(f"clew: postgresql://127.0.0.1:{postgres_server.port}/")
                 assert line.endswith(" Trying again in 1 s.\n")
             conversations.start_thread()
             for name, running in (("usage", alone), ("audit", sharing)):
