@@ -374,7 +374,7 @@ class SQLiteProjections(SqlProjections[sqlite3.Connection], process_forks.ForkAw
 
     def _remove(self) -> None:
         if self.path is not None:
-            for ending in ("", "-wal", "-shm"):
+            for ending in ("", "-wal", "-shm", "-journal"):
                 Path(self.path + ending).unlink(missing_ok=True)
 
     def _set_up(self, connection: sqlite3.Connection) -> None:
@@ -471,7 +471,9 @@ class SQLiteProjections(SqlProjections[sqlite3.Connection], process_forks.ForkAw
                 reader.execute("ROLLBACK")
         except sqlite3.Error as error:
             # The next process that writes creates the tables, again if this is not a database any more.
-            if str(error) in _MISSING or getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_NOTADB:
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            # It is read-only for a reader while a crash has left a journal.
+            if str(error) in _MISSING or code in {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_READONLY}:
                 raise UnknownProjectionError(name, []) from error
             raise self._unavailable(error) from error
         finally:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
+from pathlib import Path
 from urllib.parse import quote
 
 from clew.domain.errors import StoreSchemaError
@@ -94,6 +95,7 @@ def refuse_other_files(path: str) -> None:
         return
     if os.path.isdir(path):  # noqa: PTH112 - as above
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    _recover(path)
     try:
         with closing(sqlite3.connect(file_uri(path, "mode=ro&immutable=1"), uri=True)) as connection:
             connection.execute("PRAGMA schema_version").fetchone()
@@ -104,6 +106,37 @@ def refuse_other_files(path: str) -> None:
         if error.sqlite_errorcode == sqlite3.SQLITE_CANTOPEN:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES)) from error
         # Other errors are raised when the file is opened.
+
+
+def _recover(path: str) -> None:
+    """Let SQLite finish or undo what a crash interrupted: only then does the file show what it is.
+
+    A rollback journal has the pages of a file that may be half changed. Without its index, a write-ahead log can be
+    read only by a connection that may write. Such a connection restores the file when it reads, and removes both.
+    """
+    left_log = _size(path + "-wal") and not os.path.exists(path + "-shm")  # noqa: PTH110 - as above
+    if (left_log or has_journal(path)) and may_be_written(path):
+        with (
+            suppress(sqlite3.Error),  # raised again when the file is opened
+            closing(sqlite3.connect(file_uri(path, "mode=rw"), uri=True)) as connection,
+        ):
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+
+
+def has_journal(path: str) -> bool:
+    """Whether SQLite must undo a change, or a process is making one. A journal that begins with zero is not in use."""
+    try:
+        with Path(path + "-journal").open("rb") as journal:
+            return journal.read(1) not in {b"", b"\0"}
+    except FileNotFoundError:
+        return False
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size  # noqa: PTH116 - as above
+    except FileNotFoundError:
+        return 0
 
 
 def is_prepared(connection: sqlite3.Connection, path: str) -> bool:

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError
 from clew.infrastructure.sqlite.reads import FileChangedError, Readers
-from clew.infrastructure.sqlite.schema import file_uri
+from clew.infrastructure.sqlite.schema import file_uri, has_journal
 
 T = TypeVar("T")
 
@@ -127,11 +127,7 @@ class SnapshotReaders(Readers):
 
 def _refuse_journal(path: str) -> None:
     """Raise StoreUnavailableError where SQLite would first have to undo a change."""
-    try:
-        size = os.stat(path + "-journal").st_size  # noqa: PTH116 - paths stay as they were given
-    except FileNotFoundError:
-        return
-    if size:
+    if has_journal(path):
         raise SQLiteUnavailableError(
             f"{path}: {path}-journal shows that it is being created or migrated, or that this was interrupted. Wait, "
             "or open the database, or a copy of both files, once for writing."
