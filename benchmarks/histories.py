@@ -12,13 +12,17 @@ from pydantic import TypeAdapter
 from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
 from benchmarks.measurement import Setting, cpu, interleaved, median_ratio, store_url
-from benchmarks.report import Figure, at_most_times
+from benchmarks.report import Figure, at_most, at_most_times
 from benchmarks.synthetic_data import MessageGenerator
 from clew import Conversations
 from clew.domain.events import MessageAppended
 
 HEADER = 17
 """Bytes of the codec and the salt, before the JSON."""
+
+NEWEST = 50
+SHORT = 100
+"""Messages of a page, and of a short thread."""
 
 
 class _Stored(TypedDict):
@@ -36,9 +40,32 @@ _ROWS = (
 
 
 def run(setting: Setting) -> Iterator[Figure]:
-    """The figures of one long history, then those of nested forks."""
+    """The figures of one long history, of its newest messages, then those of nested forks."""
     yield from _typed(setting)
+    yield from _newest(setting)
     yield from _deep(setting)
+
+
+def _newest(setting: Setting) -> Iterator[Figure]:
+    """The newest messages of a long thread against those of a short one, from the store and not from a cache."""
+    lengths = SHORT, setting.size(20_000, 2_000)
+    generator = MessageGenerator()
+    with Conversations.open(setting.url("newest"), cache_bytes=0) as conversations:
+
+        def newest(length: int) -> Callable[[], float]:
+            thread = conversations.start_thread(messages=generator.messages(length))
+            return lambda: cpu(lambda: thread.history(last=NEWEST)) * 1e3
+
+        short, long = map(newest, lengths)
+        measured = interleaved(setting.size(51, 11), {"short": short, "long": long})
+    yield Figure(
+        f"the newest {NEWEST} of {lengths[1]:,} messages against those of {SHORT}",
+        statistics.median(measured["long"]),
+        "ms",
+        baseline=statistics.median(measured["short"]),
+        ratio=median_ratio(measured["long"], measured["short"]),
+        budget=at_most(1.5),
+    )
 
 
 def _typed(setting: Setting) -> Iterator[Figure]:
