@@ -396,9 +396,10 @@ class Conversations:
         """Import a file in Clew's own JSONL, by its path or open for reading bytes. Ids, hashes and order are kept.
 
         Every hash is checked before anything is written. Events that exist are skipped, so an interrupted import can be
-        repeated. A thread that the store has with different events is not changed; the report's ``failed`` lists it. At
-        the first damaged line the import ends; ``failed`` lists this line too. Raises ImportFormatError for a file of
-        another kind, or of a newer format.
+        repeated. A thread that the store has with different events is not changed; the report's ``failed`` lists it. A
+        thread or a scope with an event that makes no sense after those before it is refused in the same way; only
+        commits of a large file that were made before that event stay. At the first damaged line the import ends;
+        ``failed`` lists this line too. Raises ImportFormatError for a file of another kind, or of a newer format.
         """
         return run(event_transfer.import_events(self._core, source, progress))
 
@@ -429,7 +430,11 @@ class Conversations:
         return run(operation)
 
     def verify(self, thread_id: str | None = None) -> Verdict:
-        """Recompute the hash chain of a thread with its ancestors, or of the whole store."""
+        """Recompute the hash chain of a thread with its ancestors, or of the whole store.
+
+        Each event is also checked against the events before it. ``first_bad`` is the first event that was changed
+        (``kind`` is ``changed``), or else the first that has a correct hash and makes no sense (``senseless``).
+        """
         return run(thread_queries.verify(self._core, thread_id))
 
     def close(self) -> None:

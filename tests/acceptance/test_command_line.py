@@ -135,7 +135,7 @@ def test_verify_reports_the_thread_and_version_of_a_changed_byte(filled: Clew) -
     assert (done.returncode, done.stderr) == (3, "")
     assert list(output) == ["ok", "threads", "events", "first_bad"]
     assert output["ok"] is False
-    assert list(output["first_bad"]) == ["thread_id", "version", "reason"]
+    assert list(output["first_bad"]) == ["thread_id", "version", "reason", "kind"]
     assert (output["first_bad"]["thread_id"], output["first_bad"]["version"]) == (first, 6)
     report = filled.run("verify", first)
     assert report.returncode == 3

@@ -66,7 +66,7 @@ def test_a_thread_is_copied_with_its_ancestors(clew: Clew, exported: str) -> Non
 def test_definitions_are_copied_only_on_request(clew: Clew, exported: str) -> None:
     with Conversations.open(f"sqlite:///{clew.folder}/clew.db") as store:
         kind = Blob(digest(b"Be kind."), "definition", b"Be kind.")
-        ran = state(agent={"id": "joker"}, fingerprint={"client": "chat", "instructions": kind.digest.hex()})
+        ran = state(r="run-1", agent={"id": "joker"}, fingerprint={"client": "chat", "instructions": kind.digest.hex()})
         import_lines(store, file_of(*forged(("thread-started", STARTED), ("run-started", ran))))
         store._core.log.submit(Write((), {}, blobs=[kind])).outcome.result()
     assert "Be kind." not in clew.text("export", "--format", "clew")

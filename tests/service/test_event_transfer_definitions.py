@@ -24,12 +24,17 @@ TOOL = Blob(digest(b'{"name":"look"}'), "definition", b'{"name":"look"}')
 FORM = Blob(digest(b"\xff"), "definition", b"\xff")
 
 
-def started(*tools: Blob, instructions: Blob | None = KIND, form: Blob | None = None) -> tuple[str, bytes]:
-    """Return the type and stored bytes of an event that starts a run."""
+def started(
+    *tools: Blob, instructions: Blob | None = KIND, form: Blob | None = None, again: bool = False
+) -> tuple[str, bytes]:
+    """Return the type and stored bytes of an event that starts a run, or resumes it ``again``."""
     fingerprint = {"client": "chat", "tools": [tool.digest.hex() for tool in tools]}
     for name, blob in (("instructions", instructions), ("response_format", form)):
         fingerprint |= {} if blob is None else {name: blob.digest.hex()}
-    return "run-started", state(agent={"id": "joker"}, fingerprint=fingerprint)
+    attempt = {"attempt": 2} if again else {}
+    return "run-resumed" if again else "run-started", state(
+        r="run-1", agent={"id": "joker"}, fingerprint=fingerprint, **attempt
+    )
 
 
 def put(store: Conversations, *blobs: Blob) -> None:
@@ -54,7 +59,9 @@ def stored_definitions(store: Conversations) -> list[Blob]:
 def source() -> Iterator[Conversations]:
     """Return a store with two threads with runs; one of their definitions is missing."""
     with Conversations.open("memory:") as store:
-        import_lines(store, file_of(*forged(("thread-started", STARTED), started(TOOL), started(TOOL, form=FORM))))
+        import_lines(
+            store, file_of(*forged(("thread-started", STARTED), started(TOOL), started(TOOL, form=FORM, again=True)))
+        )
         missing = Blob(digest(b"gone"), "definition", b"gone")
         import_lines(
             store, file_of(*forged(("thread-started", STARTED), started(missing, TOOL), name="default/thread/g"))
@@ -74,8 +81,8 @@ def test_exports_definitions_only_on_request(source: Conversations) -> None:
 
 def test_exports_each_definition_once_before_the_first_event_that_names_it(source: Conversations) -> None:
     lines = exported(source)
-    thread, run = "thread-started", "run-started"
-    assert blobs_and_types(lines) == [thread, KIND, TOOL, run, FORM, run, thread, run]
+    thread, run, again = "thread-started", "run-started", "run-resumed"
+    assert blobs_and_types(lines) == [thread, KIND, TOOL, run, FORM, again, thread, run]
     assert json.loads(lines[-1]) == {"end": {"threads": 2, "events": 5, "blobs": 3}}
 
 
@@ -91,7 +98,7 @@ def test_the_engine_exports_the_same(source: Conversations, url: str) -> None:
 
 
 def test_exports_the_tool_schemas_of_context_providers() -> None:
-    provided = ("context-provided", state(provider="memory", tools=[TOOL.digest.hex()]))
+    provided = ("context-provided", state(r="run-1", provider="memory", tools=[TOOL.digest.hex()]))
     with Conversations.open("memory:") as store, Conversations.open("memory:") as copy:
         import_lines(store, file_of(*forged(("thread-started", STARTED), started(), provided)))
         put(store, KIND, TOOL)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.service.transferred_stores import (
+    HELLO,
     STARTED,
     STORED_MESSAGE,
     STUB,
@@ -148,8 +149,12 @@ FORGED: dict[str, tuple[list[ForgedRow], int, str]] = {
         1,
         "different fork points",
     ),
-    "its own redaction": ([("thread-started", STARTED), ("message-redacted", redaction(2))], 1, "is missing"),
-    "a redacted start": ([("thread-started", STARTED), ("message-redacted", redaction(1, STARTED))], 1, "is missing"),
+    "its own redaction": ([("thread-started", STARTED), ("message-redacted", redaction(2, n=0))], 1, "is missing"),
+    "a redacted start": (
+        [("thread-started", STARTED), ("message-redacted", redaction(1, STARTED, n=0))],
+        1,
+        "is missing",
+    ),
     "a redaction of other text": (
         [
             ("thread-started", STARTED),
@@ -188,7 +193,7 @@ def test_refuses_an_invalid_event_with_a_correct_hash(copy: Conversations, name:
 
 OTHER_EVENTS: dict[str, list[ForgedRow]] = {
     "nothing": [],
-    "a message": [("message-appended", STORED_MESSAGE)],
+    "a message": [("message-appended", state(n=2, message=HELLO))],
     "a redaction of nothing": [("message-redacted", redaction(3))],
     "another stub": [("message-redacted", redaction(2, stub=OTHER))],
     "unreadable bytes": [("message-redacted", b"\1unreadable")],
@@ -214,7 +219,7 @@ def test_does_not_wait_for_a_missing_redaction(
 ) -> None:
     monkeypatch.setattr(event_transfer, "MOST_EVENTS", 2)
     monkeypatch.setattr(event_transfer, "MOST_WAITING_BYTES", held)
-    messages = [("message-appended", STORED_MESSAGE)] * 9
+    messages = [("message-appended", state(n=number, message=HELLO)) for number in range(2, 11)]
     entries = forged(("thread-started", STARTED), ("message-appended", STUB, SHREDDED), *messages)
     lines = file_of(*entries)[: None if ended else -1]
     result = import_lines(copy, lines)
@@ -240,10 +245,9 @@ def test_two_redactions_of_a_message_need_equal_stubs(copy: Conversations, store
 
 def test_a_fork_needs_its_parent_earlier_in_the_file(copy: Conversations) -> None:
     root = forged(("thread-started", STARTED), ("message-appended", STORED_MESSAGE))
-    forked = state(parent_id="f", parent_version=2, parent_hash=root[-1].row.hash.hex())
-    fork = forged(
-        ("thread-forked", forked), ("message-appended", STORED_MESSAGE), name="default/thread/g", after=root, cut=2
-    )
+    forked = state(n=1, parent_id="f", parent_version=2, parent_hash=root[-1].row.hash.hex())
+    message = state(n=2, message=HELLO)
+    fork = forged(("thread-forked", forked), ("message-appended", message), name="default/thread/g", after=root, cut=2)
     assert "nor in the store" in str(refused(copy, file_of(root[0], *fork), 3, 1))
     assert import_lines(copy, file_of(*root, *fork)).events == 3
     assert heads(copy) == {"f": root[-1].row.hash.hex(), "g": fork[-1].row.hash.hex()}

@@ -14,7 +14,7 @@ from clew.domain.formats.clew_jsonl import End, Entry, Header, write_line
 from clew.domain.formats.event_import import EventsReport
 from clew.domain.messages import Message
 from clew.domain.ports import Fork, Row
-from clew.domain.streams import ROOT, digest, link
+from clew.domain.streams import ROOT, digest, is_thread, link
 from clew.infrastructure.recorder_ports import Append
 
 CANARY = "four-nine-two"
@@ -66,20 +66,25 @@ def heads(store: Conversations) -> dict[str, str]:
     return {summary.id: summary.head for summary in store.threads()}
 
 
-def state(*, t: int = 1, n: int = 0, **data: Any) -> bytes:
-    """Return the stored bytes of an event with these data, recorded at ``t`` with ``n`` messages on the path."""
-    return bytes(17) + json.dumps({"i": "e", "t": t, "n": n, "d": data}).encode()
+def state(*, t: int = 1, n: int = 0, r: str | None = None, **data: Any) -> bytes:
+    """Return the stored bytes of an event with these data.
+
+    It was recorded at ``t`` in the run ``r``, with ``n`` messages on the path.
+    """
+    run = {} if r is None else {"r": r}
+    return bytes(17) + json.dumps({"i": "e", "t": t, "n": n, **run, "d": data}).encode()
 
 
 STUB = b'\2{"i":"e","t":1,"n":1,"o":"user"}'
 STARTED = state(title="T")
 HELLO = {"role": "user", "contents": [{"type": "text", "text": "Hello"}]}
-STORED_MESSAGE = state(message=HELLO)
+STORED_MESSAGE = state(n=1, message=HELLO)
+"""The first message of a thread."""
 
 
-def redaction(version: int, shredded_digest: bytes = STORED_MESSAGE, stub: str = STUB.decode()) -> bytes:
+def redaction(version: int, shredded_digest: bytes = STORED_MESSAGE, stub: str = STUB.decode(), *, n: int = 1) -> bytes:
     """Return the stored bytes of the event that records a redaction."""
-    return state(version=version, digest=digest(shredded_digest).hex(), stub=stub)
+    return state(n=n, version=version, digest=digest(shredded_digest).hex(), stub=stub)
 
 
 ForgedRow = tuple[str, bytes] | tuple[str, bytes, bytes | None]
@@ -102,7 +107,7 @@ def forged(*rows: ForgedRow, name: str = "default/thread/f", after: Sequence[Ent
 
 def file_of(*entries: Entry) -> list[bytes]:
     """Return the lines of a complete file with these entries."""
-    end = End(sum(entry.begins for entry in entries), len(entries))
+    end = End(sum(entry.begins and is_thread(entry.row.stream) for entry in entries), len(entries))
     return [write_line(Header()), *map(write_line, entries), write_line(end)]
 
 

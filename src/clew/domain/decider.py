@@ -373,12 +373,12 @@ def _checkpoint(thread_id: str, control: Control, intent: Checkpoint) -> list[De
     if existing is not None:
         raise CheckpointExistsError(thread_id, intent.name, existing)
     at = control.version if intent.at is None else intent.at
-    _check_version(thread_id, control, at)
+    check_version(thread_id, control, at)
     return [Decided(CheckpointMade(name=intent.name, at=at), control.messages)]
 
 
 def _rewind(thread_id: str, control: Control, intent: Rewind) -> list[Decided]:
-    _check_version(thread_id, control, intent.to)
+    check_version(thread_id, control, intent.to)
     return [Decided(HistoryRewound(to=intent.to, service_thread_id=intent.service_thread_id), intent.messages)]
 
 
@@ -483,7 +483,8 @@ def _check_part(part: object, where: str) -> None:
         check_json(part, where)
 
 
-def _check_version(thread_id: str, control: Control, version: int) -> None:
+def check_version(thread_id: str, control: Control, version: int) -> None:
+    """Raise UnknownVersionError unless the thread has the version, counted from 1."""
     if not 1 <= version <= control.version:
         message = f"Thread {thread_id!r} has no version {version}: its versions are 1 to {control.version}."
         raise UnknownVersionError(message)

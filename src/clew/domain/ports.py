@@ -188,7 +188,10 @@ class Redactable(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The result of a verification: how much was checked, and the first fault."""
+    """The result of a verification: how much was checked, and the first fault.
+
+    A changed event comes before one that makes no sense, because the check of an event needs those before it.
+    """
 
     threads: int
     events: int
@@ -196,11 +199,16 @@ class Verdict(NamedTuple):
 
 
 class IntegrityFault(NamedTuple):
-    """An event that is not as it was written."""
+    """An event that is not as it was written, or that Clew would not have written.
+
+    ``kind`` is ``changed`` if the event, or what the store derives from it, is not as it was written. It is
+    ``senseless`` if the event has a correct hash, but cannot be read or makes no sense after the events before it.
+    """
 
     thread_id: str
     version: int
     reason: str
+    kind: Literal["changed", "senseless"] = "changed"
 
 
 class LogWriter(Protocol):

@@ -62,6 +62,7 @@ def stream_prefix(tenant: str, kind: Kind, id_prefix: str = "") -> str:
     return f"{_escape(tenant)}/{kind}/{_escape(id_prefix)}"
 
 
+@lru_cache(maxsize=4_096)
 def parse_stream_name(name: str) -> StreamName | None:
     """The parts of a stream's name, None for a name that is not Clew's."""
     match name.split("/"):

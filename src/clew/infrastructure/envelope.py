@@ -169,8 +169,8 @@ def decode(
 
 
 def decode_row(row: Row) -> Event:
-    """The event in a stored row, without its position and hash."""
-    return decode(row.stream, row.version, row.type, row.state)
+    """The event in a stored row, without its position."""
+    return decode(row.stream, row.version, row.type, row.state, hash_=row.hash)
 
 
 def peek(

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from clew.domain.decider_state import Control, advance
 from clew.domain.errors import CorruptEventError
-from clew.domain.events import APPENDED_TYPES, NEVER_SHREDDED, MessageRedacted, ThreadForked
+from clew.domain.event_sequence import ScopeSequence, thread_problem
+from clew.domain.events import NEVER_SHREDDED, Event, MessageRedacted, ThreadForked
 from clew.domain.ports import Blob, IntegrityFault, Row, StreamInfo, Verdict
 from clew.domain.streams import ROOT, digest, is_thread, parse_stream_name
-from clew.infrastructure.envelope import decode, peek
+from clew.infrastructure.envelope import decode, decode_row, peek
 from clew.infrastructure.recorder_ports import read_control
 
 if TYPE_CHECKING:
@@ -27,19 +28,21 @@ LOWEST = -(2**63)
 def verify_store(recorder: Recorder) -> Verdict:
     """Verify every stream of the store, of every kind and tenant."""
     threads = events = 0
+    senseless: IntegrityFault | None = None
     after = LOWEST
     while page := recorder.streams(after=after, limit=PAGE):
         for stream in page:
-            count, fault = _verify_stream(recorder, stream)
-            threads, events = threads + is_thread(stream.name), events + count
-            if fault is not None:
-                return Verdict(threads, events, fault)
+            checked = _verify_stream(recorder, stream)
+            threads, events = threads + is_thread(stream.name), events + checked.events
+            if checked.changed is not None:
+                return Verdict(threads, events, checked.changed)
+            senseless = senseless or checked.senseless
         after = page[-1].key
     for key, version in recorder.orphans(1):
         return Verdict(
             threads, events, IntegrityFault(_owner(recorder, key), version, "it was not written by an append")
         )
-    return Verdict(threads, events, _check_blobs(recorder))
+    return Verdict(threads, events, _check_blobs(recorder) or senseless)
 
 
 def verify_lineages(recorder: Recorder, names: Iterable[str]) -> Verdict:
@@ -49,16 +52,18 @@ def verify_lineages(recorder: Recorder, names: Iterable[str]) -> Verdict:
     """
     verified: set[str] = set()
     events = 0
+    senseless: IntegrityFault | None = None
     for name in names:
         stream = recorder.stream(name)
         while stream is not None and stream.name not in verified:
-            count, fault = _verify_stream(recorder, stream)
+            checked = _verify_stream(recorder, stream)
             verified.add(stream.name)
-            events += count
-            if fault is not None:
-                return Verdict(len(verified), events, fault)
+            events += checked.events
+            if checked.changed is not None:
+                return Verdict(len(verified), events, checked.changed)
+            senseless = senseless or checked.senseless
             stream = None if stream.parent is None else recorder.stream(stream.parent)
-    return Verdict(len(verified), events, None)
+    return Verdict(len(verified), events, senseless)
 
 
 def _check_blobs(recorder: Recorder) -> IntegrityFault | None:
@@ -87,24 +92,32 @@ def _owner(recorder: Recorder, key: int) -> str:
     return f"#{key}"
 
 
-def _verify_stream(recorder: Recorder, stream: StreamInfo) -> tuple[int, IntegrityFault | None]:
-    """The number of checked events, and the first fault in the stream's own events or snapshots."""
-    count, fault = _verify_rows(recorder, stream)
-    name = parse_stream_name(stream.name)
-    if fault is None and name is not None and name.kind == "thread":
-        fault = _check_snapshots(recorder, stream.name, _printable(name.id))
-    return count, fault
+class _Checked(NamedTuple):
+    """The number of events that were checked, and the first fault of each kind."""
+
+    events: int
+    changed: IntegrityFault | None = None
+    senseless: IntegrityFault | None = None
 
 
-def _verify_rows(recorder: Recorder, stream: StreamInfo) -> tuple[int, IntegrityFault | None]:
-    """The number of checked rows, and the first fault."""
+def _verify_stream(recorder: Recorder, stream: StreamInfo) -> _Checked:
+    """Verify the stream's own events and its snapshots."""
+    checked = _verify_rows(recorder, stream, trusted=True)
+    if stream.parent is not None and (checked.changed or checked.senseless):
+        # The fault may be in the parent's snapshot, from which the state at the cut was derived.
+        return _verify_rows(recorder, stream, trusted=False)
+    return checked
+
+
+def _verify_rows(recorder: Recorder, stream: StreamInfo, *, trusted: bool) -> _Checked:
+    """Verify the rows one by one. The parent's snapshots are used if they are ``trusted``."""
     of_thread = is_thread(stream.name)
     thread_id = _display_name(stream.name)
     rows = _rows(recorder, stream.name)
     first = next(rows, None)
     expected = _first_version(stream)
     if first is None:
-        return 0, IntegrityFault(thread_id, expected, "it is missing")
+        return _Checked(0, IntegrityFault(thread_id, expected, "it is missing"))
     if not of_thread and stream.cut is None and first.version == 0:  # other applications of the library can begin at 0
         expected = 0
     previous = _root(recorder, stream)
@@ -112,48 +125,126 @@ def _verify_rows(recorder: Recorder, stream: StreamInfo) -> tuple[int, Integrity
     if reason is None and previous is None:
         reason = "the version that it was forked from is missing"
     if reason is not None or previous is None:
-        return 1, IntegrityFault(thread_id, first.version, reason or "")
+        return _Checked(1, IntegrityFault(thread_id, first.version, reason or ""))
     shreds = _Shreds({}, {})
+    sequence = _sequence_of(recorder, stream, trusted=trusted)
     for count, row in enumerate(chain((first,), rows), start=1):
         if row.version != expected:
             if isinstance(row.version, int) and row.version < expected:
-                return count, IntegrityFault(thread_id, row.version, "it is before the first version")
-            return count, IntegrityFault(thread_id, expected, "it is missing")
+                return _Checked(count, IntegrityFault(thread_id, row.version, "it is before the first version"))
+            return _Checked(count, IntegrityFault(thread_id, expected, "it is missing"))
         if not _is_linked(previous, row):
             reason = "its hash does not match its content and the event before it"
-            return count, IntegrityFault(thread_id, row.version, reason)
-        reason = shreds.note(row, of_thread=of_thread)
+            return _Checked(count, IntegrityFault(thread_id, row.version, reason))
+        reason = shreds.note(row, of_thread=of_thread) or (None if sequence is None else sequence.add(row))
         if reason is not None:
-            return count, IntegrityFault(thread_id, row.version, reason)
+            return _Checked(count, IntegrityFault(thread_id, row.version, reason))
         previous = row.hash
         expected += 1
-    return expected - first.version, shreds.compare(thread_id, lambda version: _row(recorder, stream.name, version))
+    checked = _Checked(
+        expected - first.version, shreds.compare(thread_id, lambda version: _row(recorder, stream.name, version))
+    )
+    return checked if sequence is None else sequence.complete(thread_id, checked)
 
 
-def _check_snapshots(recorder: Recorder, name: str, thread_id: str) -> IntegrityFault | None:
-    """The first snapshot that does not match the events. Snapshots are outside the chain, but decisions use them."""
-    snapshots: dict[int, bytes] = {}
-    snapshot = recorder.snapshot(name)
-    while snapshot is not None and snapshot.stream == name:
-        snapshots[snapshot.version] = snapshot.state
-        snapshot = recorder.snapshot(name, snapshot.version - 1)
-    control = Control()
-    last = max(snapshots, default=0)
-    while control.version < last:
-        page = recorder.lineage(name, after=control.version, upto=min(control.version + PAGE, last))
+class _Sequence:
+    """The check of a stream's events against those before them, and of its snapshots against its events.
+
+    ``fault`` is the first event that makes no sense: its version, and the reason. ``snapshots`` are the states, by
+    version, that were not compared yet. They are outside the chain, but decisions use them.
+    """
+
+    def __init__(self) -> None:
+        self.fault: tuple[int, str] | None = None
+        self.snapshots: dict[int, bytes] = {}
+
+    def add(self, row: Row) -> str | None:
+        """Add the next row. Returns what is wrong with the snapshot at its version, or None."""
+        try:
+            event = decode_row(row)
+        except CorruptEventError:
+            self._note(row, "its bytes are not an event of its type")
+            event = peek(row.stream, row.version, row.type, row.state, hash_=row.hash)
+        return self.follow(row, event)
+
+    def follow(self, row: Row, event: Event) -> str | None:
+        """Check the event, and add it to the state."""
+        raise NotImplementedError
+
+    def complete(self, thread_id: str, checked: _Checked) -> _Checked:
+        """The result after the last row, with a snapshot without an event, or the event that makes no sense."""
+        if checked.changed is None and self.snapshots:
+            reason = "there is a snapshot of this version, but no event"
+            return checked._replace(changed=IntegrityFault(thread_id, max(self.snapshots), reason))
+        return checked._replace(senseless=self.fault and IntegrityFault(thread_id, *self.fault, "senseless"))
+
+    def _note(self, row: Row, problem: str | None) -> None:
+        if problem is not None and self.fault is None:
+            self.fault = row.version, problem
+
+
+class _ThreadSequence(_Sequence):
+    def __init__(self, recorder: Recorder, name: str, control: Control) -> None:
+        super().__init__()
+        self._recorder, self._name, self._control, self._begins = recorder, name, control, True
+        snapshot = recorder.snapshot(name)
+        while snapshot is not None and snapshot.stream == name:
+            self.snapshots[snapshot.version] = snapshot.state
+            snapshot = recorder.snapshot(name, snapshot.version - 1)
+
+    def follow(self, row: Row, event: Event) -> str | None:
+        self._note(row, thread_problem(self._control, event, self._count, begins=self._begins))
+        self._control, self._begins = advance(self._control, event), False
+        state = self.snapshots.pop(row.version, None)
+        if state is None or _agrees(state, self._control):
+            return None
+        return "the snapshot at this version does not match the events"
+
+    def _count(self, version: int) -> int:
+        rows = self._recorder.lineage(self._name, after=version - 1, upto=version)
+        try:
+            return decode_row(rows[0]).messages if rows else -1
+        except (CorruptEventError, TypeError):  # the check of that event reports it
+            return -1
+
+
+class _ScopeSequence(_Sequence):
+    def __init__(self) -> None:
+        super().__init__()
+        self._scope = ScopeSequence()
+
+    def follow(self, row: Row, event: Event) -> str | None:
+        self._note(row, self._scope.problem(event))
+        self._scope.add(event)
+        return None
+
+
+def _sequence_of(recorder: Recorder, stream: StreamInfo, *, trusted: bool) -> _Sequence | None:
+    """The check of a stream's events from its first one on, None for a stream that has no rules."""
+    name = parse_stream_name(stream.name)
+    if name is not None and name.kind == "memory":
+        return _ScopeSequence()
+    if name is None or name.kind != "thread":
+        return None
+    if stream.parent is None or stream.cut is None:
+        return _ThreadSequence(recorder, stream.name, Control())
+    try:
+        return _ThreadSequence(recorder, stream.name, _control_at(recorder, stream.parent, stream.cut, trusted=trusted))
+    except (CorruptEventError, TypeError):  # an ancestor is damaged; its own check reports it
+        return None
+
+
+def _control_at(recorder: Recorder, name: str, cut: int, *, trusted: bool) -> Control:
+    """The control of a thread at a version, from the snapshot before it if that is ``trusted``."""
+    snapshot = recorder.snapshot(name, cut) if trusted else None
+    control = (None if snapshot is None else read_control(snapshot.state)) or Control()
+    while control.version < cut:
+        page = recorder.lineage(name, after=control.version, upto=min(control.version + PAGE, cut))
         for row in page:
-            read = peek if row.type in APPENDED_TYPES else decode  # only the count of messages is needed
-            try:
-                event = read(row.stream, row.version, row.type, row.state, row.position, row.hash)
-            except CorruptEventError:
-                return IntegrityFault(thread_id, row.version, "its bytes are not an event of its type")
-            control = advance(control, event)
-            state = snapshots.get(row.version)
-            if state is not None and not _agrees(state, control):
-                return IntegrityFault(thread_id, row.version, "the snapshot at this version does not match the events")
+            control = advance(control, decode_row(row))
         if not page:
-            return IntegrityFault(thread_id, last, "there is a snapshot of this version, but no event")
-    return None
+            break
+    return control
 
 
 def _agrees(state: bytes, control: Control) -> bool:

@@ -141,9 +141,7 @@ def of_verdict(verdict: Verdict, what: str) -> Finding:
     if bad is None:
         checked = f"{count(verdict.threads, 'thread')}, {count(verdict.events, 'event')}"
         return Finding("verified", "ok", f"{checked} verified: {what}.")
-    return Finding(
-        "verified",
-        "failed",
-        f"Thread {bad.thread_id}, version {bad.version}: {bad.reason}.",
-        "Another program changed it, or the disk failed. Compare it with a backup; `clew verify` says more.",
-    )
+    advice = "Another program changed it, or the disk failed. Compare it with a backup; `clew verify` says more."
+    if bad.kind == "senseless":
+        advice = "An older Clew imported it, or another program wrote it. Continue with a fork from an earlier version."
+    return Finding("verified", "failed", f"Thread {bad.thread_id}, version {bad.version}: {bad.reason}.", advice)

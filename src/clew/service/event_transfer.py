@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
@@ -17,6 +17,7 @@ from clew.domain.errors import (
     NotAuthorizedError,
     UnknownThreadError,
 )
+from clew.domain.event_sequence import ScopeSequence
 from clew.domain.formats.clew_jsonl import End, Entry, Header, read_line, write_line
 from clew.domain.formats.event_import import (
     AGAIN,
@@ -34,7 +35,7 @@ from clew.domain.streams import Kind, is_thread, stream_prefix
 from clew.infrastructure.envelope import decode_row
 from clew.infrastructure.event_files import EventFile, FileLine, Redactions
 from clew.service.authorization import action_on, allows, check_existing_stream
-from clew.service.core import ATTEMPTS, Core
+from clew.service.core import ATTEMPTS, BoundedCache, CacheBudget, Core
 from clew.service.effects import Operation, read, wait
 from clew.service.thread_commands import forget
 
@@ -47,6 +48,10 @@ MOST_ROWS = 5_000
 MOST_EVENTS = 500
 MOST_BYTES = 1 << 20
 """The most events and stored bytes of a commit."""
+
+MOST_STREAMS = 1_000
+MOST_IDS = 1_000_000
+"""The most threads, or scopes with their facts and documents, whose states an import holds in memory."""
 
 MOST_WAITING_BYTES = 32 << 20
 """The most stored bytes of a commit that waits for the redactions of its shredded rows, so that the copy verifies."""
@@ -187,7 +192,6 @@ def import_events(
             )
             if progress is not None:
                 progress(report)
-        yield from _write(core, reader, reader.empty_batch())  # the snapshots of the last commit
     return report
 
 
@@ -200,11 +204,9 @@ def _write(core: Core, reader: _Reader, batch: Batch) -> Operation[Batch]:
         yield from wait(core.log.submit(Write((), {}, blobs=missing)).outcome)
         reader.definitions += len(missing)
     for _ in range(ATTEMPTS):
-        controls = yield from read(reader.controls)
-        if not batch.rows and not controls:
-            return reader.written(batch)
         try:
-            yield from write_batch(core, batch, controls)
+            if batch.rows:
+                yield from write_batch(core, batch)
             return reader.written(batch)
         except ConflictError as error:
             conflict = error
@@ -229,7 +231,7 @@ class _Reader:
         self._pending: list[_Pending] = []
         self._refused: dict[str, int] = {}
         self._checked: set[str] = set()
-        self._due: list[tuple[str, int]] = []
+        self._states = States()
         self._ahead: Redactions | None = None
         self._blobs: list[Blob] = []
         self._threads = self._events = self._blobs_read = 0
@@ -238,14 +240,10 @@ class _Reader:
         self.ended = self.torn = False
         self.failed: list[RefusedLine] = []
 
-    def empty_batch(self) -> Batch:
-        """An empty batch."""
-        return Batch(StoredRows(self._core.log), decode_row, self._refused)
-
     def next_batch(self) -> Batch:
         """The next batch, at most up to the end of the file or its first error."""
         self._pending.clear()
-        batch, size = self.empty_batch(), 0
+        batch, size = self._empty_batch({}), 0
         while not self.ended and not (self._is_full(size) and not self._must_wait(batch, size)):
             size += self._read_into(batch)
         while self.ended and batch.open:
@@ -253,28 +251,35 @@ class _Reader:
             # redactions of earlier rows, so the check is repeated.
             del self._pending[min(batch.open.values()) :]
             batch = self.check_again()
-        return batch
+        return self.check_again() if batch.found else batch
 
     def check_again(self) -> Batch:
-        """The same events, checked against the current store."""
-        batch = self.empty_batch()
-        for pending in self._pending:
-            batch.add(pending.line, pending.entry)
-        return batch
+        """The same events, checked against the current store, without the streams of which an event makes no sense."""
+        senseless: dict[str, RefusedLine] = {}
+        while True:
+            self._states = States()
+            batch = self._empty_batch(senseless)
+            for pending in self._pending:
+                batch.add(pending.line, pending.entry)
+            if not batch.found:
+                return batch
+            senseless = {**senseless, **batch.found}
+
+    def _empty_batch(self, senseless: Mapping[str, RefusedLine]) -> Batch:
+        return Batch(StoredRows(self._core.log, self._states), decode_row, self._refused, senseless)
 
     def missing(self) -> list[Blob]:
         """The blobs of these events that the store does not have."""
         by_digest = {blob.digest: blob for pending in self._pending for blob in pending.blobs}
         return [blob for blob in by_digest.values() if not _has(self._core.log, blob)]
 
-    def controls(self) -> list[tuple[str, Control]]:
-        """The snapshots due for the last commit, at the versions where appends make them."""
-        return [(name, self._core.log.control(name, version)) for name, version in self._due]
-
     def written(self, batch: Batch) -> Batch:
         """Note that a batch is written."""
         self._refused.update(batch.diverged)
-        self._due = [(row.stream, row.version) for row in batch.rows if _is_due(row)]
+        for name, control in {stream: control for (stream, _), control in batch.controls.items()}.items():
+            self._states.controls.put(name, control, 1)
+        for name, scope in batch.scopes.items():
+            self._states.scopes.put(name, scope, len(scope) + MOST_IDS // MOST_STREAMS)
         if self._pending:
             self.line = self._pending[-1].line
         return batch
@@ -386,11 +391,20 @@ class _Reader:
         self.failed = [RefusedLine(line, error)]
 
 
+class States:
+    """The states of the streams at their newest versions, as an import checks events against them."""
+
+    def __init__(self) -> None:
+        self.controls: BoundedCache[Control] = BoundedCache(CacheBudget(MOST_STREAMS))
+        self.scopes: BoundedCache[ScopeSequence] = BoundedCache(CacheBudget(MOST_IDS))
+
+
 class StoredRows:
     """The rows of the store, read ahead in small pages, because a file usually has a thread's events in sequence."""
 
-    def __init__(self, log: EventLog) -> None:
+    def __init__(self, log: EventLog, states: States) -> None:
         self._log = log
+        self._states = states
         self._rows: dict[str, dict[int, Row]] = {}
         self._heads: dict[str, int] = {}
         self._limits: dict[str, int] = {}
@@ -410,13 +424,33 @@ class StoredRows:
         """The first row of the stream itself."""
         return next(iter(self._log.own_rows(stream, after=-1, limit=1)), None)
 
+    def control(self, stream: str, version: int) -> Control:
+        """The state of a thread at a version."""
+        known = self._states.controls.get(stream)
+        return known if known is not None and known.version == version else self._log.control(stream, version)
 
-def _is_due(row: Row) -> bool:
-    return row.version % SNAPSHOT_EVERY == 0 and is_thread(row.stream)
+    def count(self, stream: str, version: int) -> int:
+        """The number of messages that the event of a thread at a version counts, -1 if it has none."""
+        return self._log.lineage(stream, after=version - 1, upto=version)[0].messages
+
+    def scope(self, stream: str, version: int) -> ScopeSequence:
+        """The state of a memory scope at its newest version, or 0. The caller adds the next events to it."""
+        known = self._states.scopes.get(stream)
+        if known is None or known.version != version:
+            known = ScopeSequence()
+            for row in own_rows(self._log, stream, PAGE) if version else ():
+                known.add(decode_row(row))
+        return known
 
 
-def write_batch(core: Core, batch: Batch, controls: Sequence[tuple[str, Control]] = ()) -> Operation[None]:
-    """Commit rows and their redactions, and invalidate the caches of their streams. Raises ConflictError."""
+def write_batch(core: Core, batch: Batch) -> Operation[None]:
+    """Commit rows, their redactions and snapshots, and invalidate the caches of their streams. Raises ConflictError.
+
+    The snapshots are at the versions where appends make them.
+    """
+    controls = [
+        (stream, control) for (stream, version), control in batch.controls.items() if not version % SNAPSHOT_EVERY
+    ]
     restore = Restore(batch.rows, batch.previous, batch.forks, tuple(batch.shreds.values()), controls)
     yield from wait(core.log.restore(restore))
     for name in batch.previous:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from functools import partial, reduce
-from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple, get_args
 
@@ -13,7 +12,7 @@ from clew.domain.context.events import ContextStateRecorded
 from clew.domain.context.state import HISTORY_STORE
 from clew.domain.credentials import check_no_credentials
 from clew.domain.decider import Append, Intent, RecordEvents, Start
-from clew.domain.decider_state import SNAPSHOT_EVERY, Control, advance
+from clew.domain.decider_state import Control, advance
 from clew.domain.errors import (
     ConflictError,
     CorruptEventError,
@@ -32,7 +31,7 @@ from clew.domain.formats.thread_document import read_document, write_document
 from clew.domain.history import HistoryBuilder, HistoryMessage, previous_version
 from clew.domain.json_values import JsonObject
 from clew.domain.models.client import ThreadKind
-from clew.domain.ports import EventLog, Restore, Row
+from clew.domain.ports import EventLog, Row
 from clew.domain.runs.events import ServiceThreadBound
 from clew.domain.runs.ports import OnExisting
 from clew.domain.runs.remote_threads import service_state
@@ -41,8 +40,8 @@ from clew.infrastructure.envelope import decode_row
 from clew.service import thread_commands
 from clew.service.authorization import check_existing_stream
 from clew.service.core import ATTEMPTS, CommitOptions, Core, commit, load
-from clew.service.effects import Operation, read, wait
-from clew.service.event_transfer import PAGE, StoredRows, own_rows, write_batch
+from clew.service.effects import Operation, read
+from clew.service.event_transfer import PAGE, States, StoredRows, own_rows, write_batch
 from clew.service.thread_queries import readable
 
 RESTORED_FROM = "restored_from"
@@ -122,24 +121,9 @@ def _add_missing(core: Core, lineage: Lineage) -> Operation[int]:
             yield from write_batch(core, batch)
         except ConflictError as error:
             conflict = error
-            continue
-        for _, rows in groupby(batch.rows, attrgetter("stream")):  # a fork's snapshots derive from its parent's
-            controls = yield from read(partial(_snapshots, core.log, list(rows)))
-            if controls:
-                yield from wait(core.log.restore(Restore((), {}, controls=controls)))
-        return 0
+        else:
+            return 0
     raise conflict
-
-
-def _snapshots(log: EventLog, rows: Sequence[Row]) -> list[tuple[str, Control]]:
-    """The snapshots of a stream at the versions where appends make them, each derived from the one before."""
-    snapshots: list[tuple[str, Control]] = []
-    for row in rows:
-        if row.version % SNAPSHOT_EVERY == 0:
-            control = snapshots[-1][1] if snapshots else log.control(row.stream, row.version)
-            events = log.lineage(row.stream, after=control.version, upto=row.version)
-            snapshots.append((row.stream, reduce(advance, events, control)))
-    return snapshots
 
 
 def _missing(log: EventLog, lineage: Lineage) -> tuple[list[Entry], int]:
@@ -204,10 +188,12 @@ def _hash(stream: StreamRows, version: int) -> bytes | None:
 
 def _batch(log: EventLog, missing: Sequence[Entry]) -> Batch:
     """The rows to write, checked against the store, with the redactions of stored rows."""
-    batch = Batch(StoredRows(log), decode_row, {})
+    batch = Batch(StoredRows(log, States()), decode_row, {})
     try:
         for number, entry in enumerate(missing):
             batch.add(number, entry)
+        for refused in batch.found.values():
+            raise refused.error
     except ImportFormatError as error:
         raise ThreadDocumentError(f"It does not continue the rows of the store: {error}") from None
     if batch.failed:  # another writer has just started or extended a thread with that id

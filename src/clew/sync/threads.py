@@ -396,7 +396,7 @@ class Thread:
         return Subscription(self._core, thread_feed(self._core, self.id, after), self._live)
 
     def verify(self) -> Verdict:
-        """Recompute the hash chain of the thread and of its ancestors."""
+        """Recompute the hash chain of the thread and of its ancestors, and check each event against those before it."""
         return run(thread_queries.verify(self._core, self.id))
 
     def _other(self, kind: type[OtherT], thread_id: str) -> OtherT:

@@ -70,7 +70,10 @@ def verify(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Recompute every hash. If one is wrong: names the first such event, and exits with code 3."""
+    """Recompute every hash, and check that each event can follow those before it.
+
+    If not, names the first such event, and exits with code 3.
+    """
     with open_store(context) as conversations:
         id_ = None if thread is None else conversations.find(thread)
         watched = sys.stderr.isatty() and not as_json
@@ -92,10 +95,10 @@ def verdict_text(verdict: Verdict) -> Text:
     bad = verdict.first_bad
     if bad is None:
         return Text.assemble(("Verified", "bold green"), f": {checked}, every hash follows from what is stored.")
-    return Text.assemble(
-        ("NOT VERIFIED", "bold red"),
-        f": thread {one_line(bad.thread_id)}, version {bad.version}: {one_line(bad.reason)}. Checked {checked}.",
-    )
+    place = f"thread {one_line(bad.thread_id)}, version {bad.version}"
+    if bad.kind == "senseless":
+        place = f"every hash is right, but {place} makes no sense"
+    return Text.assemble(("NOT VERIFIED", "bold red"), f": {place}: {one_line(bad.reason)}. Checked {checked}.")
 
 
 @command("clew migrate --backup before.db", heading="Maintain")

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
 
 from clew.domain.context.events import ContextProvided
+from clew.domain.decider_state import Control, advance
 from clew.domain.errors import ClewError, ImportFormatError, InvalidNameError, ThreadDivergedError
+from clew.domain.event_sequence import ScopeSequence, thread_problem
 from clew.domain.events import MESSAGE_APPENDED, NEVER_SHREDDED, Event, MessageRedacted, ThreadForked
 from clew.domain.formats.clew_jsonl import Entry
-from clew.domain.formats.lineage import read_event
+from clew.domain.formats.lineage import names_fork, read_event
 from clew.domain.ports import Fork, Row, Shred
 from clew.domain.runs.events import RunResumed, RunStarted
 from clew.domain.streams import ROOT, Kind, check_id, is_thread, parse_stream_name, stream_id, stream_name
@@ -66,6 +69,18 @@ class StoreRows(Protocol):
         """The first row of the stream itself, None if the stream does not exist."""
         ...
 
+    def control(self, stream: str, version: int) -> Control:
+        """The state of a thread at a version."""
+        ...
+
+    def count(self, stream: str, version: int) -> int:
+        """The number of messages that the event of a thread at a version counts, -1 if it has none."""
+        ...
+
+    def scope(self, stream: str, version: int) -> ScopeSequence:
+        """The state of a memory scope at its newest version, or 0. The caller adds the next events to it."""
+        ...
+
 
 def named_blobs(event: Event) -> list[bytes]:
     """The digests of the blobs that an event names: the definitions of an agent and of its tools."""
@@ -106,12 +121,16 @@ class Batch:
     """Rows that continue the store's rows and each other, each checked before any is written.
 
     ``refused`` maps the streams that were refused before to the first refused version. ``open`` are shredded rows whose
-    redaction has not come yet: the store would not verify with them.
+    redaction has not come yet: the store would not verify with them. ``senseless`` are the streams of which an event
+    makes no sense after those before it. Nothing of such a stream may be written, so a batch that ``found`` one is
+    replaced by a batch of the same events that knows it as ``senseless`` from the beginning.
     """
 
     stored: StoreRows
     decode: Callable[[Row], Event]
     refused: Mapping[str, int]
+    senseless: Mapping[str, RefusedLine] = field(default_factory=dict)
+    found: dict[str, RefusedLine] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
     previous: dict[str, bytes] = field(default_factory=dict)
     forks: dict[str, Fork] = field(default_factory=dict)
@@ -123,6 +142,10 @@ class Batch:
     diverged: dict[str, int] = field(default_factory=dict)
     extended: dict[str, int] = field(default_factory=dict)
     """The streams with new rows, with the position of the row before them, 0 for a new stream."""
+    controls: dict[Address, Control] = field(default_factory=dict)
+    """The state of each thread after each of its new rows."""
+    scopes: dict[str, ScopeSequence] = field(default_factory=dict)
+    """The state of each memory scope after its new rows."""
     entries: int = 0
     skipped: int = 0
     _hashes: dict[Address, bytes] = field(default_factory=dict)
@@ -147,12 +170,18 @@ class Batch:
         stored = self.stored.row(row.stream, row.version)
         if stored is None and entry.begins:
             stored = self.stored.first(row.stream)
+        if stored is None and row.stream in self.senseless:
+            self._refuse(row, self.senseless[row.stream])
+            return
         if stored is None:
-            self._write(number, entry, previous)
+            if not self._write(line, number, entry, previous):
+                return
         elif (stored.version, stored.hash) == (row.version, row.hash):
             self.skipped += 1
         else:
-            self._refuse(line, row, stored)
+            stored_hash = stored.hash.hex() if stored.version == row.version else None
+            error = ThreadDivergedError(stream_id(row.stream), row.version, stored_hash, row.hash.hex())
+            self._refuse(row, RefusedLine(line, error))
             return
         self._hashes[row.stream, row.version] = row.hash
 
@@ -172,10 +201,8 @@ class Batch:
     def _refused_from(self, name: str) -> int | None:
         return self.diverged.get(name, self.refused.get(name))
 
-    def _refuse(self, line: int, row: Row, stored: Row) -> None:
-        stored_hash = stored.hash.hex() if stored.version == row.version else None
-        error = ThreadDivergedError(stream_id(row.stream), row.version, stored_hash, row.hash.hex())
-        self.failed.append(RefusedLine(line, error))
+    def _refuse(self, row: Row, refused: RefusedLine) -> None:
+        self.failed.append(refused)
         self.diverged[row.stream] = row.version
 
     def _previous(self, entry: Entry) -> bytes:
@@ -185,7 +212,7 @@ class Batch:
             return ROOT
         if fork is not None and (row.version != fork.cut + 1 or not fork.cut):
             raise ImportFormatError(f"{_named(row)}: a fork must begin with the version after its cut. {AGAIN}")
-        stream, version = (row.stream, row.version - 1) if fork is None else (fork.parent, fork.cut)
+        stream, version = _address_before(entry)
         known = self._hashes.get((stream, version))
         if known is not None:
             return known
@@ -197,12 +224,20 @@ class Batch:
             )
         return stored.hash
 
-    def _write(self, number: int, entry: Entry, previous: bytes) -> None:
+    def _write(self, line: int, number: int, entry: Entry, previous: bytes) -> bool:
+        """Add a row that is not stored. False if its event makes no sense, so that its stream is refused."""
         row, fork = entry.row, entry.fork
         event = self._decode(row)
         forked = row.type == "thread-forked"
-        if forked != (fork is not None) or (isinstance(event.data, ThreadForked) and not _names_fork(event.data, fork)):
+        if forked != (fork is not None) or (isinstance(event.data, ThreadForked) and not names_fork(event.data, fork)):
             raise ImportFormatError(f"{_named(row)}: the event and its line name different fork points. {AGAIN}")
+        problem = self._follow(entry, event)
+        if problem is not None:
+            error = ImportFormatError(f"{_named(row)}: {problem}. Nothing of it is imported from here on.")
+            self.found[row.stream] = RefusedLine(line, error)
+            self.diverged[row.stream] = row.version
+            self.open = {address: at for address, at in self.open.items() if address[0] != row.stream}
+            return False
         if row.digest is not None:
             self.open[row.stream, row.version] = number
         elif isinstance(event.data, MessageRedacted):
@@ -215,6 +250,33 @@ class Batch:
                 self.forks[row.stream] = fork
         self._places[row.stream, row.version] = len(self.rows)
         self.rows.append(row)
+        return True
+
+    def _follow(self, entry: Entry, event: Event) -> str | None:
+        """Why an event makes no sense after those before it. If it does, it changes the state of its stream."""
+        name, version = _address_before(entry)
+        if not is_thread(event.stream):
+            scope = self.scopes.get(name)
+            if scope is None:
+                scope = self.scopes[name] = self.stored.scope(name, version)
+            problem = scope.problem(event)
+            if problem is None:
+                scope.add(event)
+            return problem
+        control = self.controls.get((name, version))
+        if control is None:
+            control = self.stored.control(name, version) if version else Control()
+        problem = thread_problem(control, event, partial(self._count, name), begins=entry.begins)
+        if problem is None:
+            self.controls[event.stream, event.version] = advance(control, event)
+        return problem
+
+    def _count(self, stream: str, version: int) -> int:
+        """The number of messages that the event at a version of a lineage counts, -1 if it has none."""
+        while (fork := self.forks.get(stream)) is not None and version <= fork.cut:
+            stream = fork.parent
+        place = self._places.get((stream, version))
+        return self.stored.count(stream, version) if place is None else self._decode(self.rows[place]).messages
 
     def _redact(self, row: Row, redaction: MessageRedacted) -> None:
         """Compare a redaction with its row, and shred the row if it is not shredded."""
@@ -255,14 +317,16 @@ def add_batch(report: EventsReport, batch: Batch, *, since: int, line: int) -> E
         events=report.events + len(batch.rows),
         skipped=report.skipped + batch.skipped,
         line=line,
-        failed=[*report.failed, *batch.failed],
+        failed=[*report.failed, *sorted(batch.failed, key=lambda refused: refused.line or 0)],
     )
 
 
-def _names_fork(forked: ThreadForked, fork: Fork | None) -> bool:
-    named = forked.parent_id, forked.parent_version
-    return fork is not None and (stream_id(fork.parent), fork.cut) == named
+def _address_before(entry: Entry) -> Address:
+    """The stream and the version that an event follows; version 0 before a new one."""
+    row, fork = entry.row, entry.fork
+    return (row.stream, row.version - 1) if fork is None else (fork.parent, fork.cut)
 
 
 def _named(row: Row) -> str:
-    return f"Thread {stream_id(row.stream)!r}, version {row.version}"
+    kind = "Thread" if is_thread(row.stream) else "Scope"
+    return f"{kind} {stream_id(row.stream)!r}, version {row.version}"

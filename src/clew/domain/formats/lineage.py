@@ -5,25 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from clew.domain.decider_state import Control, advance
 from clew.domain.errors import ClewError, CorruptEventError, InvalidNameError, ThreadDocumentError
+from clew.domain.event_sequence import thread_problem
 from clew.domain.events import (
-    FIRST_MICROSECOND,
-    LAST_MICROSECOND,
     MESSAGE_APPENDED,
     NEVER_SHREDDED,
     Event,
-    HistoryRewound,
     MessageRedacted,
-    Opaque,
     Shredded,
     ThreadForked,
 )
 from clew.domain.ports import Fork, Row
-from clew.domain.streams import ROOT, StreamName, check_id, parse_stream_name, stream_name
+from clew.domain.streams import ROOT, StreamName, check_id, parse_stream_name, stream_id, stream_name
 
 AGAIN = "Take another copy of the document, or serialize the thread again."
-
-_FIRST_TYPES = {"thread-started", "thread-forked"}
 
 
 class StreamRows(NamedTuple):
@@ -93,6 +89,7 @@ def verify_streams(streams: Sequence[StreamRows], decode: Callable[[Row], Event]
         raise ThreadDocumentError(f"streams: the list is empty. {AGAIN}")
     events: list[Event] = []
     after_cuts: list[Event] = []
+    control = Control()
     names: set[str] = set()
     tenant = _parse(streams[-1].name).tenant
     for number, stream in enumerate(streams):
@@ -104,7 +101,7 @@ def verify_streams(streams: Sequence[StreamRows], decode: Callable[[Row], Event]
         previous = _hash_before(streams[number - 1] if number else None, stream.fork, where)
         end = streams[number + 1].fork if number + 1 < len(streams) else None
         own = _verify_rows(stream, previous, decode, where)
-        _check_sequence([*events, *own], len(events), where)
+        control = _follow(events, own, control, None if end is None else end.cut, where)
         inherited = len(own) if end is None else end.cut - stream.rows[0].version + 1
         events += own[:inherited]
         after_cuts += own[inherited:]
@@ -141,8 +138,8 @@ def _verify_rows(stream: StreamRows, previous: bytes, decode: Callable[[Row], Ev
         if not row.follows(previous):
             raise ThreadDocumentError(f"{here}: its hash does not match its content and the row before it. {AGAIN}")
         event = read_event(row, decode, ThreadDocumentError, here, AGAIN)
-        _check_time(event, here)
-        _check_first(row, event, stream.fork, previous if expected == first else None, here)
+        if expected == first:
+            _check_first(row, event, stream.fork, here)
         if row.digest is not None:
             shredded[row.version] = row.digest.hex(), row.state.decode("latin-1")
         elif isinstance(event.data, MessageRedacted):
@@ -157,45 +154,36 @@ def _verify_rows(stream: StreamRows, previous: bytes, decode: Callable[[Row], Ev
     return events
 
 
-def _check_time(event: Event, where: str) -> None:
-    """Raise for a forged number that is not a time."""
-    if not FIRST_MICROSECOND <= event.recorded_at <= LAST_MICROSECOND:
-        raise ThreadDocumentError(f"{where}: its time is not valid. {AGAIN}")
+def _follow(before: Sequence[Event], own: Sequence[Event], control: Control, cut: int | None, where: str) -> Control:
+    """The control at the cut, None for the newest version, from the one before a stream's own events.
 
-
-def _check_sequence(events: Sequence[Event], start: int, where: str) -> None:
-    """Raise unless the events from index ``start`` on continue the message count and the time of those before.
-
-    Forged rows can have valid hashes, and the rest of Clew relies on the count and the time.
+    Raises ThreadDocumentError for an event that makes no sense after those before it.
     """
-    for index, event in enumerate(events[start:], start=start):
-        here = f"{where}.rows[{index - start}]"
-        data = event.data
-        previous = data.to if isinstance(data, HistoryRewound) else index
-        if not 0 <= previous <= index:
-            raise ThreadDocumentError(f"{here}: it rewinds to a version that is not before it. {AGAIN}")
-        if isinstance(data, Opaque):  # it may have no count
-            continue
-        count = events[previous - 1].messages if previous else 0
-        if count >= 0 and event.messages != count + (event.type == MESSAGE_APPENDED):
-            raise ThreadDocumentError(f"{here}: its message count is wrong. {AGAIN}")
-        if index and event.recorded_at < events[index - 1].recorded_at:
-            raise ThreadDocumentError(f"{here}: it was recorded before the event that it follows. {AGAIN}")
+    at_cut = control
+
+    def count(version: int) -> int:
+        return (before[version - 1] if version <= len(before) else own[version - 1 - len(before)]).messages
+
+    for index, event in enumerate(own):
+        problem = thread_problem(control, event, count, begins=not index)
+        if problem is not None:
+            raise ThreadDocumentError(f"{where}.rows[{index}]: {problem}. {AGAIN}")
+        control = advance(control, event)
+        if event.version == cut:
+            at_cut = control
+    return control if cut is None else at_cut
 
 
-def _check_first(row: Row, event: Event, fork: Fork | None, cut: bytes | None, where: str) -> None:
-    """Raise unless the first row, and no other, begins its stream, and a fork begins at the document's fork point.
-
-    ``cut`` is the hash at the fork point, None for a row that is not the first.
-    """
-    expected = None if cut is None else "thread-started" if fork is None else "thread-forked"
-    if (row.type if row.type in _FIRST_TYPES else None) != expected:
-        raise ThreadDocumentError(f"{where}: {_quoted(row.type)} is not allowed here. {AGAIN}")
-    data = event.data
-    if fork is None or cut is None or not isinstance(data, ThreadForked):
-        return
-    if (data.parent_id, data.parent_version, data.parent_hash) != (_parse(fork.parent).id, fork.cut, cut.hex()):
+def _check_first(row: Row, event: Event, fork: Fork | None, where: str) -> None:
+    """Raise unless a fork, and no other thread, begins at the document's fork point."""
+    forked = row.type == "thread-forked"
+    if forked != (fork is not None) or (isinstance(event.data, ThreadForked) and not names_fork(event.data, fork)):
         raise ThreadDocumentError(f"{where}: it names another fork point than the stream before it has. {AGAIN}")
+
+
+def names_fork(forked: ThreadForked, fork: Fork | None) -> bool:
+    """Whether the first event of a fork names its fork point."""
+    return fork is not None and (stream_id(fork.parent), fork.cut) == (forked.parent_id, forked.parent_version)
 
 
 def _hash_before(parent: StreamRows | None, fork: Fork | None, where: str) -> bytes:

@@ -337,7 +337,8 @@ RunEvent: TypeAlias = (
     | ServiceThreadBound
 )
 
-_REFERENCES = ("definitions", "call", "message", "result", "request", "before")
+REFERENCES = ("definitions", "call", "message", "result", "request", "before")
+"""The fields of steps of runs that name versions of their thread."""
 
 ValueT = TypeVar("ValueT", bound=Value)
 
@@ -348,7 +349,7 @@ def placed(event: ValueT, version: int) -> ValueT:
     So an event can refer to another event of the same commit before their versions are known.
     """
     fields, changes = event.__dict__, {}
-    for name in _REFERENCES:
+    for name in REFERENCES:
         value = fields.get(name)
         if type(value) is int and value < 0:
             changes[name] = version + value
