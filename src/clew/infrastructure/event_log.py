@@ -99,7 +99,8 @@ class ConversationLog(Application[str]):
 
     def submit(self, write: Write) -> Submitted:
         """Pass an append to the writer: see the port."""
-        self._check_writable()
+        if self._read_only is not None:
+            raise ReadOnlyStoreError(self._read_only)
         heads = dict(write.previous)
         stored: list[NewEvent] = []
         links: list[bytes] = []

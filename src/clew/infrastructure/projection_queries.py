@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -76,8 +77,8 @@ def _select(tables: SqlTables, query: Query) -> Select:
     sql = f"SELECT {quoted(columns)} FROM {table.name}"  # noqa: S608 - checked names
     if query.where:
         is_page = bool(query.order) and query.limit is not None
-        conditions = [_condition(tables, table, where, is_page=is_page) for where in query.where]
-        sql += f" WHERE {' AND '.join(conditions)}"
+        condition = partial(_condition, tables, table, is_page=is_page)
+        sql += f" WHERE {' AND '.join(map(condition, query.where))}"
     if query.order:
         sql += f" ORDER BY {dialect.order(table.declared, query)}"
     if query.limit is not None:
@@ -113,8 +114,11 @@ def _key_prefix(table: SqlTable, query: Query) -> tuple[str, ...]:
     """The first columns of the key, by which the query finds rows with a value of its column; else none."""
     if query.order or query.limit is not None:
         return ()
-    known = {each.column for each in query.where if each.is_ == "=" and each.value is not None}
-    prefix = tuple(takewhile({*known, *query.columns}.__contains__, table.declared.key))
+    known = {*query.columns}
+    for each in query.where:
+        if each.is_ == "=" and each.value is not None:
+            known.add(each.column)
+    prefix = tuple(takewhile(known.__contains__, table.declared.key))
     return prefix if query.columns[0] in prefix else ()
 
 

@@ -117,7 +117,8 @@ class Pages(Generic[T]):
     def __init__(
         self, page: Callable[[Any, int], Operation[Page[T, Any]]], after: object = None, limit: int | None = None
     ) -> None:
-        check_count(limit, "limit")
+        if limit is not None:
+            check_count(limit, "limit")
         self._page = page
         self._after = after
         self._remaining = limit

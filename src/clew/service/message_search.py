@@ -77,8 +77,9 @@ def search(core: Core, text: str, *, thread: str | None, before: int | None, lim
 
     Raises InvalidSearchError, InvalidContentError, UnknownThreadError, ThreadDeletedError or NotAuthorizedError.
     """
-    for name, number in (("limit", limit), ("before", before)):
-        check_count(number, name)
+    if type(limit) is not int or limit < 0 or before is not None:
+        check_count(limit, "limit")
+        check_count(before, "before")
     models = core.models.read_barrier()
     words = parse(text)
     if thread is None:
