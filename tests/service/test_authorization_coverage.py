@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from clew import Agent, Context, ContextProvider, Conversations, Engine, Message, ScriptedChatClient
+from clew import Agent, Context, ContextProvider, Conversations, Engine, Message, Record, ScriptedChatClient
 from clew.aio import memory as aio_memory
 from clew.aio import subscription as aio_subscription
 from clew.aio import threads as aio_threads
@@ -122,13 +122,21 @@ THREAD = {
     "history": [
         refused(lambda held: held.thread.history()),
         refused(lambda held: held.thread.history(at_message=1)),
+        refused(lambda held: held.thread.history(last=1)),
     ],
     "view": [refused(lambda held: held.thread.view())],
     "request": [refused(lambda held: held.thread.request(held.call))],
     "markdown": [refused(lambda held: held.thread.markdown())],
     "serialize": [refused(lambda held: held.thread.serialize())],
     "state": [refused(lambda held: held.thread.state(at=3))],
-    "events": [refused(lambda held: held.thread.events())],
+    "events": [
+        refused(lambda held: held.thread.events()),
+        refused(lambda held: held.thread.events(types=["record-appended"])),
+    ],
+    "records": [
+        refused(lambda held: held.thread.records()),
+        refused(lambda held: held.thread.records("note", last=1)),
+    ],
     "replay": [refused(lambda held: held.thread.replay())],
     "step": [refused(lambda held: held.thread.step(at=2))],
     "forks": [refused(lambda held: held.thread.forks())],
@@ -249,6 +257,7 @@ async def build(url: str) -> dict[str, Any]:
         client = ScriptedChatClient(lambda _: f"{CANARY} answer")
         agent = Agent(client, engine=engine, instructions=f"{CANARY} instructions", context_providers=Passing())
         await agent.run(f"{CANARY} question", thread=thread)
+        await thread.append(Record("note", {"text": f"{CANARY} note"}))
         await thread.checkpoint(f"{CANARY} point")
         await (await thread.fork(thread_id="hidden-fork")).append(Message.user(f"{CANARY} forked"))
         shelf = await engine.documents("shelf", namespace="all")
