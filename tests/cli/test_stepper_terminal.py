@@ -59,7 +59,7 @@ def test_the_stepper_steps_grows_resizes_and_restores_the_terminal(tmp_path: Pat
     [
         (Session.interrupt, 130, "clew: interrupted."),
         (Session.terminate, 143, ""),
-        (lambda session: session.press("h"), 1, "is deleted: replay is refused."),
+        (lambda session: session.press("h"), 1, "is deleted, so `clew replay` cannot read it."),
     ],
     ids=["Ctrl-C", "SIGTERM", "an error"],
 )

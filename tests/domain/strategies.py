@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -63,6 +64,7 @@ messages = st.builds(
 )
 
 counts = st.integers(min_value=0, max_value=2**53)
+base64s = st.binary(max_size=20).map(lambda data: b64encode(data).decode())
 _SIMPLE: dict[Any, st.SearchStrategy[Any]] = {
     str: texts,
     int: counts,
@@ -94,7 +96,13 @@ def values_of(annotation: Any) -> st.SearchStrategy[Any]:
 
 def data_of(model: type[Value]) -> st.SearchStrategy[Any]:
     """Return a strategy for values of a model with any fields."""
-    return st.builds(model, **{name: values_of(field.annotation) for name, field in model.model_fields.items()})
+    return st.builds(
+        model,
+        **{
+            name: values_of(field.annotation) if name != "base64" else st.none() | base64s
+            for name, field in model.model_fields.items()
+        },
+    )
 
 
 DATA: dict[type[Any], st.SearchStrategy[Any]] = {

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from base64 import b64decode
+from binascii import a2b_base64
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from operator import not_
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from clew.domain import event_sentences, event_types
 from clew.domain.context.events import ContextEvent
@@ -28,6 +28,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _FIRST_TIME = datetime.min.replace(tzinfo=UTC)
 _LAST_TIME = datetime.max.replace(tzinfo=UTC)
+
+
+def _check_base64(value: str) -> str:
+    a2b_base64(value, strict_mode=True)
+    return value
 
 
 class Source(Value):
@@ -120,12 +125,12 @@ class RecordAppended(Value):
     type: str
     data: Json = Field(default=None, exclude_if=is_none)
     key: str | None = Field(default=None, exclude_if=is_none)
-    base64: str | None = Field(default=None, exclude_if=is_none)
+    base64: Annotated[str, AfterValidator(_check_base64)] | None = Field(default=None, exclude_if=is_none)
 
     @property
     def blob(self) -> bytes | None:
         """The bytes of the record."""
-        return None if self.base64 is None else b64decode(self.base64)
+        return None if self.base64 is None else a2b_base64(self.base64)
 
 
 @event_type(

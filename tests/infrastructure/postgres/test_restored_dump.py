@@ -52,13 +52,13 @@ def test_a_restored_dump_continues_above_every_position_that_was_read(postgres: 
         for role in ("clew_app", "clew_operator", "clew_shredder"):
             ask(place, f"CREATE ROLE {role} NOLOGIN")
         for role in ("clew_app", "clew_operator"):
-            ask(place, f"CREATE ROLE {role}_of_tests LOGIN PASSWORD '{PASSWORD}' IN ROLE {role}")
+            ask(place, f"CREATE ROLE tests_of_{role} LOGIN PASSWORD '{PASSWORD}' IN ROLE {role}")
         run("psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", place, text=dump.replace("CREATE SCHEMA public;", ""))
         started = Barrier(6)
 
         def write(number: int) -> int:
             """Open the store at the same time as the other threads, and append."""
-            name = f"a/thread/new-{number}"
+            name = f"a/probe/new-{number}"  # no thread: its events make no sense as one
             url = with_user_of((logins.app, logins.operator, logins.owner)[number % 3], place)
             started.wait(PATIENCE)
             with closing(PostgresDatastore(url, tenant="a", originator_id_type="text")) as store:
