@@ -301,8 +301,8 @@ class ReadOnlyStoreError(StoreUnavailableError):
 
     def __init__(self, store: str) -> None:
         super().__init__(
-            f"{store}: it is open only for reading, so nothing can be written. Open it without read_only=True and "
-            "?mode=ro, as a user who may write to it."
+            f"{store}: it is read-only here, so nothing can be written. Open it as a user who may write to it, without "
+            "read_only=True and ?mode=ro."
         )
 
 

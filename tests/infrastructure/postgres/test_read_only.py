@@ -41,7 +41,7 @@ def test_everything_can_be_read_and_nothing_written(filled: str, user: Callable[
         assert conversations.verify().first_bad is None
         thread = conversations.thread("refund")
         assert [message.text for message in thread.history(at="lost")] == ["It is lost."]
-        with pytest.raises(ReadOnlyStoreError, match="open only for reading"):
+        with pytest.raises(ReadOnlyStoreError, match="read-only here"):
             thread.append(Message.user("More"))
         with pytest.raises(ReadOnlyStoreError):
             conversations.start_thread()
@@ -64,7 +64,7 @@ def test_the_command_reads_with_the_mode_in_the_url(filled: str, capsys: pytest.
     assert main(["--db", url, "show", "refund"]) == 0
     assert "It is lost." in capsys.readouterr().out
     assert main(["--db", url, "label", "refund", "a=1"]) == 1
-    assert "open only for reading" in capsys.readouterr().err
+    assert "read-only here" in capsys.readouterr().err
 
 
 def test_another_mode_is_refused() -> None:

@@ -146,7 +146,7 @@ def exported() -> bytes:
 @pytest.mark.parametrize("write", list(WRITES))
 def test_every_write_raises_an_error(path: Path, write: str) -> None:
     with Conversations.open(path, read_only=True) as conversations:
-        with pytest.raises(ReadOnlyStoreError, match="open only for reading"):
+        with pytest.raises(ReadOnlyStoreError, match="read-only here"):
             WRITES[write](conversations)
         read_everything(conversations)
 
@@ -402,5 +402,5 @@ def test_commands_that_read_work_on_a_protected_store(protected: Path) -> None:
 def test_commands_that_write_say_that_a_protected_store_is_open_only_for_reading(protected: Path) -> None:
     before = files(protected)
     for command, code, _, err in clew(protected, *WRITE_COMMANDS):
-        assert (code, "open only for reading" in err, "\n" in err.strip()) == (1, True, False), (command, err)
+        assert (code, "read-only here" in err, "\n" in err.strip()) == (1, True, False), (command, err)
     assert files(protected) == before
