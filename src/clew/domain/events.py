@@ -6,9 +6,9 @@ from binascii import a2b_base64
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from operator import not_
-from typing import Annotated, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
-from pydantic import AfterValidator, Field
+from pydantic import Field, field_validator
 
 from clew.domain import event_sentences, event_types
 from clew.domain.context.events import ContextEvent
@@ -28,11 +28,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _FIRST_TIME = datetime.min.replace(tzinfo=UTC)
 _LAST_TIME = datetime.max.replace(tzinfo=UTC)
-
-
-def _check_base64(value: str) -> str:
-    a2b_base64(value, strict_mode=True)
-    return value
 
 
 class Source(Value):
@@ -125,7 +120,14 @@ class RecordAppended(Value):
     type: str
     data: Json = Field(default=None, exclude_if=is_none)
     key: str | None = Field(default=None, exclude_if=is_none)
-    base64: Annotated[str, AfterValidator(_check_base64)] | None = Field(default=None, exclude_if=is_none)
+    base64: str | None = Field(default=None, exclude_if=is_none)
+
+    @field_validator("base64")
+    @classmethod
+    def _check_base64(cls, value: str | None) -> str | None:
+        if value is not None:
+            a2b_base64(value, strict_mode=True)
+        return value
 
     @property
     def blob(self) -> bytes | None:
