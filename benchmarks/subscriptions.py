@@ -39,7 +39,7 @@ def run(setting: Setting) -> Iterator[Figure]:
         took = _delays(setting, appends, across=across)
         yield Figure(f"wake-up {where}, p50", percentile(took, 50), "ms")
         yield Figure(f"wake-up {where}, p99", percentile(took, 99), "ms", budget=at_most(budget))
-    yield from asyncio.run(_appends_beside_subscribers(setting))
+    yield from asyncio.run(_appends_next_to_subscribers(setting))
     yield from _log_under_a_subscriber(setting)
 
 
@@ -75,13 +75,13 @@ def _writer_elsewhere(url: str, thread_id: str, appends: int) -> subprocess.Pope
     return subprocess.Popen([sys.executable, "-m", "benchmarks.subscriptions", url, thread_id, str(appends)])
 
 
-async def _appends_beside_subscribers(setting: Setting) -> list[Figure]:
+async def _appends_next_to_subscribers(setting: Setting) -> list[Figure]:
     """CPU of an append while other threads have subscribers, each on its own thread, which all wait."""
     budgets = {0: None, setting.size(1_000, 100): at_most_times(1.2), setting.size(10_000, 1_000): at_most_times(2)}
     appends, rounds = setting.size(200, 100), setting.size(7, 5)
     measured: dict[int, list[float]] = {subscribers: [] for subscribers in budgets}
     async with AsyncExitStack() as stack:
-        quiet = {each: await _beside_subscribers(stack, setting.url("beside"), each) for each in budgets}
+        quiet = {each: await _next_to_subscribers(stack, setting.url("next_to"), each) for each in budgets}
         for number in range(rounds + 1):
             for subscribers in [*budgets][number % 3 :] + [*budgets][: number % 3]:
                 gc.collect()
@@ -104,7 +104,7 @@ async def _appends_beside_subscribers(setting: Setting) -> list[Figure]:
     ]
 
 
-async def _beside_subscribers(stack: AsyncExitStack, url: str, subscribers: int) -> LocalThread:
+async def _next_to_subscribers(stack: AsyncExitStack, url: str, subscribers: int) -> LocalThread:
     """A thread without subscribers in a store where other threads have so many."""
     engine = await stack.enter_async_context(Engine.open(url, embedded=False))
 

@@ -112,7 +112,7 @@ def file_of(*entries: Entry) -> list[bytes]:
 
 
 def poison(store: Conversations, time: int) -> None:
-    """Store a thread and a scope with events of this time beside others."""
+    """Store a thread and a scope with events of this time and with others."""
     store.start_thread("Mine", thread_id="mine", messages=[Message.user("Hello from me")])
     store.memory("user/1").remember("Likes coffee")
     rows = (("thread-started", state(t=time, title="T")), ("message-appended", state(t=time, n=1, message=HELLO)))

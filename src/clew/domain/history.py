@@ -92,7 +92,7 @@ class HistoryMessage(NamedTuple):
 
     @property
     def said_at(self) -> datetime | None:
-        """When it was said, in UTC, if whoever appended it gave that time."""
+        """When it was said, in UTC, if the append named that time."""
         return None if self.said is None else to_time(self.said)
 
 

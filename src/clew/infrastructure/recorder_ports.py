@@ -209,8 +209,8 @@ class PositionOrder(Protocol):
 
         ``of`` is the name of a stream, the start of names up to a slash (``acme/`` or ``acme/thread/``), or "" for
         every stream. A thread that writes or polls calls ``wake``, sometimes without a new event, and once for several
-        commits. ``wake`` must return at once. Whoever reads after the call of ``listen``, and again after each call of
-        ``wake``, misses nothing.
+        commits. ``wake`` must return at once. A caller that reads after the call of ``listen``, and again after each
+        call of ``wake``, misses nothing.
         """
         ...
 
