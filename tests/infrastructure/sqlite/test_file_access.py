@@ -28,6 +28,7 @@ ALL_FILES = {"", "-wal", "-shm", ".lock", ".vectors"} | {
 
 @pytest.fixture(params=[0, 0o022, 0o077, 0o177])
 def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    request.getfixturevalue("tmp_path")  # made first: under some of these masks its owner could not use it
     before = os.umask(request.param)
     yield request.param
     os.umask(before)
