@@ -285,9 +285,13 @@ class Conversations:
             scope,
         )
 
-    def scopes(self) -> Iterator[ScopeSummary]:
-        """The memory scopes of the tenant, including those that hold documents, in the order of their first events."""
-        return _each(scope_queries.scopes(self._core))
+    def scopes(self, *, prefix: str = "") -> Iterator[ScopeSummary]:
+        """The memory scopes of the tenant whose names begin with ``prefix``, in the order of their names.
+
+        They include those that hold documents. They are read from an index, a page at a time. Raises
+        InvalidContentError for a prefix that is not valid text.
+        """
+        return _each(scope_queries.scopes(self._core, prefix))
 
     def rows(self, projection: str, query: Query) -> list[RowValues]:
         """Rows of a projection's table, up to date with everything written before the call.

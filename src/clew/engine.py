@@ -326,9 +326,13 @@ class Engine:
             meaning,  # asyncio only
         )
 
-    def scopes(self) -> AsyncIterator[ScopeSummary]:
-        """The memory scopes of the tenant, including those that hold documents, in the order of their first events."""
-        return _each(scope_queries.scopes(self._core))
+    def scopes(self, *, prefix: str = "") -> AsyncIterator[ScopeSummary]:
+        """The memory scopes of the tenant whose names begin with ``prefix``, in the order of their names.
+
+        They include those that hold documents. They are read from an index, a page at a time. Raises
+        InvalidContentError for a prefix that is not valid text.
+        """
+        return _each(scope_queries.scopes(self._core, prefix))
 
     # asyncio only: begin
     async def documents(self, name: str, *, namespace: str | None, embedder: Embedder | None = None) -> DocumentStore:

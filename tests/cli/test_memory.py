@@ -32,7 +32,7 @@ UNSAFE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u2028-\u202e\u2066-\u206
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\u202ereversed\u2028x"
 FACT = [
     *("scope", "fact", "text", "key", "kind", "status", "version", "recorded_at", "valid_from", "valid_to", "learned"),
-    *("promoted", "replaces", "actor", "metadata"),
+    *("promoted", "replaces", "actor", "metadata", "value", "created_at"),
 ]
 
 
@@ -90,20 +90,20 @@ def test_lists_the_scopes(known: Known) -> None:
     output = lines(known.clew.text("memory", "list"))
     assert re.fullmatch(r"Scope +Holds +Facts +Ver +Updated", output[0])
     assert [line.split() for line in output[2:]] == [
-        ["user/42", "facts", "2", "6", "2026-01-15", "09:00"],
         ["group/g1", "facts", "1", "2", "2026-01-15", "09:00"],
+        ["user/42", "facts", "2", "6", "2026-01-15", "09:00"],
     ]
     result = known.clew.lines("memory", "list", "--json")
     assert [(each["name"], each["holds"], each["facts"], each["version"]) for each in result] == [
-        ("user/42", "facts", 2, 6),
         ("group/g1", "facts", 1, 2),
+        ("user/42", "facts", 2, 6),
     ]
     assert {*result[0]} >= {"embedder", "dimensions", "opened_at", "updated_at"}
 
 
 def test_a_narrow_terminal_shows_the_names_of_the_scopes(known: Known) -> None:
     output = known.clew.run("memory", "list", env={"COLUMNS": "30"}).stdout
-    assert [line.split()[0] for line in output.splitlines()[2:]] == ["user/42", "group/g1"]
+    assert [line.split()[0] for line in output.splitlines()[2:]] == ["group/g1", "user/42"]
 
 
 def test_says_that_there_are_no_scopes(clew: Clew) -> None:
@@ -351,7 +351,7 @@ def test_refuses_a_scope_of_documents(known: Known) -> None:
         DocumentAdded(document="d", text="x", namespaces=("n",)),
     ]
     run(commit(known.conversations._core, "Memories", ScopeFold, lambda _fold, _now: events))
-    assert known.clew.lines("memory", "list", "--json")[-1]["holds"] == "documents"
+    assert known.clew.lines("memory", "list", "--json")[0]["holds"] == "documents"
     output = known.clew.refused(1, "memory", "list", "Memories")
     trail = "`clew audit --scope Memories` lists its events."
     assert output == f"Scope 'Memories' holds documents, not facts. {trail}"

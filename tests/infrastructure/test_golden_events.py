@@ -247,6 +247,7 @@ SAMPLES: dict[str, AnyEvent | Shredded] = {
     "scope-opened": ScopeOpened(holds="documents", embedder="text-embedding-3-small", dimensions=1536),
     "fact-remembered-empty": FactRemembered(fact="f1", statement=Statement(text="")),
     "fact-remembered": FactRemembered(fact="f1", statement=_STATEMENT),
+    "fact-put": FactRemembered(fact="f1", statement=Statement(text="", key="ü", value=_ODD)),
     "fact-superseded-empty": FactSuperseded(fact="f1", by="f2", statement=Statement(text="miles")),
     "fact-superseded": FactSuperseded(fact="f1", by="f2", statement=_STATEMENT),
     "fact-retracted-empty": FactRetracted(fact="f2"),

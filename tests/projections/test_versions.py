@@ -23,6 +23,7 @@ ROWS = {
     ("audit", 2): ("789a87746c675c6d", "a3e9ff6bcf269105"),
     ("usage", 2): ("db49d3be8c8891ee", "21560433454bc638"),
     ("memory", 1): ("b64242db086fd8df", "3087cb39cf6a5c67"),
+    ("memory", 2): ("memory-2", "7af45d7e2869e6c6"),
 }
 """For each name and version: the digest of the code, which stores record, and the digest of its rows.
 

@@ -185,6 +185,9 @@ SCOPE = {
     "remember": [writes(lambda held: held.scope.remember("More"))],
     "supersede": [writes(lambda held: held.scope.supersede(held.fact, "Else"))],
     "retract": [writes(lambda held: held.scope.retract(held.fact))],
+    "put": [writes(lambda held: held.scope.put("key", "More"))],
+    "get": [refused(lambda held: held.scope.get("key"))],
+    "delete": [writes(lambda held: held.scope.delete("key"))],
     "facts": [refused(lambda held: held.scope.facts())],
     "search": [refused(lambda held: held.scope.search(CANARY))],
     "why": [refused(lambda held: held.scope.why(held.fact))],
@@ -253,7 +256,7 @@ async def build(url: str) -> dict[str, Any]:
         )
         shown = await thread.append(Message.user(f"{CANARY} one"))
         source = Provenance(thread="hidden-1", version=shown.version)
-        await scope.remember(f"{CANARY} fact", source=source)
+        await scope.remember(f"{CANARY} fact", key="key", source=source)
         client = ScriptedChatClient(lambda _: f"{CANARY} answer")
         agent = Agent(client, engine=engine, instructions=f"{CANARY} instructions", context_providers=Passing())
         await agent.run(f"{CANARY} question", thread=thread)

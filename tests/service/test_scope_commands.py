@@ -472,7 +472,7 @@ def test_a_fact_is_promoted_once_for_a_key(conversations: Conversations, scope: 
 # Scopes and threads
 
 
-def test_lists_scopes_in_the_order_of_their_opening(conversations: Conversations, clock: SettableClock) -> None:
+def test_lists_scopes_in_the_order_of_their_names(conversations: Conversations, clock: SettableClock) -> None:
     first = conversations.memory("user/42")
     fact = first.remember("one")
     opened = clock.move(0)
@@ -481,10 +481,10 @@ def test_lists_scopes_in_the_order_of_their_opening(conversations: Conversations
     first.supersede(fact, "two")
     listed = list(conversations.scopes())
     assert [(each.name, each.holds, each.version, each.facts) for each in listed] == [
-        ("user/42", "facts", 3, 1),
         ("b", "facts", 2, 1),
+        ("user/42", "facts", 3, 1),
     ]
-    assert (listed[0].opened_at, listed[0].updated_at, listed[0].embedder) == (opened, updated, None)
+    assert (listed[1].opened_at, listed[1].updated_at, listed[1].embedder) == (opened, updated, None)
 
 
 def test_thread_queries_do_not_show_scopes(conversations: Conversations, scope: MemoryScope) -> None:

@@ -11,7 +11,7 @@ from datetime import datetime
 from clew.agents.tools import Tool
 from clew.domain.errors import ScopeError
 from clew.domain.history import HistoryMessage
-from clew.domain.json_values import JsonObject
+from clew.domain.json_values import Json, JsonObject
 from clew.domain.memory.events import Provenance, ScopeRead
 from clew.domain.memory.facts import Document, Fact, FactOrigin, FactUse, FoundFact, Passage
 from clew.domain.memory.ports import MemoryAt
@@ -107,6 +107,51 @@ class MemoryScope:
         """
         options = WriteOptions(valid_to=valid_to, source=source, actor=actor, idempotency_key=idempotency_key)
         await drive(scope_commands.retract(self._scope, fact, reason, options))
+
+    async def put(
+        self,
+        key: str,
+        value: Json,
+        *,
+        text: str | None = None,
+        expected: int | None = None,
+        source: HistoryMessage | Provenance | None = None,
+        actor: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Fact:
+        """Store a JSON value as the only live fact with a key of 1 to 200 characters. It replaces the live one.
+
+        Of several writers at once, one comes after the other, and the last one's fact is live. ``text`` is what
+        searches find and models read, by default the value: a string as it is, other values as JSON. With
+        ``expected``, FactConflictError is raised unless that is the version of the live fact, or 0 and there is none.
+        Raises UnknownVersionError, and the errors of remember().
+        """
+        options = WriteOptions(source=source, actor=actor, idempotency_key=idempotency_key)
+        return await drive(scope_commands.put(self._scope, key, value, text, expected, options))
+
+    async def get(self, key: str, *, at: MemoryAt = None) -> Fact | None:
+        """The newest live fact with a key, whenever it is valid; None if there is none.
+
+        It takes the same time for any number of facts. Raises UnknownVersionError or InvalidTimeError.
+        """
+        return await drive(scope_queries.get(self._scope, key, at))
+
+    async def delete(
+        self,
+        key: str,
+        *,
+        expected: int | None = None,
+        reason: str | None = None,
+        source: HistoryMessage | Provenance | None = None,
+        actor: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> bool:
+        """Retract the live fact with a key; returns whether there was one. The log keeps it, as retract() does.
+
+        ``expected`` is as in put(). Raises FactConflictError, UnknownVersionError and InvalidContentError.
+        """
+        options = WriteOptions(source=source, actor=actor, idempotency_key=idempotency_key)
+        return await drive(scope_commands.delete(self._scope, key, reason, expected, options))
 
     async def facts(
         self,

@@ -17,6 +17,7 @@ ClewError
 │   └── ThreadDeletedError       … because the thread is deleted
 ├── NotRedactableError           the version holds no message that can be redacted
 ├── ConflictError                another writer was first
+│   └── FactConflictError        … and changed the fact of a key
 ├── IdempotencyKeyReusedError    the key was used with other content
 ├── InvalidSearchError           a search without search terms
 ├── ImportFormatError            a file or a conversation that cannot be imported
@@ -195,13 +196,27 @@ class ConflictError(ClewError):
     stream).
     """
 
-    def __init__(self, stream: str, expected: int, actual: int) -> None:
+    def __init__(self, stream: str, expected: int, actual: int, message: str | None = None) -> None:
         super().__init__(
-            f"{stream}: expected version {expected}, found version {actual}. Read the new events, then decide again."
+            message
+            or f"{stream}: expected version {expected}, found version {actual}. Read the new events, then decide again."
         )
         self.stream = stream
         self.expected = expected
         self.actual = actual
+
+
+class FactConflictError(ConflictError):
+    """Another writer changed the fact of a key first.
+
+    Attributes: ``stream`` (the scope), ``key``, ``expected`` and ``actual`` (versions of the live fact; 0 for none).
+    """
+
+    def __init__(self, scope: str, key: str, expected: int, actual: int) -> None:
+        wanted, found = (f"the fact of version {version}" if version else "no fact" for version in (expected, actual))
+        message = f"Scope {scope!r}, key {key!r}: expected {wanted}, found {found}. Read it again, then decide again."
+        super().__init__(scope, expected, actual, message)
+        self.key = key
 
 
 class IdempotencyKeyReusedError(ClewError):

@@ -218,7 +218,7 @@ def _learned(data: _Data) -> str:
 
 def _statement(statement: _Data) -> str:
     """The length, the key and the origin of a fact."""
-    parts = [count(len(statement["text"]), "character")]
+    parts = [count(len(statement["text"]), "character") if statement["text"] else "a value"]
     parts += [f"key {quoted(statement['key'])}"] if statement.get("key") is not None else []
     parts += [f"learned{_learned(statement)}"] if statement.get("learned") is not None else []
     if (promoted := statement.get("promoted")) is not None:

@@ -1,21 +1,24 @@
-"""Uses of memory: the facts that were given to runs, and where."""
+"""Memory: the scopes of a tenant, and the facts that were given to runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from clew.domain.projection import Change, Column, Recorded, Rows, Table, Upsert
+from clew.domain.projection import Change, Column, Delete, Recorded, Rows, Table, Upsert
 
 
 class Memory:
-    """One row for each time that a context provider gave a fact to a run: ids only, no text.
+    """One row for each scope, and for each time that a context provider gave a fact to a run: ids only, no text.
 
-    ``version`` is the version of the ``context-provided`` event in its thread, ``position`` its place in the store.
+    In ``used``, ``version`` is the version of the ``context-provided`` event in its thread, ``position`` its place in
+    the store. In ``scope``, ``facts`` counts those that are live; ``live`` names them. Times are microseconds since
+    1970.
     """
 
     name = "memory"
-    version = 1
-    code_digest = "b64242db086fd8df"  # of this version: change both where it makes other rows
+    version = 2
+    code_digest = "memory-2"  # of this version: change both where it makes other rows
     tables = (
         Table(
             "used",
@@ -30,25 +33,74 @@ class Memory:
             ),
             key=("tenant", "scope", "fact", "position"),
         ),
+        Table(
+            "scope",
+            (
+                Column("tenant"),
+                Column("name"),
+                Column("holds"),
+                Column("version", "integer"),
+                Column("facts", "integer", adds=True),
+                Column("embedder"),
+                Column("dimensions", "integer"),
+                Column("opened_at", "integer"),
+                Column("updated_at", "integer"),
+            ),
+            key=("tenant", "name"),
+        ),
+        Table("live", (Column("tenant"), Column("scope"), Column("fact")), key=("tenant", "scope", "fact")),
     )
     texts = ()
-    types = frozenset({"context-provided"})
+    types = frozenset(
+        {
+            "context-provided",
+            "scope-opened",
+            "fact-remembered",
+            "fact-superseded",
+            "fact-retracted",
+            "document-added",
+            "document-removed",
+        }
+    )
 
     def project(self, event: Recorded, rows: Rows) -> Iterator[Change]:
-        """Add a use for each fact that was given."""
-        del rows
-        if event.data is None or event.kind != "thread":
-            return
-        for fact in event.data.get("facts", ()):
-            yield Upsert(
-                "used",
-                {
-                    "tenant": event.tenant,
-                    "scope": fact["scope"],
-                    "fact": fact["fact"],
-                    "position": event.position,
-                    "thread_id": event.thread_id,
-                    "version": event.version,
-                    "run_id": event.run_id,
-                },
-            )
+        """Add a use for each fact that was given; note the newest event of a scope, and its live facts."""
+        if event.kind == "memory":
+            yield from _of_scope(event, event.data or {}, rows)
+        elif event.kind == "thread" and event.data is not None:
+            yield from _uses(event, event.data)
+
+
+def _uses(event: Recorded, data: dict[str, Any]) -> Iterator[Change]:
+    for fact in data.get("facts", ()):
+        yield Upsert(
+            "used",
+            {
+                "tenant": event.tenant,
+                "scope": fact["scope"],
+                "fact": fact["fact"],
+                "position": event.position,
+                "thread_id": event.thread_id,
+                "version": event.version,
+                "run_id": event.run_id,
+            },
+        )
+
+
+def _of_scope(event: Recorded, data: dict[str, Any], rows: Rows) -> Iterator[Change]:
+    scope = (event.tenant, event.thread_id)
+    row: dict[str, Any] = {"tenant": event.tenant, "name": event.thread_id, "version": event.version}
+    row["updated_at"] = event.recorded_at
+    if event.version == 1:
+        row |= {name: data.get(name) for name in ("embedder", "dimensions")}
+        row |= {"holds": data.get("holds", "facts"), "opened_at": event.recorded_at}
+    ended = data.get("fact") if event.type in {"fact-superseded", "fact-retracted"} else None
+    new = data.get({"fact-remembered": "fact", "fact-superseded": "by"}.get(event.type, ""))
+    # Threads that read the scope as of a cut can each end the same fact.
+    if ended is not None and rows.get("live", *scope, ended) is not None:
+        row["facts"] = -1
+        yield Delete("live", (*scope, ended))
+    if new is not None:
+        row["facts"] = row.get("facts", 0) + 1
+        yield Upsert("live", {"tenant": event.tenant, "scope": event.thread_id, "fact": new})
+    yield Upsert("scope", row)

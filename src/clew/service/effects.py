@@ -109,20 +109,25 @@ def undamaged(page: Callable[[int], T], size: int) -> T:
 
 
 class Pages(Generic[T]):
-    """The pages of a list, up to ``limit`` items. ``page`` reads the page after a cursor.
+    """The pages of a list, up to ``limit`` items. ``page`` reads the page after a cursor; the first has ``size`` items.
 
     Raises InvalidContentError for a limit that is not a whole number.
     """
 
     def __init__(
-        self, page: Callable[[Any, int], Operation[Page[T, Any]]], after: object = None, limit: int | None = None
+        self,
+        page: Callable[[Any, int], Operation[Page[T, Any]]],
+        after: object = None,
+        limit: int | None = None,
+        *,
+        size: int = PAGE,
     ) -> None:
         if limit is not None:
             check_count(limit, "limit")
         self._page = page
         self._after = after
         self._remaining = limit
-        self._size = PAGE
+        self._size = size
         self._largest = PAGE * GROWTH
         self._done = limit is not None and limit <= 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -173,7 +174,7 @@ def _memory_scope(conversations: Conversations, name: str) -> MemoryScope:
     try:
         memory = conversations.memory(name)
     except ScopeError:
-        if not any(scope.name == name for scope in conversations.scopes()):
+        if not any(scope.name == name for scope in islice(conversations.scopes(prefix=name), 1)):
             raise
         raise ScopeError(
             f"Scope {name!r} holds documents, not facts. `clew audit --scope {quote(name)}` lists its events."

@@ -300,7 +300,7 @@ def fact(fact: Fact) -> dict[str, Any]:
         "scope": fact.scope,
         "fact": fact.id,
         **_fields(fact, "text", "key", "kind", "status", "version", "recorded_at", "valid_from", "valid_to"),
-        **_fields(fact, "learned", "promoted", "replaces", "actor", "metadata"),
+        **_fields(fact, "learned", "promoted", "replaces", "actor", "metadata", "value", "created_at"),
     }
 
 

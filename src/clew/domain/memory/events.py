@@ -5,6 +5,7 @@ Nothing is overwritten, so the facts of every version and every time can always 
 
 from __future__ import annotations
 
+import json
 from operator import not_
 from typing import Literal, TypeAlias
 
@@ -12,7 +13,7 @@ from pydantic import Field
 
 from clew.domain import event_sentences
 from clew.domain.event_types import event_type
-from clew.domain.json_values import JsonObject
+from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Value, is_none
 
 
@@ -56,11 +57,17 @@ class ScopeOpened(Value):
     dimensions: int | None = Field(default=None, exclude_if=is_none)
 
 
+def text_of(value: Json) -> str:
+    """A value as text: a string as it is unless it is blank, and other values as JSON."""
+    return value if isinstance(value, str) and value.strip() else json.dumps(value, ensure_ascii=False)
+
+
 class Statement(Value):
     """The content of a fact.
 
     ``key`` names a subject that has one answer at a time (``units``). ``kind`` is the category of the fact
-    (``summary``). The fact is true from ``valid_from`` until before ``valid_to``, in microseconds since 1970; None
+    (``summary``). ``value`` is what was put under the key; then ``text`` is empty if it can be made from the value.
+    The fact is true from ``valid_from`` until before ``valid_to``, in microseconds since 1970; None
     means from its recording, or forever. ``learned`` is where it was learned, ``promoted`` the fact of a narrower scope
     that it was copied from.
     """
@@ -73,6 +80,12 @@ class Statement(Value):
     valid_to: int | None = Field(default=None, exclude_if=is_none)
     learned: Provenance | None = Field(default=None, exclude_if=is_none)
     promoted: FactReference | None = Field(default=None, exclude_if=is_none)
+    value: Json = Field(default=None, exclude_if=is_none)
+
+    @property
+    def words(self) -> str:
+        """The text, else the value as text."""
+        return self.text or ("" if self.value is None else text_of(self.value))
 
 
 @event_type(

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from clew.domain.errors import InvalidContentError
 from clew.domain.history import HistoryMessage
-from clew.domain.json_values import JsonObject
+from clew.domain.json_values import Json, JsonObject
 from clew.domain.memory.events import FactReference, Provenance
 
 FactStatus: TypeAlias = Literal["live", "superseded", "retracted"]
@@ -22,7 +22,8 @@ class Fact(NamedTuple):
     ``version`` is the version of its event in the scope's stream, ``recorded_at`` the event's time. The fact is true
     from ``valid_from`` until before ``valid_to``; None means forever. ``learned`` is where it was learned, ``promoted``
     the fact of a narrower scope that it was copied from, ``replaces`` the id of the fact that it superseded. ``status``
-    is its status at the version at which the scope was read.
+    is its status at the version at which the scope was read. ``value`` is the JSON that ``put`` stored; None for other
+    facts. ``created_at`` is the time of the first of the facts that it replaced, one after the other.
     """
 
     scope: str
@@ -40,6 +41,8 @@ class Fact(NamedTuple):
     replaces: str | None = None
     actor: str | None = None
     status: FactStatus = "live"
+    value: Json = None
+    created_at: datetime | None = None
 
     @property
     def reference(self) -> FactReference:

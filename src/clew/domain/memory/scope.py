@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
-from clew.domain.errors import InvalidContentError, InvalidTimeError, UnknownFactError
+from clew.domain.errors import FactConflictError, InvalidContentError, InvalidTimeError, UnknownFactError
 from clew.domain.events import Event, to_time
 from clew.domain.json_values import JsonObject, check_json, check_text
 from clew.domain.memory.events import (
@@ -99,7 +99,11 @@ class _Ending(NamedTuple):
 
 
 class _RecordedFact(NamedTuple):
-    """A fact as it was recorded, with all its endings. Two threads with different pasts may each end it."""
+    """A fact as it was recorded, with all its endings. Two threads with different pasts may each end it.
+
+    ``created_at`` is the time of the first of the facts that it replaced, one after the other. ``earlier`` is the
+    number of the newest fact with the same key that had no ending when this one was recorded.
+    """
 
     id: str
     version: int
@@ -108,6 +112,8 @@ class _RecordedFact(NamedTuple):
     actor: str | None
     statement: Statement
     replaces: str | None
+    created_at: int
+    earlier: int | None
     endings: tuple[_Ending, ...] = ()
 
 
@@ -126,6 +132,8 @@ class ScopeFold:
         self._known: list[_RecordedFact] = []
         self._places: dict[str, int] = {}
         self._times: list[int] = []
+        self._by_key: dict[str, list[int]] = {}
+        self._open: dict[str, dict[int, None]] = {}  # by key, the facts without an ending, oldest first
 
     def __len__(self) -> int:
         return len(self._known)
@@ -176,7 +184,7 @@ class ScopeFold:
 
     def texts(self) -> list[str]:
         """The texts of all facts ever recorded, by fact number; numbers never change."""
-        return [known.statement.text for known in list(self._known)]
+        return [known.statement.words for known in list(self._known)]
 
     def fact_at(self, version: int) -> str | None:
         """The id of the fact that was remembered at a version."""
@@ -190,14 +198,36 @@ class ScopeFold:
         known = None if place is None else self._known[place]
         return None if known is None or not point.sees_fact(known) else _as_fact(scope, known, point)
 
+    def live(self, scope: str, key: str, point: ReadPoint) -> list[Fact]:
+        """The facts with a key that have no ending at a point, newest first, whenever they are true.
+
+        Without ``as_of`` this reads only facts that were live together with the newest one.
+        """
+        numbers = self._by_key.get(key, ())
+        place = bisect_right(numbers, point.version, key=lambda number: self._known[number].version)
+        if point.as_of is None:
+            found = self._chain(numbers[place - 1] if place else None)
+        else:
+            found = (
+                known for known in map(self._known.__getitem__, reversed(numbers[:place])) if point.sees_fact(known)
+            )
+        return [_as_fact(scope, known, point) for known in found if _ending(known, point) is None]
+
+    def _chain(self, number: int | None) -> Iterator[_RecordedFact]:
+        while number is not None:
+            known = self._known[number]
+            yield known
+            number = known.earlier
+
     def _at(
         self, point: ReadPoint, key: str | None, kind: str | None, *, history: bool = False
     ) -> Iterator[tuple[int, _RecordedFact]]:
-        for number, known in enumerate(list(self._known)):
+        numbers = range(len(self._known)) if key is None else list(self._by_key.get(key, ()))
+        for number in numbers:
+            known = self._known[number]
             if known.version > point.version:
                 return
-            statement = known.statement
-            if (key is not None and statement.key != key) or (kind is not None and statement.kind != kind):
+            if kind is not None and known.statement.kind != kind:
                 continue
             if (point.as_of is None or point.sees_fact(known)) and _is_true(known, point, history=history):
                 yield number, known
@@ -205,17 +235,37 @@ class ScopeFold:
     def _learn(self, event: Event, id_: str, statement: Statement, replaces: str | None) -> None:
         if id_ in self._places:
             return
+        number, key = len(self._known), statement.key
+        created_at, earlier = event.recorded_at, None
+        if replaces in self._places:
+            created_at = self._known[self._places[replaces]].created_at
+        if key is not None:
+            still_open = self._open.setdefault(key, {})
+            earlier = next(reversed(still_open), None)
+            still_open[number] = None
         known = _RecordedFact(
-            id_, event.version, event.position or 0, event.recorded_at, event.actor, statement, replaces
+            id_,
+            event.version,
+            event.position or 0,
+            event.recorded_at,
+            event.actor,
+            statement,
+            replaces,
+            created_at,
+            earlier,
         )
         self._known.append(known)
-        self._places[id_] = len(self._known) - 1
+        self._places[id_] = number
+        if key is not None:
+            self._by_key.setdefault(key, []).append(number)
 
     def _end(self, id_: str, ending: _Ending) -> None:
         place = self._places.get(id_)
         if place is not None:
             known = self._known[place]
             self._known[place] = known._replace(endings=(*known.endings, ending))
+            if known.statement.key is not None:
+                self._open[known.statement.key].pop(place, None)
 
 
 def _ending(known: _RecordedFact, point: ReadPoint) -> _Ending | None:
@@ -252,7 +302,7 @@ def _as_fact(scope: str, known: _RecordedFact, point: ReadPoint) -> Fact:
     return Fact(
         scope=scope,
         id=known.id,
-        text=statement.text,
+        text=statement.words,
         version=known.version,
         recorded_at=to_time(known.recorded_at),
         valid_from=to_time(valid_from),
@@ -265,6 +315,8 @@ def _as_fact(scope: str, known: _RecordedFact, point: ReadPoint) -> Fact:
         replaces=known.replaces,
         actor=known.actor,
         status="live" if ending is None else ending.status,
+        value=deepcopy(statement.value),
+        created_at=to_time(known.created_at),
     )
 
 
@@ -303,7 +355,31 @@ class Retract:
     learned: Provenance | None = None
 
 
-MemoryIntent: TypeAlias = Remember | Store | Supersede | Retract
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Make a fact the only live one with its key.
+
+    ``expected`` is the version of the fact that is live before, 0 for none; None accepts any.
+    """
+
+    fact: str
+    statement: Statement
+    expected: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Retract the live facts with a key, if there are any."""
+
+    key: str
+    expected: int | None = None
+    reason: str | None = None
+    learned: Provenance | None = None
+
+
+KeyIntent: TypeAlias = Put | Drop
+
+MemoryIntent: TypeAlias = Remember | Store | Supersede | Retract | KeyIntent
 
 
 def decide(
@@ -312,8 +388,11 @@ def decide(
     """The events that carry out an intent at the time ``now``. The first fact opens the scope.
 
     Only facts that are live for the writer can be ended; ``as_of`` is how the writer reads the scope. A fact with a
-    future end can be ended earlier. Raises UnknownFactError, InvalidContentError or InvalidTimeError.
+    future end can be ended earlier. Raises UnknownFactError, FactConflictError, InvalidContentError or
+    InvalidTimeError.
     """
+    if isinstance(intent, KeyIntent):
+        return decide_keys(scope, fold, (intent,), as_of=as_of, opening=opening)
     if isinstance(intent, Store):
         intent = _resolve_store(scope, fold, intent, ReadPoint(fold.version, now, as_of))
     if isinstance(intent, Remember):
@@ -334,6 +413,41 @@ def decide(
     ]
 
 
+def decide_keys(
+    scope: str, fold: ScopeFold, intents: Sequence[KeyIntent], *, as_of: AsOf | None, opening: ScopeOpened
+) -> list[MemoryEvent]:
+    """The events that carry out intents on keys, one after the other. The event of a new fact is its last one.
+
+    A fact that is put over others supersedes the newest of them, and the rest are retracted. Raises FactConflictError.
+    """
+    version = fold.version
+    events: list[MemoryEvent] = []
+    written: dict[str, tuple[tuple[str, int, str | None], ...]] = {}
+    for intent in intents:
+        key = intent.key if isinstance(intent, Drop) else intent.statement.key or ""
+        live = written.get(key)
+        if live is None:
+            facts = fold.live(scope, key, ReadPoint(version, as_of=as_of))
+            live = tuple((fact.id, fact.version, fact.kind) for fact in facts)
+        newest = live[0] if live else ("", 0, None)
+        if intent.expected not in (None, newest[1]):
+            raise FactConflictError(scope, key, intent.expected or 0, newest[1])
+        if isinstance(intent, Drop):
+            events += [FactRetracted(fact=each[0], reason=intent.reason, learned=intent.learned) for each in live]
+            written[key] = ()
+            continue
+        statement = _own(intent.statement)
+        events += [FactRetracted(fact=each[0], learned=statement.learned) for each in live[1:]]
+        if live:
+            kept = statement.model_copy(update={"kind": newest[2]})
+            events.append(FactSuperseded(fact=newest[0], by=intent.fact, statement=kept))
+        else:
+            events += [] if version or events else [opening]
+            events.append(FactRemembered(fact=intent.fact, statement=statement))
+        written[key] = ((intent.fact, version + len(events), newest[2]),)
+    return events
+
+
 def _resolve_store(scope: str, fold: ScopeFold, intent: Store, point: ReadPoint) -> Remember | Supersede:
     """Store means remember, or supersede the live fact with the same key."""
     key = intent.statement.key
@@ -350,17 +464,25 @@ def _ends_before(fact: Fact, intent: MemoryIntent, now: int) -> bool:
     return to_time(now if intent.valid_to is None else intent.valid_to) < fact.valid_to
 
 
+def check_key(key: str) -> None:
+    """Raise InvalidContentError for a key that no fact can have."""
+    _check_word(key, "key")
+
+
+def _check_word(word: str, name: str) -> None:
+    check_text(word, name)
+    if not 1 <= len(word) <= MAX_WORD:
+        raise InvalidContentError(f"{name}: {len(word)} characters, but it must have 1 to {MAX_WORD}.")
+
+
 def check_fact(text: str, key: str | None, kind: str | None, metadata: JsonObject | None) -> None:
     """Raise InvalidContentError for content that is not valid in a fact."""
     check_text(text, "text")
     if not text.strip():
         raise InvalidContentError("text: it is empty. Give the text of the fact.")
     for name, word in (("key", key), ("kind", kind)):
-        if word is None:
-            continue
-        check_text(word, name)
-        if not 1 <= len(word) <= MAX_WORD:
-            raise InvalidContentError(f"{name}: {len(word)} characters, but it must have 1 to {MAX_WORD}.")
+        if word is not None:
+            _check_word(word, name)
     if metadata is not None and not isinstance(metadata, dict):
         raise InvalidContentError(f"metadata: {type(metadata).__name__} is not a dict of JSON values.")
     check_json(metadata or {}, "metadata")
@@ -378,4 +500,5 @@ def _check_statement(statement: Statement, now: int) -> None:
 
 def _own(statement: Statement) -> Statement:
     """A copy that shares no object with the caller."""
-    return statement.model_copy(update={"metadata": deepcopy(statement.metadata)})
+    copied = {"metadata": deepcopy(statement.metadata), "value": deepcopy(statement.value)}
+    return statement.model_copy(update=copied)

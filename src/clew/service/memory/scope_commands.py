@@ -9,14 +9,23 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from clew.domain.errors import FactRefusedError, InvalidContentError, ScopeError, UnknownFactError
+from clew.domain.errors import (
+    FactRefusedError,
+    InvalidContentError,
+    ScopeError,
+    UnknownFactError,
+    UnknownVersionError,
+)
 from clew.domain.events import to_microseconds, to_utc_microseconds
 from clew.domain.history import HistoryMessage
-from clew.domain.json_values import JsonObject
-from clew.domain.memory.events import MemoryEvent, Provenance, ScopeOpened, Statement
+from clew.domain.json_values import Json, JsonObject, check_json, check_text
+from clew.domain.memory.events import MemoryEvent, Provenance, ScopeOpened, Statement, text_of
 from clew.domain.memory.facts import Allow, Fact, Redact, Refuse
 from clew.domain.memory.scope import (
+    AsOf,
+    Drop,
     MemoryIntent,
+    Put,
     ReadPoint,
     Remember,
     Retract,
@@ -24,6 +33,7 @@ from clew.domain.memory.scope import (
     Store,
     Supersede,
     check_fact,
+    check_key,
     decide,
 )
 from clew.domain.streams import check_id
@@ -83,6 +93,55 @@ def retract(scope: Scope, fact: Fact | str, reason: str | None, options: WriteOp
     yield from _commit(scope, intent, _content("retract", reason, options, old), options)
 
 
+def put(
+    scope: Scope, key: str, value: Json, text: str | None, expected: int | None, options: WriteOptions
+) -> Operation[Fact]:
+    """Make a value the only live fact with its key."""
+    intent = yield from put_intent(scope, key, value, text, expected, options)
+    content = ["put", None, key, text, expected, value, []]
+    return (yield from _write(scope, intent, content, options))
+
+
+def put_intent(
+    scope: Scope, key: str, value: Json, text: str | None, expected: int | None, options: WriteOptions
+) -> Operation[Put]:
+    """The checked intent of a put."""
+    _check_expected(expected)
+    check_key(key)
+    check_json(value, "value")
+    if text is not None:
+        check_fact(text, key, None, None)
+    learned = yield from _learned(scope, options.source)
+    # The text of a value is made from it again, so it is not stored twice. None is what facts without a value have.
+    stored = (text_of(value) if value is None else "") if text is None else text
+    return Put(scope.core.thread_id(), Statement(text=stored, key=key, value=value, learned=learned), expected)
+
+
+def delete(scope: Scope, key: str, reason: str | None, expected: int | None, options: WriteOptions) -> Operation[bool]:
+    """Retract the live fact of a key; returns whether there was one."""
+    intent = yield from drop_intent(scope, key, reason, expected, options)
+    _, versions = yield from _commit(scope, intent, ["delete", None, key, reason, expected, []], options)
+    return bool(versions)
+
+
+def drop_intent(
+    scope: Scope, key: str, reason: str | None, expected: int | None, options: WriteOptions
+) -> Operation[Drop]:
+    """The checked intent of a deletion."""
+    _check_expected(expected)
+    check_key(key)
+    if reason is not None:
+        check_text(reason, "reason")
+    return Drop(key, expected, reason, (yield from _learned(scope, options.source)))
+
+
+def _check_expected(expected: object) -> None:
+    if expected is not None and (type(expected) is not int or expected < 0):
+        raise UnknownVersionError(
+            f"expected: {expected!r} is not the version of a fact. Give fact.version, or 0 if there must be no fact."
+        )
+
+
 def promote(
     scope: Scope, fact: Fact | str, to: Scope, actor: str | None, idempotency_key: str | None
 ) -> Operation[Fact]:
@@ -101,6 +160,7 @@ def promote(
         key=screened.key,
         kind=original.kind,
         metadata=screened.metadata,
+        value=screened.value,
         valid_from=to_microseconds(original.valid_from),
         valid_to=None if original.valid_to is None else to_microseconds(original.valid_to),
         learned=original.learned,
@@ -152,10 +212,15 @@ def _learned(scope: Scope, source: object) -> Operation[Provenance | None]:
 
 
 def _write(
-    scope: Scope, intent: Remember | Store | Supersede, content: list[Any], options: WriteOptions
+    scope: Scope, intent: Remember | Store | Supersede | Put, content: list[Any], options: WriteOptions
 ) -> Operation[Fact]:
     """Write a fact, and return it; for a repeated key, return the fact of the first write."""
-    fold, version = yield from _commit(scope, intent, content, options)
+    fold, versions = yield from _commit(scope, intent, content, options)
+    return written_fact(scope, fold, versions[-1])
+
+
+def written_fact(scope: Scope, fold: ScopeFold, version: int) -> Fact:
+    """The fact that was written at a version."""
     id_ = fold.fact_at(version)
     fact = None if id_ is None else fold.fact(scope.name, id_, ReadPoint(fold.version))
     if fact is None:
@@ -165,16 +230,9 @@ def _write(
 
 def _commit(
     scope: Scope, intent: MemoryIntent, content: list[Any], options: WriteOptions
-) -> Operation[tuple[ScopeFold, int]]:
+) -> Operation[tuple[ScopeFold, tuple[int, ...]]]:
     learner = scope.learner
-    if learner is not None and learner.reads_only:
-        raise ScopeError(
-            f"Scope {scope.name!r} does not belong to the provider {learner.provider!r}, which may only read it. "
-            "Promote the fact with promote(fact, to=…), or give the provider that scope."
-        )
-    yield from check_access(scope)  # the result includes the state before
-    as_of = yield from view_of_scope(scope)
-    opening = ScopeOpened(holds="facts", embedder=scope.model, dimensions=scope.dimensions)
+    as_of, opening = yield from writing(scope)
 
     def decide_now(fold: ScopeFold, now: int) -> list[MemoryEvent]:
         check_kind(scope, fold)  # another writer may have opened it meanwhile
@@ -189,11 +247,29 @@ def _commit(
         scope.name,
         ScopeFold,
         decide_now,
-        actor=learner.actor if options.actor is None and learner is not None else options.actor,
+        actor=writer(scope, options.actor),
         run_id=None if learner is None else learner.run_id,
         key=idempotency_key(scope.core, scope.name, key, json.dumps(content, sort_keys=True).encode()),
     )
-    return done.fold, done.versions[-1]
+    return done.fold, done.versions
+
+
+def writer(scope: Scope, actor: str | None) -> str | None:
+    """The actor of a write; None for that of the service."""
+    return scope.learner.actor if actor is None and scope.learner is not None else actor
+
+
+def writing(scope: Scope) -> Operation[tuple[AsOf | None, ScopeOpened]]:
+    """How the writer reads the scope, and the event that would open it. Raises the errors of a refused write."""
+    learner = scope.learner
+    if learner is not None and learner.reads_only:
+        raise ScopeError(
+            f"Scope {scope.name!r} does not belong to the provider {learner.provider!r}, which may only read it. "
+            "Promote the fact with promote(fact, to=…), or give the provider that scope."
+        )
+    yield from check_access(scope)  # the result includes the state before
+    as_of = yield from view_of_scope(scope)
+    return as_of, ScopeOpened(holds="facts", embedder=scope.model, dimensions=scope.dimensions)
 
 
 def _content(verb: str, text: str | None, options: WriteOptions, fact: str | None = None) -> list[Any]:
@@ -217,7 +293,7 @@ def _screen(to: Scope, fact: Fact) -> Fact:
         case Allow():
             return fact
         case Redact(text=text, key=key) if isinstance(text, str) and text.strip():
-            return fact._replace(text=text, key=key, metadata={})
+            return fact._replace(text=text, key=key, metadata={}, value=None)
         case Redact():
             raise FactRefusedError(to.name, "its screen removed the whole text.")
         case Refuse(reason=reason):

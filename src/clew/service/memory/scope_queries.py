@@ -12,13 +12,14 @@ from clew.domain.decider_state import Control
 from clew.domain.errors import UnknownVersionError
 from clew.domain.events import to_time, to_utc_microseconds
 from clew.domain.history import HistoryMessage, as_message
+from clew.domain.json_values import check_text
 from clew.domain.memory.events import FactReference, Provenance
 from clew.domain.memory.facts import Fact, FactOrigin, FactUse
 from clew.domain.memory.ports import MemoryAt
-from clew.domain.memory.scope import ReadPoint, ScopeFold
-from clew.domain.projection import Query, Where
+from clew.domain.memory.scope import ReadPoint, ScopeFold, check_key
+from clew.domain.projection import Query, RowValues, Where
 from clew.domain.runs.events import ModelCalled
-from clew.domain.streams import parse_stream_name
+from clew.infrastructure.append_plan import first_after
 from clew.service import thread_queries
 from clew.service.authorization import check, permitted
 from clew.service.core import CachedFold, Core
@@ -32,12 +33,12 @@ from clew.service.memory.scope_access import (
     load_facts,
     view_of_scope,
 )
-from clew.service.memory.streams import load, load_cached, scope_prefix, scope_stream
+from clew.service.memory.streams import load, load_cached, scope_stream
 from clew.service.memory.text_search import SearchIndex, Texts
 
 
 class ScopeSummary(NamedTuple):
-    """A memory scope in a list: its content, its newest version, and the number of its live facts."""
+    """A memory scope in a list: its content, its newest version, and how many facts were not ended."""
 
     name: str
     holds: Literal["facts", "documents"]
@@ -80,6 +81,14 @@ def facts(
     return (yield from read(lambda: fold.facts(scope.name, point, key=key, kind=kind, history=history)))
 
 
+def get(scope: Scope, key: str, at: MemoryAt = None) -> Operation[Fact | None]:
+    """The newest live fact with a key, None if there is none."""
+    check_key(key)
+    fold = yield from load_facts(scope)
+    point = yield from _point(scope, fold, at, None, history=True)
+    return next(iter(fold.live(scope.name, key, point)), None)
+
+
 def select_facts(
     scope: Scope, *, kind: str | None = None, at: MemoryAt = None, valid_at: datetime | None = None
 ) -> Operation[Selection]:
@@ -98,9 +107,10 @@ def word_index(selection: Selection) -> SearchIndex:
     return index
 
 
-def scopes(core: Core) -> Pages[ScopeSummary]:
-    """The scopes of the tenant, in the order in which they were opened, a page at a time."""
-    return Pages(partial(_scopes, core))
+def scopes(core: Core, prefix: str = "") -> Pages[ScopeSummary]:
+    """The scopes of the tenant whose names begin with a prefix, in the order of their names, a page at a time."""
+    check_text(prefix, "prefix")
+    return Pages(partial(_scopes, core, prefix), size=SCOPES)
 
 
 def _point(
@@ -148,37 +158,33 @@ def _select(scope: Scope, cached: CachedFold, point: ReadPoint, kind: str | None
     return Selection(scope.name, point, numbers, texts, cached, collection)
 
 
-def _scopes(core: Core, after: int | None, limit: int) -> Operation[Page[ScopeSummary, int]]:
+def _scopes(core: Core, prefix: str, after: str | None, limit: int) -> Operation[Page[ScopeSummary, str]]:
     yield from check(core, "memory")
-    page = yield from read(lambda: core.log.streams(prefix=scope_prefix(core), after=after or 0, limit=limit))
-    summaries: list[ScopeSummary] = []
-    for stream in page:
-        name = parse_stream_name(stream.name)
-        if name is None:
-            continue
-        fold = yield from load(core, name.id, ScopeFold)
-        if fold.version:
-            summaries.append((yield from read(partial(_summary, core, name.id, fold))))
-    return summaries, page[-1].key if len(page) == limit else None
+    where = [Where("tenant", "=", core.tenant), Where("name", ">=" if after is None else ">", after or prefix)]
+    if (end := first_after(prefix)) is not None:
+        where.append(Where("name", "<", end))
+    rows = yield from core.read_barrier().models.select(MEMORY, Query("scope", where, ["name"], limit))
+    return list(map(_summary, rows)), rows[-1]["name"] if len(rows) == limit else None
 
 
-def _summary(core: Core, name: str, fold: ScopeFold) -> ScopeSummary:
-    version, opened = fold.version, fold.opened
-    point = ReadPoint(version, max(core.now(), fold.time_of(version)))
+def _summary(row: RowValues) -> ScopeSummary:
     return ScopeSummary(
-        name=name,
-        holds="facts" if opened is None else opened.holds,
-        version=version,
-        facts=len(fold.numbers(point)),
-        embedder=None if opened is None else opened.embedder,
-        dimensions=None if opened is None else opened.dimensions,
-        opened_at=to_time(fold.time_of(1)),
-        updated_at=to_time(fold.time_of(version)),
+        row["name"],
+        row["holds"] or "facts",
+        row["version"],
+        row["facts"],
+        row["embedder"],
+        row["dimensions"],
+        to_time(row["opened_at"] or row["updated_at"]),
+        to_time(row["updated_at"]),
     )
 
 
-USED_FACTS = "memory"
-"""The projection of the facts that providers gave to models."""
+MEMORY = "memory"
+"""The projection of the scopes, and of the facts that providers gave to models."""
+
+SCOPES = 1_000
+"""Scopes that are read at once."""
 
 PAGE = 100
 """Events that are read at once to find the next model calls."""
@@ -194,7 +200,7 @@ def used_by(scope: Scope, fact: Fact | str) -> Operation[list[FactUse]]:
     core, id_ = scope.core, (yield from load_fact(scope, fact)).id
     where = (Where("tenant", "=", core.tenant), Where("scope", "=", scope.name), Where("fact", "=", id_))
     uses: list[FactUse] = []
-    rows = yield from core.models.select(USED_FACTS, Query("used", where, ["position"]))
+    rows = yield from core.models.select(MEMORY, Query("used", where, ["position"]))
     for row in (yield from permitted(core, "read", rows, itemgetter("thread_id"))):
         calls = yield from read(partial(_calls, core, row["thread_id"], row["version"], row["run_id"]))
         uses += (FactUse(row["thread_id"], call, row["version"], row["run_id"]) for call in calls)

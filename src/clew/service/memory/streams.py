@@ -11,7 +11,7 @@ from clew.domain.errors import ClewError, ConflictError, ScopeError
 from clew.domain.events import LAST_MICROSECOND, TYPE_NAMES, Event
 from clew.domain.memory.events import MemoryEvent
 from clew.domain.ports import Appended, Key, Write
-from clew.domain.streams import ROOT, check_id, check_idempotency_key, stream_name, stream_prefix
+from clew.domain.streams import ROOT, check_id, check_idempotency_key, stream_name
 from clew.service.core import ATTEMPTS, FACT_BYTES, CachedFold, Core
 from clew.service.effects import Operation, read, wait
 
@@ -64,11 +64,6 @@ def scope_stream(core: Core, name: str) -> str:
     return stream_name(core.tenant, "memory", name)
 
 
-def scope_prefix(core: Core) -> str:
-    """The prefix of the stream names of this tenant's scopes."""
-    return stream_prefix(core.tenant, "memory")
-
-
 def idempotency_key(core: Core, name: str, key: str | None, content: bytes) -> Key | None:
     """An idempotency key on the stream of a scope. Raises InvalidNameError."""
     if key is None:
@@ -116,6 +111,9 @@ def commit(
             if first is None:
                 raise
             return Written(fold, first.versions)
+        if not decided:
+            first = yield from _first_outcome(core, key)
+            return Written(fold, () if first is None else first.versions)
         writer = core.actor if actor is None else actor
         events = [
             Event(stream, version + number, TYPE_NAMES[type(data)], core.event_id(), now, 0, data, writer, run_id)
