@@ -51,7 +51,10 @@ INTERNAL = frozenset(
 """Methods for Clew's own agents, threads and engines. The reference only names them."""
 
 PARTS = {
-    "Threads": "Conversations types.SyncThread types.SyncLocalThread types.SyncRemoteThread types.SyncSubscription",
+    "Threads": (
+        "Conversations types.SyncThread types.SyncLocalThread types.SyncRemoteThread types.SyncSubscription "
+        "types.ThreadFilter"
+    ),
     "Threads with asyncio": "Engine types.Thread types.LocalThread types.RemoteThread types.Subscription",
     "Agents": (
         "Agent types.RunOptions types.ContinueOptions AgentResponse types.AgentUpdate types.AgentStream types.Approval "

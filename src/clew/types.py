@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from clew.agents.tools import Tool, ToolErrors, ToolFailure, ToolOutcome
     from clew.aio.subscription import Subscription
     from clew.aio.threads import LocalThread, RemoteThread, Thread
-    from clew.domain.authorization import Action, Authorize
+    from clew.domain.authorization import Action, Authorize, ThreadFilter
     from clew.domain.context.provider import ContextProviders, OnFailure, ThreadProviders, ThreadView
     from clew.domain.context.state import ContextState, ProviderState
     from clew.domain.decider_state import CallLocation, Control, OpenRun
@@ -227,6 +227,7 @@ __all__ = [
     "Text",
     "TextDelta",
     "Thread",
+    "ThreadFilter",
     "ThreadKind",
     "ThreadOrder",
     "ThreadPort",
@@ -369,6 +370,7 @@ _HOMES = {
     "Text": "clew.domain.messages",
     "TextDelta": "clew.domain.models.client",
     "Thread": "clew.aio.threads",
+    "ThreadFilter": "clew.domain.authorization",
     "ThreadKind": "clew.domain.models.client",
     "ThreadOrder": "clew.service.thread_directory:Order",
     "ThreadPort": "clew.domain.runs.ports",

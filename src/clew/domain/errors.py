@@ -4,7 +4,7 @@ ClewError
 ├── InvalidContentError          the content cannot be stored and read back unchanged
 ├── InvalidNameError             not a valid id, tenant or checkpoint name
 ├── InvalidTimeError             a time without a zone, or not a time
-├── InvalidAuthorizeError        authorize is not a function, or returns neither True nor False
+├── InvalidAuthorizeError        authorize is not a function, or its answer is not valid
 ├── NotAuthorizedError           the caller may not read what was requested
 ├── UnknownThreadError           no thread with that id
 ├── AmbiguousThreadError         more than one thread's id begins with this prefix
@@ -88,7 +88,7 @@ class InvalidTimeError(ClewError):
 
 
 class InvalidAuthorizeError(ClewError):
-    """``authorize`` is not a function that returns True or False."""
+    """``authorize`` is not a plain function, its answer is neither a bool nor a filter, or a filter is not valid."""
 
 
 class NotAuthorizedError(ClewError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from hashlib import sha256
 from sys import getsizeof
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -24,6 +25,9 @@ MAX_BITS = 14_000
 
 MAX_BYTES = 16 * 1024 * 1024
 """Bytes of one stored event, including all values in it."""
+
+_LONGEST = 200
+"""Longest JSON of a value that is compared as it is, in characters; a longer one is compared by its digest."""
 
 JsonObject: TypeAlias = dict[str, Json]
 
@@ -47,6 +51,15 @@ def one_line(text: str, most: int) -> str:
 def canonical(value: Any) -> str:
     """Equal text for equal JSON: the order of keys does not matter; 1, 1.0 and true all differ."""
     return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+
+
+def comparable(value: Any) -> str:
+    """The text that the value of a label is compared by: equal for equal JSON, whatever the order of its fields.
+
+    For a long value it is a digest, so that it fits into an index.
+    """
+    text = json.dumps(value, sort_keys=True)
+    return text if len(text) <= _LONGEST else sha256(text.encode()).hexdigest()
 
 
 def check_json(value: object, where: str) -> None:

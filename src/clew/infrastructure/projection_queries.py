@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from itertools import takewhile
+from operator import methodcaller
 from typing import Any, NamedTuple
 
 from clew.domain.errors import InvalidProjectionError
 from clew.domain.projection import Query, RowValues, Where
 from clew.infrastructure.projection_store import DESCENDING, SqlTable, SqlTables, quoted
+
+_column_of = methodcaller("lstrip", DESCENDING)
 
 _COMPARISONS = {"=", "<", "<=", ">", ">="}
 
@@ -73,12 +75,16 @@ def _shape(tables: SqlTables, query: Query, parameters: list[Any]) -> Query:
 def _select(tables: SqlTables, query: Query) -> Select:
     dialect, table = tables.dialect, tables[query.table]
     columns = query.columns or tuple(table.kinds)
-    table.check([*columns, *[each.lstrip(DESCENDING) for each in query.order]])
+    table.check([*columns, *map(_column_of, query.order)])
     sql = f"SELECT {quoted(columns)} FROM {table.name}"  # noqa: S608 - checked names
     if query.where:
         is_page = bool(query.order) and query.limit is not None
-        condition = partial(_condition, tables, table, is_page=is_page)
-        sql += f" WHERE {' AND '.join(map(condition, query.where))}"
+        conditions: list[str] = []
+        listed = _listed_key(table, query) if dialect.lists_subqueries else ()
+        for each in query.where:
+            sign = "+" if listed and each.column not in listed else ""
+            conditions.append(sign + _condition(tables, table, each, is_page=is_page))
+        sql += f" WHERE {' AND '.join(conditions)}"
     if query.order:
         sql += f" ORDER BY {dialect.order(table.declared, query)}"
     if query.limit is not None:
@@ -108,6 +114,20 @@ def _condition(tables: SqlTables, table: SqlTable, where: Where, *, is_page: boo
     if value is None and is_ == "=":
         return f'"{column}" IS NULL'
     return f'"{column}" {is_} {dialect.placeholder}'
+
+
+def _listed_key(table: SqlTable, query: Query) -> tuple[str, ...]:
+    """The first columns of the key, if the query lists the values of one of them, by which it finds its rows.
+
+    SQLite expects a tenant to have a few rows and may read all of them. A sign before its other conditions prevents it.
+    """
+    known: set[str] = set()
+    listed = False
+    for column, is_, value in query.where:
+        if value is not None and (is_ == "=" or (is_ == "in" and not isinstance(value, Query))):
+            known.add(column)
+            listed |= is_ == "in" and column in table.declared.key
+    return tuple(takewhile(known.__contains__, table.declared.key)) if listed else ()
 
 
 def _key_prefix(table: SqlTable, query: Query) -> tuple[str, ...]:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
-from hashlib import sha256
 from typing import Any
 
+from clew.domain.json_values import comparable
 from clew.domain.projection import Change, Column, Query, Recorded, Rows, Table, Upsert, Where
-
-_LONGEST = 200
-"""Longest JSON of a label's value that is compared as it is, in characters; a longer one is compared by its digest."""
 
 _THREAD = (Column("tenant"), Column("thread_id"))
 
@@ -176,15 +172,6 @@ class Directory:
             now[name] |= {"value": value, "same": comparable(value), "newest": 1, "begun": begun}
             yield Upsert("label", now[name])
         row["labels"] = {name: each["value"] for name, each in now.items() if each["value"] is not None}
-
-
-def comparable(value: Any) -> str:
-    """The text that the value of a label is compared by: equal for equal JSON, whatever the order of its fields.
-
-    For a long value it is a digest, so that it fits into an index.
-    """
-    text = json.dumps(value, sort_keys=True)
-    return text if len(text) <= _LONGEST else sha256(text.encode()).hexdigest()
 
 
 def _begun(event: Recorded) -> dict[str, Any]:

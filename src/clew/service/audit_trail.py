@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from clew.domain.event_sentences import with_article
@@ -16,6 +17,7 @@ from clew.domain.streams import stream_id
 from clew.service.authorization import check, permitted
 from clew.service.core import Core
 from clew.service.effects import Operation, Page, Pages, read
+from clew.service.thread_directory import SEPARATELY, few_permitted
 
 AUDIT = "audit"
 
@@ -91,9 +93,18 @@ def _page(
 ) -> Operation[Page[AuditEntry, int]]:
     if thread is not None:
         yield from check(core, "audit", thread)
+    core = core.read_barrier()
     place = [] if after is None else [Where("position", "<" if newest_first else ">", after)]
     query = Query("entry", [*wanted, *place], ["-position" if newest_first else "position"], limit)
-    rows = yield from core.models.select(AUDIT, query)
+    permitted_threads = (yield from few_permitted(core, "audit")) if thread is None else None
+    if permitted_threads is None or len(permitted_threads) > SEPARATELY:
+        rows = yield from core.models.select(AUDIT, query)
+    else:
+        rows = []
+        for id_ in permitted_threads:
+            of_thread = (*query.where, Where("thread_id", "=", id_), Where("memory", "=", 0))
+            rows += yield from core.models.select(AUDIT, query._replace(where=of_thread))
+        rows = sorted(rows, key=itemgetter("position"), reverse=newest_first)[:limit]
     if not rows:
         return [], None
     shown = yield from permitted(core, "audit", rows, lambda row: None if row["memory"] else row["thread_id"])

@@ -269,14 +269,14 @@ class Committed:
 def load(core: Core, thread_id: str) -> Operation[Control]:
     """The control of a thread at its head in the log; ``Control()`` if the thread does not exist."""
     stream = core.stream(thread_id)
-    control: Control = yield Read(partial(_read_control, core.log, stream, core.caches.stored.get(stream)))
+    control: Control = yield Read(partial(read_control, core.log, stream, core.caches.stored.get(stream)))
     before = core.caches.stored.get(stream)
     if control.version > (0 if before is None else before.version):
         core.caches.stored.put(stream, control, CONTROL_BYTES)
     return control
 
 
-def _read_control(log: EventLog, stream: str, control: Control | None) -> Control:
+def read_control(log: EventLog, stream: str, control: Control | None) -> Control:
     """The control at the head, advanced from a cached one if there is one."""
     if control is None:
         return log.control(stream)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import partial
+from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from clew.domain.events import to_time
@@ -16,8 +17,8 @@ from clew.domain.search_terms import Snippet, parse, searchable, snippet, tenant
 from clew.service.authorization import permitted
 from clew.service.core import Core
 from clew.service.effects import Operation, Read
-from clew.service.read_models import ReadModels
-from clew.service.thread_directory import DIRECTORY, LAST
+from clew.service.read_models import DIRECTORY
+from clew.service.thread_directory import LAST, SEPARATELY, few_permitted, of_threads
 from clew.service.thread_queries import readable
 
 SEARCH = "search"
@@ -28,6 +29,8 @@ POSITIONS = 50
 
 FORKS = 10
 """Most forks that a hit names."""
+
+_thread_id = attrgetter("thread_id")
 
 _Trees: TypeAlias = "dict[str, Sequence[_Fork]]"
 """The tree of each thread; a search reads each tree once."""
@@ -56,9 +59,9 @@ class Hit(NamedTuple):
 
 
 class _Scope(NamedTuple):
-    """A range to search: scopes of the index, below a position, up to a version."""
+    """A range to search: what finds its messages, each in its own scopes; below a position, and up to a version."""
 
-    words: Words
+    words: tuple[Words, ...]
     before: int | None
     upto: int | None
 
@@ -80,23 +83,26 @@ def search(core: Core, text: str, *, thread: str | None, before: int | None, lim
     if type(limit) is not int or limit < 0 or before is not None:
         check_count(limit, "limit")
         check_count(before, "before")
-    models = core.models.read_barrier()
+    core = core.read_barrier()
     words = parse(text)
     if thread is None:
-        scopes = [_Scope(words._replace(scopes=(tenant_scope(core.tenant),)), before, None)]
+        searches: tuple[Words, ...] = (words._replace(scopes=(tenant_scope(core.tenant),)),)
+        if core.authorize is not None:
+            searches = yield from _permitted(core, *searches)
+        scopes = [_Scope(searches, before, None)]
     else:
-        scopes = yield from _lineage(core, models, words, thread, before)
+        scopes = yield from _lineage(core, words, thread, before)
     trees: _Trees = {}
     hits: list[Hit] = []
     for scope in scopes:
         below, wanted = scope.before, limit - len(hits)
         while len(hits) < limit:
-            positions = yield from models.find(SEARCH, INDEX, scope.words, before=below, limit=wanted)
+            positions = yield from _find(core, scope.words, below, wanted)
             recorded: Sequence[Recorded | Unreadable] = yield Read(partial(core.log.recorded_at, positions))
             events = _messages(core, reversed(recorded), scope.upto)
-            missing = {event.thread_id for event in events} - trees.keys()
+            missing = {*map(_thread_id, events)} - trees.keys()
             if missing:
-                yield from _read_trees(core, models, list(missing), trees)
+                yield from _read_trees(core, list(missing), trees)
             for event in events:
                 hit = _hit(event, words, trees, thread) if len(hits) < limit else None
                 if hit is not None:
@@ -107,7 +113,35 @@ def search(core: Core, text: str, *, thread: str | None, before: int | None, lim
     return hits
 
 
-def _lineage(core: Core, models: ReadModels, words: Words, thread: str, before: int | None) -> Operation[list[_Scope]]:
+def _permitted(core: Core, words: Words) -> Operation[tuple[Words, ...]]:
+    """A search in each thread that the actor may search and in its ancestors, if they are few; else in all threads."""
+    ids = yield from few_permitted(core, "search")
+    found = dict.fromkeys(ids or ())
+    while ids and len(found) <= SEPARATELY:
+        where = (Where("tenant", "=", core.tenant), *of_threads(ids))
+        rows = yield from core.models.select(DIRECTORY, Query("thread", where, columns=["parent_id"]))
+        ids = [row["parent_id"] for row in rows if row["parent_id"] is not None and row["parent_id"] not in found]
+        found |= dict.fromkeys(ids)
+    if ids is None or len(found) > SEPARATELY:
+        return (words,)
+    return tuple([words._replace(scopes=(*words.scopes, thread_scope(core.tenant, id_))) for id_ in found])
+
+
+def _find(core: Core, searches: Sequence[Words], before: int | None, limit: int) -> Operation[list[int]]:
+    """The positions of messages that one of the searches finds, newest first."""
+    if len(searches) == 1:
+        return core.models.find(SEARCH, INDEX, searches[0], before=before, limit=limit)
+    return _merged(core, searches, before, limit)
+
+
+def _merged(core: Core, searches: Sequence[Words], before: int | None, limit: int) -> Operation[list[int]]:
+    positions: list[int] = []
+    for words in searches:
+        positions += yield from core.models.find(SEARCH, INDEX, words, before=before, limit=limit)
+    return sorted(positions, reverse=True)[:limit]
+
+
+def _lineage(core: Core, words: Words, thread: str, before: int | None) -> Operation[list[_Scope]]:
     """The ranges to search, newest first: a thread's own messages, then its parent's up to the cut, and so on.
 
     Inherited messages are always older than the thread's own.
@@ -118,10 +152,10 @@ def _lineage(core: Core, models: ReadModels, words: Words, thread: str, before: 
     id_: str | None = thread
     while id_ is not None:
         index_scopes = (tenant_scope(core.tenant), thread_scope(core.tenant, id_))
-        scopes.append(_Scope(words._replace(scopes=index_scopes), before, upto))
+        scopes.append(_Scope((words._replace(scopes=index_scopes),), before, upto))
         where = [Where("tenant", "=", core.tenant), Where("thread_id", "=", id_)]
         query = Query("thread", where, columns=["begun", "parent_id", "forked_at"])
-        rows = yield from models.select(DIRECTORY, query)
+        rows = yield from core.models.select(DIRECTORY, query)
         if not rows:
             break
         begun, id_, cut = rows[0]["begun"], rows[0]["parent_id"], rows[0]["forked_at"]
@@ -146,9 +180,10 @@ def _messages(core: Core, events: Iterable[Recorded | Unreadable], upto: int | N
 def _hit(event: Recorded, words: Words, trees: _Trees, searched: str | None) -> Hit | None:
     """The hit for a message; None if the actor may not read any thread that has it."""
     tree = trees.get(event.thread_id, ())
-    holders = [each for each in tree if each.id == event.thread_id]
+    holders = tree
     if len(tree) > 1:
-        holders += containing(tree, event.thread_id, event.version)
+        own = [each for each in tree if each.id == event.thread_id]
+        holders = [*own, *containing(tree, event.thread_id, event.version)]
     readers = [each.id for each in holders if not each.hidden]
     if searched in readers and readers[0] != event.thread_id:  # hidden, but the searched thread has the message
         readers = [searched, *(id_ for id_ in readers if id_ != searched)]
@@ -170,13 +205,13 @@ def _hit(event: Recorded, words: Words, trees: _Trees, searched: str | None) -> 
     )
 
 
-def _read_trees(core: Core, models: ReadModels, ids: Sequence[str], trees: _Trees) -> Operation[None]:
+def _read_trees(core: Core, ids: Sequence[str], trees: _Trees) -> Operation[None]:
     """Add the trees of threads, each thread after its parent; deleted and unauthorized threads are hidden."""
     begun = Query("thread", (Where("tenant", "=", core.tenant), Where("thread_id", "in", ids)), columns=["tree"])
     # In this order, and with a limit, SQLite looks up the trees; else it would read all threads of the tenant.
     of_trees = (Where("tenant", "=", core.tenant), Where("tree", "in", begun))
     columns = ["thread_id", "parent_id", "forked_at", "status", "tree"]
-    rows = yield from models.select(DIRECTORY, Query("thread", of_trees, ["tree", "begun"], LAST, columns))
+    rows = yield from core.models.select(DIRECTORY, Query("thread", of_trees, ["tree", "begun"], LAST, columns))
     visible: Sequence[str] = [row["thread_id"] for row in rows if row["status"] != "deleted"]
     if core.authorize is not None:
         visible = yield from permitted(core, "search", visible, lambda id_: id_)

@@ -22,6 +22,8 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+DIRECTORY = "directory"
+
 POLL_SECONDS = 0.02
 
 STANDSTILL_SECONDS = 10.0
@@ -138,6 +140,10 @@ class ReadModels:
     def maintains(self, name: str) -> bool:
         """Whether this service brings a projection up to date before it is read."""
         return self.embedded and name in self.projector.projections
+
+    def sees_all(self, name: str) -> bool:
+        """Whether the reads of this call see what was written before it; False outside of one call."""
+        return self._one_call and (self.embedded or self._awaited) and name in self.projector.projections
 
     def rows(self, name: str, query: Query, tenant: str) -> Operation[list[RowValues]]:
         """Rows of a projection; of a table with a column ``tenant`` only those of one tenant."""

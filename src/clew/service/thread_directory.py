@@ -8,22 +8,21 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
+from clew.domain.authorization import Action, ThreadFilter
 from clew.domain.errors import AmbiguousThreadError, InvalidContentError, UnknownThreadError
 from clew.domain.event_types import Status
 from clew.domain.events import to_microseconds, to_time
 from clew.domain.fork_tree import Branch, BranchCheckpoint, branches
-from clew.domain.json_values import JsonObject, check_json
+from clew.domain.json_values import JsonObject, check_json, comparable
 from clew.domain.projection import Query, RowValues, Where
-from clew.domain.streams import parse_stream_name
-from clew.projections.directory import comparable
-from clew.service.authorization import check, permitted
+from clew.domain.streams import MAX_LENGTH, parse_stream_name
+from clew.service.authorization import check, filter_of, permitted
 from clew.service.core import Core, load
 from clew.service.effects import Operation, Page, Pages, read
+from clew.service.read_models import DIRECTORY
 from clew.service.thread_queries import PAGE, ThreadSummary, existing, logged_forks
 
 Order: TypeAlias = Literal["begun", "updated"]
-
-DIRECTORY = "directory"
 
 ROWS = 500
 """Rows that are read at once to draw trees, and threads that one query names."""
@@ -31,8 +30,13 @@ ROWS = 500
 CANDIDATES = 5
 """Most threads that the error for an ambiguous prefix names."""
 
-FEW = 1_000
-"""Most threads that are sorted in memory: no index has threads of a label or parent in the order of their change."""
+FEW = 2_000
+"""Most threads that are looked up and sorted: no index has threads of a label or parent in the order of change."""
+
+SEPARATELY = 50
+"""Most threads whose messages or audit entries are read one thread after the other."""
+
+_PLACE = ("thread_id", "updated_at", "begun")
 
 FIRST = -(2**63)
 """Less than every position and time."""
@@ -49,18 +53,21 @@ class _Place(NamedTuple):
 
 
 class _Filter(NamedTuple):
-    """The filter and the order of a list of threads."""
+    """The filter and the order of a list of threads. ``labels`` have the texts that allowed values are compared by."""
 
     where: tuple[Where, ...]
-    labels: tuple[tuple[str, Any], ...]
+    labels: tuple[tuple[str, tuple[str, ...]], ...]
     has_parent: bool
     order: Order
     newest_first: bool
-    columns: Sequence[str]
-    """The columns that are read in order, none for all.
+    in_range: tuple[Where, ...] = ()
+    """The conditions on ids, which ``where`` has, too."""
 
-    Many threads may be read to find those with a label. An index has their ids and places, so their rows are not read.
-    """
+    def narrowed(self, permitted: ThreadFilter) -> _Filter:
+        """The filter for the threads that the actor may see."""
+        in_range = _of_prefix(permitted.id_prefix)
+        labels = (*self.labels, *permitted.labels)
+        return self._replace(where=(*self.where, *in_range), labels=labels, in_range=in_range)
 
     def ordered(self, *columns: str) -> list[str]:
         """The order by these columns."""
@@ -71,6 +78,12 @@ class _Filter(NamedTuple):
         if self.newest_first:
             return Where(column, "<", LAST if value is None else value)
         return Where(column, ">", FIRST if value is None else value)
+
+    @property
+    def of_one_label(self) -> bool:
+        """Whether the index of labels has exactly these threads, in this order."""
+        one_value = len(self.labels) == 1 and len(self.labels[0][1]) == 1
+        return one_value and len(self.where) == 1 and self.order == "begun"
 
 
 def threads(
@@ -101,42 +114,52 @@ def threads(
             raise InvalidContentError(f"labels: {name!r} is None. No label is None; name the labels that a thread has.")
     if labels:
         check_json(dict(labels), "labels")
-    place = ("thread_id", "begun") if order == "begun" else ("thread_id", "updated_at", "begun")
-    named = tuple((labels or {}).items())
-    wanted = _Filter(tuple(where), named, parent is not None, order, newest_first, place if named else ())
+    named = tuple([(name, (comparable(value),)) for name, value in labels.items()]) if labels else ()
+    wanted = _Filter(tuple(where), named, parent is not None, order, newest_first)
     return Pages[ThreadSummary](partial(_threads, core, wanted), after, limit)
 
 
 def _threads(core: Core, wanted: _Filter, after: object, limit: int) -> Operation[Page[ThreadSummary, _Place]]:
     core = core.read_barrier()
+    if core.authorize is not None and (permitted_threads := (yield from filter_of(core, "list"))) is not None:
+        wanted = wanted.narrowed(permitted_threads)
     place = None if after is None else (yield from _place(core, after))
-    ids = (yield from _few_ids(core, wanted)) if wanted.labels or wanted.has_parent else None
-    if ids is not None:
-        rows = (yield from _sorted(core, wanted, ids, place))[:limit]
-    elif wanted.order == "updated":
-        rows = yield from _by_change(core, wanted, place, limit)
+    ids: list[str] | None = None
+    of_one_label = bool(wanted.labels) and wanted.of_one_label
+    if (wanted.labels or wanted.has_parent or wanted.in_range) and not of_one_label:
+        ids = yield from _few_ids(core, wanted)
+    # Many threads may be read to find those with a label or prefix. An index has their ids and places, so their rows
+    # are not read.
+    by_index = ids is None and bool(wanted.labels or wanted.in_range)
+    if of_one_label:
+        where = (*_label_where(core, *wanted.labels[0]), wanted.beyond("begun", place and place.begun))
+        rows = yield from _rows(core, Query("label", where, wanted.ordered("begun"), limit, ["thread_id", "begun"]))
     else:
-        beyond, order = wanted.beyond("begun", place and place.begun), wanted.ordered("begun")
-        query = Query("thread", (*_where(core, wanted), beyond), order, limit, wanted.columns)
-        rows = yield from _rows(core, _by_label(core, wanted, query) if wanted.labels else query)
+        rows = yield from _page(core, wanted, ids, place, limit, _PLACE if by_index else ())
     next_place = _Place(rows[-1].get("updated_at") or 0, rows[-1]["begun"]) if len(rows) == limit else None
-    if ids is not None or wanted.labels:
+    if by_index:
         rows = yield from _named(core, wanted, [row["thread_id"] for row in rows])
     # If the actor may not see all of these threads, the caller reads on until the page is full.
     return (yield from _summaries(core, (yield from _permitted(core, rows)))), next_place
 
 
-def _by_label(core: Core, wanted: _Filter, query: Query) -> Query:
-    """The query, without other filters, by the index of labels: for each label it has the order of the threads."""
-    if len(wanted.where) > 1:
-        return query
-    (name, value), *others = wanted.labels
-    where = (*_label_where(core, name, value), query.where[-1], *[_with_label(core, *other) for other in others])
-    return query._replace(table="label", where=where)
+def _page(
+    core: Core, wanted: _Filter, ids: list[str] | None, place: _Place | None, limit: int, columns: Sequence[str]
+) -> Operation[list[RowValues]]:
+    """The rows of threads after a place, in order; ``ids`` are those of all that match, if they are few."""
+    where = wanted.where
+    if wanted.labels:
+        where += tuple([_with_label(core, *label) for label in wanted.labels])
+    if ids is not None:
+        where += of_threads(ids)
+    if wanted.order == "updated":
+        return _by_change(core, wanted, where, place, limit, columns)
+    where += (wanted.beyond("begun", place and place.begun),)
+    return _rows(core, Query("thread", where, wanted.ordered("begun"), limit, columns))
 
 
 def _few_ids(core: Core, wanted: _Filter) -> Operation[list[str] | None]:
-    """The ids of threads with one of the labels, or with the parent, if they are few enough to be sorted in memory.
+    """The ids of threads with one of the labels, or with the parent or prefix, if they are few enough to be sorted.
 
     For many threads, reading all of them in order is faster.
     """
@@ -144,6 +167,8 @@ def _few_ids(core: Core, wanted: _Filter) -> Operation[list[str] | None]:
     if wanted.has_parent:
         # In the order of an index that begins with the parent.
         queries.append(Query("thread", wanted.where, ["begun"], FEW + 1, ["thread_id"]))
+    if wanted.in_range:
+        queries.append(Query("thread", (wanted.where[0], *wanted.in_range), (), FEW + 1, ["thread_id"]))
     for query in queries:
         rows = yield from _rows(core, query)
         if len(rows) <= FEW:
@@ -151,35 +176,37 @@ def _few_ids(core: Core, wanted: _Filter) -> Operation[list[str] | None]:
     return None
 
 
-def _sorted(core: Core, wanted: _Filter, ids: Sequence[str], place: _Place | None) -> Operation[list[RowValues]]:
-    """The matching threads with these ids, after a place, in order."""
-    columns = ["tenant", "thread_id", "updated_at", "begun", "status", "parent_id"]
-    several = len(wanted.labels) + wanted.has_parent > 1  # otherwise all of them have the only label, or the parent
-    rows = yield from _named(core, wanted, ids, [*columns, "labels"] if several else columns)
-    if several:
-        rows = [row for row in rows if all(_has(row, *label) for label in wanted.labels)]
+def few_permitted(core: Core, action: Action) -> Operation[list[str] | None]:
+    """The ids of all threads that the actor's filter permits, if they are few enough; else None.
 
-    def key(row: RowValues) -> tuple[int, int]:
-        return (0 if wanted.order == "begun" else row["updated_at"] or 0, row["begun"] or 0)
-
-    rows.sort(key=key, reverse=wanted.newest_first)
-    if place is None:
-        return rows
-    start = (0 if wanted.order == "begun" else place.updated_at, place.begun)
-    return [row for row in rows if (key(row) < start if wanted.newest_first else key(row) > start)]
+    Results of other threads need not be read. Those of these threads are checked as usual.
+    """
+    if core.authorize is None or not core.models.sees_all(DIRECTORY):
+        return None
+    permitted_threads = yield from filter_of(core, action)
+    if permitted_threads is None:
+        return None
+    everything = _Filter((Where("tenant", "=", core.tenant),), (), has_parent=False, order="begun", newest_first=False)
+    return (yield from _few_ids(core, everything.narrowed(permitted_threads)))
 
 
-def _by_change(core: Core, wanted: _Filter, place: _Place | None, limit: int) -> Operation[list[RowValues]]:
+def of_threads(ids: Sequence[str] | None) -> tuple[Where, ...]:
+    """The condition that a row is of one of these threads; none for None."""
+    return () if ids is None else (Where("thread_id", "in", ids),)
+
+
+def _by_change(
+    core: Core, wanted: _Filter, where: tuple[Where, ...], place: _Place | None, limit: int, columns: Sequence[str]
+) -> Operation[list[RowValues]]:
     """Rows in the order of their last change; rows of the same moment in the order in which they began."""
-    where = _where(core, wanted)
     rows: list[RowValues] = []
     if place is not None:
         same = (*where, Where("updated_at", "=", place.updated_at), wanted.beyond("begun", place.begun))
-        rows = yield from _rows(core, Query("thread", same, wanted.ordered("begun"), limit, wanted.columns))
+        rows = yield from _rows(core, Query("thread", same, wanted.ordered("begun"), limit, columns))
     if len(rows) < limit:
         where = (*where, wanted.beyond("updated_at", place and place.updated_at))
         order = wanted.ordered("updated_at", "begun")
-        rows += yield from _rows(core, Query("thread", where, order, limit - len(rows), wanted.columns))
+        rows += yield from _rows(core, Query("thread", where, order, limit - len(rows), columns))
     return rows
 
 
@@ -192,26 +219,19 @@ def forks(core: Core, thread_id: str) -> Operation[list[ThreadSummary]]:
     core = core.read_barrier()
     if not core.models.maintains(DIRECTORY):
         return (yield from logged_forks(core, thread_id))
-    where = (Where("tenant", "=", core.tenant), Where("parent_id", "=", thread_id))
+    where: tuple[Where, ...] = (Where("tenant", "=", core.tenant), Where("parent_id", "=", thread_id))
+    where += of_threads((yield from few_permitted(core, "list")))
     rows = yield from _rows(core, Query("thread", where, ["begun"]))
     return (yield from _summaries(core, (yield from _permitted(core, rows))))
 
 
-def _named(core: Core, wanted: _Filter, ids: Sequence[str], columns: Sequence[str] = ()) -> Operation[list[RowValues]]:
-    """The threads with these ids, in this order, except those that a condition excludes.
-
-    The database finds them by their ids only: with an order or another condition, SQLite may read all threads.
-    """
+def _named(core: Core, wanted: _Filter, ids: Sequence[str]) -> Operation[list[RowValues]]:
+    """The threads with these ids, in this order, except those that a condition excludes since."""
     rows: dict[str, RowValues] = {}
     for start in range(0, len(ids), ROWS):
-        where = (Where("tenant", "=", core.tenant), Where("thread_id", "in", ids[start : start + ROWS]))
-        found = yield from _rows(core, Query("thread", where, columns=columns))
-        rows |= {row["thread_id"]: row for row in found if all(row[each.column] == each.value for each in wanted.where)}
+        where = (*wanted.where, Where("thread_id", "in", ids[start : start + ROWS]))
+        rows |= {row["thread_id"]: row for row in (yield from _rows(core, Query("thread", where)))}
     return [rows[id_] for id_ in ids if id_ in rows]
-
-
-def _where(core: Core, wanted: _Filter) -> tuple[Where, ...]:
-    return (*wanted.where, *[_with_label(core, *label) for label in wanted.labels])
 
 
 def _place(core: Core, after: object) -> Operation[_Place | None]:
@@ -230,23 +250,20 @@ def _place(core: Core, after: object) -> Operation[_Place | None]:
     return _Place(updated_at, row["begun"])
 
 
-def _label_where(core: Core, name: str, value: Any) -> tuple[Where, ...]:
-    return (
-        Where("tenant", "=", core.tenant),
-        Where("name", "=", name),
-        Where("same", "=", comparable(value)),
-        Where("newest", "=", 1),
-    )
+def _label_where(core: Core, name: str, values: tuple[str, ...]) -> tuple[Where, ...]:
+    same = Where("same", "=", values[0]) if len(values) == 1 else Where("same", "in", values)
+    return Where("tenant", "=", core.tenant), Where("name", "=", name), same, Where("newest", "=", 1)
 
 
-def _has(row: RowValues, name: str, value: Any) -> bool:
-    """Whether a thread has a label; values are equal when their JSON is, as in the index."""
-    labels = row["labels"]
-    return name in labels and comparable(labels[name]) == comparable(value)
+def _with_label(core: Core, name: str, values: tuple[str, ...]) -> Where:
+    return Where("thread_id", "in", Query("label", _label_where(core, name, values), columns=["thread_id"]))
 
 
-def _with_label(core: Core, name: str, value: Any) -> Where:
-    return Where("thread_id", "in", Query("label", _label_where(core, name, value), columns=["thread_id"]))
+def _of_prefix(prefix: str) -> tuple[Where, ...]:
+    """The condition that an id begins with a prefix; no id has its next character beyond the last one of Unicode."""
+    if not prefix:
+        return ()
+    return Where("thread_id", ">=", prefix), Where("thread_id", "<=", prefix + "\U0010ffff" * MAX_LENGTH)
 
 
 def _rows(core: Core, query: Query) -> Operation[list[RowValues]]:
@@ -323,7 +340,8 @@ def _one_tree(
     core = core.read_barrier()
     yield from check(core, "list", thread_id)
     row = yield from _row(core, thread_id)
-    rows = yield from _rows(core, Query("thread", _in_tree(core, row["tree"]), ["begun"]))
+    of_tree = (*_in_tree(core, row["tree"]), *of_threads((yield from few_permitted(core, "list"))))
+    rows = yield from _rows(core, Query("thread", of_tree, ["begun"]))
     return (yield from _branches(core, (yield from _permitted(core, rows)))), None
 
 
@@ -338,14 +356,15 @@ def _trees(
     core = core.read_barrier()
     sign = "-" if newest_first else ""
     place = Where("tree", "<" if newest_first else ">", (LAST if newest_first else FIRST) if after is None else after)
-    where = (Where("tenant", "=", core.tenant), place)
+    narrow = of_threads((yield from few_permitted(core, "list")))
+    where = (Where("tenant", "=", core.tenant), place, *narrow)
     rows = yield from _rows(core, Query("thread", where, [f"{sign}tree", f"{sign}begun"], ROWS))
     if not rows:
         return [], None
     last = rows[-1]["tree"]
     if len(rows) == ROWS:  # the last tree may continue on the next page
         whole = [row for row in rows if row["tree"] != last]
-        rows = whole or (yield from _rows(core, Query("thread", _in_tree(core, last), [f"{sign}begun"])))
+        rows = whole or (yield from _rows(core, Query("thread", (*_in_tree(core, last), *narrow), [f"{sign}begun"])))
         last = rows[-1]["tree"]
     trees: list[Branch[ThreadSummary]] = []
     for _, rows_of_tree in groupby((yield from _permitted(core, rows)), key=itemgetter("tree")):

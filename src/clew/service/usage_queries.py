@@ -13,7 +13,8 @@ from clew.domain.projection import Query, RowValues, Where
 from clew.service.authorization import permitted
 from clew.service.core import Core
 from clew.service.effects import Operation
-from clew.service.thread_directory import DIRECTORY
+from clew.service.read_models import DIRECTORY
+from clew.service.thread_directory import few_permitted, of_threads
 from clew.service.thread_queries import existing
 
 By: TypeAlias = Literal["total", "thread", "day"]
@@ -67,9 +68,11 @@ def usage(
         where.append(Where("day", ">=", _day(since, "since")))
     if until is not None:
         where.append(Where("day", "<=", _day(until, "until")))
-    all_rows = yield from core.models.select(USAGE, Query("usage", where))
+    core = core.read_barrier()
+    of_permitted = of_threads((yield from few_permitted(core, "audit")))
+    all_rows = yield from core.models.select(USAGE, Query("usage", (*where, *of_permitted)))
     rows = yield from permitted(core, "audit", all_rows, itemgetter("thread_id"))
-    forks = yield from _forks(core)
+    forks = yield from _forks(core, of_permitted)
     groups: dict[str, list[RowValues]] = defaultdict(list)
     if by == "total":
         groups[""] = list(rows)
@@ -88,8 +91,8 @@ def _day(day: date, name: str) -> str:
     return day.isoformat()
 
 
-def _forks(core: Core) -> Operation[frozenset[str]]:
-    where = (Where("tenant", "=", core.tenant), Where("parent_id", ">=", ""))
+def _forks(core: Core, of_permitted: tuple[Where, ...]) -> Operation[frozenset[str]]:
+    where = (Where("tenant", "=", core.tenant), Where("parent_id", ">=", ""), *of_permitted)
     rows = yield from core.models.select(DIRECTORY, Query("thread", where, columns=["thread_id"]))
     return frozenset(row["thread_id"] for row in rows)
 

@@ -95,6 +95,19 @@ def test_a_list_by_label_in_order_of_change_reads_only_its_page(
     assert by_id[0].endswith("_thread USING PRIMARY KEY (tenant=? AND thread_id=?)"), by_id
 
 
+@pytest.mark.parametrize("status", [None, "active"])
+def test_a_list_by_a_rare_label_looks_its_threads_up(
+    url: str, plans: Callable[[], list[list[str]]], status: Status | None
+) -> None:
+    with Conversations.open(url) as conversations:
+        for _ in range(3):
+            conversations.start_thread("Labelled", labels={"topic": 1})
+        newest = conversations.threads(labels={"topic": 1}, status=status, order="updated", newest_first=True, limit=2)
+        assert [thread.title for thread in newest] == ["Labelled", "Labelled"]
+    _, rows, _ = plans()  # the first one finds the ids, the last one reads checkpoints
+    assert rows[0].endswith("_thread USING PRIMARY KEY (tenant=? AND thread_id=?)"), rows
+
+
 def test_creates_no_file_before_a_read_or_an_append(tmp_path: Path, url: str) -> None:
     with Conversations.open(url):
         pass
