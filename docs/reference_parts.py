@@ -81,7 +81,7 @@ PARTS = {
     ),
     "Messages": (
         "Message Text types.Reasoning Media FunctionCall types.FunctionResult types.ApprovalRequest "
-        "types.ApprovalResponse types.Raw Record"
+        "types.ApprovalResponse types.Raw Record Fold"
     ),
     "Results": (
         "History HistoryMessage ThreadRecord types.ThreadState types.Control types.Step types.ModelView types.Repair "

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from clew.domain.context.provider import Context, ContextProvider, ProviderContext
     from clew.domain.errors import ClewError
     from clew.domain.events import Event
+    from clew.domain.folds import Fold
     from clew.domain.history import History, HistoryMessage
     from clew.domain.history_stores import HistoryStore, StoreContext, StoredMessage
     from clew.domain.memory.events import Provenance
@@ -67,6 +68,7 @@ __all__ = [
     "Engine",
     "Event",
     "Fact",
+    "Fold",
     "FunctionCall",
     "HashingEmbedder",
     "History",
@@ -131,6 +133,7 @@ _HOMES = {
     "Engine": "clew.engine",
     "Event": "clew.domain.events",
     "Fact": "clew.domain.memory.facts",
+    "Fold": "clew.domain.folds",
     "FunctionCall": "clew.domain.messages",
     "HashingEmbedder": "clew.infrastructure.hashing_embedder",
     "History": "clew.domain.history",

@@ -242,9 +242,9 @@ def test_a_thread_starts_with_its_first_messages() -> None:
 
 
 def test_a_fork_continues_the_message_count_of_its_parent() -> None:
-    intent = Branch("parent", 3, "ab", None, (BYE,))
-    forked = ThreadForked(parent_id="parent", parent_version=3, parent_hash="ab")
-    assert given(STARTED, MESSAGE, MESSAGE).when(intent).then(forked, MessageAppended(message=BYE)) == [2, 3]
+    forked = ThreadForked(parent_id="parent", parent_version=3, parent_hash="ab", metadata={"a": 1})
+    intent = Branch("parent", 3, "ab", metadata={"a": 1})
+    assert given(STARTED, MESSAGE, MESSAGE).when(intent).then(forked) == [2]
 
 
 def test_each_message_is_one_event() -> None:
@@ -401,7 +401,7 @@ BAD: list[Any] = [float("nan"), float("-inf"), nested(101), "\ud800", {1: 2}, (1
         lambda value: Start(source=Source(id=value)),
         lambda value: Start(source=Source(fields={"k": value})),
         lambda value: Start(messages=(HELLO, Message.tool("c", value))),
-        lambda value: Branch("p", 1, "", None, (Message.user("x", metadata={"k": value}),)),
+        lambda value: Branch("p", 1, "", metadata={"k": value}),
         lambda value: Append((HELLO, Message(role="user", contents=(), source={"k": value}))),
         lambda value: Label({"k": value}),
     ],

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from clew import Agent, Context, ContextProvider, Conversations, Engine, Message, Record, ScriptedChatClient
+from clew import Agent, Context, ContextProvider, Conversations, Engine, Fold, Message, Record, ScriptedChatClient
 from clew.aio import memory as aio_memory
 from clew.aio import subscription as aio_subscription
 from clew.aio import threads as aio_threads
@@ -137,6 +137,7 @@ THREAD = {
         refused(lambda held: held.thread.records()),
         refused(lambda held: held.thread.records("note", last=1)),
     ],
+    "fold": [refused(lambda held: held.thread.fold(Fold("texts", 1, "", lambda text, event: f"{text} {event.data}")))],
     "replay": [refused(lambda held: held.thread.replay())],
     "step": [refused(lambda held: held.thread.step(at=2))],
     "forks": [refused(lambda held: held.thread.forks())],

@@ -9,10 +9,13 @@ import pytest
 from eventsourcing.persistence import StoredEvent
 from tests.service.settable_clock import SettableClock
 
+from clew import Engine, Record
 from clew.conversations import Conversations
 from clew.domain.decider import Start
 from clew.domain.errors import (
     CheckpointExistsError,
+    ClewError,
+    ConflictError,
     InvalidContentError,
     InvalidNameError,
     InvalidTimeError,
@@ -376,3 +379,86 @@ def test_edits_only_messages(
     with pytest.raises(error):
         thread.edit(message, new)
     assert conversations.verify().threads == 1
+
+
+# One commit
+
+
+def test_a_fork_begins_with_labels_metadata_messages_and_records(thread: LocalThread) -> None:
+    then: list[Message | Record] = [Record("step", 1, key="main"), Message.user("five")]
+    fork = thread.fork(at=3, labels={"tier": 2, "topic": None}, metadata={"m": 1}, then=then, actor="app")
+    assert texts(fork) == ["one", "two", "five"]
+    assert [each.data for each in fork.records("step")] == [1]
+    assert fork.state().labels == fork.summary().labels == {"tier": 2}
+    assert fork.state().metadata == fork.summary().metadata == {"m": 1}
+    events = list(fork.events(after=3))
+    assert [each.type for each in events] == ["thread-forked", "thread-labelled", "record-appended", "message-appended"]
+    assert [each.messages for each in events] == [2, 2, 2, 3]
+    assert {each.actor for each in events} == {"app"}
+    inherited = fork.fork(then=Message.user("six"))
+    assert (inherited.summary().labels, inherited.summary().metadata) == ({"tier": 2}, {"m": 1})
+    assert texts(inherited) == ["one", "two", "five", "six"]
+    assert thread.summary().metadata == thread.fork().summary().metadata == {"n": 4}
+    assert thread.fork(metadata={}).summary().metadata == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"then": "x"}, InvalidContentError),
+        ({"then": [Message.user("x"), 1]}, InvalidContentError),
+        ({"then": [Message.user("x"), Record("step", float("nan"))]}, InvalidContentError),
+        ({"then": [Message.user("x", metadata={"k": float("nan")})]}, InvalidContentError),
+        ({"labels": ["topic"]}, InvalidContentError),
+        ({"labels": {"x" * 201: 1}}, InvalidNameError),
+        ({"metadata": [1]}, InvalidContentError),
+        ({"metadata": {"k": float("nan")}}, InvalidContentError),
+    ],
+    ids=range(8),
+)
+def test_a_fork_that_is_refused_leaves_no_thread(
+    conversations: Conversations, thread: LocalThread, options: dict[str, Any], error: type[ClewError]
+) -> None:
+    with pytest.raises(error):
+        thread.fork(thread_id="fork", **options)
+    assert [each.id for each in conversations.threads()] == ["counted"]
+
+
+def test_a_rewind_appends_in_the_same_commit(thread: LocalThread) -> None:
+    assert thread.rewind(3, then=[Message.user("five"), Record("step", 1)], expected_version=5, actor="app") == 6
+    assert texts(thread) == ["one", "two", "five"]
+    assert [each.version for each in thread.records()] == [8]
+    assert [each.actor for each in thread.events(after=5)] == ["app"] * 3
+    assert thread.rewind(5, then=Message.user("six"), abandon_run=True) == 9
+    assert texts(thread) == ["one", "two", "three", "four", "six"]
+
+
+def test_a_rewind_that_is_refused_changes_nothing(thread: LocalThread) -> None:
+    with pytest.raises(ConflictError):
+        thread.rewind(3, then=Message.user("x"), expected_version=4)
+    with pytest.raises(ConflictError):
+        thread.rewind(3, expected_version=4, abandon_run=True)
+    with pytest.raises(UnknownVersionError):
+        thread.rewind(3, expected_version="5")  # type: ignore[arg-type]
+    with pytest.raises(InvalidContentError):
+        thread.rewind(3, then=[Message.user("x"), Record("step", float("nan"))])
+    with pytest.raises(InvalidContentError):
+        thread.rewind(3, then=["x"])  # type: ignore[list-item]
+    thread.suspend()
+    with pytest.raises(ThreadStatusError):
+        thread.rewind(3, then=Message.user("x"))
+    assert thread.version == 6
+    assert texts(thread) == ["one", "two", "three", "four"]
+    thread.rewind(3)
+    assert texts(thread) == ["one", "two"]
+
+
+@pytest.mark.anyio
+async def test_an_engine_rewinds_and_forks_in_one_commit(any_url: str) -> None:
+    async with Engine.open(any_url) as engine:
+        thread = await engine.start_thread(messages=counted(1, 2))
+        version = await thread.rewind(2, then=[Message.user("three")], expected_version=3)
+        fork = await thread.fork(at=version, labels={"a": 1}, then=[Message.user("four")])
+        assert [message.text for message in await thread.history()] == ["one", "three"]
+        assert [message.text for message in await fork.history()] == ["one", "four"]
+        assert (await fork.summary()).labels == {"a": 1}

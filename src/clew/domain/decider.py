@@ -86,9 +86,9 @@ class Branch:
     parent_version: int
     parent_hash: str
     title: str | None = None
-    messages: tuple[Message, ...] = ()
     kind: ThreadKind | None = None
     memory: MemoryReading | None = None
+    metadata: JsonObject | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,9 +268,11 @@ def _start(thread_id: str, control: Control, intent: Start) -> list[Decided]:
     return [Decided(started, 0), *_append(thread_id, control, intent)]
 
 
-def _branch(thread_id: str, control: Control, intent: Branch) -> list[Decided]:
+def _branch(_: str, control: Control, intent: Branch) -> list[Decided]:
     check_readable(intent.parent_id, control, "fork")
     _check_text(intent.title, "title")
+    if intent.metadata is not None:
+        check_json(intent.metadata, "metadata")
     forked = ThreadForked(
         parent_id=intent.parent_id,
         parent_version=intent.parent_version,
@@ -278,11 +280,12 @@ def _branch(thread_id: str, control: Control, intent: Branch) -> list[Decided]:
         title=intent.title,
         kind=intent.kind,
         memory=intent.memory,
+        metadata=deepcopy(intent.metadata),
     )
-    return [Decided(forked, control.messages), *_append(thread_id, control, intent)]
+    return [Decided(forked, control.messages)]
 
 
-def _append(_: str, control: Control, intent: Start | Branch | Append) -> list[Decided]:
+def _append(_: str, control: Control, intent: Start | Append) -> list[Decided]:
     decided: list[Decided] = []
     messages = control.messages
     for item in intent.items if isinstance(intent, Append) else intent.messages:

@@ -194,6 +194,7 @@ def _forked(control: Control, event: Event, forked: ThreadForked) -> Control:
         kind=forked.kind or control.kind,
         status="active",
         title=control.title if forked.title is None else forked.title,
+        metadata=control.metadata if forked.metadata is None else forked.metadata,
         imported=False,
         source_id=None,
         parent_id=forked.parent_id,

@@ -76,6 +76,8 @@ class ThreadForked(Value):
     """None for the parent's kind. A thread that a service stores can be forked into a local thread."""
     memory: MemoryReading | None = Field(default=None, exclude_if=is_none)
     """How it reads memory scopes: ``live``, or ``as-of`` the cut; None means like its parent."""
+    metadata: JsonObject | None = Field(default=None, exclude_if=is_none)
+    """The metadata of the thread, None for the parent's."""
 
 
 @event_type(

@@ -142,10 +142,10 @@ class Directory:
         """Copy what the thread inherits from its parent at the cut."""
         parent, cut = data["parent_id"], data["parent_version"]
         there = rows.get("thread", event.tenant, parent) or {}
-        title = data.get("title")
+        title, metadata = data.get("title"), data.get("metadata")
         row |= {
             "title": there.get("title") if title is None else title,
-            "metadata": there.get("metadata") or {},
+            "metadata": (there.get("metadata") or {}) if metadata is None else metadata,
             "imported": 0,
             "source_id": None,
             "parent_id": parent,

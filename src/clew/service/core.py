@@ -16,6 +16,7 @@ from clew.domain.decider import Intent, decide
 from clew.domain.decider_state import SNAPSHOT_EVERY, Control, advance
 from clew.domain.errors import ClewError, ConflictError, CorruptEventError, InvalidContentError
 from clew.domain.events import APPENDED_TYPES, LAST_MICROSECOND, TYPE_NAMES, Event
+from clew.domain.folds import KnownStates
 from clew.domain.history import HistoryBuilder, unshared
 from clew.domain.memory.ports import VectorIndex
 from clew.domain.ports import NOTHING, Appended, Blob, Claim, Draft, EventLog, Fork, Key, Shred, Write
@@ -82,6 +83,11 @@ class BoundedCache(Generic[T]):
                 budget.weight -= budget.weights.pop((number, oldest))
                 budget.caches[number].pop(oldest)
 
+    def clear(self) -> None:
+        """Remove all values."""
+        for name in list(self._values):
+            self.drop(name)
+
     def drop(self, name: str) -> None:
         """Remove a value."""
         with self._budget.lock:
@@ -106,12 +112,20 @@ class CachedFold:
     indexes: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class CachedStates:
+    """The known states of an application's fold, valid until a row is shredded."""
+
+    states: KnownStates[Any]
+    shredded: int
+
+
 class Caches(process_forks.ForkAware):
     """The caches of a service, shared by its actors. Together they hold at most ``max_bytes``, which are estimated.
 
     ``submitted`` holds the controls that appends are decided on, which include events that are not stored yet.
     ``stored`` and ``histories`` include only events in the log. ``blobs`` are digests of blobs in the log. ``scopes``
-    are the folds of memory scopes.
+    are the folds of memory scopes, ``folds`` those of applications.
     """
 
     def __init__(self, max_bytes: int = CACHE_BYTES) -> None:
@@ -127,6 +141,7 @@ class Caches(process_forks.ForkAware):
         self.stored: BoundedCache[Control] = BoundedCache(self.budget)
         self.histories: BoundedCache[CachedHistory] = BoundedCache(self.budget)
         self.scopes: BoundedCache[CachedFold] = BoundedCache(self.budget)
+        self.folds: BoundedCache[CachedStates] = BoundedCache(self.budget)
         self.blobs: set[bytes] = set()
 
     def lock(self, stream: str) -> threading.Lock:
@@ -352,7 +367,9 @@ def _note_stored(
     before = core.caches.stored.get(stream)
     if before is None or before.version < control.version:
         core.caches.stored.put(stream, control, CONTROL_BYTES)
-    if core.caches.histories.get(stream) is not None and not shreds:
+    if shreds:
+        core.caches.folds.clear()  # nobody may ask for them again, and they may hold what was redacted
+    elif core.caches.histories.get(stream) is not None:
         _extend_history(core, stream, events)
     if core.models.follows_appends:
         core.models.notify()

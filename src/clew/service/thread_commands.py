@@ -117,9 +117,8 @@ def append(
     on_behalf_of: str | None = None,
 ) -> Operation[Items]:
     """Append one or more messages and records in one commit; returns them as the thread has them."""
-    items = (appended,) if isinstance(appended, Message) else _checked_items(appended)
-    if expected_version is not None and type(expected_version) is not int:
-        raise UnknownVersionError(f"expected_version: {type(expected_version).__name__} is not a version. Give an int.")
+    items = _checked_items(appended)
+    _check_expected(expected_version)
     if not items:
         raise InvalidContentError("append: the list of messages is empty. Give a message, or a list of messages.")
     said = None if said_at is None else to_utc_microseconds(said_at, "said_at")
@@ -139,6 +138,11 @@ def append(
         if item is not None:
             first.append(item)
     return first
+
+
+def _check_expected(version: int | None) -> None:
+    if version is not None and type(version) is not int:
+        raise UnknownVersionError(f"expected_version: {type(version).__name__} is not a version. Give an int.")
 
 
 def _item(event: Event) -> HistoryMessage | ThreadRecord | None:
@@ -179,15 +183,18 @@ def checkpoint(core: Core, thread_id: str, name: str, at: At, actor: str | None)
 
 
 class ForkStart(NamedTuple):
-    """How a fork begins. By default it has its parent's title and kind, and no further messages.
+    """How a fork begins. By default it has its parent's title, kind, labels and metadata, and nothing is appended.
 
-    ``memory`` is how it reads memory scopes; None means like its parent.
+    ``then`` is appended in the commit of the fork. ``memory`` is how it reads memory scopes; None means like its
+    parent. ``labels`` are set in addition to the parent's.
     """
 
     title: str | None = None
     kind: ThreadKind | None = None
-    messages: tuple[Message, ...] = ()
+    then: Appendable | Sequence[Appendable] = ()
     memory: MemoryReading | None = None
+    labels: Mapping[str, Json] | None = None
+    metadata: JsonObject | None = None
 
 
 def fork(
@@ -205,6 +212,7 @@ def fork(
     If the version is inherited, the parent of the fork is the ancestor that owns the version. Raises
     ServiceCannotForkError.
     """
+    then = _checked_items(fork_start.then)
     control = yield from readable(core, thread_id, "fork")
     if fork_start.memory not in (None, *get_args(MemoryReading)):
         raise InvalidContentError(f"fork: memory={fork_start.memory!r} is not valid. Give 'live', 'as-of', or nothing.")
@@ -221,22 +229,38 @@ def fork(
     if owner != stream:
         parent_id = stream_id(owner)
     new_kind = None if kind == base.kind else kind
-    title, messages, memory = fork_start.title, fork_start.messages, fork_start.memory
-    intent = Branch(parent_id, version, base.head.hex(), title, messages, new_kind, memory)
+    title, memory, metadata = fork_start.title, fork_start.memory, fork_start.metadata
+    intents: list[Intent] = [Branch(parent_id, version, base.head.hex(), title, new_kind, memory, metadata)]
+    if fork_start.labels:
+        intents.append(Label(labels(fork_start.labels, {})))
+    if then:
+        intents.append(Append(then))
     options = CommitOptions(actor=actor, base=base, fork=Fork(owner, version))
     fork_id = core.thread_id() if new_id is None else new_id
     try:
-        yield from commit(core, fork_id, intent, options)
+        yield from commit(core, fork_id, intents, options)
     except ConflictError:
         raise ThreadExistsError(fork_id) from None
     return fork_id
 
 
-def rewind(core: Core, thread_id: str, to: At, *, abandon_run: bool, actor: str | None) -> Operation[int]:
+def rewind(
+    core: Core,
+    thread_id: str,
+    to: At,
+    then: Appendable | Sequence[Appendable] = (),
+    *,
+    expected_version: int | None = None,
+    abandon_run: bool,
+    actor: str | None,
+) -> Operation[int]:
     """Continue from an earlier version, or from an abandoned one; returns the version of the rewind.
 
-    Raises RunInProgressError while a run holds the lease, unless ``abandon_run``, and ServiceCannotForkError.
+    ``then`` is appended in the same commit. Raises RunInProgressError while a run holds the lease, unless
+    ``abandon_run``, and ServiceCannotForkError.
     """
+    items = _checked_items(then)
+    _check_expected(expected_version)
     if to is None:
         raise UnknownVersionError("rewind: to= is missing. Give a version, a checkpoint's name or an aware datetime.")
     control = yield from readable(core, thread_id, "rewind")
@@ -244,11 +268,14 @@ def rewind(core: Core, thread_id: str, to: At, *, abandon_run: bool, actor: str 
     messages = (yield from event(core, thread_id, version)).messages
     if messages < 0:  # an opaque event has no count: the event before it has one
         messages = (yield from cut(core, thread_id, version)).control.messages
-    rewinding = Rewind(version, messages, (yield from check_rewind(core, thread_id, version, control)))
+    rewinding: list[Intent] = [Rewind(version, messages, (yield from check_rewind(core, thread_id, version, control)))]
+    if items:
+        rewinding.append(Append(items))
+    rewind_place = -1 - len(items)
     if not abandon_run:
-        options = CommitOptions(actor=actor, claims=_without_run(core, thread_id))
+        options = CommitOptions(actor, expected_version, claims=_without_run(core, thread_id))
         try:
-            return (yield from commit(core, thread_id, rewinding, options)).versions[-1]
+            return (yield from commit(core, thread_id, rewinding, options)).versions[rewind_place]
         except RunInProgressError as error:
             raise RunInProgressError(thread_id, error.holder, _END_RUN) from None
     conflict: ConflictError | None = None
@@ -258,8 +285,9 @@ def rewind(core: Core, thread_id: str, to: At, *, abandon_run: bool, actor: str 
         options = CommitOptions(actor=actor, claims=_without_run(core, thread_id))
         if run is not None:
             ending, options = yield from _abandoned(core, thread_id, run, actor)
+        options = options._replace(expected_version=expected_version)
         try:
-            return (yield from commit(core, thread_id, [*ending, rewinding], options)).versions[-1]
+            return (yield from commit(core, thread_id, [*ending, *rewinding], options)).versions[rewind_place]
         except (RunTakenOverError, RunInProgressError) as error:  # another run has begun: try again
             conflict = error
             control = yield from load(core, thread_id)
@@ -305,7 +333,7 @@ def edit(
     old = yield from _content_event(core, thread_id, ref, "edit", {MESSAGE_APPENDED})
     message = _replacement(old, new)
     check_message(message)
-    fork_start = ForkStart(title, messages=(message,))
+    fork_start = ForkStart(title, then=message)
     return (yield from fork(core, thread_id, fork_start, at=version - 1, at_message=None, new_id=new_id, actor=actor))
 
 
@@ -346,7 +374,9 @@ def forget(core: Core, stream: str, version: int, by: int) -> Operation[None]:
         ) from error
 
 
-def _checked_items(items: Record | Sequence[Appendable]) -> tuple[Message | RecordAppended, ...]:
+def _checked_items(items: Appendable | Sequence[Appendable]) -> tuple[Message | RecordAppended, ...]:
+    if isinstance(items, Message):
+        return (items,)
     if isinstance(items, Record):
         return (record_appended(items),)
     if isinstance(items, str) or not isinstance(items, Sequence):

@@ -11,6 +11,7 @@ from typing import ClassVar, Literal, Self, TypeVar, overload
 from clew.domain.decider import Delete, End, Resume, Suspend
 from clew.domain.event_types import Status
 from clew.domain.events import Event, MemoryReading
+from clew.domain.folds import Fold, StateT
 from clew.domain.history import History, HistoryMessage, StateBuilder, Step, ThreadState
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Message
@@ -21,6 +22,7 @@ from clew.domain.records import Record, ThreadRecord
 from clew.domain.runs.model_requests import Request
 from clew.service import (
     conversation_transfer,
+    folds,
     model_requests,
     thread_commands,
     thread_directory,
@@ -175,7 +177,10 @@ class Thread:
         title: str | None = None,
         thread_id: str | None = None,
         kind: None = None,
+        labels: Mapping[str, Json] | None = None,
+        metadata: JsonObject | None = None,
         memory: MemoryReading | None = None,
+        then: Message | Record | Sequence[Message | Record] = (),
         actor: str | None = None,
     ) -> Self: ...
     @overload
@@ -187,7 +192,10 @@ class Thread:
         title: str | None = None,
         thread_id: str | None = None,
         kind: Literal["local"],
+        labels: Mapping[str, Json] | None = None,
+        metadata: JsonObject | None = None,
         memory: MemoryReading | None = None,
+        then: Message | Record | Sequence[Message | Record] = (),
         actor: str | None = None,
     ) -> LocalThread: ...
     @overload
@@ -199,10 +207,13 @@ class Thread:
         title: str | None = None,
         thread_id: str | None = None,
         kind: Literal["remote"],
+        labels: Mapping[str, Json] | None = None,
+        metadata: JsonObject | None = None,
         memory: MemoryReading | None = None,
+        then: Message | Record | Sequence[Message | Record] = (),
         actor: str | None = None,
     ) -> RemoteThread: ...
-    def fork(
+    def fork(  # noqa: PLR0913  # every option has its own parameter
         self,
         *,
         at: At = None,
@@ -210,22 +221,27 @@ class Thread:
         title: str | None = None,
         thread_id: str | None = None,
         kind: ThreadKind | None = None,
+        labels: Mapping[str, Json] | None = None,
+        metadata: JsonObject | None = None,
         memory: MemoryReading | None = None,
+        then: Message | Record | Sequence[Message | Record] = (),
         actor: str | None = None,
     ) -> Thread:
         """Start a new thread whose past is this one up to a version, by default the newest. It costs one event.
 
-        The fork has this thread's title unless ``title`` is given, and its kind unless ``kind`` is ``local`` or
-        ``remote``: a fork of a remote thread can be of either kind. With ``memory="as-of"`` the fork reads memory
-        scopes as they were at the cut, plus what it learns itself; with ``live`` as they are now; by default like this
-        thread. Raises ThreadExistsError when ``thread_id`` is taken, and ServiceCannotForkError when the service that
+        The fork has this thread's title and metadata unless others are given; ``labels`` are set in addition to this
+        thread's, and None removes one. ``then`` are messages and records that the same commit appends to the fork.
+        It has this thread's kind unless ``kind`` is ``local`` or ``remote``: a fork of a remote thread can be of either
+        kind. With ``memory="as-of"`` the fork reads memory scopes as they were at the cut, plus what it learns itself;
+        with ``live`` as they are now; by default like this thread. Raises ThreadExistsError when ``thread_id`` is
+        taken, InvalidContentError for content that cannot be stored, and ServiceCannotForkError when the service that
         holds the thread cannot fork it.
         """
         forked = run(
             thread_commands.fork(
                 self._core,
                 self.id,
-                thread_commands.ForkStart(title, kind, memory=memory),
+                thread_commands.ForkStart(title, kind, then, memory, labels, metadata),
                 at=at,
                 at_message=at_message,
                 new_id=thread_id,
@@ -234,14 +250,27 @@ class Thread:
         )
         return self._other(type(self) if kind is None else thread_class(kind), forked)
 
-    def rewind(self, to: At, *, abandon_run: bool = False, actor: str | None = None) -> int:
+    def rewind(
+        self,
+        to: At,
+        *,
+        then: Message | Record | Sequence[Message | Record] = (),
+        expected_version: int | None = None,
+        abandon_run: bool = False,
+        actor: str | None = None,
+    ) -> int:
         """Continue from an earlier version, or from one that was abandoned by a rewind. Nothing is deleted.
 
-        Returns the version of the rewind event; to undo the rewind, rewind to the version before it. Raises
-        RunInProgressError while a run is open, unless ``abandon_run`` is true: then the same commit ends the run.
-        Raises ServiceCannotForkError when the service that holds the thread cannot go back.
+        ``then`` are messages and records that the same commit appends there. Returns the version of the rewind event;
+        to undo the rewind, rewind to the version before it. With ``expected_version``, raises ConflictError if the
+        thread has another version. Raises RunInProgressError while a run is open, unless ``abandon_run`` is true: then
+        the same commit ends the run. Raises ServiceCannotForkError when the service that holds the thread cannot go
+        back, and InvalidContentError for content that cannot be stored.
         """
-        return run(thread_commands.rewind(self._core, self.id, to, abandon_run=abandon_run, actor=actor))
+        rewinding = thread_commands.rewind(
+            self._core, self.id, to, then, expected_version=expected_version, abandon_run=abandon_run, actor=actor
+        )
+        return run(rewinding)
 
     def edit(
         self,
@@ -350,6 +379,15 @@ class Thread:
         number of records: the newest ones. To read backwards in pages: ``records(last=50, at=first.version - 1)``.
         """
         return run(thread_queries.records(self._core, self.id, types, key=key, after=after, last=last, at=at))
+
+    def fold(self, fold: Fold[StateT], *, at: At = None, at_message: int | None = None) -> StateT:
+        """The state of an application's fold at a version, by default the newest: of all events on the path.
+
+        The states that were folded before are cached, and the fold continues from the nearest one. Do not change the
+        state: later folds continue from it. Raises InvalidContentError for anything but a Fold, and what its ``evolve``
+        raises.
+        """
+        return run(folds.fold(self._core, self.id, fold, at, at_message))
 
     def events(
         self,

@@ -1,0 +1,114 @@
+"""Folds: a caller's own state of a thread, computed from the events on its path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from itertools import chain, islice
+from sys import getsizeof
+from types import FunctionType, MethodType, ModuleType
+from typing import Generic, TypeVar
+
+from clew.domain.errors import InvalidContentError
+from clew.domain.events import Event
+from clew.domain.streams import check_id
+
+StateT = TypeVar("StateT")
+
+VISITED, LARGE, SAMPLE = 128, 16, 6
+"""``weight`` looks at this many objects; of one that holds more than ``LARGE`` others, at a sample."""
+
+
+@dataclass(frozen=True)  # without slots, because Fold[S](…) sets an attribute
+class Fold(Generic[StateT]):
+    """A state of a thread: ``evolve`` is applied to each event on its path, in order, beginning with ``initial``.
+
+    ``name`` and ``version`` identify the fold; give it another version when ``evolve`` changes. With ``types`` it gets
+    only events of these types; the data of a redacted event is ``Shredded``. ``evolve`` is pure: it returns the next
+    state and never changes one, because Clew keeps states and continues from them. Any thread may call it.
+    """
+
+    name: str
+    version: int
+    initial: StateT
+    evolve: Callable[[StateT, Event], StateT]
+    types: Collection[str] | None = None
+
+
+def check_fold(fold: object) -> None:
+    """Raise InvalidContentError or InvalidNameError unless ``fold`` can be folded."""
+    if not isinstance(fold, Fold):
+        raise InvalidContentError(
+            f"fold: {type(fold).__name__} is not a Fold. Give Fold(name, version, initial, evolve)."
+        )
+    check_id(fold.name, "name of a fold")
+    if not isinstance(fold.version, int) or isinstance(fold.version, bool):
+        raise InvalidContentError(f"fold {fold.name!r}: version={fold.version!r} is not an integer.")
+    if not callable(fold.evolve):
+        kind = type(fold.evolve).__name__
+        raise InvalidContentError(f"fold {fold.name!r}: evolve is {kind}, not a function of a state and an event.")
+
+
+class KnownStates(Generic[StateT]):
+    """Some states of one fold of a thread, by version. A state depends only on its version, not on later rewinds.
+
+    Of the versions with the same lowest bit only the last one is kept. So there are few states, their distances grow
+    with the distance from the end, and after a rewind only about as many events are folded again as it left.
+    """
+
+    def __init__(self, fold: Fold[StateT]) -> None:
+        self.fold = fold
+        self._states: dict[int, tuple[int, StateT]] = {}
+        self.weight = 0
+        """An estimate of the memory of all states, in bytes."""
+
+    def put(self, version: int, state: StateT) -> None:
+        """Keep the state at a version, from 1."""
+        self._states[version & -version] = version, state
+
+    def get(self, version: int) -> tuple[int, StateT] | None:
+        """The version and its state, None if it is not known."""
+        known = self._states.get(version & -version)
+        return known if known is not None and known[0] == version else None
+
+    def last(self, upto: int) -> int:
+        """The last known version that is not after ``upto``, 0 if there is none."""
+        return max([version for version, _ in list(self._states.values()) if version <= upto], default=0)
+
+    def upto(self, version: int) -> KnownStates[StateT]:
+        """The states up to a version, as a fork from there has them."""
+        states = KnownStates(self.fold)
+        states._states = {bit: known for bit, known in list(self._states.items()) if known[0] <= version}
+        return states
+
+    def weigh(self) -> None:
+        """Estimate the weight. The states may share objects, so this is at most too much."""
+        newest = max(list(self._states.values()), key=lambda known: known[0])
+        self.weight = len(self._states) * weight(newest[1])
+
+
+def weight(value: object) -> int:
+    """An estimate of the memory of any value, in bytes, from a sample of the objects in it."""
+    size, left = 0.0, [(value, 1.0)]
+    for _ in range(VISITED):
+        if not left:
+            break
+        each, times = left.pop()
+        size += times * getsizeof(each, 64)
+        count, parts = _parts(each)
+        sample = list(islice(parts, SAMPLE if count > LARGE else count))
+        left += [(part, times * count / len(sample)) for part in sample]
+    return round(size)
+
+
+def _parts(value: object) -> tuple[int, Iterable[object]]:
+    """How many objects a value holds as its own, and these objects."""
+    if isinstance(value, dict):
+        return 2 * len(value), chain.from_iterable(value.items())
+    if isinstance(value, list | tuple | set | frozenset):
+        return len(value), value
+    if isinstance(value, type | ModuleType | FunctionType | MethodType):
+        return 0, ()
+    slots = [name for name in getattr(type(value), "__slots__", ()) if not name.startswith("__")]
+    fields = [*[getattr(value, name, None) for name in slots], *getattr(value, "__dict__", {}).values()]
+    return len(fields), fields

@@ -1,0 +1,87 @@
+"""Folds of a thread: an application's own states, folded from the events on the path and continued later."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TypeVar
+
+from clew.domain.decider_state import Control
+from clew.domain.events import HISTORY_REWOUND, Event
+from clew.domain.folds import Fold, KnownStates, check_fold
+from clew.domain.history import previous_version
+from clew.service.core import CachedStates, Core
+from clew.service.effects import Operation, read
+from clew.service.thread_queries import FIRST_PAGE_BACK, PAGE, At, checked_types, readable, resolve
+
+StateT = TypeVar("StateT")
+
+
+def fold(
+    core: Core, thread_id: str, declared: Fold[StateT], at: At = None, at_message: int | None = None
+) -> Operation[StateT]:
+    """The state of a fold at a version.
+
+    Raises InvalidContentError or InvalidNameError for what is not a fold, what readable() and resolve() raise, and what
+    ``evolve`` raises.
+    """
+    check_fold(declared)
+    types = checked_types(declared.types)
+    control = yield from readable(core, thread_id, "fold")
+    version = yield from resolve(core, thread_id, control, at, at_message)
+    return (yield from read(partial(_folded, core, thread_id, declared, types, control, version)))
+
+
+def _folded(
+    core: Core,
+    thread_id: str,
+    declared: Fold[StateT],
+    types: frozenset[str] | None,
+    control: Control,
+    version: int,
+) -> StateT:
+    """The state at a version: the path is walked back to a known state, and folded from there."""
+    shredded = core.log.shredded()
+    states = _known(core, thread_id, declared, shredded) or _of_parent(core, control, declared, shredded)
+    stream, place, size = core.stream(thread_id), version, FIRST_PAGE_BACK
+    pending: list[Event] = []
+    wanted = None if types is None else types | {HISTORY_REWOUND}
+    while place and states.get(place) is None:
+        after = max(place - size, states.last(place))
+        page = {event.version: event for event in core.log.lineage(stream, after=after, upto=place, types=wanted)}
+        size = min(2 * size, PAGE)
+        while place > after and states.get(place) is None:
+            event = page.get(place)
+            if event is not None and (types is None or event.type in types):
+                pending.append(event)
+            place = previous_version(place, event)
+    known = states.get(place)
+    state = declared.initial if known is None else known[1]
+    for event in reversed(pending):
+        state = declared.evolve(state, event)
+        states.put(event.version, state)
+    if place != version:
+        states.put(version, state)
+        states.weigh()
+    core.caches.folds.put(_name(core, thread_id, declared), CachedStates(states, shredded), states.weight)
+    return state
+
+
+def _known(core: Core, thread_id: str, declared: Fold[StateT], shredded: int) -> KnownStates[StateT] | None:
+    """The cached states of a thread, None if there are none, or if they may hold what was redacted since."""
+    cached = core.caches.folds.get(_name(core, thread_id, declared))
+    if cached is None or cached.shredded != shredded or cached.states.fold != declared:
+        return None
+    return cached.states
+
+
+def _of_parent(core: Core, control: Control, declared: Fold[StateT], shredded: int) -> KnownStates[StateT]:
+    """The states that a fork shares with its parent."""
+    if control.parent_id is not None and control.forked_at is not None:
+        states = _known(core, control.parent_id, declared, shredded)
+        if states is not None:
+            return states.upto(control.forked_at)
+    return KnownStates(declared)
+
+
+def _name(core: Core, thread_id: str, declared: Fold[StateT]) -> str:
+    return f"{declared.name} {declared.version} {core.stream(thread_id)}"
