@@ -28,6 +28,7 @@ def test_clew_exports_these_names() -> None:
         "Engine",
         "Event",
         "Fact",
+        "Fold",
         "FunctionCall",
         "HashingEmbedder",
         "History",

@@ -191,7 +191,7 @@ def test_show_in_json_has_the_runs(clew: Clew, conversations: Conversations) -> 
     record(conversations, "parcel", "r2", *recorded_runs.failing())
     record(conversations, "parcel", "r3", *recorded_runs.waiting())
     shape = clew.object("show", "parcel", "--json")
-    assert list(shape) == ["thread_id", "version", "messages", "runs"]
+    assert list(shape) == ["thread_id", "version", "messages", "runs", "records"]
     assert all(list(run) == SUMMARY for run in shape["runs"])
     assert shape["runs"][0] == {
         "run_id": "r1",

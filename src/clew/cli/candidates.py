@@ -49,11 +49,7 @@ def checkpoint_names(context: typer.Context, incomplete: str) -> list[str]:
     """The checkpoints of the thread that comes before in the command line."""
     from clew.infrastructure import completion_names
 
-    # Typer does not parse the arguments before an option that has no value yet: then the thread is the first of them.
-    thread = context.params.get("thread") or next(iter(context.args), None)
-    return (
-        _from_store(context, completion_names.checkpoint_names, thread, incomplete) if isinstance(thread, str) else []
-    )
+    return _of_thread(context, completion_names.checkpoint_names, incomplete)
 
 
 def scope_names(context: typer.Context, incomplete: str) -> list[str]:
@@ -69,6 +65,27 @@ def model_calls(context: typer.Context, incomplete: str) -> list[str]:
 
     thread = context.params.get("thread")
     return _from_store(context, completion_names.model_calls, thread, incomplete) if isinstance(thread, str) else []
+
+
+def record_types(context: typer.Context, incomplete: str) -> list[str]:
+    """The types of the records of the thread that comes before in the command line."""
+    from clew.infrastructure import completion_names
+
+    return _of_thread(context, completion_names.record_types, incomplete)
+
+
+def record_keys(context: typer.Context, incomplete: str) -> list[str]:
+    """The keys of the records of the thread that comes before in the command line."""
+    from clew.infrastructure import completion_names
+
+    return _of_thread(context, completion_names.record_keys, incomplete)
+
+
+def _of_thread(context: typer.Context, names: Callable[..., list[str]], incomplete: str) -> list[str]:
+    """Names in the thread that comes before an option in the command line."""
+    # Typer does not parse the arguments before an option that has no value yet: then the thread is the first of them.
+    thread = context.params.get("thread") or next(iter(context.args), None)
+    return _from_store(context, names, thread, incomplete) if isinstance(thread, str) else []
 
 
 def projection_names(incomplete: str) -> list[str]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 import typer
 from rich.text import Text
 
-from clew.cli.commands.history import print_thread, runs_of
+from clew.cli.commands.history import print_thread, records_of, runs_of
 from clew.cli.commands.thread_commands import checkpoint_text, fork_text
 from clew.cli.commands.thread_directory import print_tree
 from clew.cli.errors import WrongUsage, report
@@ -361,7 +361,8 @@ def _tree(chat: Chat, _: str) -> None:
 def _history(chat: Chat, _: str) -> None:
     if chat.as_json:
         history = chat.thread.history()
-        write_json(json_shapes.history(history, runs_of(chat.conversations, history)))
+        runs, records = runs_of(chat.conversations, history), records_of(chat.conversations, history)
+        write_json(json_shapes.history(history, runs, records))
     else:
         print_thread(chat.conversations, chat.thread.id, Moment(), chat.console)
 

@@ -129,13 +129,13 @@ class _Demo:
         branch.append([Message.user(question), Message.assistant(answer)])
         self._command(f"clew show {branch.id[:4]}")
         history.print_thread(conversations, branch.id, Moment(), self._console)
-        self._end(json_shapes.history(branch.history(), []))
+        self._end(json_shapes.history(branch.history(), [], []))
 
     def _go_back_in_time(self, conversations: Conversations, first: Thread) -> None:
         self._begin("Go back in time", "Show any thread as it was at a version, a message, a time or a checkpoint.")
         self._command(f"clew show {first.id[:4]} --at message:2")
         history.print_thread(conversations, first.id, Moment(at_message=2), self._console)
-        self._end(json_shapes.history(first.history(at_message=2), []))
+        self._end(json_shapes.history(first.history(at_message=2), [], []))
 
     def _rewind(self, conversations: Conversations, first: Thread) -> None:
         self._begin("Checkpoint and rewind", "Name a version, and go back to it. Nothing is deleted.")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Protocol
 
 from clew.domain.streams import Kind, parse_stream_name, stream_prefix
+
+if TYPE_CHECKING:
+    from clew.domain.events import RecordAppended
 
 _LAST = "\x7f"
 """Sorts after every character of a stream's name, which is ASCII."""
@@ -52,6 +55,28 @@ def model_calls(names: NameListing, tenant: str, thread: str, prefix: str, limit
     """Versions of model calls with this prefix, newest first, of the only thread whose id begins with ``thread``."""
     versions = (str(version) for version, _, _ in _events(names, tenant, thread, "model-called"))
     return [version for version in versions if version.startswith(prefix)][:limit]
+
+
+def record_types(names: NameListing, tenant: str, thread: str, prefix: str, limit: int) -> list[str]:
+    """Types of records with this prefix, newest first, of the only thread whose id begins with ``thread``."""
+    types = dict.fromkeys(record.type for record in _records(names, tenant, thread))
+    return _printable((each for each in types if each.startswith(prefix)), limit)
+
+
+def record_keys(names: NameListing, tenant: str, thread: str, prefix: str, limit: int) -> list[str]:
+    """Keys of records with this prefix, newest first, of the only thread whose id begins with ``thread``."""
+    keys = dict.fromkeys(record.key for record in _records(names, tenant, thread) if record.key is not None)
+    return _printable((each for each in keys if each.startswith(prefix)), limit)
+
+
+def _records(names: NameListing, tenant: str, thread: str) -> Iterator[RecordAppended]:
+    """The records of a thread that are not redacted, newest first."""
+    from clew.domain.events import RECORD_APPENDED, RecordAppended
+    from clew.infrastructure.envelope import decode
+
+    for version, type_, state in _events(names, tenant, thread, RECORD_APPENDED):
+        if state and isinstance(record := decode(thread, version, type_, state).data, RecordAppended):
+            yield record
 
 
 def _events(names: NameListing, tenant: str, thread: str, type_: str) -> list[tuple[int, str, bytes]]:

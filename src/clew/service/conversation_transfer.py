@@ -192,8 +192,10 @@ def markdown(core: Core, thread_id: str, at: At = None, at_message: int | None =
     """A thread at a version as Markdown, with the forks made until then. Raises the errors of state()."""
     state = yield from thread_queries.state(core, thread_id, at, at_message)
     forks = yield from thread_directory.forks(core, thread_id)
+    records = yield from thread_queries.records(core, thread_id, at=state.version or None)
     earlier = [each for each in forks if (each.forked_at or 0) <= state.version]
-    return as_markdown(thread_id, state, [ForkedThread(each.id, each.forked_at, each.title) for each in earlier])
+    listed = [ForkedThread(each.id, each.forked_at, each.title) for each in earlier]
+    return as_markdown(thread_id, state, listed, records)
 
 
 def export_page(core: Core, cursor: Cursor, *, forks: bool = False) -> Operation[Exported]:

@@ -1,4 +1,4 @@
-"""Commands that read the history of one thread: show, log, replay and diff."""
+"""Commands that read the history of one thread: show, records, log, replay and diff."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import typer
 
 from clew.cli import INTERRUPTED
 from clew.cli.app import command
+from clew.cli.candidates import record_keys, record_types
 from clew.cli.errors import WrongUsage
 from clew.cli.options import (
     NO_EVENTS,
@@ -21,10 +22,12 @@ from clew.cli.options import (
     AtOption,
     Moment,
     ThreadArgument,
+    list_limit,
     open_store,
     open_thread,
     parse_moment,
     thread_argument,
+    version_of,
     version_option,
 )
 from clew.cli.output import console as new_console
@@ -33,10 +36,12 @@ from clew.cli.rendering import json_shapes
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from clew.conversations import Conversations
     from clew.domain.events import Event
     from clew.domain.history import History, Step
+    from clew.domain.records import ThreadRecord
     from clew.domain.runs.summaries import RunSummary
     from clew.sync.subscription import Subscription
     from clew.sync.threads import Thread
@@ -56,12 +61,13 @@ CHECK_INTERVAL = 0.5
     heading="Read",
 )
 def show(context: typer.Context, thread: ThreadArgument, at: AtOption = None, as_json: AsJson = False) -> None:
-    """Show a thread's messages and runs, now or as they were."""
+    """Show a thread's messages, records and runs, now or as they were."""
     with open_store(context) as conversations:
         id_, when = conversations.find(thread), parse_moment(at)
         if as_json:
             history = conversations.thread(id_).history(at=when.at, at_message=when.at_message)
-            write_json(json_shapes.history(history, runs_of(conversations, history)))
+            runs, records = runs_of(conversations, history), records_of(conversations, history)
+            write_json(json_shapes.history(history, runs, records))
         else:
             print_thread(conversations, id_, when, new_console())
 
@@ -97,8 +103,57 @@ def log(
             write_json_lines(map(json_shapes.event, conversations.thread(id_).events(after=after)))
         else:
             console = new_console()
-            whole = not console.is_terminal and "COLUMNS" not in os.environ  # a pipe or a file without a width
-            print_events(conversations, id_, console, after, whole=whole)
+            print_events(conversations, id_, console, after, whole=_is_whole(console))
+
+
+@command(
+    "clew records 3f2a",
+    "clew records 3f2a --type step --key main --last 1",
+    'clew records 3f2a --at "before refund"',
+    "clew records 3f2a --type step --json | jq -c .data",
+    heading="Read",
+)
+def records(
+    context: typer.Context,
+    thread: ThreadArgument,
+    types: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--type",
+            metavar="TYPE",
+            help="Only records of this type; give it again for another one.",
+            autocompletion=record_types,
+        ),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="KEY", help="Only records with this key.", autocompletion=record_keys),
+    ] = None,
+    last: Annotated[int | None, typer.Option("--last", "-n", metavar="N", min=1, help="Only the newest N.")] = None,
+    at: AtOption = None,
+    all_: Annotated[bool, typer.Option("--all", help="Every one, even with --last; the default with --json.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the records of a thread: what applications store next to its messages. Oldest first."""
+    most = list_limit(last, all_=all_, as_json=as_json)
+    with open_thread(context, thread) as opened:
+        when = version_of(opened, parse_moment(at))
+        if as_json:
+            write_json_lines(map(json_shapes.listed_record, opened.records(*types or (), key=key, last=most, at=when)))
+            return
+        # One more than the limit shows whether there are others.
+        listed = opened.records(*types or (), key=key, last=None if most is None else most + 1, at=when)
+    console = new_console()
+    if not listed:
+        console.print("No matching records.")
+        return
+
+    from clew.cli.rendering.records import record_table
+
+    whole = _is_whole(console)
+    _print_table(record_table(listed if most is None else listed[-most:], console, whole=whole), console, whole=whole)
+    if most is not None and len(listed) > most:
+        console.print(f"These are the newest {most:,}. `--last N` shows more, `--all` shows every one.")
 
 
 @command("clew replay 3f2a", 'clew replay 3f2a --at "before refund"', "clew replay 3f2a --json", heading="Read")
@@ -181,8 +236,8 @@ def print_thread(conversations: Conversations, id_: str, when: Moment, console: 
 
     thread = conversations.thread(id_)
     history, summary = thread.history(at=when.at, at_message=when.at_message), thread.summary()
-    runs = runs_of(conversations, history)
-    for line in conversation_lines(history, summary.title, summary.version, console, runs):
+    runs, records = runs_of(conversations, history), records_of(conversations, history)
+    for line in conversation_lines(history, summary.title, summary.version, console, runs, records):
         console.print(line, soft_wrap=True)
 
 
@@ -193,8 +248,6 @@ def print_events(
 
     If an event cannot be read, print those before it and raise the error.
     """
-    from rich.measure import Measurement
-
     from clew.cli.rendering.events import OFF_PATH, event_finder, event_table, off_path
     from clew.domain.errors import ClewError
 
@@ -211,14 +264,25 @@ def print_events(
         return
     rewound = off_path(events)
     table = event_table(events, id_, console, event_finder(conversations.thread), rewound, whole=whole)
-    if whole:
-        options = console.options.update(max_width=LONGEST_LINE)
-        console.width = max(console.width, Measurement.get(console, options, table).maximum)
-    console.print(table)
+    _print_table(table, console, whole=whole)
     if rewound:
         console.print(f"{OFF_PATH} taken back by a rewind", style="dim")
     if failure is not None:
         raise failure
+
+
+def _is_whole(console: Console) -> bool:
+    """Whether lines have any length: for a pipe or a file without a width."""
+    return not console.is_terminal and "COLUMNS" not in os.environ
+
+
+def _print_table(table: Table, console: Console, *, whole: bool) -> None:
+    from rich.measure import Measurement
+
+    if whole:
+        options = console.options.update(max_width=LONGEST_LINE)
+        console.width = max(console.width, Measurement.get(console, options, table).maximum)
+    console.print(table)
 
 
 def runs_of(conversations: Conversations, history: History) -> list[RunSummary]:
@@ -227,6 +291,11 @@ def runs_of(conversations: Conversations, history: History) -> list[RunSummary]:
 
     events = list(conversations.thread(history.thread_id).events(at=history.version or None))
     return run_summaries(events, after_cuts=_after_cuts(conversations, events))
+
+
+def records_of(conversations: Conversations, history: History) -> list[ThreadRecord]:
+    """The records on the path of a history."""
+    return conversations.thread(history.thread_id).records(at=history.version or None)
 
 
 def _after_cuts(conversations: Conversations, events: Iterable[Event]) -> Iterator[Event]:

@@ -60,19 +60,29 @@ MINUTE = 60_000
 
 
 def conversation_lines(
-    history: History, title: str | None, newest: int, console: Console, runs: Sequence[RunSummary] = ()
+    history: History,
+    title: str | None,
+    newest: int,
+    console: Console,
+    runs: Sequence[RunSummary] = (),
+    records: Sequence[ThreadRecord] = (),
 ) -> Iterator[Text]:
-    """The lines of a thread's messages, wrapped on a terminal only. A run follows the last message that it added."""
+    """The lines of a thread's messages and records, wrapped on a terminal only.
+
+    A run follows the last message that it added.
+    """
     place = f"version {history.version}" + ("" if history.version == newest else f" of {newest}")
     if title is not None:
         yield Text(one_line(title), style="bold")
-    yield Text(f"{one_line(history.thread_id)} · {place} · {plural(len(history), 'message')}", style="dim")
+    counts = joined(place, plural(len(history), "message"), plural_if_any(len(records), "record"))
+    yield Text(f"{one_line(history.thread_id)} · {counts}", style="dim")
     by_version = {message.version: message for message in history}
     interruptions = {each.message: each.reason for run in runs for each in run.interrupted}
-    remaining = list(reversed(runs))
+    remaining, unlisted = list(reversed(runs)), list(reversed(records))
     for number, message in enumerate(history, start=1):
         while remaining and remaining[-1].last_version < message.version:
             yield from _indented_run(remaining.pop(), by_version, console)
+        yield from _record_lines(unlisted, message.version, console)
         yield Text()
         yield message_heading(number, message)
         for content in content_texts(message):
@@ -82,6 +92,17 @@ def conversation_lines(
             yield from _indented(Text(note, style="yellow italic"), console)
     while remaining:
         yield from _indented_run(remaining.pop(), by_version, console)
+    yield from _record_lines(unlisted, history.version + 1, console)
+
+
+def _record_lines(unlisted: list[ThreadRecord], end: int, console: Console) -> Iterator[Text]:
+    """A line for each record before a version, which is removed from the list; the newest is the first in it."""
+    if unlisted and unlisted[-1].version < end:
+        yield Text()
+    while unlisted and unlisted[-1].version < end:
+        record = unlisted.pop()
+        text = joined(f"version {record.version}", REDACTED if record.redacted else one_line(record_text(record)))
+        yield from _indented(Text.assemble(("◇ ", "dim"), one_line(record.type), (f"  {text}", "dim")), console)
 
 
 def _indented_run(run: RunSummary, messages: Mapping[int, HistoryMessage], console: Console) -> Iterator[Text]:

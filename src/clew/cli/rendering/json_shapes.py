@@ -78,13 +78,14 @@ def usage(counts: UsageCounts) -> dict[str, Any]:
     return numbers if day is None else {"day": day.isoformat(), **numbers}
 
 
-def history(history: History, runs: Sequence[RunSummary]) -> dict[str, Any]:
-    """A thread's messages at a version, and its runs."""
+def history(history: History, runs: Sequence[RunSummary], records: Sequence[ThreadRecord]) -> dict[str, Any]:
+    """A thread's messages at a version, its runs and its records."""
     return {
         "thread_id": history.thread_id,
         "version": history.version,
         "messages": [message(each) for each in history],
         "runs": [_run(run) for run in runs],
+        "records": [listed_record(each) for each in records],
     }
 
 
@@ -182,6 +183,13 @@ def record(record: ThreadRecord) -> dict[str, Any]:
     """A record, with its bytes in base64."""
     base64 = None if record.blob is None else b64encode(record.blob).decode()
     return {**_fields(record, "version", "type", "data", "key"), "base64": base64, "redacted": record.redacted}
+
+
+def listed_record(each: ThreadRecord) -> dict[str, Any]:
+    """A record in a list, with its envelope."""
+    said = {} if each.said_at is None else {"said_at": json_time(each.said_at)}
+    behalf = {} if each.on_behalf_of is None else {"on_behalf_of": each.on_behalf_of}
+    return {**record(each), **_fields(each, "time", "actor", "event_id"), **said, **behalf}
 
 
 def _record_diff(row: RecordDiff) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from clew.domain.messages import (
     Reasoning,
     Text,
 )
+from clew.domain.records import ThreadRecord
 
 LONGEST_ADDRESS = 200
 """The most characters of an address that are written in full; a longer address contains the file itself."""
@@ -37,12 +38,22 @@ class ForkedThread(NamedTuple):
     title: str | None
 
 
-def as_markdown(thread_id: str, state: ThreadState, forks: Iterable[ForkedThread] = ()) -> str:
-    """A thread at a version: its title and facts, every message on its path, and its forks."""
+def as_markdown(
+    thread_id: str,
+    state: ThreadState,
+    forks: Iterable[ForkedThread] = (),
+    records: Sequence[ThreadRecord] = (),
+) -> str:
+    """A thread at a version: its title and facts, every message and record on its path, and its forks."""
     control = state.control
     parts = [f"# {_inline(control.title or '') or _code(thread_id)}", "\n".join(_facts(thread_id, state))]
+    following = list(reversed(records))
     for number, message in enumerate(state.messages, start=1):
+        while following and following[-1].version < message.version:
+            parts += _record(following.pop())
         parts += _message(number, message)
+    for record in reversed(following):
+        parts += _record(record)
     fork_lines = [
         f"- {_code(fork.id)} at version {fork.forked_at}" + ("" if fork.title is None else f": {_inline(fork.title)}")
         for fork in forks
@@ -83,6 +94,19 @@ def _message(number: int, message: HistoryMessage) -> Iterator[str]:
         yield "*No content.*"
     for content in message.contents:
         yield from _content(content)
+
+
+def _record(record: ThreadRecord) -> Iterator[str]:
+    yield f"## Record: {_code(record.type)}"
+    key = "" if record.key is None else f", key {_code(record.key)}"
+    recorded = "" if record.actor is None else f", recorded by {_code(record.actor)}"
+    yield f"{_time(record.time)}, version {record.version}{key}{recorded}"
+    if record.redacted:
+        yield "*Redacted.*"
+    if record.data is not None:
+        yield _fenced(json.dumps(record.data, ensure_ascii=False, indent=2), "json")
+    if record.blob is not None:
+        yield f"{len(record.blob):,} bytes."
 
 
 def _content(content: Content) -> Iterator[str]:
