@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 import traceback
+from base64 import b64encode, urlsafe_b64encode
 from email.utils import formatdate
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import pytest
 from hypothesis import given
@@ -186,6 +189,42 @@ def test_no_error_and_no_log_line_contains_the_key_or_the_request(
         assert secret not in "\n".join(outputs)
 
 
+PASSWORD = "p@ss/wörd +1"
+PASSWORD_IN_URL = "p%40ss%2Fw%C3%B6rd%20+1"
+ENCODINGS = {
+    "plain": PASSWORD,
+    "in upper case": PASSWORD.upper(),
+    "as in the URL": PASSWORD_IN_URL,
+    "percent-encoded": "".join(f"%{byte:02x}" for byte in PASSWORD.encode()),
+    "percent-encoded twice": quote(quote(PASSWORD, safe=""), safe=""),
+    "as in a form": quote_plus(PASSWORD),
+    "in JSON": json.dumps(PASSWORD)[1:-1],
+    "in HTML": "".join(f"&#{ord(character)};" for character in PASSWORD),
+    "in hexadecimal digits": PASSWORD.encode().hex(),
+    "in base64": b64encode(PASSWORD.encode()).decode(),
+    "in the header": b64encode(f"user:{PASSWORD}".encode()).decode(),
+    "the header in base64": b64encode(b"Basic " + b64encode(f"user:{PASSWORD}".encode())).decode(),
+    "after one other byte": b64encode(f"x{PASSWORD}".encode()).decode(),
+    "in base64 for URLs": urlsafe_b64encode(f"xx{PASSWORD}".encode()).decode().rstrip("="),
+}
+
+
+@pytest.mark.parametrize("encoded", ENCODINGS.values(), ids=ENCODINGS)
+@pytest.mark.parametrize("streamed", [False, True])
+def test_hides_the_password_of_base_url_in_every_encoding(encoded: str, streamed: bool) -> None:
+    service = SERVICES[0]
+    failure = {"error": {"message": f"No access with <{encoded}>.", "code": encoded}}
+    with RawServer() as server:
+        server.add_replies(stream(failure) if streamed else whole(failure, status=401))
+        client = service.client(server.url.replace("http://", f"http://user:{PASSWORD_IN_URL}@"))
+        with pytest.raises(ModelError) as raised:
+            asyncio.run(updates_of(client.ask(service.body(client), stream=True)))
+    shown = f"{raised.value} {raised.value.code}"
+    assert "No access with <" in shown
+    secret = encoded[len(encoded) // 4 :]  # without the bytes before the password
+    assert not [secret[start : start + 6] for start in range(len(secret) - 5) if secret[start : start + 6] in shown]
+
+
 def test_the_openai_package_logs_no_key_and_no_content() -> None:
     """Its debug log contains the method and the status of a request, but none of its content."""
     records: list[logging.LogRecord] = []
@@ -197,7 +236,8 @@ def test_the_openai_package_logs_no_key_and_no_content() -> None:
     handler = Handler()
     logger = logging.getLogger("openai")
     logger.addHandler(handler)
-    level, logger.level = logger.level, logging.DEBUG
+    level = logger.level
+    logger.setLevel(logging.DEBUG)
     try:
         with RawServer() as server:
             server.add_replies(whole(SERVICES[0].whole))
@@ -206,7 +246,7 @@ def test_the_openai_package_logs_no_key_and_no_content() -> None:
             asyncio.run(updates_of(client.ask(body, stream=False)))
     finally:
         logger.removeHandler(handler)
-        logger.level = level
+        logger.setLevel(level)
     message = "\n".join(record.getMessage() for record in records)
     assert "HTTP Response" in message
     assert CANARY not in message

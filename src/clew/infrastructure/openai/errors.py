@@ -6,11 +6,14 @@ error keeps its original, which holds the request with its key.
 
 from __future__ import annotations
 
+import json
 import re
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from html import escape
 from http import HTTPStatus
 from typing import Any
 
@@ -27,6 +30,10 @@ from clew.domain.runs.errors import (
 
 _SHOWN = 300
 """The longest part of a service's message, in characters, that an error shows."""
+_EXAMINED = 64 * 1024
+"""Secrets are hidden in this many characters of a service's message; the rest is dropped."""
+_SHORTEST_ENCODED = 4
+"""The bytes of the shortest secret that is also hidden in encoded form: a shorter one is in many words."""
 _QUOTED = 24
 """If a message and a request share this many characters in a row, the message quotes the request."""
 _WORD = 6
@@ -133,22 +140,57 @@ def service_error(failure: Json, context: RequestContext, *, begun: bool) -> Mod
 
 
 def secrets_of(client: Any, raised: BaseException | None = None) -> tuple[str, ...]:
-    """All secrets of a client and of the request in its error: messages must not contain them."""
+    """All secrets of a client and of the request in its error: messages must not contain them.
+
+    The longest is first.
+    """
     secrets = {
         getattr(client, name, None)
         for name in ("api_key", "admin_api_key", "organization", "project", "webhook_secret", "_azure_ad_token")
     }
-    request = getattr(raised, "request", None)
-    headers = getattr(request, "headers", None)
-    if headers is not None:
-        secrets |= {
-            value.removeprefix("Bearer ").removeprefix("Basic ")
-            for name, value in headers.items()
-            if _SECRET_HEADERS.search(name)
-        }
+    for headers in (getattr(client, "default_headers", None), getattr(getattr(raised, "request", None), "headers", None)):
+        for name, value in (headers or {}).items():
+            if _SECRET_HEADERS.search(name) and isinstance(value, str):
+                scheme, _, credentials = value.rpartition(" ")
+                secrets |= {credentials, *(_user_and_password(credentials) if scheme.lower() == "basic" else ())}
     url = getattr(client, "base_url", None)
     secrets |= {getattr(url, "username", None), getattr(url, "password", None)}
     return tuple(sorted((each for each in secrets if isinstance(each, str) and each), key=len, reverse=True))
+
+
+def _user_and_password(credentials: str) -> tuple[str, ...]:
+    """What the credentials of basic authentication (RFC 7617) encode: both together, and the password."""
+    try:
+        both = b64decode(credentials, validate=True).decode()
+    except ValueError:
+        return ()
+    return both, both.partition(":")[2]
+
+
+def _written(secret: str) -> Iterator[re.Pattern[str]]:
+    """Patterns of a secret as services quote it: as it is, escaped, in hexadecimal digits, or in base64."""
+    yield re.compile("".join(map(_escaped, secret)), re.IGNORECASE)
+    data = secret.encode(errors="surrogatepass")
+    if len(data) < _SHORTEST_ENCODED:
+        return
+    yield re.compile(data.hex(), re.IGNORECASE)
+    for offset, shared in enumerate((0, 2, 3)):  # base64 depends on the bytes before; these characters share their bits
+        encoded = b64encode(bytes(offset) + data).decode()[shared : (offset + len(data)) * 8 // 6]
+        yield re.compile(re.escape(encoded).replace(r"\+", r"[+-]").replace("/", "[/_]"))
+
+
+def _escaped(character: str) -> str:
+    """A pattern of one character of a secret: plain, or as escaped in a URL, in JSON or in HTML."""
+    encoded, code = character.encode(errors="surrogatepass"), ord(character)
+    forms = [
+        re.escape(character),
+        "".join(f"%(?:25)*{byte:02x}" for byte in encoded),
+        rf"\\+u{{?0*{code:x}}}?",
+        rf"&#(?:x0*{code:x}|0*{code});?",
+        re.escape(escape(character)),
+        re.escape(json.dumps(character)[1:-1]),
+    ]
+    return f"(?:{'|'.join(dict.fromkeys(forms))}{'|[+]' if character == ' ' else ''})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,10 +329,11 @@ def _clean_code(code: str | None, context: RequestContext) -> str | None:
 
 
 def _redact(text: str, context: RequestContext) -> str:
-    text = text[: 4 * _SHOWN]
+    text = text[:_EXAMINED]
     for secret in context.secrets:
-        text = text.replace(secret, "[hidden]")
-    text = _KEY.sub("[hidden]", text)
+        for written in _written(secret):
+            text = written.sub("[hidden]", text)
+    text = _KEY.sub("[hidden]", text[: 4 * _SHOWN])
     texts = list(_texts(context.content))
     for quoted in sorted((each for each in texts if _WORD <= len(each) < _QUOTED), key=len, reverse=True):
         text = text.replace(quoted, "[…]")
