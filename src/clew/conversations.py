@@ -325,6 +325,14 @@ class Conversations:
         """
         run(self._core.models.wait(position, projection=projection, timeout=timeout, progress=progress))
 
+    def erase(self, *, timeout: float | None = None) -> bool:
+        """Remove what redactions have left in the files of a SQLite store, of all tenants.
+
+        A redaction usually does so itself, unless another program reads an older state of the store at that moment.
+        This call waits for such programs, at most ``timeout`` seconds. True means that nothing is left.
+        """
+        return run(thread_commands.erase(self._core, timeout))
+
     def rebuild(self, projection: str, *, progress: Callable[[int, int], None] | None = None) -> None:
         """Build a projection again from the log. Reads use the old tables until it is done.
 

@@ -96,6 +96,7 @@ if TYPE_CHECKING:
     from clew.service.message_search import Hit
     from clew.service.projection_status import ProjectionStatus
     from clew.service.shards import ShardEvent, ShardEvents
+    from clew.service.thread_commands import Redaction
     from clew.service.thread_directory import Order as ThreadOrder
     from clew.service.thread_queries import At, ThreadSummary
     from clew.service.usage_queries import By as UsageBy
@@ -188,6 +189,7 @@ __all__ = [
     "Reasoning",
     "ReasoningDelta",
     "RecordDiff",
+    "Redaction",
     "ReductionTrigger",
     "RefusedLine",
     "RemoteThread",
@@ -331,6 +333,7 @@ _HOMES = {
     "Reasoning": "clew.domain.messages",
     "ReasoningDelta": "clew.domain.models.client",
     "RecordDiff": "clew.domain.differences.record_diff",
+    "Redaction": "clew.service.thread_commands",
     "ReductionTrigger": "clew.domain.reducers.reducer",
     "RefusedLine": "clew.domain.formats.event_import",
     "RemoteThread": "clew.aio.threads",

@@ -21,7 +21,7 @@ from clew.service.doctor import examine, of_projection, of_verdict
 from clew.service.projection_status import ProjectionStatus
 
 ALWAYS = ["sqlite", "fts5", "json"]
-OF_A_FILE = ["permissions", "disk", "wal", "projections-wal", "schema", "database", "runs"]
+OF_A_FILE = ["permissions", "disk", "wal", "projections-wal", "schema", "database", "runs", "redactions"]
 PROJECTIONS = [f"projection {each.name}" for each in SHIPPED]
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import sqlite3
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -77,13 +79,26 @@ def test_a_redaction_has_the_documented_shape_and_names_the_thread_that_owns_the
     first = filled.ids()[0]
     fork = filled.object("fork", first, "--at", "4", "--json")["thread_id"]
     result = filled.object("redact", fork, "message:2", "--reason", "A name", "--yes", "--json")
-    assert result == {"thread_id": first, "message": 3, "version": 7}
+    assert result == {"thread_id": first, "message": 3, "version": 7, "errors": [], "pending": False}
     for thread in (first, fork):
         assert filled.object("show", thread, "--json")["messages"][1]["redacted"] is True
     assert filled.lines("log", first, "--json")[-1]["data"]["reason"] == "A name"
     assert filled.text("redact", first, "4", "-y") == f"Redacted version 4 of {first}, here and in every fork.\n"
     assert "is already redacted" in filled.refused(1, "redact", first, "4", "--yes")
     assert b"My teapot broke" not in (filled.folder / "clew.db").read_bytes()
+
+
+def test_says_that_a_redaction_is_pending_and_waits_for_it(filled: Clew) -> None:
+    first = filled.ids()[0]
+    reader = sqlite3.connect(filled.folder / "clew.db", isolation_level=None, check_same_thread=False)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM event").fetchall()
+    done = filled.run("redact", first, "3", "--yes")
+    assert (done.returncode, done.stderr) == (5, "")
+    assert "Pending: another program still keeps the content in the files." in done.stdout
+    threading.Timer(0.5, reader.close).start()
+    result = filled.object("redact", first, "4", "--yes", "--wait", "--json")
+    assert result == {"thread_id": first, "message": 4, "version": 8, "errors": [], "pending": False}
 
 
 def test_without_a_terminal_a_redaction_needs_yes(filled: Clew, monkeypatch: pytest.MonkeyPatch) -> None:

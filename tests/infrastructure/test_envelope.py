@@ -242,7 +242,19 @@ def test_a_stub_keeps_the_envelope_and_no_user_content(written: Event) -> None:
     fields = json.loads(state[1:])
     assert set(fields) <= {"i", "t", "n", "a", "r", "o"}
     decoded = read(written, state)
-    assert decoded == written._replace(data=Shredded(data.message.role), cause=None, subject=None, metadata=None)
+    shredded = Shredded(data.message.role)
+    assert decoded == written._replace(data=shredded, cause=None, subject=None, metadata=None, redacted=True)
+
+
+@given(EVENTS.filter(lambda written: EVENT_TYPES[written.type].remains is not None))
+def test_the_stub_of_an_event_with_text_keeps_the_rest_of_its_data(written: Event) -> None:
+    declared = EVENT_TYPES[written.type]
+    assert declared.remains is not None
+    rest: Any = declared.remains(written.data)
+    assert declared.remains(rest) == rest
+    state = stub(written)
+    assert set(json.loads(state[1:])) <= {"i", "t", "n", "a", "r", "v", "d"}
+    assert read(written, state) == written._replace(data=rest, cause=None, subject=None, metadata=None, redacted=True)
 
 
 def test_the_stub_of_an_event_without_a_role_has_no_role() -> None:

@@ -105,7 +105,7 @@ def test_writes_and_reads_like_conversations(with_engine: Run) -> None:
         assert await thread.rewind(to=2) == 8
         assert await texts(thread) == ["Hello."]
         assert await texts(await thread.edit(3, "Ho.")) == ["Hello.", "Ho."]
-        assert await fork.redact(2) == 9
+        assert (await fork.redact(2)).version == 9
         assert (await thread.history()).messages[0].redacted
         assert (await thread.state(at=4)).version == 4
         assert [event.version async for event in thread.events(after=6)] == [7, 8, 9]

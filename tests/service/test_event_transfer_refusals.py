@@ -153,7 +153,7 @@ FORGED: dict[str, tuple[list[ForgedRow], int, str]] = {
     "a redacted start": (
         [("thread-started", STARTED), ("message-redacted", redaction(1, STARTED, n=0))],
         1,
-        "is missing",
+        "events of its type are never shredded",
     ),
     "a redaction of other text": (
         [

@@ -127,7 +127,7 @@ def test_a_redaction_applies_to_forks_earlier_versions_and_after_rewinds(thread:
     fork = thread.fork()
     assert (texts(fork), texts(thread)) == (["one", "two"], ["one", "two"])
     message = thread.history().messages[0]
-    assert thread.redact(message, reason="private", actor="user:1") == 4
+    assert thread.redact(message, reason="private", actor="user:1").version == 4
     assert texts(thread) == texts(fork) == texts(fork.fork(at=3)) == [None, "two"]
     assert texts(thread, at=2) == [None]
     thread.rewind(to=2)
@@ -148,11 +148,11 @@ def test_appends_a_redaction_to_the_thread_that_owns_the_message(
     fork = thread.fork()
     inner = fork.fork()
     inner.append(Message.user("own"))
-    assert inner.redact(3) == 4
+    assert inner.redact(3).version == 4
     assert (thread.version, fork.version, inner.version) == (4, 4, 6)
     assert texts(thread) == texts(fork) == ["one", None]
     assert texts(inner) == ["one", None, "own"]
-    assert inner.redact(6) == 7
+    assert inner.redact(6).version == 7
     assert conversations.verify().first_bad is None
 
 
@@ -160,8 +160,8 @@ def test_appends_a_redaction_to_the_thread_that_owns_the_message(
 def test_redacts_in_a_thread_of_any_status(conversations: Conversations, thread: LocalThread, change: str) -> None:
     fork = thread.fork()
     getattr(thread, change)()
-    assert thread.redact(2) == 5
-    assert fork.redact(3) == 6
+    assert thread.redact(2).version == 5
+    assert fork.redact(3).version == 6
     assert texts(fork) == [None, None]
     assert conversations.verify().first_bad is None
 
@@ -189,7 +189,7 @@ def test_redacts_a_message_once_under_concurrent_calls(conversations: Conversati
     def redact() -> None:
         ready.wait()
         try:
-            outcomes.append(thread.redact(2))
+            outcomes.append(thread.redact(2).version)
         except NotRedactableError:
             outcomes.append("refused")
 

@@ -128,7 +128,7 @@ def test_a_redaction_destroys_data_bytes_and_key_in_every_fork(conversations: Co
         assert each.records(key="secret") == []
         (event,) = each.events(after=1, at=2)
         assert event.data == Shredded(None, "state")
-    assert next(thread.events(after=redaction - 1)).type == "message-redacted"
+    assert next(thread.events(after=redaction.version - 1)).type == "message-redacted"
     assert conversations.verify().first_bad is None
     with pytest.raises(NotRedactableError, match="already redacted"):
         thread.redact(record.version)

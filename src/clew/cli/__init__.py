@@ -12,7 +12,7 @@ INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``clew`` with these arguments, by default those of the process; returns the exit code.
 
-    0: done, 1: failed, 2: wrong usage, 3: verification failed, 130: interrupted.
+    0: done, 1: failed, 2: wrong usage, 3: verification failed, 5: redaction pending, 130: interrupted.
     """
     try:
         from clew.cli.app import run

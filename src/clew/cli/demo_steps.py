@@ -177,8 +177,8 @@ class _Demo:
         self._begin("Redact", "Destroy the content of a message: in the log, in every fork and in the index.")
         self._command(f"clew redact {first.id[:4]} message:{FIRST_WORDS} --yes")
         version = first.history(at_message=FIRST_WORDS).version
-        first.redact(version)
-        self._console.print(thread_commands.redact_text(next(first.events(after=version - 1))))
+        redaction = first.redact(version)
+        self._console.print(thread_commands.redact_text(next(first.events(after=version - 1)), redaction))
         self._command(f"clew search {WORDS}")
         hits = conversations.search(WORDS)
         thread_directory.print_hits(conversations, hits, self._console)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 FAILED = 1
 USAGE = 2
 NOT_VERIFIED = 3
+PENDING = 5
 
 LONGEST = 2_000
 """Characters of a message: a wrong URL or name can have any length."""

@@ -23,6 +23,9 @@ Sentence: TypeAlias = str | Callable[[Mapping[str, Any]], str]
 Upcaster: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 """Turns the data of one schema version into the data of the next one."""
 
+Remains: TypeAlias = Callable[[Any], Value]
+"""Makes the data of an event without the texts that users and services wrote."""
+
 ModelT = TypeVar("ModelT", bound=Value)
 
 ACTIVE: tuple[Status, ...] = ("active",)
@@ -43,8 +46,9 @@ class EventType:
     ``name`` is its stored name, ``model`` the model of its data, ``stream`` the kind of its streams. ``statuses`` are
     the thread's statuses in which the event is accepted outside a run. ``headline`` says what happened ("The thread
     began"), ``sentence`` what the actor did ("started the thread"). ``sample`` has the fields of an event for tests.
-    ``shreddable`` is false if its stored bytes are never replaced by a stub. New events are stored with
-    ``schema_version``.
+    ``remains`` makes the data without the texts of users and services: that is what a redaction leaves, in the stub.
+    Without it, a stub holds no data; ``shreddable`` is then false if the bytes of the event are never replaced by one.
+    New events are stored with ``schema_version``.
     """
 
     name: str
@@ -55,6 +59,7 @@ class EventType:
     sentence: Sentence
     sample: Mapping[str, Any]
     shreddable: bool
+    remains: Remains | None
     upcasters: tuple[Upcaster, ...]
     schema_version: int
 
@@ -102,7 +107,7 @@ TYPE_NAMES: Mapping[type[Value], str] = MappingProxyType(_NAMES)
 ``TYPE_NAMES[model]`` raises InvalidContentError for a model without a declaration."""
 
 
-def event_type(
+def event_type(  # noqa: PLR0913  # every part of a declaration has its own parameter
     name: str,
     *,
     headline: str | None = None,
@@ -111,14 +116,16 @@ def event_type(
     stream: Kind = "thread",
     statuses: Collection[Status] = (),
     shreddable: bool = True,
+    remains: Remains | None = None,
     upcasters: tuple[Upcaster, ...] = (),
 ) -> Callable[[type[ModelT]], type[ModelT]]:
     """Declare the model below as the data of events that are stored as ``name``, permanently.
 
     ``statuses`` are the thread's statuses in which the event is accepted outside a run. ``sentence`` may name fields
     with text or whole numbers: ``made checkpoint {name} at version {at}``. Text is quoted and shortened, None becomes a
-    dash. Without a sentence the event is "recorded". ``sample`` has the fields of one event, as JSON. Raises ValueError
-    for a name that is already declared, and for a sentence with a field that the model does not have.
+    dash. Without a sentence the event is "recorded". ``sample`` has the fields of one event, as JSON. ``remains`` is
+    what a redaction leaves of it, such as ``without("reason")``. Raises ValueError for a name that is already declared,
+    and for a sentence with a field that the model does not have.
     """
 
     def declare(model: type[ModelT]) -> type[ModelT]:
@@ -137,6 +144,7 @@ def event_type(
             sentence or f"recorded {quoted(name)}",
             MappingProxyType(dict(sample or {})),
             shreddable,
+            remains,
             upcasters,
             len(upcasters) + 1,
         )
@@ -144,6 +152,16 @@ def event_type(
         return model
 
     return declare
+
+
+def without(*fields: str) -> Remains:
+    """What remains if these fields hold the texts: they get their defaults."""
+
+    def remains(data: Value) -> Value:
+        model = type(data).model_fields
+        return data.model_copy(update={name: model[name].get_default(call_default_factory=True) for name in fields})
+
+    return remains
 
 
 def withdraw(name: str) -> None:

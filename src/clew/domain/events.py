@@ -13,7 +13,7 @@ from pydantic import Field, field_validator
 from clew.domain import event_sentences, event_types
 from clew.domain.context.events import ContextEvent
 from clew.domain.errors import InvalidTimeError
-from clew.domain.event_types import ACTIVE, ANY, OPEN, UNDELETED, event_type
+from clew.domain.event_types import ACTIVE, ANY, OPEN, UNDELETED, event_type, without
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.memory.events import MemoryEvent
 from clew.domain.messages import Message, Role, Value, is_none
@@ -144,9 +144,10 @@ class RecordAppended(Value):
     sample={"version": 2, "digest": "ab" * 32, "stub": "\x02{}"},
     statuses=ANY,
     shreddable=False,
+    remains=without("reason"),
 )
 class MessageRedacted(Value):
-    """The message or the record at ``version`` of this stream was shredded.
+    """The content of the event at ``version`` of this stream was shredded.
 
     ``digest`` is the SHA-256 of the shredded bytes, in hex; ``stub`` are the bytes that replace them.
     """
@@ -192,6 +193,7 @@ class CheckpointMade(Value):
     headline="The thread was suspended",
     sentence="suspended the thread",
     sample={"reason": "lunch"},
+    remains=without("reason"),
     statuses=ACTIVE,
 )
 class ThreadSuspended(Value):
@@ -215,6 +217,7 @@ class ThreadResumed(Value):
     headline="The thread was ended",
     sentence="ended the thread",
     sample={"reason": "solved"},
+    remains=without("reason"),
     statuses=OPEN,
 )
 class ThreadEnded(Value):
@@ -230,12 +233,18 @@ class ServiceDeletion(Value):
     failed: str | None = None
 
 
+def _deleted(data: ThreadDeleted) -> ThreadDeleted:
+    failed = [each if each.failed is None else ServiceDeletion(id=each.id, failed="") for each in data.service]
+    return ThreadDeleted(service=tuple(failed))
+
+
 @event_type(
     "thread-deleted",
     headline="The thread was deleted",
     sentence=event_sentences.thread_deleted,
     sample={"reason": "requested"},
     statuses=UNDELETED,
+    remains=_deleted,
 )
 class ThreadDeleted(Value):
     """The thread was deleted for its readers. Its events remain until they are erased.
@@ -270,7 +279,7 @@ class Opaque:
 
 @dataclass(frozen=True, slots=True)
 class Shredded:
-    """An event whose content was shredded: ``role`` is the role of its message, ``record`` the type of its record."""
+    """An event of which nothing remains: ``role`` is the role of its message, ``record`` the type of its record."""
 
     role: Role | None
     record: str | None = None
@@ -313,7 +322,11 @@ APPENDED_TYPES = frozenset({MESSAGE_APPENDED, RECORD_APPENDED})
 control, so a control can be folded without reading its content."""
 
 NEVER_SHREDDED = frozenset(name for name, declared in EVENT_TYPES.items() if not declared.shreddable)
-"""The types whose stored bytes are never replaced by a stub."""
+"""The types whose stored bytes are never replaced by a stub without their data."""
+
+
+REDACTABLE_TYPES = APPENDED_TYPES | {name for name, declared in EVENT_TYPES.items() if declared.remains is not None}
+"""The types with texts of users or services, which a redaction can remove."""
 
 
 class Event(NamedTuple):
@@ -322,8 +335,10 @@ class Event(NamedTuple):
     ``stream`` and ``version`` are its address; ``recorded_at`` is in microseconds since 1970 (UTC) and never decreases
     along a lineage; ``messages`` is the number of messages on the thread's path after it, -1 for an opaque event
     without this number. ``said`` is when a message or record was said, in microseconds, and ``on_behalf_of`` for whom
-    the actor appended it; None if that is not known. ``position`` and ``hash`` are None until it is recorded. It is a
-    tuple because tuples are the fastest to create, and a long history has many events.
+    the actor appended it; None if that is not known. ``redacted`` says whether its content was shredded: of some types
+    the data then remains, without the texts that users and services wrote; otherwise it is Shredded. ``position`` and
+    ``hash`` are None until it is recorded. It is a tuple because tuples are the fastest to create, and a long history
+    has many events.
     """
 
     stream: str
@@ -342,6 +357,7 @@ class Event(NamedTuple):
     hash: bytes | None = None
     said: int | None = None
     on_behalf_of: str | None = None
+    redacted: bool = False
 
     @property
     def time(self) -> datetime:
@@ -367,6 +383,14 @@ class Event(NamedTuple):
     def originator_version(self) -> int:
         """The version, under the eventsourcing library's name for it."""
         return self.version
+
+
+def holds_text(event: Event) -> bool:
+    """Whether a redaction would remove something of the data of an event that is neither a message nor a record."""
+    declared = EVENT_TYPES.get(event.type)
+    if declared is None or declared.remains is None or not isinstance(event.data, declared.model):
+        return False
+    return declared.remains(event.data) != event.data
 
 
 def to_time(microseconds: int) -> datetime:

@@ -81,6 +81,11 @@ class Key:
     key: str
     content: bytes
 
+    @property
+    def digest(self) -> bytes:
+        """The SHA-256 of the key, which stores hold in its place: a key can contain words of a user."""
+        return digest(self.key.encode())
+
 
 class Blob(NamedTuple):
     """Bytes that events refer to by digest: ``definition`` for parts of an agent, ``content`` for user content."""
@@ -360,6 +365,14 @@ class SideReader(Protocol):
 
     def shredded(self) -> int:
         """How many rows have been shredded so far. Caches of decoded events are valid until this number changes."""
+        ...
+
+    def erase(self) -> int | None:
+        """Remove what redactions have left in the files. None when nothing is left.
+
+        Otherwise another program still reads an older state of the store, and the result is a position: what was
+        redacted before it is gone.
+        """
         ...
 
 

@@ -5,7 +5,8 @@ Byte 0 names the codec. 0: sixteen bytes of random salt, then JSON with short ke
 
 The short keys: ``i`` event id, ``t`` recorded time in microseconds, ``n`` messages on the path, ``a`` actor, ``r`` run,
 ``c`` cause, ``s`` subject, ``w`` when it was said in microseconds, ``b`` on behalf of whom, ``m`` metadata, ``v``
-schema version (left out when 1), ``d`` data; in stubs only, ``o`` role of a message and ``k`` type of a record.
+schema version (left out when 1), ``d`` data; in stubs only, ``o`` role of a message and ``k`` type of a record. Stubs
+of some types have data, too: what remains of it without the texts of users and services.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pydantic_core import PydanticSerializationError, SchemaValidator, Validatio
 from clew.domain.errors import CorruptEventError, InvalidContentError
 from clew.domain.event_types import EventType
 from clew.domain.events import (
+    APPENDED_TYPES,
     EVENT_TYPES,
     FIRST_MICROSECOND,
     LAST_MICROSECOND,
@@ -65,6 +67,9 @@ _ANY_VERSION = SchemaValidator(
             "k": _STR,
         }
     )
+)
+_STUB_DATA = SchemaValidator(
+    core_schema.typed_dict_schema({"d": core_schema.typed_dict_field(core_schema.any_schema(), required=False)})
 )
 
 
@@ -132,7 +137,11 @@ def _refuse_constant(name: str) -> None:
 
 
 def stub(event: Event) -> bytes:
-    """The bytes of a shredded row: the envelope and the message's role or the record's type, without user content."""
+    """The bytes of a shredded row: the envelope, and the message's role, the record's type or the data that remains."""
+    declared = EVENT_TYPES.get(event.type)
+    if declared is not None and declared.remains is not None and isinstance(event.data, declared.model):
+        data, schema = declared.remains(event.data), declared.schema_version
+        return b'%c%b%b,"d":%b}' % (STUB, _header(event), _keys({"v": schema if schema > 1 else None}), _json(data))
     role = event.data.message.role if isinstance(event.data, MessageAppended) else None
     record = event.data.type if isinstance(event.data, RecordAppended) else None
     return b"%c%b%b}" % (
@@ -162,10 +171,22 @@ def decode(
     if codec == STUB:
         try:
             fields = _ANY_VERSION.validate_json(state[1:])
+            data = (
+                _remaining(declared, state, fields) if declared is not None and declared.remains is not None else None
+            )
         except ValidationError as error:
             raise _corrupt(stream, version, type_, error) from None
-        return _event(stream, version, type_, fields, Shredded(fields.get("o"), fields.get("k")), position, hash_)
+        data = Shredded(fields.get("o"), fields.get("k")) if data is None else data
+        return _event(stream, version, type_, fields, data, position, hash_)._replace(redacted=True)
     return peek(stream, version, type_, state, position, hash_)
+
+
+def _remaining(declared: EventType, state: bytes, fields: Any) -> Any:
+    """The data in a stub; None if it has none, or data of a newer Clew."""
+    found, written = _STUB_DATA.validate_json(state[1:]).get("d"), fields.get("v", 1)
+    if found is None or not 1 <= written <= declared.schema_version:
+        return None
+    return declared.model.__pydantic_validator__.validate_python(declared.upcast(written, found))
 
 
 def decode_row(row: Row) -> Event:
@@ -324,7 +345,8 @@ def recorded(row: Row) -> Recorded | Unreadable:
             if declared is not None and data is not None and written != declared.schema_version:
                 data = None if written > declared.schema_version else declared.upcast(written, data)
         elif redacted:
-            fields, data = from_json(state[1:]), None
+            fields = from_json(state[1:])
+            data = None if type_ in APPENDED_TYPES else fields.get("d")
         else:
             fields, data = {"i": "", "t": 0, "n": -1}, None
         get, time, messages = fields.get, fields["t"], fields["n"]

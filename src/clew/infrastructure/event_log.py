@@ -150,6 +150,11 @@ class ConversationLog(Application[str]):
             )
         )
 
+    def erase(self) -> int | None:
+        """Remove what redactions have left in the files: see the port."""
+        self._check_writable()
+        return self._recorder.erase()
+
     def rows_after(self, position: int, limit: int, prefix: str) -> list[Row]:
         """Rows as they are stored, in position order."""
         return list(map(_checked, self._recorder.rows(after=position, limit=limit, prefix=prefix)))

@@ -254,6 +254,14 @@ class SideTables(Protocol):
         """How many rows were ever shredded, or imported as shredded. Caches of events are valid until it changes."""
         ...
 
+    def erase(self) -> int | None:
+        """Remove what shredded rows have left in the files. None when nothing is left.
+
+        Otherwise another program reads an older state of the store, and the result is a position: appends before it
+        shredded nothing that is left.
+        """
+        ...
+
 
 class Recorder(Appends, Streams, PositionOrder, SideTables, Protocol):
     """An event store on stored bytes. After ``os.fork`` a child starts with new threads and connections."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from clew.domain.decider_state import Control, advance
 from clew.domain.errors import CorruptEventError
 from clew.domain.event_sequence import ScopeSequence, thread_problem
-from clew.domain.events import NEVER_SHREDDED, Event, MessageRedacted, ThreadForked
+from clew.domain.events import NEVER_SHREDDED, Event, MessageRedacted, Shredded, ThreadForked
 from clew.domain.ports import Blob, IntegrityFault, Row, StreamInfo, Verdict
 from clew.domain.streams import ROOT, digest, is_thread, parse_stream_name
 from clew.infrastructure.envelope import decode, decode_row, peek
@@ -261,17 +261,19 @@ class _Shreds(NamedTuple):
 
     def note(self, row: Row, *, of_thread: bool) -> str | None:
         """Add the next row. Returns what is wrong with the row itself, or None."""
-        if row.digest is not None:
-            if row.type in NEVER_SHREDDED:
-                return "its bytes were shredded, but events of its type must not be"
-            self.shredded[row.version] = (row.digest.hex(), row.state.decode("latin-1"))
-        elif of_thread and row.type == "message-redacted":
+        redacts = of_thread and row.type == "message-redacted"
+        data: object = None
+        if redacts or (row.digest is not None and row.type in NEVER_SHREDDED):
             try:
                 data = decode(row.stream, row.version, row.type, row.state).data
             except CorruptEventError:
                 return "its bytes are not an event of its type"
-            if isinstance(data, MessageRedacted):
-                self.redacted[data.version] = (data.digest, data.stub)
+        if row.digest is not None:
+            if row.type in NEVER_SHREDDED and isinstance(data, Shredded):
+                return "its bytes were shredded, but events of its type must not be"
+            self.shredded[row.version] = (row.digest.hex(), row.state.decode("latin-1"))
+        if isinstance(data, MessageRedacted):
+            self.redacted[data.version] = (data.digest, data.stub)
         return None
 
     def compare(self, thread_id: str, read_again: Callable[[int], Row | None]) -> IntegrityFault | None:
@@ -313,7 +315,7 @@ def _printable(name: str) -> str:
 
 def _check_origin(row: Row, stream: StreamInfo) -> str | None:
     """The difference between a thread's origin in its first event and in the store, None if they agree."""
-    if row.type == "thread-forked" and row.digest is None:
+    if row.type == "thread-forked":
         try:
             data = decode(row.stream, row.version, row.type, row.state).data
         except (CorruptEventError, TypeError):  # the check of the chain reports it

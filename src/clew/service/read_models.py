@@ -121,11 +121,16 @@ class ReadModels:
 
         If only another process can maintain the indexes, that process removes the words when it reaches the event.
         """
-        if self.projector.log.is_bound():
-            return
-        self.projector.forget(stream, version, by)
+        if not self.projector.log.is_bound():
+            self.projector.forget(stream, version, by)
+            self.erase()
+
+    def erase(self) -> bool:
+        """Remove deleted words from the files. False while another program still reads an older state of them."""
         if self._store.purge():
             self._background.notify()
+            return False
+        return True
 
     def stop(self) -> None:
         """End the work in the background."""

@@ -33,6 +33,7 @@ from clew.service import (
 from clew.service.core import Core
 from clew.service.effects import run
 from clew.service.feeds import thread_feed
+from clew.service.thread_commands import Redaction
 from clew.service.thread_queries import At, ThreadSummary
 from clew.sync.subscription import Subscription
 
@@ -310,11 +311,14 @@ class Thread:
 
     def redact(
         self, message: HistoryMessage | ThreadRecord | int, *, reason: str | None = None, actor: str | None = None
-    ) -> int:
+    ) -> Redaction:
         """Destroy the content of a message or of a record, here and in every fork. The hash chain still verifies.
 
-        ``message`` is a message of the thread's history, a record, or the version of one. Returns the version of the
-        redaction's event, in the thread that recorded the content. Raises NotRedactableError.
+        ``message`` is a message of the thread's history, a record, or the version of one. The errors after it in the
+        thread that recorded it go, too: a service may have quoted it. With the version of another event, the texts of
+        that event go: the message of an error, the reason of an approval or a status, what a provider gave or stored,
+        the summary of a reduction. The result says if another program still keeps the content in the files. Raises
+        NotRedactableError for an event that holds no such text.
         """
         return run(thread_commands.redact(self._core, self.id, message, reason, actor))
 

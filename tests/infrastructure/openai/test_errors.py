@@ -189,34 +189,34 @@ def test_no_error_and_no_log_line_contains_the_key_or_the_request(
         assert secret not in "\n".join(outputs)
 
 
-PASSWORD = "p@ss/wörd +1"
-PASSWORD_IN_URL = "p%40ss%2Fw%C3%B6rd%20+1"
+WORD = "p@ss/wörd +1"
+WORD_IN_URL = "p%40ss%2Fw%C3%B6rd%20+1"
 ENCODINGS = {
-    "plain": PASSWORD,
-    "in upper case": PASSWORD.upper(),
-    "as in the URL": PASSWORD_IN_URL,
-    "percent-encoded": "".join(f"%{byte:02x}" for byte in PASSWORD.encode()),
-    "percent-encoded twice": quote(quote(PASSWORD, safe=""), safe=""),
-    "as in a form": quote_plus(PASSWORD),
-    "in JSON": json.dumps(PASSWORD)[1:-1],
-    "in HTML": "".join(f"&#{ord(character)};" for character in PASSWORD),
-    "in hexadecimal digits": PASSWORD.encode().hex(),
-    "in base64": b64encode(PASSWORD.encode()).decode(),
-    "in the header": b64encode(f"user:{PASSWORD}".encode()).decode(),
-    "the header in base64": b64encode(b"Basic " + b64encode(f"user:{PASSWORD}".encode())).decode(),
-    "after one other byte": b64encode(f"x{PASSWORD}".encode()).decode(),
-    "in base64 for URLs": urlsafe_b64encode(f"xx{PASSWORD}".encode()).decode().rstrip("="),
+    "plain": WORD,
+    "in upper case": WORD.upper(),
+    "as in the URL": WORD_IN_URL,
+    "percent-encoded": "".join(f"%{byte:02x}" for byte in WORD.encode()),
+    "percent-encoded twice": quote(quote(WORD, safe=""), safe=""),
+    "as in a form": quote_plus(WORD),
+    "in JSON": json.dumps(WORD)[1:-1],
+    "in HTML": "".join(f"&#{ord(character)};" for character in WORD),
+    "in hexadecimal digits": WORD.encode().hex(),
+    "in base64": b64encode(WORD.encode()).decode(),
+    "in the header": b64encode(f"user:{WORD}".encode()).decode(),
+    "the header in base64": b64encode(b"Basic " + b64encode(f"user:{WORD}".encode())).decode(),
+    "after one other byte": b64encode(f"x{WORD}".encode()).decode(),
+    "in base64 for URLs": urlsafe_b64encode(f"xx{WORD}".encode()).decode().rstrip("="),
 }
 
 
 @pytest.mark.parametrize("encoded", ENCODINGS.values(), ids=ENCODINGS)
 @pytest.mark.parametrize("streamed", [False, True])
-def test_hides_the_password_of_base_url_in_every_encoding(encoded: str, streamed: bool) -> None:
+def test_hides_the_password_of_base_url_in_every_encoding(encoded: str, *, streamed: bool) -> None:
     service = SERVICES[0]
     failure = {"error": {"message": f"No access with <{encoded}>.", "code": encoded}}
     with RawServer() as server:
         server.add_replies(stream(failure) if streamed else whole(failure, status=401))
-        client = service.client(server.url.replace("http://", f"http://user:{PASSWORD_IN_URL}@"))
+        client = service.client(server.url.replace("http://", f"http://user:{WORD_IN_URL}@"))
         with pytest.raises(ModelError) as raised:
             asyncio.run(updates_of(client.ask(service.body(client), stream=True)))
     shown = f"{raised.value} {raised.value.code}"

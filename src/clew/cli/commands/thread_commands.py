@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from clew.cli.app import command
-from clew.cli.errors import WrongUsage
+from clew.cli.errors import PENDING, WrongUsage
 from clew.cli.options import (
     TIME,
     ActorOption,
@@ -22,6 +22,7 @@ from clew.cli.options import (
     confirm,
     message_version,
     must_confirm,
+    open_store,
     open_thread,
     parse_label,
     parse_moment,
@@ -34,6 +35,7 @@ from clew.cli.rendering import json_shapes
 if TYPE_CHECKING:
     from clew.domain.events import Event
     from clew.domain.history import History
+    from clew.service.thread_commands import Redaction
     from clew.service.thread_queries import ThreadSummary
 
 TitleOption = Annotated[str | None, typer.Option("--title", metavar="T", help="The new thread's title.")]
@@ -186,20 +188,28 @@ def redact(
     message: MessageArgument,
     reason: ReasonOption = None,
     yes: YesOption = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until no other program keeps the content in the files.")
+    ] = False,
     actor: ActorOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Destroy the content of a message or record, here and in every fork. This cannot be undone; the chain verifies."""
-    from clew.domain.events import APPENDED_TYPES, Shredded
+    from clew.domain.events import REDACTABLE_TYPES
 
     ask = must_confirm(context, yes=yes)
-    with open_thread(context, thread) as opened:
+    with open_store(context) as conversations:
+        opened = conversations.thread(conversations.find(thread))
         version = message_version(opened, message)
         event = next(opened.events(after=version - 1, at=version))
-        if ask and event.type in APPENDED_TYPES and not isinstance(event.data, Shredded):
+        if ask and event.type in REDACTABLE_TYPES and not event.redacted:
             confirm(f"Destroy version {version} of {one_line(event.thread_id)} for ever? {_content_start(event)}")
         redaction = opened.redact(version, reason=reason, actor=actor)
-    write_result(json_shapes.redaction(event, redaction), redact_text(event), as_json=as_json)
+        if redaction.pending:
+            redaction = redaction._replace(pending=not conversations.erase(timeout=None if wait else 0))
+    write_result(json_shapes.redaction(event, redaction), redact_text(event, redaction), as_json=as_json)
+    if redaction.pending:
+        raise typer.Exit(PENDING)
 
 
 def fork_text(new: ThreadSummary) -> str:
@@ -222,9 +232,15 @@ def rewind_text(target: History, version: int) -> str:
     )
 
 
-def redact_text(event: Event) -> str:
+def redact_text(event: Event, redaction: Redaction) -> str:
     """The output of ``clew redact``."""
-    return f"Redacted version {event.version} of {one_line(event.thread_id)}, here and in every fork."
+    errors = f", and {plural(len(redaction.errors), 'error')} that may quote it" if redaction.errors else ""
+    text = f"Redacted version {event.version} of {one_line(event.thread_id)}, here and in every fork{errors}."
+    if not redaction.pending:
+        return text
+    return (
+        f"{text}\nPending: another program still keeps the content in the files. `--wait` waits; `clew doctor` checks."
+    )
 
 
 def _content_start(event: Event) -> str:

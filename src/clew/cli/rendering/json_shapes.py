@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from clew.service.memory.scope_queries import ScopeSummary
     from clew.service.message_search import Hit
     from clew.service.projection_status import ProjectionStatus
+    from clew.service.thread_commands import Redaction
     from clew.service.thread_queries import ThreadSummary
     from clew.service.usage_queries import UsageCounts
 
@@ -249,9 +250,13 @@ def labels(summary: ThreadSummary) -> dict[str, Any]:
     return {"thread_id": summary.id, "version": summary.version, "labels": summary.labels}
 
 
-def redaction(message: Event, version: int) -> dict[str, Any]:
+def redaction(message: Event, redaction: Redaction) -> dict[str, Any]:
     """A redacted message in the thread that recorded it, and the version of the event that redacted it."""
-    return {"thread_id": message.thread_id, "message": message.version, "version": version}
+    return {
+        "thread_id": message.thread_id,
+        "message": message.version,
+        **_fields(redaction, "version", "errors", "pending"),
+    }
 
 
 def request(thread_id: str, path: str, request: Request) -> dict[str, Any]:

@@ -8,11 +8,11 @@ from typing import Literal, TypeAlias
 from pydantic import Field
 
 from clew.domain import event_sentences
-from clew.domain.event_types import UNDELETED, event_type
+from clew.domain.event_types import UNDELETED, event_type, without
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.memory.events import FactReference, ScopeRead
 from clew.domain.messages import Message, Value, is_none
-from clew.domain.runs.events import Failure
+from clew.domain.runs.events import Failure, without_quotes
 
 Hook: TypeAlias = Literal[
     "initial_state",
@@ -40,6 +40,7 @@ Hook: TypeAlias = Literal[
     headline="A context provider gave to the run",
     sentence=event_sentences.context_provided,
     sample={"provider": "user-facts", "instructions": "Known: metric units"},
+    remains=without("instructions", "messages", "citations"),
     statuses=UNDELETED,
 )
 class ContextProvided(Value):
@@ -65,6 +66,7 @@ class ContextProvided(Value):
     headline="A component failed",
     sentence=event_sentences.context_failed,
     sample={"provider": "mem0", "hook": "invoking", "error": {"kind": "TimeoutError"}},
+    remains=without_quotes,
     statuses=UNDELETED,
 )
 class ContextFailed(Value):
@@ -80,6 +82,7 @@ class ContextFailed(Value):
     headline="The state of a component was recorded",
     sentence=event_sentences.context_state_recorded,
     sample={"provider": "preferences", "state": {"units": "km"}},
+    remains=without("state"),
     statuses=UNDELETED,
 )
 class ContextStateRecorded(Value):
@@ -95,6 +98,7 @@ class ContextStateRecorded(Value):
     headline="The history was reduced for the model",
     sentence=event_sentences.history_reduced,
     sample={"agent": "joker", "reducer": "keep-last(2)", "upto": 9, "left_out": [[2, 5]]},
+    remains=without("summary"),
     statuses=UNDELETED,
 )
 class HistoryReduced(Value):

@@ -12,7 +12,7 @@ from clew.domain.context.events import ContextProvided
 from clew.domain.decider_state import Control, advance
 from clew.domain.errors import ClewError, ImportFormatError, InvalidNameError, ThreadDivergedError
 from clew.domain.event_sequence import ScopeSequence, thread_problem
-from clew.domain.events import MESSAGE_APPENDED, NEVER_SHREDDED, Event, MessageRedacted, ThreadForked
+from clew.domain.events import MESSAGE_APPENDED, Event, MessageRedacted, ThreadForked
 from clew.domain.formats.clew_jsonl import Entry
 from clew.domain.formats.lineage import names_fork, read_event
 from clew.domain.ports import Fork, Row, Shred
@@ -240,7 +240,7 @@ class Batch:
             return False
         if row.digest is not None:
             self.open[row.stream, row.version] = number
-        elif isinstance(event.data, MessageRedacted):
+        if isinstance(event.data, MessageRedacted):
             self._redact(row, event.data)
         if row.stream not in self.previous:
             self.previous[row.stream] = previous
@@ -282,7 +282,7 @@ class Batch:
         """Compare a redaction with its row, and shred the row if it is not shredded."""
         address = row.stream, redaction.version
         target = self._row_after(address)
-        if target is None or target.type in NEVER_SHREDDED or target.content_digest.hex() != redaction.digest:
+        if target is None or target.content_digest.hex() != redaction.digest:
             raise ImportFormatError(f"{_named(row)}: the event that it redacts is missing. {AGAIN}")
         stub = redaction.stub.encode("latin-1", errors="replace")  # the event holds it as text, a character per byte
         shredded = target._replace(state=stub, digest=target.content_digest)

@@ -76,7 +76,7 @@ def required_rows(rows: Iterable[Row], cut: int | None, decode: Callable[[Row], 
                 return
         if row.digest is not None:
             unmatched.add(row.version)
-        elif unmatched and row.type == "message-redacted":
+        if unmatched and row.type == "message-redacted":
             data = decode(row).data
             unmatched.discard(data.version if isinstance(data, MessageRedacted) else 0)
         previous_type = row.type
@@ -116,9 +116,9 @@ def read_event(
         event = decode(row)
     except CorruptEventError:
         raise error(f"{where}: its bytes are not an event of its type. {advice}") from None
-    if isinstance(event.data, Shredded) != (row.digest is not None):
+    if event.redacted != (row.digest is not None):
         raise error(f"{where}: it must have both a digest and a stub, or neither. {advice}")
-    if row.digest is not None and row.type in NEVER_SHREDDED:
+    if isinstance(event.data, Shredded) and row.type in NEVER_SHREDDED:
         raise error(f"{where}: it is shredded, but events of its type are never shredded. {advice}")
     return event
 
@@ -142,7 +142,7 @@ def _verify_rows(stream: StreamRows, previous: bytes, decode: Callable[[Row], Ev
             _check_first(row, event, stream.fork, here)
         if row.digest is not None:
             shredded[row.version] = row.digest.hex(), row.state.decode("latin-1")
-        elif isinstance(event.data, MessageRedacted):
+        if isinstance(event.data, MessageRedacted):
             redacted[event.data.version] = event.data.digest, event.data.stub
         events.append(event)
         previous = row.hash

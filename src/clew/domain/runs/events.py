@@ -11,10 +11,12 @@ from typing import Literal, TypeAlias, TypeVar
 from pydantic import Field
 
 from clew.domain import event_sentences
-from clew.domain.event_types import ACTIVE, event_type
+from clew.domain.event_types import ACTIVE, event_type, without
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Value, is_none
 from clew.domain.models.client import ServiceKind, ServiceReference, TokenUsage, WireFormat
+
+ValueT = TypeVar("ValueT", bound=Value)
 
 
 class AgentIdentity(Value):
@@ -59,6 +61,14 @@ class Failure(Value):
     message: str | None = Field(default=None, exclude_if=is_none)
     status: int | None = Field(default=None, exclude_if=is_none)
     code: str | None = Field(default=None, exclude_if=is_none)
+
+
+def without_quotes(data: ValueT) -> ValueT:
+    """The data of an event with an ``error``, without what the service reported: it may quote a message."""
+    error: Failure | None = data.__dict__["error"]
+    if error is None:
+        return data
+    return data.model_copy(update={"error": Failure(kind=error.kind, status=error.status)})
 
 
 @event_type(
@@ -159,6 +169,7 @@ class ModelAnswered(Value):
     headline="The model did not answer",
     sentence=event_sentences.model_failed,
     sample={"call": 3, "error": {"kind": "ModelOverloadedError"}, "ms": 1},
+    remains=without_quotes,
 )
 class ModelFailed(Value):
     """The model did not answer ``call``. With ``retry_in`` it is called again after that many seconds."""
@@ -174,6 +185,7 @@ class ModelFailed(Value):
     headline="The answer was interrupted",
     sentence=event_sentences.answer_interrupted,
     sample={"call": 3, "reason": "crashed"},
+    remains=without_quotes,
 )
 class AnswerInterrupted(Value):
     """The answer to ``call`` was cut off. The part that arrived is the message at ``message``, None if there is none.
@@ -256,6 +268,7 @@ class ApprovalRequested(Value):
     headline="The request was approved or rejected",
     sentence=event_sentences.approval_given,
     sample={"request": 5, "approved": True},
+    remains=without("reason"),
 )
 class ApprovalGiven(Value):
     """The request at version ``request`` was approved or rejected."""
@@ -282,6 +295,7 @@ class RunCompleted(Value):
     headline="The run failed",
     sentence=event_sentences.run_failed,
     sample={"error": {"kind": "ModelError"}},
+    remains=without_quotes,
 )
 class RunFailed(Value):
     """The run ended with an error. Everything recorded before stays valid."""
@@ -337,10 +351,11 @@ RunEvent: TypeAlias = (
     | ServiceThreadBound
 )
 
+QUOTING = frozenset({"model-failed", "answer-interrupted", "run-failed", "context-failed"})
+"""The types of events with an error, which may quote a message that the service received."""
+
 REFERENCES = ("definitions", "call", "message", "result", "request", "before")
 """The fields of steps of runs that name versions of their thread."""
-
-ValueT = TypeVar("ValueT", bound=Value)
 
 
 def placed(event: ValueT, version: int) -> ValueT:

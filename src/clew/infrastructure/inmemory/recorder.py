@@ -168,6 +168,11 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder, process_forks.ForkA
         with self._open_lock():
             return self._events.shredded
 
+    def erase(self) -> int | None:
+        """Nothing: a shredded row leaves nothing behind."""
+        with self._open_lock():
+            return None
+
     def listen(  # type: ignore[override] # the name of Clew's port
         self, wake: Callable[[], None], of: str = ""
     ) -> Callable[[], None]:

@@ -148,7 +148,10 @@ def secrets_of(client: Any, raised: BaseException | None = None) -> tuple[str, .
         getattr(client, name, None)
         for name in ("api_key", "admin_api_key", "organization", "project", "webhook_secret", "_azure_ad_token")
     }
-    for headers in (getattr(client, "default_headers", None), getattr(getattr(raised, "request", None), "headers", None)):
+    for headers in (
+        getattr(client, "default_headers", None),
+        getattr(getattr(raised, "request", None), "headers", None),
+    ):
         for name, value in (headers or {}).items():
             if _SECRET_HEADERS.search(name) and isinstance(value, str):
                 scheme, _, credentials = value.rpartition(" ")

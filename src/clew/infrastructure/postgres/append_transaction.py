@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from hashlib import sha256
 from struct import Struct
 from typing import Any
 
@@ -190,14 +189,13 @@ def _reads(append: Append) -> dict[Hashable, BoundStatement]:
         if abs(version) <= HIGHEST:
             reads[stream, version] = _bind("row", stream=int8(stream_id(stream)), version=int8(version))
     if append.key is not None:
-        key = sha256(append.key.key.encode()).digest()
-        reads["key"] = _bind("key", stream=int8(stream_id(append.key.stream)), key=key)
+        reads["key"] = _bind("key", stream=int8(stream_id(append.key.stream)), key=append.key.digest)
     return reads
 
 
 def find_outcome(query: Callable[[str, dict[str, Any]], Rows], key: Key) -> Outcome | None:
     """The outcome stored for an idempotency key. A writer calls this within its transaction."""
-    found = query(_SQL["key"], {"stream": Int8(stream_id(key.stream)), "key": sha256(key.key.encode()).digest()})
+    found = query(_SQL["key"], {"stream": Int8(stream_id(key.stream)), "key": key.digest})
     if not found:
         return None
     first, last, salt, digest = found[0]
@@ -244,7 +242,7 @@ def _put_key(key: Key, first: int, last: int) -> BoundStatement:
     return _bind(
         "put key",
         **_ids(key.stream),
-        key=sha256(key.key.encode()).digest(),
+        key=key.digest,
         salt=salt,
         digest=content_digest(salt, key.content),
         first=int8(first),

@@ -207,7 +207,11 @@ BEGIN
     IF given = 'clew_event'::regclass THEN
         EXECUTE format(
             'CREATE POLICY clew_shred ON %s AS RESTRICTIVE FOR UPDATE TO clew_shredder '
-            'USING (type IN (''message-appended'', ''record-appended'') AND digest IS NULL) '
+            -- The types with texts of users or services.
+            'USING (digest IS NULL AND type IN (''message-appended'', ''record-appended'', ''model-failed'', '
+            '''run-failed'', ''answer-interrupted'', ''approval-given'', ''context-provided'', ''context-failed'', '
+            '''context-state-recorded'', ''history-reduced'', ''message-redacted'', ''thread-suspended'', '
+            '''thread-ended'', ''thread-deleted'')) '
             -- The replacement must be a stub, which has no content, and not another message.
             'WITH CHECK (digest IS NOT NULL AND substr(state, 1, 1) = ''\x02'')', given
         );

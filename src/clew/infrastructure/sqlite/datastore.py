@@ -94,6 +94,8 @@ class ClewSQLiteDatastore(SQLiteDatastore, process_forks.ForkAware):
                 self._prepare(create=create)
                 if left_log:
                     self._writer.checkpoints.empty_left_log()
+                else:
+                    self._writer.checkpoints.unmark_due = True
         except BaseException:
             self._release()
             raise
@@ -193,6 +195,16 @@ class ClewSQLiteDatastore(SQLiteDatastore, process_forks.ForkAware):
                 raise
             self.connection = connection
         return self.connection
+
+    def erase(self) -> int | None:
+        """Remove what shredded rows have left in the write-ahead log: see the port."""
+        if self._closed:
+            raise ClosedError("The store is closed: nothing can be erased. Open it again.")
+        try:
+            with self.lock:
+                return self._writer.checkpoints.erase()
+        except sqlite3.Error as error:
+            raise unavailable(self.path, error) from error
 
     def drop_writing(self) -> None:
         """Close the writing connection, which failed during a commit. The next write opens another."""

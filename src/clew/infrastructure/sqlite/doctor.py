@@ -12,10 +12,11 @@ from pathlib import Path
 
 from clew.domain.diagnostics import Finding, binary_size, runs_finding
 from clew.domain.errors import StoreError
+from clew.domain.json_values import one_line
 from clew.infrastructure.sqlite import snapshots
 from clew.infrastructure.sqlite.file_access import readable_by_all
 from clew.infrastructure.sqlite.schema import may_be_written
-from clew.infrastructure.sqlite.wal_checkpoints import log_size
+from clew.infrastructure.sqlite.wal_checkpoints import PENDING, log_size
 
 FIRST_WITH_BUG, FIRST_WITHOUT_BUG = (3, 7, 0), (3, 51, 3)
 
@@ -23,6 +24,10 @@ LONG_LOG = 64 * 1024 * 1024
 FREE_LEAST = 16 * 1024 * 1024
 FREE_GOOD = 256 * 1024 * 1024
 """Bytes."""
+
+MOST_LISTED = 5
+
+LONGEST_NAME = 120
 
 
 def of_library(version: tuple[int, ...] | None = None) -> Iterator[Finding]:
@@ -103,6 +108,29 @@ def of_runs(path: str, now: int) -> Finding:
         return runs_finding(*snapshots.read(path, partial(_of_runs, now)))
     except (sqlite3.Error, OSError, StoreError) as error:
         return Finding("runs", "failed", f"{path}: {error}.", "Check its pages: `clew doctor --verify`.")
+
+
+def of_redactions(path: str) -> Finding:
+    """Redactions whose content is still in the write-ahead log, because a program reads an older state of the store."""
+    try:
+        found: list[tuple[str, int]] = snapshots.read(path, _pending) if log_size(path) else []
+    except (sqlite3.Error, OSError, StoreError) as error:
+        return Finding("redactions", "failed", f"{path}: {error}.", "Check its pages: `clew doctor --verify`.")
+    if not found:
+        return Finding("redactions", "ok", f"No redacted content is left in {path}-wal.")
+    named = [f"{one_line(name, LONGEST_NAME)} version {version}" for name, version in found[:MOST_LISTED]]
+    more = f" and {len(found) - MOST_LISTED} more" if len(found) > MOST_LISTED else ""
+    return Finding(
+        "redactions",
+        "warning",
+        f"{path}-wal still has content that was redacted by {', '.join(named)}{more}.",
+        "A program reads an older state of the store. End it: then the next writer, or this check, empties the log.",
+    )
+
+
+def _pending(connection: sqlite3.Connection) -> list[tuple[str, int]]:
+    """Stream and version of the redactions since the log was last empty."""
+    return connection.execute(PENDING).fetchall()
 
 
 def _of_runs(now: int, connection: sqlite3.Connection) -> tuple[int, int, int, int, list[tuple[str, str]]]:

@@ -95,7 +95,7 @@ ORDER BY 1, 2 LIMIT ?"""
 
 KEY = (
     "SELECT k.first, k.last, k.salt, k.digest FROM stream s CROSS JOIN append_key k ON k.stream = s.id "
-    "WHERE s.name = ? AND k.key = ?"
+    "WHERE s.name = ? AND k.key IN (?, ?)"
 )
 LEASE = "SELECT l.holder, l.until FROM stream s CROSS JOIN lease l ON l.stream = s.id WHERE s.name = ?"
 DRAFT = "SELECT d.run, d.data FROM stream s CROSS JOIN draft d ON d.stream = s.id WHERE s.name = ?"
@@ -357,7 +357,8 @@ def _info(row: tuple[Any, ...]) -> StreamInfo:
 
 def find_outcome(query: Callable[[str, tuple[Any, ...]], _Rows], key: Key) -> Outcome | None:
     """The outcome of an idempotency key, for the readers and for the writer within its transaction."""
-    keys = query(KEY, (key.stream, key.key))
+    # Stores have the SHA-256 of a key, so that no text of a user is in the file. Before that, they had the key itself.
+    keys = query(KEY, (key.stream, key.digest, key.key))
     if not keys:
         return None
     first, last, salt, digest = keys[0]

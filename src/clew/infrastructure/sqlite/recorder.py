@@ -85,6 +85,10 @@ class SQLiteRecorder(SQLiteReads, LibraryRecorder, SQLiteProcessRecorder):  # ty
         """Call ``wake`` after commits of events, of this process or another."""
         return self.datastore.listeners.listen(wake, of)
 
+    def erase(self) -> int | None:
+        """Remove what shredded rows have left in the write-ahead log."""
+        return self.datastore.erase()
+
     def close(self) -> None:
         """Write all submitted appends, then release the file."""
         self.datastore.close()

@@ -122,11 +122,12 @@ class SQLiteStore(Store):
         return doctor.of_file(self.name)
 
     def check_tables(self, tenant: str, now: int) -> Iterator[Finding]:
-        """The data that runs store next to the events."""
+        """The data that runs store next to the events, and redactions that are not complete."""
         del tenant
         from clew.infrastructure.sqlite import doctor
 
         yield doctor.of_runs(self.name, now)
+        yield doctor.of_redactions(self.name)
 
     def check_pages(self) -> Iterator[Finding]:
         """The pages of the log and of the projections."""

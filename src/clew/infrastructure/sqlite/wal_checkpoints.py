@@ -27,6 +27,18 @@ PATIENT_MS = 2_000
 RETRY_SECONDS = 0.05
 
 
+# The mark is written with the first row that is shredded, so that a crash does not lose it. It says nothing about an
+# empty log, and is removed with the first transaction after the log was emptied.
+MARK = "INSERT OR IGNORE INTO counter (name, value) VALUES ('unerased', ?)"
+_UNMARK = "DELETE FROM counter WHERE name = 'unerased'"
+_MARKED = "SELECT value FROM counter WHERE name = 'unerased'"
+PENDING = (
+    "SELECT s.name, e.version FROM event e JOIN stream s ON s.id = e.stream "  # noqa: S608 - of constants
+    f"WHERE e.position >= ({_MARKED}) AND e.type = 'message-redacted' ORDER BY e.position"
+)
+"""Stream and version of the redactions that the mark stands for."""
+
+
 class Checkpoints:
     """The checkpoints that the writer thread makes between batches: SQLite's automatic checkpoints are off.
 
@@ -41,6 +53,8 @@ class Checkpoints:
         """About how many bytes commits have added to the log since the last checkpoint."""
         self.purge_due = False
         """Whether the log holds shredded text that must leave it."""
+        self.unmark_due = False
+        """Whether the next transaction removes the mark of shredded text: the log was empty."""
         self.wipe_due = False
         """Whether the log holds drafts, which are temporary: the next checkpoint empties it."""
         self.check_at = CHECK_BYTES
@@ -54,7 +68,30 @@ class Checkpoints:
         """
         self.purge_due = True
         with suppress(sqlite3.Error):
-            self.purge_due = not self._checkpoint("TRUNCATE", BUSY_MS)
+            self._checkpoint("TRUNCATE", BUSY_MS)
+
+    def erase(self) -> int | None:
+        """Empty the log if a shredded row is still in it. The position of the first one that remains, None if none is.
+
+        The caller holds the lock.
+        """
+        first = self._marked()
+        if first is not None and log_size(self._store.path):
+            self.purge_due = True
+            if not self._checkpoint("TRUNCATE", BUSY_MS):
+                return first
+        return None
+
+    def unmark(self, connection: sqlite3.Connection) -> None:
+        """Remove the mark at the start of a transaction, unless another process has written to the log meanwhile."""
+        if not log_size(self._store.path):
+            connection.execute(_UNMARK)
+        self.unmark_due = False
+
+    def _marked(self) -> int | None:
+        """The position of the first append that shredded a row since the log was last known to be empty."""
+        row = self._store.writing().execute(_MARKED).fetchone()
+        return None if row is None else int(row[0])
 
     def make(self) -> float | None:
         """Make the checkpoint that is due. Returns the seconds until the next try if shredded text is still there."""
@@ -90,8 +127,6 @@ class Checkpoints:
         if done:
             self.written = 0
             self.check_at = CHECK_BYTES
-            if mode == "TRUNCATE":
-                self.purge_due = self.wipe_due = False
         else:
             self._try_at = time.monotonic() + RETRY_SECONDS
 
@@ -102,6 +137,9 @@ class Checkpoints:
             busy, _, _ = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
         finally:
             connection.execute(f"PRAGMA busy_timeout = {int(self._store.lock_timeout * 1000)}")
+        if not busy and mode == "TRUNCATE":
+            self.purge_due = self.wipe_due = False
+            self.unmark_due = True
         return not busy
 
 

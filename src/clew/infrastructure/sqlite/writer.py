@@ -24,7 +24,7 @@ from clew.infrastructure.append_plan import (
 from clew.infrastructure.recorder_ports import HIGHEST, Append, RecordedConflictError
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, unavailable
 from clew.infrastructure.sqlite.reads import BLOB, DRAFT, LEASE, find_outcome
-from clew.infrastructure.sqlite.wal_checkpoints import COMMIT_BYTES, Checkpoints
+from clew.infrastructure.sqlite.wal_checkpoints import COMMIT_BYTES, MARK, Checkpoints
 
 if TYPE_CHECKING:
     from eventsourcing.persistence import Tracking
@@ -122,6 +122,8 @@ class SQLiteWriter:
             data_version = connection.execute("PRAGMA data_version").fetchone()[0]
             if data_version != self._data_version or len(self._heads) > MOST_HEADS:
                 self._refresh_caches(connection, data_version)
+            if self.checkpoints.unmark_due:
+                self.checkpoints.unmark(connection)
             outcomes = list(map(partial(self._insert, connection), appends))
             self._flush(connection)
         except Exception as error:  # noqa: BLE001 - one append caused it, and the others must not fail with it
@@ -244,6 +246,8 @@ class SQLiteWriter:
     def _insert_shreds_snapshots_and_key(self, connection: sqlite3.Connection, append: Append, first: int) -> None:
         for shred in append.shreds:
             self._shred(connection, shred)
+        if append.shreds:
+            connection.execute(MARK, (first,))
         if append.snapshots:
             connection.executemany(
                 "INSERT OR REPLACE INTO snapshot (stream, version, state) VALUES (?, ?, ?)",
@@ -254,7 +258,7 @@ class SQLiteWriter:
             stream = self._id(connection, append.key.stream)
             connection.execute(
                 "INSERT INTO append_key (first, last, stream, key, salt, digest) VALUES (?, ?, ?, ?, ?, ?)",
-                (first, self._last, stream, append.key.key, salt, content_digest(salt, append.key.content)),
+                (first, self._last, stream, append.key.digest, salt, content_digest(salt, append.key.content)),
             )
 
     def _id(self, connection: sqlite3.Connection, name: str) -> int:
