@@ -33,7 +33,7 @@ from clew.domain.memory.ports import Embedder, Screen
 from clew.domain.messages import Message
 from clew.domain.models.client import ThreadKind
 from clew.domain.ports import Verdict
-from clew.domain.projection import Projection, Query, RowValues
+from clew.domain.projection import Projection, Query, RowValues, said_within
 from clew.domain.records import Record
 from clew.domain.runs.ports import OnExisting
 from clew.infrastructure import clock
@@ -247,16 +247,27 @@ class Engine:
         return _each(thread_directory.tree(self._core, thread_id, newest_first=newest_first))
 
     async def search(
-        self, text: str, *, thread: str | None = None, before: int | None = None, limit: int = 20
+        self,
+        text: str,
+        *,
+        thread: str | None = None,
+        said_since: datetime | None = None,
+        said_until: datetime | None = None,
+        before: int | None = None,
+        limit: int = 20,
     ) -> list[Hit]:
         """The newest messages with all the words of ``text``, which may contain "phrases", prefixes* and -exclusions.
 
         Case does not matter, nor do accents on Latin letters. ``thread`` limits the search to one thread with its
-        ancestors. For the next page, give the ``position`` of the last hit as ``before``. Redacted messages are never
-        found. Messages of a deleted thread are found only through its forks. Raises InvalidSearchError,
-        InvalidContentError for a ``limit`` that is not a whole number, UnknownThreadError or ThreadDeletedError.
+        ancestors. ``said_since`` and ``said_until`` (not included) are aware datetimes: a message was said at its
+        ``said_at``, or else when it was recorded. For the next page, give the ``position`` of the last hit as
+        ``before``. Redacted messages are never found. Messages of a deleted thread are found only through its forks.
+        Raises InvalidSearchError, InvalidContentError for a ``limit`` that is not a whole number, InvalidTimeError,
+        UnknownThreadError or ThreadDeletedError.
         """
-        return await drive(message_search.search(self._core, text, thread=thread, before=before, limit=limit))
+        said = None if said_since is said_until is None else said_within(said_since, said_until)
+        searching = message_search.search(self._core, text, thread=thread, before=before, limit=limit, said=said)
+        return await drive(searching)
 
     def audit(  # noqa: PLR0913  # every filter has its own parameter
         self,
@@ -267,6 +278,8 @@ class Engine:
         type: str | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
+        said_since: datetime | None = None,
+        said_until: datetime | None = None,
         newest_first: bool = False,
         limit: int | None = None,
         after: int | None = None,
@@ -274,9 +287,10 @@ class Engine:
         """Who did what, when and why: an entry for each event, in the order of the store, read a page at a time.
 
         ``thread`` selects a thread's own events, without inherited ones; ``scope`` selects a memory scope; ``actor``
-        and ``type`` are those of the event. ``since`` and ``until`` (not included) are aware datetimes. For the next
-        page, give the ``position`` of the last entry as ``after``. Raises InvalidTimeError, or InvalidContentError
-        for a ``limit`` that is not a whole number.
+        and ``type`` are those of the event. ``since`` and ``until`` (not included) are aware datetimes: when it was
+        recorded; ``said_since`` and ``said_until``: when it was said, which is the same unless the event says more.
+        For the next page, give the ``position`` of the last entry as ``after``. Raises InvalidTimeError, or
+        InvalidContentError for a ``limit`` that is not a whole number.
         """
         return _each(
             audit_trail.audit(
@@ -287,6 +301,8 @@ class Engine:
                 type=type,
                 since=since,
                 until=until,
+                said_since=said_since,
+                said_until=said_until,
                 newest_first=newest_first,
                 limit=limit,
                 after=after,

@@ -319,3 +319,27 @@ def test_keeps_tenants_apart(core: Core) -> None:
     assert import_values(core, conversation(HELLO)).threads == 1
     assert import_values(other, conversation(HELLO)).threads == 1
     assert len(export_all(core)) == len(export_all(other)) == 1
+
+
+TIMED = [{**HELLO, "timestamp": "2024-05-01T10:00:00Z"}, {**HI, "create_time": 1_714_557_600.5}, BYE]
+
+
+def said(core: Core) -> list[str | None]:
+    messages = run(thread_queries.history(core, thread_id("c"))).messages
+    return [None if each.said_at is None else each.said_at.isoformat() for each in messages]
+
+
+def test_an_import_keeps_when_each_message_was_said(core: Core) -> None:
+    assert import_values(core, {"id": "c", "messages": TIMED[:1]}).threads == 1
+    assert import_values(core, {"id": "c", "messages": TIMED}).messages == 2
+    assert said(core) == ["2024-05-01T10:00:00+00:00", "2024-05-01T10:00:00.500000+00:00", None]
+    assert export_all(core) == [{"id": "c", "messages": TIMED}]
+    assert import_values(core, {"id": "c", "messages": TIMED}) == ImportReport(0, 0, 0, 1, [])
+
+
+def test_a_conversation_that_was_imported_without_these_times_is_still_the_same(core: Core) -> None:
+    intent = replace(read_conversation({"id": "c", "messages": TIMED[:2]}).start(), said=())
+    run(thread_commands.start(core, thread_id("c"), intent, None))
+    assert import_values(core, {"id": "c", "messages": TIMED[:2]}).skipped == 1
+    assert import_values(core, {"id": "c", "messages": [*TIMED[:2], TIMED[0]]}).messages == 1
+    assert said(core) == [None, None, "2024-05-01T10:00:00+00:00"]

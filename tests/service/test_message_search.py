@@ -7,15 +7,18 @@ import random
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.service.settable_clock import SettableClock
 
 from clew import Conversations, Message
-from clew.domain.errors import InvalidSearchError, ThreadDeletedError, UnknownThreadError
+from clew.domain.errors import InvalidSearchError, InvalidTimeError, ThreadDeletedError, UnknownThreadError
+from clew.domain.events import to_time
 from clew.domain.formats.conversation_import import Item
 from clew.domain.messages import FunctionCall
 from clew.domain.search_terms import SnippetPart, compared, searchable
@@ -214,3 +217,28 @@ def test_finds_each_message_by_its_rare_words_until_it_is_redacted(corpus: list[
                 where.discard((thread_id, version))
             assert set(places(conversations.search(word, limit=RARE + 1))) == places_of[word]
             assert (thread_id, version) not in places(conversations.search(word, thread=fork.id, limit=RARE + 1))
+
+
+def test_finds_messages_by_when_they_were_said(conversations: Conversations, clock: SettableClock) -> None:
+    recorded = to_time(clock())
+    messages = [{"role": "user", "content": "tea", "created_at": 1_600_000_000 + day * 86_400} for day in range(100)]
+    assert conversations.import_items([Item("a", None, {"id": "c", "messages": messages})]).messages == 100
+    conversations.start_thread(messages=[Message.user("tea")])
+    hits = conversations.search("tea", limit=200)
+    assert [hit.said_at is None for hit in hits] == [True] + [False] * 100
+    third, fifth = hits[98].said_at, hits[96].said_at
+    assert third is not None
+    found = conversations.search("tea", said_since=third, said_until=fifth)
+    assert [hit.number for hit in found] == [4, 3]
+    assert conversations.search("tea", said_until=third, limit=1) == [hits[99]]
+    assert conversations.search("tea", said_since=recorded) == hits[:1]
+    entries = list(conversations.audit(type="message-appended", said_since=third, said_until=fifth))
+    assert [entry.version for entry in entries] == [4, 5]
+    newest = list(conversations.audit(said_since=third, said_until=fifth, newest_first=True, limit=1))
+    assert newest == entries[1:]
+    kinds = [entry.type for entry in conversations.audit(said_since=recorded)]
+    assert kinds == ["thread-started", "thread-started", "message-appended"]
+    with pytest.raises(InvalidTimeError, match="said_since"):
+        conversations.search("tea", said_since=datetime(2024, 1, 1))  # noqa: DTZ001 - without an offset on purpose
+    with pytest.raises(InvalidTimeError, match="said_until"):
+        list(conversations.audit(said_until="today"))  # type: ignore[arg-type]

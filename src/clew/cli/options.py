@@ -71,6 +71,15 @@ def version_option(name: str, help_: str, *, metavar: str = "X") -> Any:
 
 ThreadArgument: TypeAlias = Annotated[str, thread_argument("A thread's id, or a unique prefix of it.")]
 
+SaidSinceOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--said-since", metavar="TIME", help=f"Only what was said from then on: {AGO}."),
+]
+
+SaidUntilOption: TypeAlias = Annotated[
+    str | None, typer.Option("--said-until", metavar="TIME", help="Only what was said before, as for --said-since.")
+]
+
 LimitOption: TypeAlias = Annotated[
     int | None, typer.Option("--limit", "-n", metavar="N", min=1, help="Only the newest N.")
 ]
@@ -194,10 +203,17 @@ def parse_time(text: str | None, option: str) -> datetime | None:
     return _with_offset(time, text, option)
 
 
-def check_order(since: T | None, until: T | None) -> None:
-    """Raise WrongUsage if a range of times or days ends before it begins."""
+def check_order(since: T | None, until: T | None, prefix: str = "--") -> None:
+    """Raise WrongUsage if a range of times or days ends before it begins. Its options begin with the prefix."""
     if since is not None and until is not None and since > until:
-        raise WrongUsage(f"--since {since} is after --until {until}. Exchange them")
+        raise WrongUsage(f"{prefix}since {since} is after {prefix}until {until}. Exchange them")
+
+
+def parse_said(since: str | None, until: str | None) -> tuple[datetime | None, datetime | None]:
+    """The times of --said-since and --said-until. Raises InvalidTimeError or WrongUsage."""
+    start, end = parse_time(since, "--said-since"), parse_time(until, "--said-until")
+    check_order(start, end, "--said-")
+    return start, end
 
 
 def _with_offset(time: datetime, text: str, option: str) -> datetime:

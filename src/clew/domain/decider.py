@@ -66,6 +66,10 @@ RunStep: TypeAlias = RunEvent | ContextEvent | Message
 """A step of a run: an event of the run or of a component, or a message."""
 
 
+Said: TypeAlias = tuple[int | None, ...]
+"""When each of the messages or records was said, in microseconds since 1970; empty if that is not known of any."""
+
+
 @dataclass(frozen=True, slots=True)
 class Start:
     """Begin a thread, optionally with its first messages."""
@@ -76,6 +80,7 @@ class Start:
     source: Source | None = None
     messages: tuple[Message, ...] = ()
     kind: ThreadKind = "local"
+    said: Said = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,7 @@ class Append:
     """Append messages and records."""
 
     items: tuple[Message | RecordAppended, ...]
+    said: Said = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,11 +199,12 @@ _make_appended: Callable[[dict[str, Message]], MessageAppended] = MessageAppende
 
 
 class Decided(NamedTuple):
-    """An event to record, the number of messages on the path after it, and the run that it belongs to."""
+    """An event to record, the number of messages on the path after it, its run, and when it was said if known."""
 
     data: ThreadEvent
     messages: int
     run_id: str | None = None
+    said: int | None = None
 
 
 _ADVICE: dict[Status, str] = {
@@ -295,6 +302,8 @@ def _append(_: str, control: Control, intent: Start | Append) -> list[Decided]:
             check_message(item)
             messages += 1
             decided.append(Decided(_make_appended({"message": item}), messages))
+    if intent.said:
+        return [each._replace(said=said) for each, said in zip(decided, intent.said, strict=True)]
     return decided
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from clew.domain.errors import InvalidProjectionError
-from clew.domain.events import to_time
+from clew.domain.events import to_time, to_utc_microseconds
 from clew.domain.messages import Message, Role
 
 Kind: TypeAlias = Literal["integer", "text", "json"]
@@ -57,6 +57,30 @@ class Recorded(NamedTuple):
         if self.type != "message-appended" or self.data is None:
             return None
         return Message.model_validate(self.data["message"])
+
+
+class SaidWithin(NamedTuple):
+    """A range of times in which events were said, in microseconds; None for no limit. ``until`` is not included.
+
+    An event that does not name a time was said when it was recorded.
+    """
+
+    since: int | None = None
+    until: int | None = None
+
+    def has(self, event: Recorded | Unreadable) -> bool:
+        """Whether the event is in the range; False for one that cannot be read."""
+        if isinstance(event, Unreadable):
+            return False
+        said = event.said if isinstance(event.said, int) else event.recorded_at  # a forged event may have anything
+        return (self.since is None or said >= self.since) and (self.until is None or said < self.until)
+
+
+def said_within(since: datetime | None, until: datetime | None) -> SaidWithin | None:
+    """The range between the values of ``said_since`` and ``said_until``. Raises InvalidTimeError."""
+    if since is None and until is None:
+        return None
+    return SaidWithin(to_utc_microseconds(since, "said_since"), to_utc_microseconds(until, "said_until"))
 
 
 class Unreadable(NamedTuple):

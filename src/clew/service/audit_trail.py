@@ -12,7 +12,7 @@ from clew.domain.event_sentences import with_article
 from clew.domain.event_types import quoted
 from clew.domain.events import EVENT_TYPES, MESSAGE_APPENDED, RECORD_APPENDED, to_time, to_utc_microseconds
 from clew.domain.json_values import check_count
-from clew.domain.projection import Query, Recorded, RowValues, Unreadable, Where
+from clew.domain.projection import Query, Recorded, RowValues, SaidWithin, Unreadable, Where, said_within
 from clew.domain.streams import stream_id
 from clew.service.authorization import check, permitted
 from clew.service.core import Core
@@ -57,6 +57,8 @@ def audit(  # noqa: PLR0913 - every filter has its own parameter
     type: str | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
+    said_since: datetime | None = None,
+    said_until: datetime | None = None,
     after: int | None = None,
     newest_first: bool = False,
     limit: int | None = None,
@@ -79,13 +81,15 @@ def audit(  # noqa: PLR0913 - every filter has its own parameter
         where.append(Where("recorded_at", ">=", to_utc_microseconds(since, "since")))
     if until is not None:
         where.append(Where("recorded_at", "<", to_utc_microseconds(until, "until")))
-    return Pages(partial(_page, core, tuple(where), thread, newest_first=newest_first), after, limit)
+    said = said_within(said_since, said_until)
+    return Pages(partial(_page, core, tuple(where), thread, said, newest_first=newest_first), after, limit)
 
 
 def _page(
     core: Core,
     wanted: Sequence[Where],
     thread: str | None,
+    said: SaidWithin | None,
     after: int | None,
     limit: int,
     *,
@@ -109,7 +113,7 @@ def _page(
         return [], None
     shown = yield from permitted(core, "audit", rows, lambda row: None if row["memory"] else row["thread_id"])
     events = yield from read(partial(core.log.recorded_at, [row["position"] for row in shown]))
-    by_position = {event.position: event for event in events}
+    by_position = {event.position: event for event in events if said is None or said.has(event)}
     entries = [_entry(row, by_position[row["position"]]) for row in shown if row["position"] in by_position]
     return entries, rows[-1]["position"] if len(rows) == limit else None
 

@@ -103,9 +103,9 @@ def import_conversation(
                 case Start() as intent:
                     yield from start(core, id_, intent, actor)
                     return Imported(id_, len(intent.messages), 1 + len(intent.messages))
-                case Extend(messages=messages, expected_version=version):
+                case Extend(messages=messages, said=said, expected_version=version):
                     options = CommitOptions(actor=actor, expected_version=version)
-                    yield from commit(core, id_, Append(messages), options)
+                    yield from commit(core, id_, Append(messages, said), options)
                     return Imported(id_, len(messages), len(messages))
         except (ConflictError, ThreadExistsError):  # another writer changed the thread: try again
             attempts += 1

@@ -425,19 +425,19 @@ def _decide(
     Recorded time never decreases along a lineage, unless it is beyond the year 9999, as in a forged event.
     """
     actor = core.actor if options.actor is None else options.actor
-    said = options.said, options.on_behalf_of
+    behalf = options.on_behalf_of
     events: list[Event] = []
     snapshots: list[tuple[str, Control]] = []
     for number, intent in enumerate(intents, start=1):
         decided = decide(thread_id, control, intent)
         now = max(core.now(), min(control.updated_at, LAST_MICROSECOND))
         last = control.version + len(decided)
-        for version, (data, messages, run_id) in enumerate(decided, control.version + 1):
+        for version, (data, messages, run_id, own_said) in enumerate(decided, control.version + 1):
             type_ = TYPE_NAMES[type(data)]
             id_ = core.event_id()
-            event = Event(
-                stream, version, type_, id_, now, messages, data, actor, run_id, None, None, None, None, None, *said
-            )
+            said = options.said if own_said is None else own_said
+            rest = None, None, None, None, None, said, behalf  # the cause to the hash are not known
+            event = Event(stream, version, type_, id_, now, messages, data, actor, run_id, *rest)
             events.append(event)
             is_snapshot = version % SNAPSHOT_EVERY == 0
             # Of consecutive messages and records only the last one matters for the control.

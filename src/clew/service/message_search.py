@@ -12,7 +12,7 @@ from clew.domain.events import to_time
 from clew.domain.fork_tree import containing
 from clew.domain.json_values import check_count
 from clew.domain.messages import Role
-from clew.domain.projection import Query, Recorded, Unreadable, Where, Words
+from clew.domain.projection import Query, Recorded, SaidWithin, Unreadable, Where, Words
 from clew.domain.search_terms import Snippet, parse, searchable, snippet, tenant_scope, thread_scope
 from clew.service.authorization import permitted
 from clew.service.core import Core
@@ -43,6 +43,7 @@ class Hit(NamedTuple):
     the searched thread, or else the first fork that has the message. ``number`` counts the messages on the
     path up to it; ``position`` is its place in the store. ``forks`` are the first of the other threads that have the
     message, and ``fork_count`` is the number of them; threads that are deleted or may not be read are not counted.
+    ``said_at`` is when it was said, if that is not ``time``, when it was recorded.
     """
 
     thread_id: str
@@ -56,6 +57,7 @@ class Hit(NamedTuple):
     snippet: Snippet
     forks: tuple[str, ...]
     fork_count: int
+    said_at: datetime | None = None
 
 
 class _Scope(NamedTuple):
@@ -75,7 +77,15 @@ class _Fork(NamedTuple):
     hidden: bool
 
 
-def search(core: Core, text: str, *, thread: str | None, before: int | None, limit: int) -> Operation[list[Hit]]:
+def search(
+    core: Core,
+    text: str,
+    *,
+    thread: str | None,
+    before: int | None,
+    limit: int,
+    said: SaidWithin | None = None,
+) -> Operation[list[Hit]]:
     """The newest messages that match, of all threads of a tenant or of one thread's lineage.
 
     Raises InvalidSearchError, InvalidContentError, UnknownThreadError, ThreadDeletedError or NotAuthorizedError.
@@ -99,7 +109,7 @@ def search(core: Core, text: str, *, thread: str | None, before: int | None, lim
         while len(hits) < limit:
             positions = yield from _find(core, scope.words, below, wanted)
             recorded: Sequence[Recorded | Unreadable] = yield Read(partial(core.log.recorded_at, positions))
-            events = _messages(core, reversed(recorded), scope.upto)
+            events = _messages(core, reversed(recorded), scope.upto, said)
             missing = {*map(_thread_id, events)} - trees.keys()
             if missing:
                 yield from _read_trees(core, list(missing), trees)
@@ -164,8 +174,10 @@ def _lineage(core: Core, words: Words, thread: str, before: int | None) -> Opera
     return scopes
 
 
-def _messages(core: Core, events: Iterable[Recorded | Unreadable], upto: int | None) -> list[Recorded]:
-    """The events of messages that can be shown."""
+def _messages(
+    core: Core, events: Iterable[Recorded | Unreadable], upto: int | None, said: SaidWithin | None
+) -> list[Recorded]:
+    """The events of messages that can be shown and were said in a range of times."""
     return [
         event
         for event in events
@@ -174,6 +186,7 @@ def _messages(core: Core, events: Iterable[Recorded | Unreadable], upto: int | N
         and event.type == "message-appended"
         and event.data is not None
         and (upto is None or event.version <= upto)
+        and (said is None or said.has(event))
     ]
 
 
@@ -202,6 +215,7 @@ def _hit(event: Recorded, words: Words, trees: _Trees, searched: str | None) -> 
         snippet=snippet(searchable(message), words),
         forks=tuple(readers[1 : FORKS + 1]),
         fork_count=len(readers) - 1,
+        said_at=to_time(event.said) if isinstance(event.said, int) else None,
     )
 
 

@@ -126,8 +126,10 @@ def append(
     on_behalf_of: str | None = None,
 ) -> Operation[Items]:
     """Append one or more messages and records in one commit; returns them as the thread has them."""
-    items = _checked_items(appended)
-    _check_expected(expected_version)
+    # An append of one message is the most frequent: it makes as few calls as it can.
+    items = (appended,) if isinstance(appended, Message) else _checked_items(appended)
+    if expected_version is not None:
+        _check_expected(expected_version)
     if not items:
         raise InvalidContentError("append: the list of messages is empty. Give a message, or a list of messages.")
     said = None if said_at is None else to_utc_microseconds(said_at, "said_at")
@@ -149,8 +151,8 @@ def append(
     return first
 
 
-def _check_expected(version: int | None) -> None:
-    if version is not None and type(version) is not int:
+def _check_expected(version: int) -> None:
+    if type(version) is not int:
         raise UnknownVersionError(f"expected_version: {type(version).__name__} is not a version. Give an int.")
 
 
@@ -221,7 +223,7 @@ def fork(
     If the version is inherited, the parent of the fork is the ancestor that owns the version. Raises
     ServiceCannotForkError.
     """
-    then = _checked_items(fork_start.then)
+    then = _checked_items(fork_start.then) if fork_start.then != () else ()
     control = yield from readable(core, thread_id, "fork")
     if fork_start.memory not in (None, *get_args(MemoryReading)):
         raise InvalidContentError(f"fork: memory={fork_start.memory!r} is not valid. Give 'live', 'as-of', or nothing.")
@@ -269,7 +271,8 @@ def rewind(
     ``abandon_run``, and ServiceCannotForkError.
     """
     items = _checked_items(then)
-    _check_expected(expected_version)
+    if expected_version is not None:
+        _check_expected(expected_version)
     if to is None:
         raise UnknownVersionError("rewind: to= is missing. Give a version, a checkpoint's name or an aware datetime.")
     control = yield from readable(core, thread_id, "rewind")

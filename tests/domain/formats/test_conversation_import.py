@@ -21,6 +21,7 @@ from clew.domain.formats.conversation_import import (
     failure,
     plan,
     read_conversation,
+    said,
     source_fields,
     thread_id,
 )
@@ -157,9 +158,11 @@ def test_a_redacted_message_equals_any_other() -> None:
 
 def test_extends_an_active_thread_with_the_remaining_messages() -> None:
     thread = stored_thread(conversation(HELLO), version=9)
-    assert plan("t", conversation(HELLO, HI, BYE), thread) == Extend((Message.assistant("Hi"), Message.user("Bye")), 9)
+    assert plan("t", conversation(HELLO, HI, BYE), thread) == Extend(
+        (Message.assistant("Hi"), Message.user("Bye")), (None, None), 9
+    )
     assert plan("t", conversation(BYE, HI), stored_thread(conversation(HELLO), redacted=(0,))) == Extend(
-        (Message.assistant("Hi"),), 2
+        (Message.assistant("Hi"),), (None,), 2
     )
 
 
@@ -214,3 +217,36 @@ def test_a_failure_is_one_line_of_limited_length() -> None:
     assert text.error.startswith("two lines x")
     assert len(text.error) == 500
     assert failure(Item("a.json", None, None, 2), "no") == ImportFailure("a.json", None, "conversation 2: no")
+
+
+NOON = 1_714_557_600_000_000  # 2024-05-01T10:00:00Z
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"timestamp": "2024-05-01T10:00:00Z"}, NOON),
+        ({"timestamp": "2024-05-01T12:00:00.000001+02:00"}, NOON + 1),
+        ({"created_at": 1_714_557_600}, NOON),
+        ({"create_time": 1_714_557_600.5}, NOON + 500_000),
+        ({"created_at": 1_714_557_600_123}, NOON + 123_000),
+        ({"created_at": NOON}, NOON),
+        ({"created_at": -1}, -1_000_000),
+        ({"timestamp": "yesterday", "created_at": None, "create_time": 1_714_557_600}, NOON),
+        ({"timestamp": "2024-05-01T10:00:00Z", "created_at": 1}, NOON),
+        ({"timestamp": "2024-05-01T10:00:00"}, None),
+        ({"timestamp": "0001-01-01T00:00:00+14:00"}, None),
+        ({"created_at": True}, None),
+        ({"created_at": 10**400}, None),
+        ({"created_at": -1.7e308}, None),
+        ({"created_at": "1714557600"}, None),
+        ({"created_at": {"seconds": 1}}, None),
+        ({"time": 1_714_557_600}, None),
+        ({}, None),
+    ],
+    ids=range(18),
+)
+def test_reads_when_a_message_was_said(fields: dict[str, Any], expected: int | None) -> None:
+    assert said({"role": "user", "content": "Hello", **fields}) == expected
+    start = conversation(HI, {**HELLO, **fields}).start()
+    assert start.said == (None, expected)

@@ -18,9 +18,12 @@ from clew.cli.options import (
     AllOption,
     AsJson,
     LimitOption,
+    SaidSinceOption,
+    SaidUntilOption,
     check_order,
     list_limit,
     open_store,
+    parse_said,
     parse_time,
     thread_argument,
 )
@@ -92,6 +95,8 @@ def audit(
     ] = None,
     since: Annotated[str | None, typer.Option("--since", metavar="TIME", help=f"From then on: {AGO}.")] = None,
     until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Before then, as for --since.")] = None,
+    said_since: SaidSinceOption = None,
+    said_until: SaidUntilOption = None,
     limit: LimitOption = None,
     all_: AllOption = False,
     as_json: AsJson = False,
@@ -101,6 +106,7 @@ def audit(
 
     start, end = parse_time(since, "--since"), parse_time(until, "--until")
     check_order(start, end)
+    said_start, said_end = parse_said(said_since, said_until)
     most = list_limit(limit, all_=all_, as_json=as_json)
     with open_store(context) as conversations:
         id_ = None if thread is None else conversations.find(thread)
@@ -119,6 +125,8 @@ def audit(
                 type=type_,
                 since=start,
                 until=end,
+                said_since=said_start,
+                said_until=said_end,
                 newest_first=number is not None,
                 limit=number,
             )
@@ -182,6 +190,7 @@ def _entry_line(entry: AuditEntry, *, wide: bool, whole: bool) -> Text:
         (f"  {actor:<10}", "bold"),
         (f"  {place:<{SHORT_ID}} {f'v{entry.version}':<5}", "dim"),
         f" {what}",
+        ("" if entry.said_at is None else f", said {minute_text(entry.said_at)}", "dim"),
         ("" if entry.why is None else f": {one_line(entry.why)}", "italic"),
         (f" [run {run}]" if run else "", "dim"),
     )

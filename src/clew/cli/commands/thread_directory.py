@@ -18,10 +18,13 @@ from clew.cli.options import (
     AllOption,
     AsJson,
     LimitOption,
+    SaidSinceOption,
+    SaidUntilOption,
     list_limit,
     no_threads,
     open_store,
     parse_label,
+    parse_said,
     thread_argument,
 )
 from clew.cli.output import NO_THREADS, catch_up, one_line, safe, write_json_lines
@@ -106,7 +109,7 @@ def tree(
     "clew search teapot refund",
     "clew search '\"green glaze\" teapot* -broken'",
     "clew search -- -broken 'teapot*'",
-    "clew search teapot --thread 3f2a",
+    "clew search teapot --thread 3f2a --said-since 30d",
     heading="Read",
 )
 def search(
@@ -119,6 +122,8 @@ def search(
         str | None,
         typer.Option("--thread", metavar="THREAD", help="Only in this thread.", autocompletion=thread_ids),
     ] = None,
+    said_since: SaidSinceOption = None,
+    said_until: SaidUntilOption = None,
     limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Only the newest N.")] = 20,
     as_json: AsJson = False,
 ) -> None:
@@ -126,10 +131,13 @@ def search(
 
     Tool calls and results are searched, too.
     """
+    said_start, said_end = parse_said(said_since, said_until)
     with open_store(context) as conversations:
         id_ = None if thread is None else conversations.find(thread)
         catch_up(conversations, "search")
-        hits = conversations.search(" ".join(words), thread=id_, limit=limit)
+        hits = conversations.search(
+            " ".join(words), thread=id_, said_since=said_start, said_until=said_end, limit=limit
+        )
         if as_json:
             write_json_lines(map(json_shapes.hit, hits))
             return

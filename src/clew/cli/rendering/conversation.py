@@ -126,6 +126,7 @@ def message_heading(number: int, message: HistoryMessage | Hit) -> Text:
         (message.role, f"bold {ROLE_STYLES[message.role]}"),
         "" if message.author is None else f" {one_line(message.author)}",
         (f"  version {message.version} · {time_text(message.time)}", "dim"),
+        ("" if message.said_at is None else f" · said {time_text(message.said_at)}", "dim"),
     )
 
 

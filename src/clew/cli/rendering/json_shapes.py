@@ -62,6 +62,7 @@ def hit(hit: Hit) -> dict[str, Any]:
         **_fields(hit, "thread_id", "version"),
         "message": hit.number,
         **_fields(hit, "position", "role", "author", "time", "actor", "snippet", "forks", "fork_count"),
+        **_said(hit),
     }
 
 
@@ -98,7 +99,13 @@ def message(message: HistoryMessage) -> dict[str, Any]:
         "author": message.author,
         "contents": [content.model_dump() for content in message.contents],
         "redacted": message.redacted,
+        **_said(message),
     }
+
+
+def _said(item: HistoryMessage | Hit | ThreadRecord | Event) -> dict[str, Any]:
+    """When it was said, if that is known."""
+    return {} if item.said_at is None else {"said_at": json_time(item.said_at)}
 
 
 def _run(run: RunSummary) -> dict[str, Any]:
@@ -136,7 +143,7 @@ def event(event: Event) -> dict[str, Any]:
         "data": _data(event),
         "hash": None if event.hash is None else event.hash.hex(),
         "run_id": event.run_id,
-        **({} if event.said_at is None else {"said_at": json_time(event.said_at)}),
+        **_said(event),
         **({} if event.on_behalf_of is None else {"on_behalf_of": event.on_behalf_of}),
     }
 
@@ -188,9 +195,8 @@ def record(record: ThreadRecord) -> dict[str, Any]:
 
 def listed_record(each: ThreadRecord) -> dict[str, Any]:
     """A record in a list, with its envelope."""
-    said = {} if each.said_at is None else {"said_at": json_time(each.said_at)}
     behalf = {} if each.on_behalf_of is None else {"on_behalf_of": each.on_behalf_of}
-    return {**record(each), **_fields(each, "time", "actor", "event_id"), **said, **behalf}
+    return {**record(each), **_fields(each, "time", "actor", "event_id"), **_said(each), **behalf}
 
 
 def _record_diff(row: RecordDiff) -> dict[str, Any]:

@@ -15,15 +15,21 @@ from typing import NamedTuple
 from clew.domain.decider import Start
 from clew.domain.decider_state import Control
 from clew.domain.errors import ClewError, ImportFormatError
-from clew.domain.events import Source, ThreadStarted
+from clew.domain.events import FIRST_MICROSECOND, LAST_MICROSECOND, Source, ThreadStarted, to_microseconds
 from clew.domain.formats.openai_messages import decode, encode, same
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import Json, JsonObject, canonical, check_json, one_line
 from clew.domain.messages import Message
-from clew.domain.streams import digest
+from clew.domain.streams import digest, moment
 
 _ID_DIGITS = 16
 """Hex digits of an imported thread's id: 64 bits of SHA-256."""
+
+SAID_FIELDS = ("timestamp", "created_at", "create_time")
+"""The fields that say when a message was said, as common exports name them."""
+
+_UNITS = ((1e14, 1), (1e11, 1_000))
+"""From this number on a time counts microseconds, and milliseconds; a second of the year 5138 is smaller."""
 
 _LONGEST_ERROR = 500
 _LONGEST_NAME = 40
@@ -78,6 +84,11 @@ class Conversation:
     values: list[JsonObject]
     messages: tuple[Message, ...]
 
+    @property
+    def said(self) -> tuple[int | None, ...]:
+        """When each message was said, in microseconds since 1970."""
+        return tuple(map(said, self.values))
+
     def key(self, occurrence: int) -> Json:
         """Its key; ``occurrence`` counts from 1 and separates equal conversations without ids."""
         return [self.digest, occurrence] if self.id is None else self.id
@@ -98,6 +109,7 @@ class Conversation:
             metadata=own_metadata,
             source=Source(id=self.id, fields=rest),
             messages=self.messages,
+            said=self.said,
         )
 
 
@@ -117,6 +129,7 @@ class Extend(NamedTuple):
     """Append the rest of the messages to the thread, if it is still at this version."""
 
     messages: tuple[Message, ...]
+    said: tuple[int | None, ...]
     expected_version: int
 
 
@@ -164,6 +177,31 @@ def read_conversation(value: object) -> Conversation:
     return _conversation(value.get("id"), fields, messages)
 
 
+def said(message: JsonObject) -> int | None:
+    """When a message was said, in microseconds since 1970; None if no field of it names a time.
+
+    A number counts seconds since 1970, or milliseconds or microseconds if it is that large. A text is ISO 8601 with a
+    UTC offset: without one it names no moment.
+    """
+    times = (_microseconds(message[name]) for name in SAID_FIELDS if name in message)
+    return next((time for time in times if time is not None), None)
+
+
+def _microseconds(value: Json) -> int | None:
+    if isinstance(value, str):
+        time = moment(value)
+        if time is not None and time.tzinfo is not None:
+            return _within(to_microseconds(time))
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        unit = next((unit for least, unit in _UNITS if abs(value) >= least), 1_000_000)
+        return _within(round(value * unit))
+    return None
+
+
+def _within(microseconds: int) -> int | None:
+    return microseconds if FIRST_MICROSECOND <= microseconds <= LAST_MICROSECOND else None
+
+
 def thread_id(key: Json) -> str:
     """The id of an imported thread: the first 16 hex digits of SHA-256 over the canonical JSON of its key."""
     return _digest(key)[:_ID_DIGITS]
@@ -199,7 +237,9 @@ def plan(thread_id: str, conversation: Conversation, stored: StoredThread | None
             f"Conversation of thread {thread_id!r}: {reason}; the thread is {control.status}, at version "
             f"{control.version}. Fork it, or import under another id."
         )
-    return Extend(conversation.messages[equal:], stored.control.version) if equal < len(given) else None
+    if equal == len(given):
+        return None
+    return Extend(conversation.messages[equal:], conversation.said[equal:], stored.control.version)
 
 
 def failure(item: Item, error: ClewError | str) -> ImportFailure:

@@ -87,7 +87,8 @@ def _message(number: int, message: HistoryMessage) -> Iterator[str]:
     by = "" if message.author is None else f" {_code(message.author)}"
     yield f"## {number}. {message.role}{by}"
     recorded = "" if message.actor is None else f", recorded by {_code(message.actor)}"
-    yield f"{_time(message.time)}, version {message.version}{recorded}"
+    said = "" if message.said_at is None else f", said {_time(message.said_at)}"
+    yield f"{_time(message.time)}, version {message.version}{said}{recorded}"
     if message.redacted:
         yield "*Redacted.*"
     elif not message.contents:
