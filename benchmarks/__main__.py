@@ -32,6 +32,7 @@ BENCHMARKS = {
     "stepper": "Stepping through a long thread in a pseudo-terminal (wall clock)",
     "async_appends": "Appends with asyncio (synchronous=OFF)",
     "subscriptions": "Subscribers",
+    "long_runs": "Runs on long threads (CPU, synchronous=OFF)",
     "runs": "Runs of an agent against a model server without delay",
     "import_export": "Import and export of conversations",
     "startup": "Start-up of whole processes (wall clock)",

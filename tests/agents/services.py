@@ -20,7 +20,8 @@ from clew.domain.json_values import JsonObject
 from clew.domain.messages import FunctionCall, Message, Text
 from clew.domain.models.client import Answer, ModelClient, TokenUsage
 from clew.domain.runs.errors import ModelAccessError
-from clew.domain.runs.model_requests import Request, body_digest
+from clew.domain.runs.model_requests import Request, request_bytes
+from clew.domain.streams import digest
 from clew.infrastructure.openai.clients import OpenAIChatClient, OpenAIResponsesClient
 from clew.infrastructure.scripted_client import Line, ScriptedChatClient, fault
 
@@ -108,7 +109,7 @@ class Scripted:
         self._lines.extend(replies)
 
     def received(self, requests: Sequence[Request]) -> bool:
-        return [body_digest(body) for body in self._bodies] == [each.digest for each in requests]
+        return [digest(request_bytes(body)).hex() for body in self._bodies] == [each.digest for each in requests]
 
     async def silent(self) -> None:
         await self._silent.wait()

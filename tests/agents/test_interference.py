@@ -25,7 +25,7 @@ from clew import Agent, Conversations, Engine, Message, ScriptedChatClient
 from clew.agents.response import AgentResponse
 from clew.aio.threads import LocalThread, Thread
 from clew.domain.errors import ClewError, StoreUnavailableError, ThreadDeletedError, ThreadStatusError
-from clew.domain.history import History
+from clew.domain.history import History, NeededHistory
 from clew.domain.json_values import JsonObject
 from clew.domain.ports import Lease
 from clew.domain.runs.errors import NoOpenRunError, RunInProgressError, RunTakenOverError
@@ -98,10 +98,10 @@ async def test_a_model_call_is_decided_again_after_a_concurrent_append(
         thread = await engine.start_thread()
         there = await other.thread(thread.id)
 
-        async def history(log: ThreadRuns) -> History:
+        async def history(log: ThreadRuns, needed: NeededHistory | None = None) -> History:
             nonlocal reads
             reads += 1
-            result = await really(log)
+            result = await really(log, needed)
             if reads == when:
                 await there.append(Message.user("me first"))
             return result

@@ -33,7 +33,8 @@ from clew.domain.runs.errors import (
     ToolFailedError,
 )
 from clew.domain.runs.events import ModelCalled
-from clew.domain.runs.model_requests import body_digest
+from clew.domain.runs.model_requests import request_bytes
+from clew.domain.streams import digest
 from clew.engine import Agent, Engine
 from clew.service.core import Caches
 from clew.service.run_log import ThreadRuns
@@ -327,8 +328,8 @@ class RunsStayConsistent(RuleBasedStateMachine):
         await check_requests(thread, new)
         self.digests.update(event.data.digest for event in new if isinstance(event.data, ModelCalled))
         for body in self.life.requests:
-            assert self.digests[body_digest(body)] > 0, "a request was sent that is not on the log"
-            self.digests[body_digest(body)] -= 1
+            assert self.digests[digest(request_bytes(body)).hex()] > 0, "a request was sent that is not on the log"
+            self.digests[digest(request_bytes(body)).hex()] -= 1
         self.life.requests.clear()
 
 

@@ -125,7 +125,7 @@ class ContextAssembly:
             await self._prepare()
             return
         await self._history.prepare()
-        await self._hooks.show(await journal.history())
+        await self._hooks.show(await journal.history(after=self._hooks.seen))
         await self._hooks.invoke_again(await self.request(), journal.state.provided, self._setup.tools)
         self._collect()
 
@@ -173,7 +173,7 @@ class ContextAssembly:
             except ConflictError:
                 journal.steps = waiting
                 journal.discard_history()
-                await self._hooks.show(await journal.history())
+                await self._hooks.show(await journal.history(after=self._hooks.seen))
                 self._collect()
             else:
                 return
@@ -224,7 +224,7 @@ class ContextAssembly:
         return new_messages([each for each in history if not added or each.version < added[0].version])
 
     async def _prepare(self) -> None:
-        history = await self._journal.history()
+        history = await self._journal.history(after=self._hooks.seen)
         await self._hooks.show(history)
         await self._history.prepare()
         await self._invoke(new_messages(history), first=True)
@@ -243,7 +243,7 @@ class ContextAssembly:
 
     async def _reloaded(self) -> list[HistoryMessage]:
         """The history; provider states that others recorded since the last read are loaded."""
-        history = await self._journal.history()
+        history = await self._journal.history(after=self._hooks.seen)
         self._hooks.reload(self._journal.context_state)
         return history
 

@@ -13,10 +13,11 @@ from clew.domain.decider import Advance, Intent, RunStep
 from clew.domain.decider_state import OpenRun, holder_of
 from clew.domain.errors import ClewError, ClosedError, ConflictError, StoreUnavailableError
 from clew.domain.events import MESSAGE_APPENDED, Event
-from clew.domain.history import HistoryMessage, as_message
+from clew.domain.history import HistoryMessage, NotReduced, Spans, as_message
 from clew.domain.messages import Message
 from clew.domain.models.client import CallDelta, ReasoningDelta, TextDelta, Update, joined
 from clew.domain.ports import Blob
+from clew.domain.reducers.history_reduction import stands_alone
 from clew.domain.runs.errors import ModelError, RunInProgressError, RunTakenOverError
 from clew.domain.runs.events import (
     AnswerInterrupted,
@@ -45,6 +46,15 @@ _INTENDED = RunStarted | RunResumed | ModelCalled | ToolStarted | ApprovalReques
 """Steps that announce an action. If such a step was not written, the action did not happen."""
 
 _ENDS_ANSWER = frozenset({ModelAnswered, ModelFailed, AnswerInterrupted})
+
+MANY_MESSAGES = 500
+"""Messages of a history from which on a request is made in a thread, so that the event loop does not wait for it."""
+
+FEW_MESSAGES = 64
+"""Messages that are read first if a reducer needs some that its last reduction left out."""
+
+MORE_MESSAGES = 4
+"""How many times as many are read next."""
 
 _RENEWAL_SECONDS = LEASE_SECONDS / 3
 """Seconds between two renewals of the lease while nothing is written."""
@@ -158,7 +168,15 @@ class Journal:
     to. ``emit`` receives the updates of a streamed run; None without a reader.
     """
 
-    def __init__(self, log: RunLog, state: RunState, actor: str | None, attempt: int, emit: Emit | None) -> None:
+    def __init__(
+        self,
+        log: RunLog,
+        state: RunState,
+        actor: str | None,
+        attempt: int,
+        emit: Emit | None,
+        needed: NotReduced | None,
+    ) -> None:
         self.log = log
         self.state = state
         self.attempt = attempt
@@ -174,7 +192,10 @@ class Journal:
         self._emitted = 0
         self._over = False
         self._drop_draft = False
+        self._needed = needed
         self._history: list[HistoryMessage] | None = None
+        self.unread: Spans = ()
+        """The spans of versions whose messages are not in the history, because the run does not need them."""
         self._context_state = NO_CONTEXT_STATE
         self._context_events: list[Event] = []
         self._renewal: asyncio.TimerHandle | None = None
@@ -203,11 +224,14 @@ class Journal:
         """How the next step refers to the waiting step at ``index``: a number below 0 that counts back from it."""
         return index - len(self.steps)
 
-    async def history(self) -> list[HistoryMessage]:
-        """The path of the thread, with the messages that wait."""
+    async def history(self, *, after: int | None = None) -> list[HistoryMessage]:
+        """The path of the thread, with the messages that wait, and without ``unread`` ones.
+
+        None is unread if the run needs all messages, or all ``after`` a version of which one would be unread.
+        """
         if self._history is None:
-            recorded = await self.log.history()
-            self.version, self._history = recorded.version, list(recorded.messages)
+            recorded = await self.log.history(self._needed)
+            self.version, self._history, self.unread = recorded.version, list(recorded.messages), recorded.unread
             self._context_state, self._context_events = recorded.context, []
         messages = [*self._history]
         version = self.version
@@ -215,7 +239,26 @@ class Journal:
             if isinstance(step, Message):
                 version += 1
                 messages.append(HistoryMessage(version, step.role, step, "", 0))
+        if self.unread and self._needed is not None:
+            _, current = self.context_state.reductions[self._needed.agent]
+            misses = after is not None and after < self.unread[-1][1]
+            if misses or not stands_alone(messages, self.unread, current, self.state.began or self.version):
+                return await self.whole_history()
         return messages
+
+    async def whole_history(self) -> list[HistoryMessage]:
+        """The path of the thread, with the messages that wait, for the rest of the run."""
+        self._needed = None
+        if self.unread:
+            self._history = None
+        return await self.history()
+
+    async def earlier_history(self) -> list[HistoryMessage]:
+        """The same as ``history``, with several times as many unread messages as the last time."""
+        if self._needed is not None:
+            self._needed = self._needed._replace(more=max(FEW_MESSAGES, MORE_MESSAGES * self._needed.more))
+            self._history = None
+        return await self.history()
 
     def discard_history(self) -> None:
         """Read the history again at its next use, because another client has appended."""

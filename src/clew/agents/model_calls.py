@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from clew.agents.context_assembly import ContextAssembly
-from clew.agents.journal import Journal, failure
+from clew.agents.journal import MANY_MESSAGES, Journal, failure
 from clew.agents.middleware import ModelCallContext, compose
 from clew.agents.response import AgentUpdate
 from clew.agents.run_setup import RunSetup
@@ -35,7 +35,7 @@ from clew.domain.runs.events import (
     RunStarted,
     ServiceThreadBound,
 )
-from clew.domain.runs.model_requests import body_digest, question_of, request_body
+from clew.domain.runs.model_requests import request_of
 from clew.domain.runs.ports import ThreadPort
 
 InterruptReason: TypeAlias = Literal["fault", "cancelled", "stopped"]
@@ -152,9 +152,12 @@ class ModelCalls:
             streamed=journal.emit is not None,
             attempt=journal.state.tries + 1,
         )
-        question = question_of(call, setup.definitions, history, providers.contributions(), providers.reduction)
-        body = request_body(call.wire, question)
-        return call.model_copy(update={"digest": body_digest(body)}), question, body
+        parts = call, setup.definitions, history, providers.contributions(), providers.reduction
+        if len(history) > MANY_MESSAGES:
+            question, body, digest = await asyncio.to_thread(request_of, *parts)
+        else:
+            question, body, digest = request_of(*parts)
+        return call.model_copy(update={"digest": digest}), question, body
 
     def _definitions_version(self) -> int:
         """The version of the event with the fingerprint, or a reference to that event while it waits to be written."""

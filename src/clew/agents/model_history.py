@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from functools import partial
 from inspect import isawaitable
 
 from clew.agents.history_stores import HistoryStores, StoreFeed
-from clew.agents.journal import Journal
+from clew.agents.journal import MANY_MESSAGES, Journal
 from clew.agents.run_setup import RunSetup
 from clew.domain.context.events import ContextStateRecorded, HistoryReduced
 from clew.domain.context.state import HISTORY_STORE, ProviderState
 from clew.domain.history import HistoryMessage, new_messages
 from clew.domain.history_stores import StoreContext, as_reduction, is_key
-from clew.domain.reducers.history_reduction import reduce_history, reducible
-from clew.domain.reducers.reducer import counts_own
+from clew.domain.reducers.history_reduction import is_final, reduce_history, reducible
+from clew.domain.reducers.reducer import Reducer, counts_own, decides_from_newest
 from clew.domain.streams import parse_stream_name
 
 
@@ -46,14 +48,13 @@ class ModelHistory:
         if setup.reducer is not None and (
             not self.reduces_after or self._has_grown(before) or counts_own(setup.reducer)
         ):
-            await self._reduce(before, own)
+            await self._reduce(setup.reducer, history)
 
     async def reduce_again(self) -> None:
         """Before a later model call: the run's own rounds may leave less room for the rest."""
-        if self._setup.reducer is not None and counts_own(self._setup.reducer):
-            history = await self._journal.history()
-            own = self._own(history)
-            await self._reduce(history[: len(history) - len(own)], own)
+        reducer = self._setup.reducer
+        if reducer is not None and counts_own(reducer):
+            await self._reduce(reducer, await self._journal.history())
 
     async def feed(self) -> None:
         """Add what was recorded since to the history store."""
@@ -69,8 +70,9 @@ class ModelHistory:
 
     async def complete(self) -> None:
         """The messages of the run are recorded: reduce them, and record the state of the store."""
-        if self.reduces_after:
-            await self._reduce(await self._journal.history(), ())
+        reducer = self._setup.reducer
+        if reducer is not None and self.reduces_after:
+            await self._reduce(reducer, await self._journal.history(), after=True)
         if self._feed is not None:
             await self._record_state(self._feed)
 
@@ -113,28 +115,47 @@ class ModelHistory:
         upto = 0 if self.reduction is None else self.reduction.upto
         return bool(before) and before[-1].version > upto
 
-    async def _reduce(self, before: Sequence[HistoryMessage], own: Sequence[HistoryMessage]) -> None:
-        """Ask the reducer, and record its reduction if it differs from the current one."""
-        setup, journal, reducer = self._setup, self._journal, self._setup.reducer
-        if reducer is None:
-            return
-        recorded = journal.context_state.reductions.get(setup.identity.id)
-        version = 0 if recorded is None else recorded[0]
-        history = reducible(before, self.reduction, version, own, setup.definitions.instructions)
-        result = reducer.reduce(history)
-        if isawaitable(result):
-            result = await result
-        reduction = reduce_history(
-            result,
-            history,
-            agent=setup.identity.id,
-            reducer=reducer.name,
-            previous=self.reduction,
-            upto=journal.version,
-        )
+    async def _reduce(self, reducer: Reducer, history: list[HistoryMessage], *, after: bool = False) -> None:
+        """Ask the reducer, and record its reduction if it differs from the current one.
+
+        ``after`` says that the run has added its messages, so that they are reduced, too. If the reducer might keep
+        unread messages, it is asked again with some of them.
+        """
+        setup, journal = self._setup, self._journal
+        if journal.unread and not self._has_summary and not decides_from_newest(reducer):
+            history = await journal.whole_history()
+        while True:
+            own = [] if after else self._own(history)
+            recorded = journal.context_state.reductions.get(setup.identity.id)
+            version = 0 if recorded is None else recorded[0]
+            before = history[: len(history) - len(own)]
+            is_long = len(history) > MANY_MESSAGES
+            given = reducible(before, self.reduction, version, own, setup.definitions.instructions)
+            result = await asyncio.to_thread(reducer.reduce, given) if is_long else reducer.reduce(given)
+            if isawaitable(result):
+                result = await result
+            recorded_by = partial(
+                reduce_history,
+                result,
+                given,
+                agent=setup.identity.id,
+                reducer=reducer.name,
+                previous=self.reduction,
+                upto=journal.version,
+                unread=journal.unread,
+            )
+            reduction = await asyncio.to_thread(recorded_by) if is_long else recorded_by()
+            if not journal.unread or self._has_summary or is_final(result, given, journal.unread):
+                break
+            history = await journal.earlier_history()
         if reduction is not None:
             journal.add(reduction)
             self.reduction = reduction
+
+    @property
+    def _has_summary(self) -> bool:
+        """Whether the current reduction has a summary. Then reducers do not get the messages that it left out."""
+        return self.reduction is not None and self.reduction.summary is not None
 
     def _own(self, history: Sequence[HistoryMessage]) -> list[HistoryMessage]:
         """The run's own input and rounds; for a run without input, the messages since the last answer."""

@@ -62,6 +62,11 @@ class ProviderHooks:
         return any(session.watches for session in self._sessions)
 
     @property
+    def watching(self) -> tuple[str, ...]:
+        """The ids of the providers that want to be shown every message."""
+        return tuple(session.provider.id for session in self._sessions if session.watches)
+
+    @property
     def every_model_call(self) -> bool:
         """Whether a provider gives context to each model call."""
         return any(session.provider.every_model_call for session in self._sessions)
@@ -121,7 +126,8 @@ class ProviderHooks:
             if session.loaded:
                 continue
             session.loaded = True
-            state, seen = recorded.states.get(session.provider.id), recorded.completed.get(session.provider.id, 0)
+            provider = session.provider.id
+            state, seen = recorded.states.get(provider), recorded.seen_by(provider)
             try:
                 await self._call(session, "initial_state", partial(_load, session, state, seen))
             except ContextProviderError as error:
@@ -133,6 +139,11 @@ class ProviderHooks:
         """Load the states that others have recorded since."""
         for session in self._sessions:
             session.reload(recorded.states.get(session.provider.id))
+
+    @property
+    def seen(self) -> int | None:
+        """The version after which a provider wants to be shown messages, None if none does."""
+        return min((session.seen for session in self._sessions if session.watches), default=None)
 
     async def show(self, history: Sequence[HistoryMessage], *, but: Sequence[str] = ()) -> None:
         """Show each watching provider the messages that it has not seen; leave out the providers ``but``."""

@@ -144,7 +144,7 @@ class ProviderSession:
 
     def load(self, recorded: ProviderState | None, seen: int) -> None:
         """Load the recorded state, if any. Raises InvalidContentError if the provider's model does not accept it."""
-        self.seen = self._seen_recorded = max(seen, 0 if recorded is None else recorded.seen)
+        self.seen = self._seen_recorded = seen
         if recorded is not None:
             self._load(recorded)
 

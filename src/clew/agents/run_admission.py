@@ -14,6 +14,7 @@ from clew.domain.context.state import HISTORY_STORE
 from clew.domain.decider import Advance
 from clew.domain.decider_state import Control, OpenRun, holder_of
 from clew.domain.errors import ConflictError
+from clew.domain.history import NotSeen
 from clew.domain.messages import Message
 from clew.domain.models.client import ResponseFormat
 from clew.domain.ports import Lease
@@ -180,10 +181,11 @@ async def _abandon(setup: RunSetup, thread: ThreadPort, run: OpenRun, *, request
     if waits and not requested:
         raise ApprovalPendingError(log.thread_id, _undecided(state))
     reason = "superseded" if waits else "redacted" if _lost_calls(run, state) else "crashed"
+    providers = setup.for_thread(thread).providers.all
     hooks = await notify_abandoned(
-        OrphanedRun(state, await log.history()),
+        OrphanedRun(state, await log.history(None if providers else NotSeen())),
         thread,
-        setup.for_thread(thread).providers.all,
+        providers,
         setup.identity,
         reason=reason,
         actor=setup.actor,
@@ -289,7 +291,7 @@ async def _run_started(setup: RunSetup, journal: Journal) -> RunStarted:
 
 async def _check_providers(setup: RunSetup, log: RunLog, run_id: str) -> None:
     """Report the providers that a run used and that are missing now that it continues, as ``_run_started`` does."""
-    missing = _missing(setup, (await log.history()).context.open_runs.get(run_id, ()))
+    missing = _missing(setup, (await log.history(NotSeen())).context.open_runs.get(run_id, ()))
     if missing:
         _report_missing(setup, log.thread_id, missing)
 

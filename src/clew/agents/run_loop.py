@@ -56,7 +56,8 @@ class Run:
     def __init__(
         self, setup: RunSetup, thread: ThreadPort, state: RunState, emit: Emit | None, attempt: int = 1
     ) -> None:
-        self.journal = Journal(thread.runs, state, setup.actor, attempt, emit)
+        needed = None if setup.reducer is None else setup.needed_history(setup.reducer)
+        self.journal = Journal(thread.runs, state, setup.actor, attempt, emit, needed)
         self.over = asyncio.Event()
         self._stopped = False
         self._task: asyncio.Task[Any] | None = None

@@ -18,10 +18,11 @@ from clew.agents.tools import Tool
 from clew.domain.context.provider import ContextProvider, ContextProviders, as_providers
 from clew.domain.context.state import HISTORY_STORE
 from clew.domain.errors import InvalidContentError
+from clew.domain.history import NotReduced
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Message, check_message
 from clew.domain.models.client import ModelClient, ResponseFormat
-from clew.domain.reducers.reducer import Reducer, checked_reducer
+from clew.domain.reducers.reducer import Reducer, checked_reducer, decides_from_newest
 from clew.domain.runs.errors import AgentConfigurationError
 from clew.domain.runs.events import AgentIdentity, Fingerprint
 from clew.domain.runs.model_requests import Definitions
@@ -250,6 +251,10 @@ class RunSetup:
         if self.reducer is not None:
             return self.reducer.name
         return HISTORY_STORE if self.stores is not None and self.read_from == "store" else None
+
+    def needed_history(self, reducer: Reducer) -> NotReduced | None:
+        """What the run needs of the history, None for all of it: a history store is given all messages."""
+        return None if self.stores is not None else NotReduced(self.identity.id, decides_from_newest(reducer))
 
     def about(self, thread_id: str, run_id: str) -> dict[str, Any]:
         """The fields of a middleware's context that name the agent, the thread and the run."""

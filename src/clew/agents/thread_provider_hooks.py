@@ -10,7 +10,7 @@ from clew.agents.run_setup import Providers
 from clew.domain.context.events import Hook
 from clew.domain.context.provider import Context, ContextProvider
 from clew.domain.decider import Append, Intent, RecordEvents, check_allowed, decide
-from clew.domain.history import History, HistoryMessage, new_messages
+from clew.domain.history import History, HistoryMessage, NotSeen, new_messages
 from clew.domain.messages import Message
 from clew.domain.runs.errors import RunAbandonedError
 from clew.domain.runs.events import AgentIdentity
@@ -53,7 +53,7 @@ class ThreadHooks:
         return self._hooks.combined()
 
     async def _load(self, *, show: bool = True) -> None:
-        history = await self._thread.runs.history()
+        history = await self._thread.runs.history(NotSeen(self._hooks.watching if show else ()))
         await self._hooks.load(history.context)
         if show:
             open_runs = history.context.open_runs

@@ -16,10 +16,11 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import datetime
 from sys import getsizeof
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from clew.domain.context.state import (
     CONTEXT_STATE_EVENTS,
+    HISTORY_STORE,
     NO_CONTEXT_STATE,
     ContextState,
     ContextStateBuilder,
@@ -33,6 +34,12 @@ from clew.domain.messages import Content, FunctionCall, FunctionResult, Message,
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+
+Spans: TypeAlias = tuple[tuple[int, int], ...]
+"""Spans of versions, first and last included, in ascending order."""
+
+LAST_VERSION = 2**63 - 1
 
 
 class HistoryMessage(NamedTuple):
@@ -108,12 +115,60 @@ class History:
     messages: tuple[HistoryMessage, ...]
     context: ContextState = field(default=NO_CONTEXT_STATE, repr=False, compare=False)
     """The states that components store in the thread; none in a part that was read from the end."""
+    unread: tuple[tuple[int, int], ...] = field(default=(), repr=False, compare=False)
+    """The spans of versions whose messages a run does not need, so that they are not among ``messages``."""
 
     def __len__(self) -> int:
         return len(self.messages)
 
     def __iter__(self) -> Iterator[HistoryMessage]:
         return iter(self.messages)
+
+
+class NeededHistory(Protocol):
+    """The part of a history that a reader needs."""
+
+    @property
+    def more(self) -> int:
+        """How many of the newest messages that are not needed are read, too."""
+        ...
+
+    def unneeded(self, context: ContextState) -> Spans:
+        """The spans of versions whose messages are not needed; ``context`` is the context state of the history."""
+        ...
+
+
+class NotReduced(NamedTuple):
+    """The messages that the current reduction of an agent has not left out: the runs of the agent need only these.
+
+    ``from_newest`` says whether its reducer needs only the newest part.
+    """
+
+    agent: str
+    from_newest: bool
+    more: int = 0
+
+    def unneeded(self, context: ContextState) -> Spans:
+        """What the current reduction has left out, or nothing.
+
+        A reducer gets no message that a summary replaces. Without a summary it gets the whole history, unless it
+        decides from the newest message on: then a later reduction continues from the current one.
+        """
+        _, current = context.reductions.get(self.agent, (0, None))
+        if current is None or current.reducer == HISTORY_STORE:
+            return ()
+        return current.left_out if self.from_newest or current.summary is not None else ()
+
+
+class NotSeen(NamedTuple):
+    """The messages that at least one of these context providers was not shown; without providers, none."""
+
+    providers: tuple[str, ...] = ()
+    more: int = 0
+
+    def unneeded(self, context: ContextState) -> Spans:
+        """All that each of them has seen."""
+        return ((1, min(map(context.seen_by, self.providers), default=LAST_VERSION)),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,14 +348,29 @@ class HistoryBuilder:
         self._message_bytes = size + _MESSAGE_BYTES * (len(self._messages) - messages)
         self.weight = self._message_bytes + self._context.weight
 
-    def history(self, at: int | None = None) -> History:
-        """The messages on the path at version ``at``, by default the newest."""
+    def history(self, at: int | None = None, needed: NeededHistory | None = None) -> History:
+        """The messages on the path at version ``at``, by default the newest; with ``needed`` only those."""
         version = self.version if at is None else at
         messages: list[HistoryMessage] = []
         path = spans(self._rewinds, version)
+        context = self._context.at(path)
+        unread: Spans = ()
+        if needed is not None and (unread := self._without_newest(needed.unneeded(context), needed.more)):
+            path = _outside(path, unread)
         for first, last in path:
             messages += self._messages[bisect_left(self._versions, first) : bisect_right(self._versions, last)]
-        return History(self.thread_id, version, tuple(messages), self._context.at(path))
+        return History(self.thread_id, version, tuple(messages), context, unread)
+
+    def _without_newest(self, unneeded: Spans, count: int) -> Spans:
+        """The spans without their newest ``count`` messages."""
+        rest = list(unneeded)
+        while rest and count > 0:
+            first, last = rest.pop()
+            begin, end = bisect_left(self._versions, first), bisect_right(self._versions, last)
+            if end - begin > count:
+                rest.append((first, self._versions[end - count] - 1))
+            count -= end - begin
+        return tuple(rest)
 
 
 class StateBuilder:
@@ -336,6 +406,23 @@ def spans(rewinds: Mapping[int, int], at: int) -> list[tuple[int, int]]:
         last = min(rewinds[first], first - 1)  # only a forged event has a later target
     path.reverse()
     return path
+
+
+def _outside(path: Sequence[tuple[int, int]], unread: Spans) -> list[tuple[int, int]]:
+    """The parts of a path that are in none of the spans."""
+    rest: list[tuple[int, int]] = []
+    for first, last in path:
+        for begin, end in unread:
+            if end < first:
+                continue
+            if begin > last:
+                break
+            if begin > first:
+                rest.append((first, begin - 1))
+            first = end + 1  # noqa: PLW2901  # the rest of this part
+        if first <= last:
+            rest.append((first, last))
+    return rest
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from clew.domain.decider import Branch, Intent, Start, check_readable
 from clew.domain.decider_state import Control
 from clew.domain.errors import ConflictError, HistoryStoreSharedError
 from clew.domain.events import TYPE_NAMES, Event, StateClaimed
-from clew.domain.history import History
+from clew.domain.history import History, NeededHistory
 from clew.domain.history_stores import claim_stream
 from clew.domain.json_values import Json
 from clew.domain.ports import Blob, Claim, Draft, Fork, Lease, Write
@@ -76,14 +76,14 @@ class ThreadRuns:
         """Whether the first record begins the thread, other than as a fork."""
         return self._beginning is not None and self._beginning.parent is None
 
-    async def history(self) -> History:
-        """The messages on the path, with the context state and the version that they were read at."""
+    async def history(self, needed: NeededHistory | None = None) -> History:
+        """The messages on the path that are needed, with the context state and the version that they were read at."""
         begin = self._beginning
         if begin is None:
-            return await self._read(thread_queries.newest(self._core, self.thread_id))
+            return await self._read(thread_queries.newest(self._core, self.thread_id, needed))
         if begin.parent is None:
             return History(self.thread_id, 0, ())
-        return await self._read(thread_queries.history(self._core, begin.parent, begin.control.version))
+        return await self._read(thread_queries.needed_history(self._core, begin.parent, begin.control.version, needed))
 
     async def service_state(self) -> ServiceState:
         """The state of the thread at its service."""

@@ -21,7 +21,15 @@ from clew.domain.errors import (
 )
 from clew.domain.event_types import Status
 from clew.domain.events import HISTORY_REWOUND, RECORD_APPENDED, Event, to_microseconds, to_time
-from clew.domain.history import History, HistoryBuilder, HistoryMessage, ThreadState, Walk, previous_version
+from clew.domain.history import (
+    History,
+    HistoryBuilder,
+    HistoryMessage,
+    NeededHistory,
+    ThreadState,
+    Walk,
+    previous_version,
+)
 from clew.domain.json_values import JsonObject, check_count
 from clew.domain.models.client import ThreadKind
 from clew.domain.ports import Cut, EventLog, StreamInfo, Verdict
@@ -145,8 +153,8 @@ def back(core: Core, stream: str, walk: Walk, enough: Callable[[], bool], first:
         size = min(2 * size, PAGE)
 
 
-def newest(core: Core, thread_id: str) -> Operation[History]:
-    """The messages on the path at the newest version of a thread that exists.
+def newest(core: Core, thread_id: str, needed: NeededHistory | None = None) -> Operation[History]:
+    """The messages on the path at the newest version of a thread that exists; with ``needed`` only those.
 
     The newest version is that of the log, or of this process's last append, which may not be stored yet. A later write
     checks the version that it expects.
@@ -157,8 +165,15 @@ def newest(core: Core, thread_id: str) -> Operation[History]:
     if cached is not None and submitted is not None and submitted.parent_id is None:
         with core.caches.lock(stream):
             if cached.builder.version == submitted.version:
-                return cached.builder.history()
-    messages: History = yield Read(partial(_history, core, thread_id))
+                return cached.builder.history(None, needed)
+    messages: History = yield Read(partial(_history, core, thread_id, needed=needed))
+    return messages
+
+
+def needed_history(core: Core, thread_id: str, version: int, needed: NeededHistory | None) -> Operation[History]:
+    """The messages on the path at a version, or the part that runs on a fork from there need."""
+    control = yield from readable(core, thread_id, "history")
+    messages: History = yield Read(partial(_history, core, thread_id, control.version, version, needed))
     return messages
 
 
@@ -326,17 +341,28 @@ def _summary(stream: str, control: Control) -> ThreadSummary:
     )
 
 
-def _history(core: Core, thread_id: str, head: int | None = None, version: int | None = None) -> History:
+def _history(
+    core: Core,
+    thread_id: str,
+    head: int | None = None,
+    version: int | None = None,
+    needed: NeededHistory | None = None,
+) -> History:
     """The messages on the path, from a cached builder if nothing was shredded since it was built."""
     stream = core.stream(thread_id)
     shredded = core.log.shredded()
     cached = core.caches.histories.get(stream)
-    builder = HistoryBuilder(thread_id) if cached is None or cached.shredded != shredded else cached.builder
-    after = builder.version
-    events = [] if head is not None and after >= head else core.log.lineage(stream, after=after)
-    with core.caches.lock(stream):  # another reader may have added to the same builder meanwhile
-        builder.add(events[builder.version - after :])
-        history = builder.history(version)
+    if cached is None or cached.shredded != shredded:
+        builder = HistoryBuilder(thread_id)
+        builder.add(core.log.lineage(stream))  # without the lock: no other reader has it
+        history = builder.history(version, needed)
+    else:
+        builder = cached.builder
+        after = builder.version
+        events = [] if head is not None and after >= head else core.log.lineage(stream, after=after)
+        with core.caches.lock(stream):  # another reader may have added to the same builder meanwhile
+            builder.add(events[builder.version - after :])
+            history = builder.history(version, needed)
     core.caches.histories.put(stream, CachedHistory(builder, shredded), builder.weight)
     return history
 

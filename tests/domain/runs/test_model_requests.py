@@ -17,7 +17,6 @@ from clew.domain.models.client import ResponseFormat, ServiceReference, ToolSche
 from clew.domain.runs.events import ModelCalled, ServiceCall
 from clew.domain.runs.model_requests import (
     Definitions,
-    body_digest,
     changed,
     question_of,
     read_definitions,
@@ -79,17 +78,17 @@ def test_a_request_is_rebuilt_byte_for_byte_and_its_digest_checked() -> None:
     made = Definitions("Be brief.", (LOOKUP,), FORMAT)
     history = path(Message.user("Where is 7?"))
     body = request_body("openai-chat", question_of(called(), made, history))
-    request = rebuilt(11, called(body_digest(body), options={}), made, history)
+    request = rebuilt(11, called(digest(request_bytes(body)).hex(), options={}), made, history)
     assert request.verified
     assert (request.body, request.content) == (body, request_bytes(body))
     assert digest(request.content).hex() == request.digest
-    assert not rebuilt(11, called(body_digest(body)), made, path(Message.user("Where is 8?"))).verified
+    assert not rebuilt(11, called(digest(request_bytes(body)).hex()), made, path(Message.user("Where is 8?"))).verified
 
 
 def test_a_streamed_request_has_the_digest_without_streaming() -> None:
     history = path(Message.user("Hi"))
     body = request_body("openai-chat", question_of(called(), Definitions(), history))
-    request = rebuilt(11, called(body_digest(body), streamed=True), Definitions(), history)
+    request = rebuilt(11, called(digest(request_bytes(body)).hex(), streamed=True), Definitions(), history)
     assert request.verified
     assert request.body["stream"] is True
     assert b'"stream":true' in request.content

@@ -55,6 +55,11 @@ class ContextState(NamedTuple):
     agent_providers: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     open_runs: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
+    def seen_by(self, provider: str) -> int:
+        """The version up to which a provider has seen all messages."""
+        state, completed = self.states.get(provider), self.completed.get(provider, 0)
+        return completed if state is None else max(completed, state.seen)
+
 
 NO_CONTEXT_STATE = ContextState()
 

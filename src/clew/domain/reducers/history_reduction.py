@@ -9,9 +9,10 @@ from typing import Any
 from clew.domain.context.events import HistoryReduced
 from clew.domain.context.state import in_spans
 from clew.domain.errors import InvalidContentError, ReducerError
-from clew.domain.history import HistoryMessage
+from clew.domain.history import HistoryMessage, Spans
 from clew.domain.json_values import MAX_BYTES
 from clew.domain.messages import Content, FunctionResult, Message, check_message
+from clew.domain.model_view import model_view
 from clew.domain.models.chat_requests import result_text
 from clew.domain.reducers.reducer import SYSTEM_ROLES, Groups, Reducible, Reduction, groups_of
 
@@ -19,6 +20,33 @@ MOST_OF_SUMMARY = MAX_BYTES - 1024**2
 """The most bytes of a summary. It must fit into one event with its envelope."""
 
 _KEPT = "Return the versions of the messages that stay."
+
+
+def stands_alone(read: Sequence[HistoryMessage], unread: Spans, current: HistoryReduced, began: int) -> bool:
+    """Whether a request and the next reduction depend on no unread message, so that ``read`` is enough for both.
+
+    ``current`` is the reduction that left out the unread messages. ``began`` is the version before the run's own input.
+    They depend on unread messages if the first system message was redacted, so that another one is the first; if no
+    answer was read, so that unread messages may still wait for one; and if a newer result belongs to an unread call.
+    """
+    newest = unread[-1][1]
+    if any(each.message is None and each.role in SYSTEM_ROLES for each in read):
+        return False
+    if not any(each.role == "assistant" and newest < each.version <= began for each in reversed(read)):
+        return False
+    if not any(each.results for each in read if each.version > current.upto):
+        return True
+    repairs = model_view(read).repairs
+    return not any(each.reason == "result-without-call" and each.version > current.upto for each in repairs)
+
+
+def is_final(result: Reduction, given: Reducible, unread: Spans) -> bool:
+    """Whether a reducer that decides from the newest message on would also leave out all unread messages.
+
+    It does if it left out a group that is newer.
+    """
+    kept, newest = set(result.kept), unread[-1][1]
+    return any(newest < group.versions[0] and group.versions[0] not in kept for group in given.groups().groups)
 
 
 def reducible(
@@ -41,12 +69,19 @@ def reducible(
 
 
 def reduce_history(
-    result: Any, input_: Reducible, *, agent: str, reducer: str, previous: HistoryReduced | None, upto: int
+    result: Any,
+    input_: Reducible,
+    *,
+    agent: str,
+    reducer: str,
+    previous: HistoryReduced | None,
+    upto: int,
+    unread: Spans = (),
 ) -> HistoryReduced | None:
     """The event for a reducer's ``result``, None if it equals ``previous``.
 
-    ``input_`` is what the reducer got, ``upto`` the last version of its history. Raises ReducerError for an invalid
-    result, and then nothing is recorded.
+    ``input_`` is what the reducer got, ``upto`` the last version of its history. Messages in ``unread`` stay left out.
+    Raises ReducerError for an invalid result, and then nothing is recorded.
     """
     reduction = checked(result, input_, reducer)
     kept = set(reduction.kept)
@@ -54,13 +89,13 @@ def reduce_history(
     left_out = [(each.version, each.version) for each in input_.history if each.version not in remaining]
     summary = reduction.summary
     if input_.summary is not None and previous is not None:
-        left_out += previous.left_out
+        unread = previous.left_out
         summary = previous.summary if input_.summary in kept else summary
     event = HistoryReduced(
         agent=agent,
         reducer=reducer,
         upto=upto,
-        left_out=_spans(left_out, sorted(kept - {input_.summary})),
+        left_out=_spans([*left_out, *unread], sorted(kept - {input_.summary})),
         summary=summary,
         trimmed=tuple(sorted(reduction.trimmed.items())),
         over_budget=reduction.over_budget,

@@ -167,7 +167,12 @@ class Reducer(Protocol):
 
     Only whole groups can be left out: a message with calls and their results. The first system message always stays. A
     reducer that asks a model for a summary returns an awaitable. With ``counts_own = True`` the run's own messages
-    count, and the reducer also runs before each model call, independent of ``when``.
+    count, and the reducer also runs before each model call, independent of ``when``. A history of more than 500
+    messages is reduced in a thread.
+
+    A reducer gets the whole history, unless an earlier summary stands for a part of it. With ``from_newest = True`` it
+    promises to decide about each group by the newer ones, the first system message and the summary, and to leave out
+    every group before one that it leaves out. Then it gets only the newest part, however long the thread is.
     """
 
     @property
@@ -205,6 +210,11 @@ def checked_trigger(owner: object, when: Any) -> None:
 def counts_own(reducer: Reducer) -> bool:
     """Whether the run's own messages count for a reducer, so that it runs again as they grow."""
     return getattr(reducer, "counts_own", False) is True
+
+
+def decides_from_newest(reducer: Reducer) -> bool:
+    """Whether a reducer needs only the newest part of a history."""
+    return getattr(reducer, "from_newest", False) is True
 
 
 def checked_reducer(reducer: Any) -> Reducer:

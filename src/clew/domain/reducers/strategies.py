@@ -21,6 +21,7 @@ from clew.domain.reducers.reducer import (
     checked_reducer,
     checked_trigger,
     counts_own,
+    decides_from_newest,
 )
 from clew.domain.runs.errors import AgentConfigurationError
 
@@ -75,6 +76,11 @@ class Reducers(Composable):
     def counts_own(self) -> bool:
         """Whether the run's own messages count for one of them."""
         return any(map(counts_own, self.reducers))
+
+    @property
+    def from_newest(self) -> bool:
+        """Whether all of them need only the newest part of a history."""
+        return all(map(decides_from_newest, self.reducers))
 
     def reduce(self, given: Reducible) -> Reduction | Awaitable[Reduction]:
         """The result of the last reducer; an awaitable if one of them returns an awaitable."""
@@ -137,6 +143,8 @@ class KeepLast(Composable):
     n: int
     when: ReductionTrigger = "before_retrieval"
 
+    from_newest: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         checked_limit(self, "n", self.n, 1)
         checked_trigger(self, self.when)
@@ -160,6 +168,8 @@ class SlidingWindow(Composable):
 
     turns: int
     when: ReductionTrigger = "before_retrieval"
+
+    from_newest: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         checked_limit(self, "turns", self.turns, 1)
@@ -197,6 +207,7 @@ class TokenBudget(Composable):
     when: ReductionTrigger = "before_retrieval"
 
     counts_own: ClassVar[bool] = True
+    from_newest: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         checked_limit(self, "tokens", self.tokens, 1)
@@ -275,6 +286,8 @@ class TrimToolResults(Composable):
     characters: int
     keep_last: int = 1
     when: ReductionTrigger = "before_retrieval"
+
+    from_newest: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         checked_limit(self, "characters", self.characters, SHORTEST)

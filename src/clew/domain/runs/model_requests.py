@@ -175,9 +175,17 @@ def question_of(
     )
 
 
-def body_digest(body: JsonObject) -> str:
-    """The SHA-256 of a body as bytes, in hex."""
-    return digest(request_bytes(body)).hex()
+def request_of(
+    call: ModelCalled,
+    definitions: Definitions,
+    history: Iterable[HistoryMessage],
+    contributions: Contributions = NO_CONTRIBUTIONS,
+    reduction: HistoryReduced | None = None,
+) -> tuple[Question, JsonObject, str]:
+    """The question of a call (see ``question_of``), the body of its request, and the SHA-256 of the body in hex."""
+    question = question_of(call, definitions, history, contributions, reduction)
+    body = request_body(call.wire, question)
+    return question, body, digest(request_bytes(body)).hex()
 
 
 def rebuilt(
@@ -190,8 +198,7 @@ def rebuilt(
 ) -> Request:
     """The request of the model call at a version."""
     messages = list(history)
-    body = request_body(call.wire, question_of(call, definitions, messages, contributions, reduction))
-    actual_digest = body_digest(body)
+    _, body, actual_digest = request_of(call, definitions, messages, contributions, reduction)
     sent = streamed(call.wire, body) if call.streamed else body
     return Request(
         version=version,

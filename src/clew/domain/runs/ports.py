@@ -10,7 +10,7 @@ from clew.domain.context.provider import ThreadProviders
 from clew.domain.decider import Intent
 from clew.domain.decider_state import Control
 from clew.domain.events import Event
-from clew.domain.history import History
+from clew.domain.history import History, NeededHistory
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.memory.ports import MemoryPort
 from clew.domain.messages import Message
@@ -50,8 +50,11 @@ class RunLog(Protocol):
         """Whether the first record begins the thread, other than as a fork."""
         ...
 
-    async def history(self) -> History:
-        """The messages on the path, with the context state and the version that they were read at."""
+    async def history(self, needed: NeededHistory | None = None) -> History:
+        """The messages on the path that are ``needed``, with the context state and the version that they were read at.
+
+        With None, all messages.
+        """
         ...
 
     async def service_state(self) -> ServiceState:
