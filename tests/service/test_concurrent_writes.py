@@ -313,7 +313,7 @@ def test_a_failed_start_on_an_existing_id_does_not_bypass_the_status(file_url: s
         with core.log.recorder.datastore.lock:  # type: ignore[attr-defined]  # the log is an application
             starting = threading.Thread(target=start)
             starting.start()
-            until(lambda: not core.log.recorder.datastore.queue._waiting.qsize())  # type: ignore[attr-defined]  # as above
+            until(lambda: not core.log.recorder.datastore.queue.waiting)  # type: ignore[attr-defined]  # as above
             appending = threading.Thread(target=append)
             appending.start()
             appending.join(0.2)

@@ -28,7 +28,6 @@ from clew.domain.events import to_time
 from clew.domain.runs.errors import MissingExtraError
 from clew.infrastructure.inmemory.vectors import InMemoryVectors
 from clew.infrastructure.postgres.sql_files import statements
-from clew.service.core import Caches
 
 Work = Callable[[Engine], Coroutine[Any, Any, None]]
 
@@ -527,16 +526,17 @@ def test_the_default_index_of_a_store_in_memory_is_in_memory() -> None:
 
 def test_search_reads_a_namespace_under_the_lock_of_its_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     locked: set[str] = set()
-    lock = Caches.lock
-
-    def recording_lock(known: Caches, stream: str) -> threading.Lock:
-        locked.add(stream)
-        return lock(known, stream)
 
     async def work(engine: Engine) -> None:
         store = await engine.documents("docs", namespace="n")
         await store.upsert([doc("A parcel was lost.")])
-        monkeypatch.setattr(Caches, "lock", recording_lock)
+        lock = engine._core.caches.lock
+
+        def recording_lock(stream: str) -> threading.Lock:
+            locked.add(stream)
+            return lock(stream)
+
+        monkeypatch.setattr(engine._core.caches, "lock", recording_lock)
         assert await store.search("parcel", top=1)
         assert not await store.search("parcel", top=1, at=1)
         assert locked == {"default/memory/docs"}

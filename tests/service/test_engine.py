@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, cast
@@ -69,7 +70,7 @@ def queued_writes(engine: Engine) -> int:
     if isinstance(recorder, PostgresRecorder):
         return recorder.datastore.pool.waiting
     queue = recorder.datastore.queue if hasattr(recorder, "datastore") else recorder._queue
-    return cast("int", queue._waiting.qsize())
+    return cast("int", queue.waiting)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -284,6 +285,31 @@ def test_sixteen_tasks_on_one_thread_share_commits(file_url: str) -> None:
             versions = [message.version for message in await asyncio.gather(*appends)]
             assert versions == list(range(2, 18))
             assert writer.commits - before <= 2
+
+    asyncio.run(work())
+
+
+def test_a_batch_wakes_the_loop_once_for_all_its_tasks(file_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with Engine.open(file_url) as engine:
+            threads = [await engine.start_thread() for _ in range(16)]
+            queue = cast("Any", engine._core.log).recorder.datastore.queue
+            loop, woken = asyncio.get_running_loop(), list[object]()
+            call = loop.call_soon_threadsafe
+
+            def count(wake: Callable[[], None]) -> asyncio.Handle:
+                woken.append(wake)
+                return call(wake)
+
+            with paused_writer(engine):
+                appends = [asyncio.create_task(thread.append(HELLO)) for thread in threads]
+                await asyncio.sleep(0.01)
+                monkeypatch.setattr(loop, "call_soon_threadsafe", count)
+            while queue.waiting or queue._writing:
+                time.sleep(0.001)  # noqa: ASYNC251  # the loop must not take the first outcome before the last is set
+            assert len(woken) == 1
+            monkeypatch.undo()
+            assert {message.version for message in await asyncio.gather(*appends)} == {2}
 
     asyncio.run(work())
 

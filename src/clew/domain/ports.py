@@ -220,7 +220,9 @@ class LogWriter(Protocol):
     """Write events. An append is stored as a whole or not at all. Once its future has a result, it survives a crash."""
 
     def submit(self, write: Write) -> Submitted:
-        """Pass an append to the writer. The outcome can be cancelled until the writer begins to write it.
+        """Queue an append for a caller that next waits for the outcome: ``result()`` writes it, if no thread does.
+
+        With a callback, as asyncio uses it, another thread writes it. The outcome can be cancelled until it is begun.
 
         If the outcome fails with ConflictError, IdempotencyKeyReusedError, ClosedError or StoreUnavailableError,
         nothing is stored. Raises InvalidContentError at once for an event of more than 16 MiB.

@@ -137,7 +137,7 @@ def _first_outcome(key: Key, known: Known) -> Appended | None:
     return None if first is None else first.repeat(key)
 
 
-def _plan_events(plan: Plan, known: Known) -> None:
+def _plan_events(plan: Plan, known: Known) -> None:  # noqa: C901 - further functions would take as long as the rest
     append, count = plan.append, len(plan.append.events)
     links, digests = append.links, append.digests
     if (links and len(links) != count) or (digests and len(digests) != count):
@@ -147,7 +147,15 @@ def _plan_events(plan: Plan, known: Known) -> None:
         if not isinstance(name, str):
             name = name.hex
         version = event.originator_version
-        last, previous = plan.heads.get(name) or _head_before(plan, name, version, known)
+        head = plan.heads.get(name)
+        if head is None:  # the first event of the stream in this append
+            head = known.head(name)
+            if head is None or name in append.forks:
+                head = _begin(plan, name, version, head, known)
+            if head[1] != append.previous.get(name, head[1]):
+                # The append was decided on an event that was never stored, although the version fits.
+                raise RecordedConflictError(name, version - 1, head[0])
+        last, previous = head
         if version != last + 1:
             raise RecordedConflictError(name, version - 1, last)
         if links:
@@ -164,19 +172,12 @@ def _plan_events(plan: Plan, known: Known) -> None:
             raise ValueError(f"The fork {name!r} has no first event in its append.")
 
 
-def _head_before(plan: Plan, name: str, version: int, known: Known) -> KnownHead:
-    """The head that the first event of a stream in an append follows."""
-    fork = plan.append.forks.get(name)
-    head = known.head(name)
-    if head is None:
-        plan.began[name] = fork
-        head = version - 1, _first_link(plan, name, version, fork, known)
-    elif fork is not None:
+def _begin(plan: Plan, name: str, version: int, head: KnownHead | None, known: Known) -> KnownHead:
+    """The head that the first event of a new stream follows. Raises RecordedConflictError if the stream exists."""
+    if head is not None:
         raise RecordedConflictError(name, 0, head[0])
-    if head[1] != plan.append.previous.get(name, head[1]):
-        # The append was decided on an event that was never stored, although the version fits.
-        raise RecordedConflictError(name, version - 1, head[0])
-    return head
+    fork = plan.began[name] = plan.append.forks.get(name)
+    return version - 1, _first_link(plan, name, version, fork, known)
 
 
 def _first_link(plan: Plan, name: str, version: int, fork: Fork | None, known: Known) -> bytes:

@@ -76,6 +76,9 @@ _STUB_DATA = SchemaValidator(
 _TEXT_BEGINS = {role: b'{"message":{"role":"%b","contents":[{"type":"text","text":' % role.encode() for role in ROLES}
 _TEXT_ENDS = b"}]}}"
 
+_BEGIN = b'{"i":%b,"t":%d,"n":%d%b'
+_EVENT = _BEGIN + b'%b,"d":%b}'
+
 _NONE = (None, None, None, None, None)
 
 _LAST_INTEGER = 2**63 - 1
@@ -94,7 +97,14 @@ def encode(event: Event) -> bytes:
         declared = EVENT_TYPES.get(event.type)
         if (declared and declared.schema_version > 1) or _rare(event) != _NONE:
             rare = _rare_fields(event)
-        body = b'%b%b,"d":%b}' % (_header(event), rare, _one_text(data) or _json(data))
+        body = _EVENT % (
+            to_json(event.event_id),
+            event.recorded_at,
+            event.messages,
+            _actor_and_run(event.actor, event.run_id),
+            rare,
+            _one_text(data) or _json(data),
+        )
     except (PydanticSerializationError, orjson.JSONEncodeError, ValueError) as error:  # not detected by check_json
         message = f"{event.type}: this cannot be written as JSON. {error}"
         raise InvalidContentError(message) from None
@@ -209,7 +219,7 @@ def peek(
 def _header(event: Event) -> bytes:
     """The JSON of the envelope fields that a stub also has, as the beginning of an object."""
     actor_and_run = _actor_and_run(event.actor, event.run_id)
-    return b'{"i":%b,"t":%d,"n":%d%b' % (to_json(event.event_id), event.recorded_at, event.messages, actor_and_run)
+    return _BEGIN % (to_json(event.event_id), event.recorded_at, event.messages, actor_and_run)
 
 
 @lru_cache(maxsize=4_096)

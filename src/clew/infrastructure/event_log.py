@@ -117,7 +117,7 @@ class ConversationLog(Application[str]):
         for stream, control in write.controls:
             state = write_control(control._replace(head=hashes[stream, control.version]))
             snapshots.append(Snapshot(stream, control.version, state))
-        outcome = self._recorder.submit(
+        outcome = self._recorder.enqueue(
             Append(
                 stored,
                 forks=write.forks,

@@ -23,6 +23,7 @@ class LibraryRecorder(ProcessRecorder):
     """A recorder of the library that appends, and is subscribed to, through Clew's ports."""
 
     submit: Callable[[Append], Future[Appended]]
+    enqueue: Callable[[Append], Future[Appended]]
     """See the port."""
 
     @abstractmethod
@@ -73,7 +74,7 @@ class LibraryRecorder(ProcessRecorder):
         tracking = kwargs.get("tracking")
         if not stored_events and tracking is None:
             return []
-        return list(self.submit(Append(stored_events, tracking=tracking)).result().positions)
+        return list(self.enqueue(Append(stored_events, tracking=tracking)).result().positions)
 
     def select_events(
         self,

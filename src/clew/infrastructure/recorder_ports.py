@@ -135,6 +135,14 @@ class Appends(Protocol):
         """
         ...
 
+    def enqueue(self, append: Append) -> Future[Appended]:
+        """Like ``submit``, for a caller that next calls ``result()`` of the future, or adds a callback.
+
+        ``result()`` without a timeout writes the append in the calling thread if it can. Without either of these calls,
+        a later append or ``close`` writes it.
+        """
+        ...
+
     def repeated(self, key: Key) -> Appended | None:
         """The first outcome of an append with this key, None if there is none. Raises IdempotencyKeyReusedError."""
         ...

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
+from collections import deque
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
@@ -43,9 +45,14 @@ async def outcome_of(outcome: Future[T]) -> T:
     """
     loop = asyncio.get_running_loop()
     cancelled: asyncio.CancelledError | None = None
+    waits = _of_thread.waits
+    if waits is None or waits.loop is not loop:
+        waits = _of_thread.waits = _Waits(loop)
     while True:
         done = loop.create_future()
-        outcome.add_done_callback(partial(_notify, loop, done))
+        if not waits.added:
+            loop.call_soon(waits.begin)
+        waits.added.append((outcome, done))
         try:
             await done
         except asyncio.CancelledError as error:
@@ -61,15 +68,48 @@ async def outcome_of(outcome: Future[T]) -> T:
     return outcome.result()
 
 
-def _notify(loop: asyncio.AbstractEventLoop, done: asyncio.Future[None], _: Future[Any]) -> None:
-    """Wake the task that waits for the writer, from the writer's thread."""
-    with contextlib.suppress(RuntimeError):  # the loop is closed: no task waits
-        loop.call_soon_threadsafe(_wake, done)
+class _Waits:
+    """The waits of a loop's tasks for the writer.
+
+    The writer is called once for all appends of an iteration of the loop, and wakes the loop once for all outcomes that
+    it sets meanwhile.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.added: list[tuple[Future[Any], asyncio.Future[None]]] = []
+        """The outcomes that tasks wait for since the last iteration, and what to set when they are known."""
+        self._done: deque[asyncio.Future[None]] = deque()
+        self._woken = False
+
+    def begin(self) -> None:
+        """Have the outcomes written."""
+        added, self.added = self.added, []
+        for outcome, done in added:
+            outcome.add_done_callback(partial(self._note, done))
+
+    def _note(self, done: asyncio.Future[None], _: Future[Any]) -> None:
+        """Wake the loop, from the writer's thread."""
+        self._done.append(done)
+        if not self._woken:
+            self._woken = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed: no task waits
+                self.loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        self._woken = False  # before the first is taken: what is noted later wakes the loop again
+        while self._done:
+            done = self._done.popleft()
+            if not done.done():
+                done.set_result(None)
 
 
-def _wake(done: asyncio.Future[None]) -> None:
-    if not done.done():
-        done.set_result(None)
+class _OfThread(threading.local):
+    waits: _Waits | None = None
+
+
+_of_thread = _OfThread()
+"""The waits of the loop that runs in this thread."""
 
 
 class ThreadsafeEvent:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -43,6 +43,9 @@ FACT_BYTES = 2_000
 """Estimates of one value in memory."""
 
 LOCKS = 64
+
+LOCKED = 4_096
+"""The most streams whose lock is remembered: the next time it is found without a call of Python code."""
 
 
 class CacheBudget:
@@ -135,7 +138,9 @@ class Caches(process_forks.ForkAware):
 
     def clear(self) -> None:
         """Empty the caches."""
-        self._locks = [threading.Lock() for _ in range(LOCKS)]
+        locks = [threading.Lock() for _ in range(LOCKS)]
+        self.lock: Callable[[str], threading.Lock] = lru_cache(LOCKED)(lambda stream: locks[hash(stream) % LOCKS])
+        """The lock under which one thread at a time decides on a stream, or adds to its cached history or fold."""
         self.budget = CacheBudget(self._max_bytes)
         self.submitted: BoundedCache[Control] = BoundedCache(self.budget)
         self.stored: BoundedCache[Control] = BoundedCache(self.budget)
@@ -143,10 +148,6 @@ class Caches(process_forks.ForkAware):
         self.scopes: BoundedCache[CachedFold] = BoundedCache(self.budget)
         self.folds: BoundedCache[CachedStates] = BoundedCache(self.budget)
         self.blobs: set[bytes] = set()
-
-    def lock(self, stream: str) -> threading.Lock:
-        """The lock under which one thread at a time decides on the stream, or adds to its cached history or fold."""
-        return self._locks[hash(stream) % LOCKS]
 
     def after_fork_in_child(self) -> None:
         """Start empty, with new locks: nothing would release a lock that another thread of the parent held."""

@@ -24,7 +24,7 @@ from clew.infrastructure.recorder_ports import Append, RecordedConflictError, Sn
 
 
 class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder, process_forks.ForkAware):
-    """Events of chained, contiguous streams in memory, with the same writer thread as a SQLite store."""
+    """Events of chained, contiguous streams in memory, with the same queue of appends as a SQLite store."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,8 +33,9 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder, process_forks.ForkA
         """The streams of new events whose listeners were not notified yet."""
         self._closed = False
         self._commit_listeners = CommitListeners()
-        self._queue = AppendQueue(self._write, self._after_batch)
+        self._queue = AppendQueue(self._write, self._after_batch, interruptible=False)
         self.submit = self._queue.submit
+        self.enqueue = self._queue.enqueue
         process_forks.watch(self)
 
     # Appending
@@ -228,7 +229,7 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder, process_forks.ForkA
             self._database_lock.release()
 
     def after_fork_in_child(self) -> None:
-        """Start a new writer thread, on a copy of the events."""
+        """Start a new queue, on a copy of the events."""
         self._database_lock = RLock()
         self._commit_listeners.restart()
         self._queue.restart()

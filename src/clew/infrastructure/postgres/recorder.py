@@ -50,6 +50,8 @@ class PostgresRecorder(LibraryRecorder):
         """Queue an append. The future's ``result()`` writes it, unless another thread has started it."""
         return self.datastore.pool.submit(append)
 
+    enqueue = submit
+
     def insert_tracking(self, tracking: Tracking) -> None:
         """Record how far an application has processed notifications."""
         self.submit(Append((), tracking=tracking)).result()

@@ -63,7 +63,7 @@ class ClewSQLiteDatastore(SQLiteDatastore, process_forks.ForkAware):
         self.connection: sqlite3.Connection | None = None
         """The open writing connection. Used with the lock held."""
         self._writer = SQLiteWriter(self, SQLiteTrackingRecorder(self))
-        self.queue = AppendQueue(self._writer.write, self._writer.after_batch)
+        self.queue = AppendQueue(self._writer.write, self._writer.after_batch, interruptible=True)
         self._start()
         self._open(create=create)
         self._closed = False

@@ -28,33 +28,43 @@ class FileLock:
 
     def acquire(self) -> None:
         """Wait for the lock. Raises StoreUnavailableError when another process does not release it in time."""
-        self.threads.acquire()
-        try:
+        if self.threads._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 - as threading.Condition does
             self._depth += 1
-            if self._depth == 1:
-                if self._fd is None:
-                    self._fd = open_lock(self._path, self._database)
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        try:
+            self.threads.acquire()
+            self._depth = 1
+            if self._fd is None:
+                self._fd = open_lock(self._path, self._database)
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._wait_or_release()
         except OSError as error:
             self.release()
             raise unavailable(self._path, error) from error
         except BaseException:
-            self.release()
+            self.abandon()  # Ctrl-C can also arrive between taking the lock of the threads and counting it
             raise
 
     def release(self, *_: object) -> None:
         """Release the lock for the next thread or process."""
+        self._depth -= 1
+        if self._depth:
+            return
         try:
-            self._depth -= 1
-            if not self._depth and self._fd is not None:
+            if self._fd is not None:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
         finally:
             self.threads.release()
 
     __enter__ = acquire
     __exit__ = release
+
+    def abandon(self) -> None:
+        """Release the lock if this thread still has it: Ctrl-C can interrupt the call that takes or releases it."""
+        while self.threads._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 - as above
+            self._depth = 1
+            self.release()
 
     def close(self) -> None:
         """Close the file. In the child of a fork this does not release the parent's lock."""

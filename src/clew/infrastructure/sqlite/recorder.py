@@ -24,7 +24,7 @@ _OWN_EVENTS_BACKWARDS = _OWN_EVENTS.replace("ORDER BY version", "ORDER BY versio
 class SQLiteRecorder(SQLiteReads, LibraryRecorder, SQLiteProcessRecorder):  # type: ignore[misc] # see above
     """Events of chained, contiguous streams in a SQLite file.
 
-    Recorders of one library factory share a datastore, and so one writer thread.
+    Recorders of one library factory share a datastore, and so one queue of appends.
     """
 
     datastore: ClewSQLiteDatastore
@@ -32,6 +32,7 @@ class SQLiteRecorder(SQLiteReads, LibraryRecorder, SQLiteProcessRecorder):  # ty
     def __init__(self, datastore: ClewSQLiteDatastore, *, events_table_name: str = "stored_events") -> None:
         super().__init__(datastore, events_table_name=events_table_name)
         self.submit = datastore.queue.submit
+        self.enqueue = datastore.queue.enqueue
 
     @classmethod
     def open(cls, path: str, *, synchronous: Synchronous = "FULL", lock_timeout: float | None = None) -> Self:

@@ -40,7 +40,7 @@ PENDING = (
 
 
 class Checkpoints:
-    """The checkpoints that the writer thread makes between batches: SQLite's automatic checkpoints are off.
+    """The checkpoints that a writing thread makes between batches: SQLite's automatic checkpoints are off.
 
     After a passive checkpoint SQLite writes the log again from its start, which is faster than at a growing end, but
     only if no connection reads at that moment. So the writer waits for the readers once the log has a certain length;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -71,7 +72,7 @@ Outcomes = Sequence[Appended | Exception]
 
 
 class SQLiteWriter:
-    """Writes all events of a process. Only the writer thread calls it; after that thread has ended, close() does.
+    """Writes all events of a process. One thread at a time calls it. It may be interrupted at any point.
 
     ``tracking`` is the library's recorder for the same store.
     """
@@ -84,6 +85,7 @@ class SQLiteWriter:
         self.commits = self._counted = 0
         self._written: set[str] = set()
         """The streams of new events, whose listeners were not notified yet."""
+        self._is_writing = False
         self.drop_caches()
 
     def drop_caches(self) -> None:
@@ -102,14 +104,25 @@ class SQLiteWriter:
         """Write a batch in one transaction. An append that is refused does not affect the others."""
         try:
             with self._store.lock:
-                outcomes = self._transaction(appends)
+                if self._is_writing:  # the last thread was interrupted, even while it recovered from an interruption
+                    self.drop_caches()
+                self._is_writing = True
+                try:
+                    outcomes = self._transaction(appends)
+                except BaseException:
+                    self._recover()
+                    raise
+                self._is_writing = False
         except ClewError as error:
             return [error] * len(appends)
         except (sqlite3.Error, OSError) as error:
             return [unavailable(self._store.path, error)] * len(appends)
+        except BaseException:
+            self._store.lock.abandon()
+            raise
         if self.checkpoints.purge_due:
             # The redaction is confirmed only after its bytes are removed, unless a reader still uses them.
-            self.checkpoints.make()
+            self._make_checkpoint()
         return outcomes
 
     def _transaction(self, appends: Sequence[Append]) -> Outcomes:
@@ -125,7 +138,8 @@ class SQLiteWriter:
             if self.checkpoints.unmark_due:
                 self.checkpoints.unmark(connection)
             outcomes = list(map(partial(self._insert, connection), appends))
-            self._flush(connection)
+            connection.executemany(_INSERT, self._pending)
+            self._pending.clear()
         except Exception as error:  # noqa: BLE001 - one append caused it, and the others must not fail with it
             self._roll_back(connection)
             if len(appends) > 1:
@@ -175,6 +189,16 @@ class SQLiteWriter:
             if self._shredded is not None:
                 self.checkpoints.purge_due = True
             self._shredded = shredded
+
+    def _recover(self) -> None:
+        """End the transaction of a thread that was interrupted, or whose disk failed. The caller holds the lock."""
+        # The positions may be another process's next.
+        self._store.listeners.disown(self._last)
+        connection = self._store.connection
+        if connection is not None:
+            with suppress(sqlite3.Error):
+                self._roll_back(connection)
+        self.drop_caches()
 
     def _roll_back(self, connection: sqlite3.Connection) -> None:
         if connection.in_transaction:
@@ -321,12 +345,19 @@ class SQLiteWriter:
             self._counted = self.commits
             self.checkpoints.written += COMMIT_BYTES
         if self._written:
-            written, self._written = self._written, set()
             if self._store.listeners.callbacks:
-                self._store.listeners.notify(written)
+                self._store.listeners.notify(self._written)
+            self._written = set()  # later: if this thread is interrupted, the next one notifies them again
         checkpoints = self.checkpoints
         is_due = checkpoints.purge_due or checkpoints.written >= checkpoints.check_at
-        return checkpoints.make() if is_due else None
+        return self._make_checkpoint() if is_due else None
+
+    def _make_checkpoint(self) -> float | None:
+        try:
+            return self.checkpoints.make()
+        except BaseException:
+            self._store.lock.abandon()
+            raise
 
     # A commit that failed
 
