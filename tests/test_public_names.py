@@ -225,7 +225,7 @@ def test_a_page_imports_only_public_names(page: Path) -> None:
             assert list(private_imports(statement)) == [], f"{page.name} imports private names"
 
 
-@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").rglob("*.py")), ids=lambda path: path.name)
 def test_an_example_imports_only_public_names(example: Path) -> None:
     assert list(private_imports(example.read_text(encoding="utf-8"))) == []
 

