@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import openai
-from agent_framework import Agent  # type: ignore[import-not-found]  # installed in a separate environment
-from agent_framework.openai import OpenAIChatCompletionClient  # type: ignore[import-not-found]  # as above
+from agent_framework import Agent
+from agent_framework.openai import OpenAIChatCompletionClient
 
 from benchmarks.contenders.conversation import INSTRUCTIONS, MODEL, Contender, Say, Shape, main, weather
 
