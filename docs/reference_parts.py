@@ -53,9 +53,9 @@ INTERNAL = frozenset(
 PARTS = {
     "Threads": (
         "Conversations types.SyncThread types.SyncLocalThread types.SyncRemoteThread types.SyncSubscription "
-        "types.ThreadFilter"
+        "types.SyncBatch types.BatchResult types.ThreadFilter"
     ),
-    "Threads with asyncio": "Engine types.Thread types.LocalThread types.RemoteThread types.Subscription",
+    "Threads with asyncio": "Engine types.Thread types.LocalThread types.RemoteThread types.Subscription types.Batch",
     "Agents": (
         "Agent types.RunOptions types.ContinueOptions AgentResponse types.AgentUpdate types.AgentStream types.Approval "
         "ThreadStore types.Request tool types.Tool ToolContext Middleware types.RunContext types.ModelCallContext "

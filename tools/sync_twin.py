@@ -22,6 +22,7 @@ TWINS = {
         "sync/__init__.py",
         "The threads and memory scopes of Conversations: a call is done when it returns.",
     ),
+    "aio/batch.py": ("sync/batch.py", "Batches of Conversations: one commit over threads and scopes."),
     "aio/memory.py": ("sync/memory.py", "The memory of Conversations: scopes of facts."),
     "aio/subscription.py": ("sync/subscription.py", "Live subscriptions of Conversations."),
     "aio/threads.py": (
@@ -36,6 +37,10 @@ HEADER = """# Generated from src/clew/{source} by `make generate`. Do not edit i
 """
 
 WORDS = [
+    # What each API calls the other. The placeholder keeps the next rules from changing it.
+    (r"^( +)from clew\.conversations import Conversations$", r"\1from clew.<module> import <class>"),
+    (r"\bdef blocking\(self\) -> Conversations\b", "def awaited(self) -> <class>"),
+    (r"^        return Conversations\(", "        return <class>("),
     (r"^from clew\.service\.async_effects import ThreadsafeEvent, drive$",
      "import threading\nfrom clew.service.effects import run"),
     (r"\bThreadsafeEvent\b", "threading.Event"),
@@ -49,11 +54,17 @@ WORDS = [
     (r"\bEngine\b", "Conversations"),
     (r"\bengine\.", "conversations."),
     (r"  # noqa: ASYNC\d+ .*$", ""),
+    (r"<class>", "Engine"),
+    (r"<module>", "engine"),
     (r"^( *)for (\w+) in ([\w.]+):\n +yield \2$", r"\1yield from \3"),
 ]  # fmt: skip
 """What is replaced, as regular expressions of lines, in this order."""
 
 PROSE = {
+    "The same open store for code without asyncio, to be called from any thread.":
+        "The same open store for asyncio, to be called from the tasks of one event loop.",
+    "an ``async with`` block": "a ``with`` block",
+    "an error inside the block, or a cancellation, stores nothing": "an error inside the block stores nothing",
     "Call it from the tasks of one event loop; close it when done.": "Call it from any thread; close it when done.",
     "best, best first: by words, and with an embedder by meaning too.": "best, best first, by words.",
     "documents, and EmbeddingMismatchError for one that is recorded with another embedder.": "documents.",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 
 from clew.domain.authorization import Authorize
 from clew.domain.decider import Start
@@ -52,9 +52,13 @@ from clew.service.projection_status import ProjectionStatus
 from clew.service.thread_directory import Order
 from clew.service.thread_queries import At, ThreadSummary
 from clew.service.usage_queries import By, UsageCounts
+from clew.sync.batch import Batch
 from clew.sync.memory import MemoryScope
 from clew.sync.subscription import Subscription
 from clew.sync.threads import LocalThread, RemoteThread, thread_class
+
+if TYPE_CHECKING:
+    from clew.engine import Engine
 
 T = TypeVar("T")
 
@@ -62,9 +66,9 @@ T = TypeVar("T")
 class Conversations:
     """All threads of one tenant in one store. Call it from any thread; close it when done."""
 
-    def __init__(self, core: Core, live: weakref.WeakSet[Subscription] | None = None) -> None:
+    def __init__(self, core: Core, live: weakref.WeakSet[Any] | None = None) -> None:
         self._core = core
-        self._live: weakref.WeakSet[Subscription] = weakref.WeakSet() if live is None else live
+        self._live: weakref.WeakSet[Any] = weakref.WeakSet() if live is None else live  # subscriptions of both APIs
 
     @classmethod
     def open(  # noqa: PLR0913  # every setting has its own parameter
@@ -114,6 +118,18 @@ class Conversations:
             read_only=read_only,
         )
         return cls(core)
+
+    @property
+    def awaited(self) -> Engine:
+        """The same open store for asyncio, to be called from the tasks of one event loop. It has the same actor.
+
+        Both share the store, its caches and its background work, and subscriptions work in both. Closing either closes
+        the store and ends the subscriptions of both. If agents run, close the engine: it waits until their ends are
+        recorded.
+        """
+        from clew.engine import Engine
+
+        return Engine(self._core, self._live)
 
     def acting_as(self, actor: str | None) -> Conversations:
         """A copy of the service whose calls have this actor: events record it, and ``authorize`` receives it."""
@@ -284,6 +300,14 @@ class Conversations:
         dates, InvalidTimeError.
         """
         return run(usage_queries.usage(self._core, thread=thread, since=since, until=until, by=by))
+
+    def batch(self, *, idempotency_key: str | None = None) -> Batch:
+        """Appends to threads and facts of scopes in one commit: ``with conversations.batch() as batch: …``.
+
+        With a repeated ``idempotency_key`` nothing is stored, and the results are those of the first batch; with other
+        parts it raises IdempotencyKeyReusedError.
+        """
+        return Batch(self._core, idempotency_key)
 
     def memory(
         self,

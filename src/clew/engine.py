@@ -11,11 +11,12 @@ from dataclasses import replace
 from datetime import date, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 
 from clew.agents.agent import Agent as AgentOf
 from clew.agents.agent import set_engine_factory
 from clew.agents.run_loop import ends_recorded
+from clew.aio.batch import Batch
 from clew.aio.memory import DocumentStore, MemoryScope
 from clew.aio.subscription import Subscription
 from clew.aio.threads import LocalThread, RemoteThread, thread_class
@@ -68,6 +69,9 @@ from clew.service.thread_directory import Order
 from clew.service.thread_queries import At, ThreadSummary
 from clew.service.usage_queries import By, UsageCounts
 
+if TYPE_CHECKING:
+    from clew.conversations import Conversations
+
 T = TypeVar("T")
 
 set_engine_factory(lambda: Engine.open("memory:"))  # asyncio only
@@ -76,9 +80,9 @@ set_engine_factory(lambda: Engine.open("memory:"))  # asyncio only
 class Engine:
     """All threads of one tenant in one store. Call it from the tasks of one event loop; close it when done."""
 
-    def __init__(self, core: Core, live: weakref.WeakSet[Subscription] | None = None) -> None:
+    def __init__(self, core: Core, live: weakref.WeakSet[Any] | None = None) -> None:
         self._core = core
-        self._live: weakref.WeakSet[Subscription] = weakref.WeakSet() if live is None else live
+        self._live: weakref.WeakSet[Any] = weakref.WeakSet() if live is None else live  # subscriptions of both APIs
 
     @classmethod
     def open(  # noqa: PLR0913  # every setting has its own parameter
@@ -128,6 +132,18 @@ class Engine:
             read_only=read_only,
         )
         return cls(core)
+
+    @property
+    def blocking(self) -> Conversations:
+        """The same open store for code without asyncio, to be called from any thread. It has the same actor.
+
+        Both share the store, its caches and its background work, and subscriptions work in both. Closing either closes
+        the store and ends the subscriptions of both. If agents run, close the engine: it waits until their ends are
+        recorded.
+        """
+        from clew.conversations import Conversations
+
+        return Conversations(self._core, self._live)
 
     def acting_as(self, actor: str | None) -> Engine:
         """A copy of the service whose calls have this actor: events record it, and ``authorize`` receives it."""
@@ -318,6 +334,14 @@ class Engine:
         dates, InvalidTimeError.
         """
         return await drive(usage_queries.usage(self._core, thread=thread, since=since, until=until, by=by))
+
+    def batch(self, *, idempotency_key: str | None = None) -> Batch:
+        """Appends to threads and facts of scopes in one commit: ``async with engine.batch() as batch: …``.
+
+        With a repeated ``idempotency_key`` nothing is stored, and the results are those of the first batch; with other
+        parts it raises IdempotencyKeyReusedError.
+        """
+        return Batch(self._core, idempotency_key)
 
     async def memory(
         self,

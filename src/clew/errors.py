@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from clew.domain.errors import (
     AmbiguousThreadError,
+    BatchError,
     CheckpointExistsError,
     ClewError,
     ClosedError,
@@ -97,6 +98,7 @@ __all__ = [
     "AnswerFormatError",
     "ApprovalNotPendingError",
     "ApprovalPendingError",
+    "BatchError",
     "CheckpointExistsError",
     "ClewError",
     "ClosedError",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from clew.agents.tool_schemas import Signature as ToolSignature
     from clew.agents.tools import Approval as ToolApproval
     from clew.agents.tools import Tool, ToolErrors, ToolFailure, ToolOutcome
+    from clew.aio.batch import Batch
     from clew.aio.subscription import Subscription
     from clew.aio.threads import LocalThread, RemoteThread, Thread
     from clew.domain.authorization import Action, Authorize, ThreadFilter
@@ -92,6 +93,7 @@ if TYPE_CHECKING:
     from clew.infrastructure.shards import Shard
     from clew.memory.text_retrieval import When as RetrievalTime
     from clew.service.audit_trail import AuditEntry
+    from clew.service.batches import BatchResult
     from clew.service.memory.scope_queries import ScopeSummary
     from clew.service.message_search import Hit
     from clew.service.projection_status import ProjectionStatus
@@ -101,6 +103,7 @@ if TYPE_CHECKING:
     from clew.service.thread_queries import At, ThreadSummary
     from clew.service.usage_queries import By as UsageBy
     from clew.service.usage_queries import UsageCounts
+    from clew.sync.batch import Batch as SyncBatch
     from clew.sync.memory import MemoryScope as SyncMemoryScope
     from clew.sync.subscription import Subscription as SyncSubscription
     from clew.sync.threads import LocalThread as SyncLocalThread
@@ -122,6 +125,8 @@ __all__ = [
     "At",
     "AuditEntry",
     "Authorize",
+    "Batch",
+    "BatchResult",
     "Branch",
     "BranchCheckpoint",
     "CallDelta",
@@ -221,6 +226,7 @@ __all__ = [
     "Step",
     "StoreFactory",
     "Subscription",
+    "SyncBatch",
     "SyncLocalThread",
     "SyncMemoryScope",
     "SyncRemoteThread",
@@ -266,6 +272,8 @@ _HOMES = {
     "At": "clew.service.thread_queries",
     "AuditEntry": "clew.service.audit_trail",
     "Authorize": "clew.domain.authorization",
+    "Batch": "clew.aio.batch",
+    "BatchResult": "clew.service.batches",
     "Branch": "clew.domain.fork_tree",
     "BranchCheckpoint": "clew.domain.fork_tree",
     "CallDelta": "clew.domain.models.client",
@@ -365,6 +373,7 @@ _HOMES = {
     "Step": "clew.domain.history",
     "StoreFactory": "clew.domain.history_stores",
     "Subscription": "clew.aio.subscription",
+    "SyncBatch": "clew.sync.batch:Batch",
     "SyncLocalThread": "clew.sync.threads:LocalThread",
     "SyncMemoryScope": "clew.sync.memory:MemoryScope",
     "SyncRemoteThread": "clew.sync.threads:RemoteThread",

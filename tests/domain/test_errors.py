@@ -6,6 +6,7 @@ import pytest
 
 from clew.domain.errors import (
     AmbiguousThreadError,
+    BatchError,
     ClewError,
     ConflictError,
     CorruptEventError,
@@ -40,6 +41,7 @@ CORRUPT.version = 7
         ThreadAheadError("t", 5, 3),
         NotAuthorizedError(None, "read", "t"),
         ConflictError("t", 1, 2),
+        BatchError("two tenants"),
         FactConflictError("user/42", "units", 0, 2),
         UnknownProjectionError("p", [], unfilled=True),
         CORRUPT,

@@ -1,4 +1,4 @@
-"""The system calls with which a process changes files: recorded, or used to kill it before one of them.
+"""The system calls with which a process changes files or talks to a server: recorded, or used to kill it before one.
 
 A process traces a forked child with ptrace(2), which needs no rights and no other program.
 """
@@ -29,19 +29,32 @@ NUMBERS = {
     "x86_64": {
         1: "write",
         18: "pwrite64",
+        44: "sendto",
         74: "fsync",
         75: "fdatasync",
         77: "ftruncate",
         87: "unlink",
         263: "unlinkat",
     },
-    "aarch64": {64: "write", 68: "pwrite64", 82: "fsync", 83: "fdatasync", 46: "ftruncate", 35: "unlinkat"},
+    "aarch64": {
+        64: "write",
+        68: "pwrite64",
+        206: "sendto",
+        82: "fsync",
+        83: "fdatasync",
+        46: "ftruncate",
+        35: "unlinkat",
+    },
 }[platform.machine()]
-"""The calls that change files, for each processor."""
+"""The calls that change files or send to a server, for each processor."""
+
+
+SOCKETS = Path("socket:")
+"""Stands for a folder: the paths of all sockets begin with it."""
 
 
 class Change(NamedTuple):
-    """A call: ``write`` (offset and data), ``sync``, ``truncate`` (to the offset) or ``remove``."""
+    """A call: ``write`` (offset and data), ``sync``, ``truncate`` (to the offset), ``remove`` or ``send``."""
 
     kind: str
     path: str
@@ -66,7 +79,10 @@ def changes(work: Callable[[], object], folder: Path) -> list[Change]:
 
 
 def killed_before(work: Callable[[], object], folder: Path, number: int) -> bool:
-    """Kill the child that does ``work`` before its call with this number, from 0; False if it made fewer calls."""
+    """Kill the child that does ``work`` before its call with this number, from 0; False if it made fewer calls.
+
+    Only calls on the files of a folder are counted; with SOCKETS, only calls that send.
+    """
     return _traced(work, folder, number)[0] == -signal.SIGKILL
 
 
@@ -144,6 +160,8 @@ def _change(thread: int, values: list[int]) -> Change | None:
         at = first if name == "unlink" else second
         return Change("remove", os.fsdecode(_memory(thread, at, 4096).split(b"\0")[0]))
     path = str(Path(f"/proc/{thread}/fd/{first}").readlink())
+    if name == "sendto":
+        return Change("send", path)
     if name in {"write", "pwrite64"}:
         return Change("write", path, fourth if name == "pwrite64" else 0, _memory(thread, second, third))
     return Change("truncate", path, second) if name == "ftruncate" else Change("sync", path)

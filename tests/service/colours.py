@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 from clew import Conversations, Engine
-from clew.aio import memory, subscription, threads
+from clew.aio import batch, memory, subscription, threads
 
 COLOURS = ("blocking", "awaited")
 
-_AWAITED = (Engine, memory.MemoryScope, threads.Thread, subscription.Subscription)
+_AWAITED = (Engine, batch.Batch, memory.MemoryScope, threads.Thread, subscription.Subscription)
 
 
 class Awaited:

@@ -100,7 +100,8 @@ SERVICE = {
     "documents": [refused(lambda held: held.service.documents("shelf", namespace="all"), shows=False)],
 }
 HARMLESS_ON_SERVICE = {
-    *("open", "acting_as", "close"),
+    *("open", "acting_as", "close", "blocking", "awaited"),
+    "batch",  # test_batches.py checks its parts
     *("start_thread", "unstarted_thread", "start_remote_thread"),  # a new thread
     *("wait", "rebuild", "position"),  # return only numbers of the whole store
     "import_files",  # calls import_items

@@ -18,6 +18,7 @@ ClewError
 ├── NotRedactableError           the version holds no message that can be redacted
 ├── ConflictError                another writer was first
 │   └── FactConflictError        … and changed the fact of a key
+├── BatchError                   parts that cannot be in one commit, or a batch that is not stored
 ├── IdempotencyKeyReusedError    the key was used with other content
 ├── InvalidSearchError           a search without search terms
 ├── ImportFormatError            a file or a conversation that cannot be imported
@@ -204,6 +205,10 @@ class ConflictError(ClewError):
         self.stream = stream
         self.expected = expected
         self.actual = actual
+
+
+class BatchError(ClewError):
+    """Parts that cannot be in one commit, or a result of a batch that is not stored."""
 
 
 class FactConflictError(ConflictError):

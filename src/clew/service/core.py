@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -148,6 +148,14 @@ class Caches(process_forks.ForkAware):
         self.scopes: BoundedCache[CachedFold] = BoundedCache(self.budget)
         self.folds: BoundedCache[CachedStates] = BoundedCache(self.budget)
         self.blobs: set[bytes] = set()
+
+    @contextmanager
+    def locked(self, streams: Iterable[str]) -> Iterator[None]:
+        """The locks of several streams, inside ``with``. All callers take them in the same order."""
+        with ExitStack() as held:
+            for lock in sorted({self.lock(stream) for stream in streams}, key=id):
+                held.enter_context(lock)
+            yield
 
     def after_fork_in_child(self) -> None:
         """Start empty, with new locks: nothing would release a lock that another thread of the parent held."""
@@ -345,7 +353,7 @@ def commit(
                 break
             loaded = None
         else:
-            return _note_stored(core, stream, events, control, appended, shreds=bool(options.shreds))
+            return note_stored(core, stream, events, control, appended, shreds=bool(options.shreds))
     raise conflict or ConflictError(thread_id, 0, 0)
 
 
@@ -358,7 +366,7 @@ def _conflict(thread_id: str, error: BaseException) -> ConflictError:
     return ConflictError(thread_id, error.expected, error.actual)
 
 
-def _note_stored(
+def note_stored(
     core: Core, stream: str, events: list[Event], control: Control, appended: Appended, *, shreds: bool
 ) -> Committed:
     """Update the caches and notify the read models."""
@@ -396,7 +404,7 @@ def _submit(
         control = loaded or submitted or Control()
         if options.expected_version is not None and control.version != options.expected_version:
             raise ConflictError(thread_id, options.expected_version, control.version)
-        events, snapshots, after = _decide(core, thread_id, stream, control, intents, options)
+        events, snapshots, after = decide_events(core, thread_id, stream, control, intents, options)
         outcome, heads = core.log.submit(
             Write(
                 events,
@@ -418,7 +426,7 @@ def _submit(
     return events, after, outcome
 
 
-def _decide(
+def decide_events(
     core: Core, thread_id: str, stream: str, control: Control, intents: tuple[Intent, ...], options: CommitOptions
 ) -> tuple[list[Event], list[tuple[str, Control]], Control]:
     """The events of the intents, the snapshots on the way, and the control after the last event.

@@ -83,7 +83,7 @@ def start(
 ) -> Operation[str]:
     """Begin a thread, with what is appended to it in the same commit; returns its id. Raises ThreadExistsError."""
     _check_messages(intent.messages)
-    intents: list[Intent] = [intent, Append(_checked_items(appended))] if appended else [intent]
+    intents: list[Intent] = [intent, Append(checked_items(appended))] if appended else [intent]
     id_ = core.thread_id() if thread_id is None else thread_id
     try:
         yield from commit(core, id_, intents, CommitOptions(actor=actor, base=Control()))
@@ -127,9 +127,9 @@ def append(
 ) -> Operation[Items]:
     """Append one or more messages and records in one commit; returns them as the thread has them."""
     # An append of one message is the most frequent: it makes as few calls as it can.
-    items = (appended,) if isinstance(appended, Message) else _checked_items(appended)
+    items = (appended,) if isinstance(appended, Message) else checked_items(appended)
     if expected_version is not None:
-        _check_expected(expected_version)
+        check_expected_version(expected_version)
     if not items:
         raise InvalidContentError("append: the list of messages is empty. Give a message, or a list of messages.")
     said = None if said_at is None else to_utc_microseconds(said_at, "said_at")
@@ -140,23 +140,25 @@ def append(
         yield from check(core, "read", thread_id)
     options = CommitOptions(actor, expected_version, key, said=said, on_behalf_of=on_behalf_of)
     committed = yield from commit(core, thread_id, Append(items), options)
-    appended_item = as_message if isinstance(appended, Message) else _item
+    as_item = as_message if isinstance(appended, Message) else appended_item
     if committed.events:
-        return list(filter(None, map(appended_item, committed.events)))
+        return list(filter(None, map(as_item, committed.events)))
     first: Items = []  # an earlier append with the same key wrote them
     for version in committed.versions:
-        item = appended_item((yield from event(core, thread_id, version)))
+        item = as_item((yield from event(core, thread_id, version)))
         if item is not None:
             first.append(item)
     return first
 
 
-def _check_expected(version: int) -> None:
+def check_expected_version(version: int) -> None:
+    """Raise UnknownVersionError for what is not an integer."""
     if type(version) is not int:
         raise UnknownVersionError(f"expected_version: {type(version).__name__} is not a version. Give an int.")
 
 
-def _item(event: Event) -> HistoryMessage | ThreadRecord | None:
+def appended_item(event: Event) -> HistoryMessage | ThreadRecord | None:
+    """An appended message or record as callers see it, None for other events."""
     return as_message(event) or as_record(event)
 
 
@@ -223,7 +225,7 @@ def fork(
     If the version is inherited, the parent of the fork is the ancestor that owns the version. Raises
     ServiceCannotForkError.
     """
-    then = _checked_items(fork_start.then) if fork_start.then != () else ()
+    then = checked_items(fork_start.then) if fork_start.then != () else ()
     control = yield from readable(core, thread_id, "fork")
     if fork_start.memory not in (None, *get_args(MemoryReading)):
         raise InvalidContentError(f"fork: memory={fork_start.memory!r} is not valid. Give 'live', 'as-of', or nothing.")
@@ -270,9 +272,9 @@ def rewind(
     ``then`` is appended in the same commit. Raises RunInProgressError while a run holds the lease, unless
     ``abandon_run``, and ServiceCannotForkError.
     """
-    items = _checked_items(then)
+    items = checked_items(then)
     if expected_version is not None:
-        _check_expected(expected_version)
+        check_expected_version(expected_version)
     if to is None:
         raise UnknownVersionError("rewind: to= is missing. Give a version, a checkpoint's name or an aware datetime.")
     control = yield from readable(core, thread_id, "rewind")
@@ -446,7 +448,8 @@ def forget(core: Core, stream: str, version: int, by: int) -> Operation[None]:
         ) from error
 
 
-def _checked_items(items: Appendable | Sequence[Appendable]) -> tuple[Message | RecordAppended, ...]:
+def checked_items(items: Appendable | Sequence[Appendable]) -> tuple[Message | RecordAppended, ...]:
+    """The items of an append. Raises InvalidContentError for anything else."""
     if isinstance(items, Message):
         return (items,)
     if isinstance(items, Record):
@@ -477,13 +480,19 @@ def _key(
     on_behalf_of: str | None,
 ) -> Key:
     check_idempotency_key(key)
+    content = key_content(items, said, on_behalf_of)
+    return Key(core.stream(thread_id), key, json.dumps(content, sort_keys=True).encode())
+
+
+def key_content(items: Sequence[Message | RecordAppended], said: int | None, on_behalf_of: str | None) -> list[object]:
+    """What an idempotency key stands for."""
     for item in items:
         if isinstance(item, Message):
             check_message(item)
     content: list[object] = [item.model_dump() for item in items]
     if said is not None or on_behalf_of is not None:
         content += [said, on_behalf_of]
-    return Key(core.stream(thread_id), key, json.dumps(content, sort_keys=True).encode())
+    return content
 
 
 def _version(ref: ContentRef) -> int:

@@ -25,7 +25,9 @@ from clew.domain.memory.events import FactRemembered, FactRetracted, FactSuperse
 from clew.domain.memory.facts import Fact
 from clew.domain.memory.scope import (
     AsOf,
+    Drop,
     MemoryIntent,
+    Put,
     ReadPoint,
     Remember,
     Retract,
@@ -269,3 +271,21 @@ def test_an_old_version_reads_as_it_did_when_it_was_the_newest(
     live = facts(now, point._replace(valid_at=None))
     assert all(fact.status == "live" for fact in live)
     assert {fact.id for fact in live} <= {fact.id for fact in facts(now, point._replace(valid_at=None), history=True)}
+
+
+@given(
+    events=st.lists(_events, max_size=14),
+    version=st.integers(0, 15),
+    as_of=st.none() | st.builds(AsOf, st.just("leaf"), st.just(4), st.integers(0, 15), st.just({})),
+)
+def test_the_live_facts_of_a_key_are_those_without_an_ending(
+    events: list[MemoryEvent], version: int, as_of: AsOf | None
+) -> None:
+    fold, point = folded(recorded([OPENED, *events])), ReadPoint(version, as_of=as_of)
+    assert fold.live(SCOPE, "k", point) == facts(fold, point, key="k")[::-1]
+    assert fold.live(SCOPE, "other", point) == []
+    for intent in (Put("new", Statement(text="new", key="k")), Drop("k")):
+        after = folded(recorded([OPENED, *events, *decided(fold, intent, as_of)]))
+        live = fact_ids(after, ReadPoint(after.version, as_of=as_of), key="k")
+        if as_of is None:
+            assert live == (["new"] if isinstance(intent, Put) else [])

@@ -17,11 +17,19 @@ from tests.infrastructure.shards.shard_databases import address, homes, sharded
 from tests.servers.postgres_server import GUARDED, PASSWORD, PostgresServer, ask
 
 from clew import Conversations, Message
-from clew.domain.errors import InvalidNameError, ShardError, StoreSchemaError, StoreUnavailableError, StoreUrlError
+from clew.domain.errors import (
+    BatchError,
+    InvalidNameError,
+    ShardError,
+    StoreSchemaError,
+    StoreUnavailableError,
+    StoreUrlError,
+)
 from clew.domain.events import Event
 from clew.domain.ports import EventLog
 from clew.infrastructure import commit_listeners
 from clew.infrastructure.commit_listeners import CommitListeners
+from clew.infrastructure.postgres.connection import ORDINAL_BITS
 from clew.infrastructure.shards import Positions, Shard
 from clew.infrastructure.shards.store import shard_directory
 from clew.infrastructure.stores import store_at
@@ -61,6 +69,21 @@ def test_everything_of_a_tenant_is_on_its_shard(directory: str, three: list[str]
                 assert len(list(conversations.threads())) == (2 if tenant in tenants else 0)
                 assert len(conversations.memory("user/1").facts()) == (tenant in tenants)
     assert [(shard.name, shard.tenants) for shard in Shards.open(directory).shards()] == [("east", 2), ("west", 1)]
+
+
+def test_a_batch_is_one_commit_on_the_shard_of_its_tenant(directory: str) -> None:
+    with Conversations.open(directory, tenant="ann") as ann, Conversations.open(directory, tenant="bob") as bob:
+        threads = [ann.start_thread(), ann.start_thread()]
+        with ann.batch() as batch:
+            parts = [batch.append(thread, Message.user("a")) for thread in threads]
+            put = batch.put(ann.memory("user/1"), "likes", "tea")
+            with pytest.raises(BatchError, match="tenant 'bob' of another service"):
+                batch.append(bob.start_thread(), Message.user("b"))
+        assert [part.result[0].version for part in parts] == [2, 2]
+        assert put.result.value == "tea"
+        positions = [(list(thread.events())[-1].position or 0) >> ORDINAL_BITS for thread in threads]
+        assert positions[0] == positions[1]  # of one transaction
+        assert ann.verify().first_bad is None
 
 
 def test_concurrent_openers_of_a_new_tenant_agree_on_its_shard(directory: str) -> None:

@@ -392,7 +392,7 @@ def decide(
     InvalidTimeError.
     """
     if isinstance(intent, KeyIntent):
-        return decide_keys(scope, fold, (intent,), as_of=as_of, opening=opening)
+        return decide_keys(scope, fold, (intent,), as_of=as_of, opening=opening)[0]
     if isinstance(intent, Store):
         intent = _resolve_store(scope, fold, intent, ReadPoint(fold.version, now, as_of))
     if isinstance(intent, Remember):
@@ -415,37 +415,39 @@ def decide(
 
 def decide_keys(
     scope: str, fold: ScopeFold, intents: Sequence[KeyIntent], *, as_of: AsOf | None, opening: ScopeOpened
-) -> list[MemoryEvent]:
-    """The events that carry out intents on keys, one after the other. The event of a new fact is its last one.
+) -> list[list[MemoryEvent]]:
+    """The events of each intent on a key, which follow each other. The event of a new fact is the last one of its put.
 
     A fact that is put over others supersedes the newest of them, and the rest are retracted. Raises FactConflictError.
     """
-    version = fold.version
-    events: list[MemoryEvent] = []
+    version = head = fold.version
+    decided: list[list[MemoryEvent]] = []
     written: dict[str, tuple[tuple[str, int, str | None], ...]] = {}
     for intent in intents:
         key = intent.key if isinstance(intent, Drop) else intent.statement.key or ""
         live = written.get(key)
         if live is None:
-            facts = fold.live(scope, key, ReadPoint(version, as_of=as_of))
+            facts = fold.live(scope, key, ReadPoint(head, as_of=as_of))
             live = tuple((fact.id, fact.version, fact.kind) for fact in facts)
         newest = live[0] if live else ("", 0, None)
         if intent.expected not in (None, newest[1]):
             raise FactConflictError(scope, key, intent.expected or 0, newest[1])
+        events: list[MemoryEvent] = []
         if isinstance(intent, Drop):
             events += [FactRetracted(fact=each[0], reason=intent.reason, learned=intent.learned) for each in live]
-            written[key] = ()
-            continue
-        statement = _own(intent.statement)
-        events += [FactRetracted(fact=each[0], learned=statement.learned) for each in live[1:]]
-        if live:
-            kept = statement.model_copy(update={"kind": newest[2]})
-            events.append(FactSuperseded(fact=newest[0], by=intent.fact, statement=kept))
         else:
-            events += [] if version or events else [opening]
-            events.append(FactRemembered(fact=intent.fact, statement=statement))
-        written[key] = ((intent.fact, version + len(events), newest[2]),)
-    return events
+            statement = _own(intent.statement)
+            events += [FactRetracted(fact=each[0], learned=statement.learned) for each in live[1:]]
+            if live:
+                kept = statement.model_copy(update={"kind": newest[2]})
+                events.append(FactSuperseded(fact=newest[0], by=intent.fact, statement=kept))
+            else:
+                events += [] if version else [opening]
+                events.append(FactRemembered(fact=intent.fact, statement=statement))
+        version += len(events)
+        written[key] = () if isinstance(intent, Drop) else ((intent.fact, version, newest[2]),)
+        decided.append(events)
+    return decided
 
 
 def _resolve_store(scope: str, fold: ScopeFold, intent: Store, point: ReadPoint) -> Remember | Supersede:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -24,6 +25,7 @@ from clew.domain.memory.facts import Allow, Fact, Redact, Refuse
 from clew.domain.memory.scope import (
     AsOf,
     Drop,
+    KeyIntent,
     MemoryIntent,
     Put,
     ReadPoint,
@@ -37,6 +39,7 @@ from clew.domain.memory.scope import (
     decide,
 )
 from clew.domain.streams import check_id
+from clew.service.core import Core
 from clew.service.core import load as load_thread
 from clew.service.effects import Operation, read
 from clew.service.memory.scope_access import (
@@ -97,42 +100,47 @@ def put(
     scope: Scope, key: str, value: Json, text: str | None, expected: int | None, options: WriteOptions
 ) -> Operation[Fact]:
     """Make a value the only live fact with its key."""
-    intent = yield from put_intent(scope, key, value, text, expected, options)
+    intent = yield from learned(scope, put_intent(scope.core, key, value, text, expected), options.source)
     content = ["put", None, key, text, expected, value, []]
     return (yield from _write(scope, intent, content, options))
 
 
-def put_intent(
-    scope: Scope, key: str, value: Json, text: str | None, expected: int | None, options: WriteOptions
-) -> Operation[Put]:
-    """The checked intent of a put."""
+def put_intent(core: Core, key: str, value: Json, text: str | None, expected: int | None) -> Put:
+    """A checked put of a copy of a value."""
     _check_expected(expected)
     check_key(key)
     check_json(value, "value")
     if text is not None:
         check_fact(text, key, None, None)
-    learned = yield from _learned(scope, options.source)
     # The text of a value is made from it again, so it is not stored twice. None is what facts without a value have.
     stored = (text_of(value) if value is None else "") if text is None else text
-    return Put(scope.core.thread_id(), Statement(text=stored, key=key, value=value, learned=learned), expected)
+    return Put(core.thread_id(), Statement(text=stored, key=key, value=deepcopy(value)), expected)
 
 
-def delete(scope: Scope, key: str, reason: str | None, expected: int | None, options: WriteOptions) -> Operation[bool]:
-    """Retract the live fact of a key; returns whether there was one."""
-    intent = yield from drop_intent(scope, key, reason, expected, options)
-    _, versions = yield from _commit(scope, intent, ["delete", None, key, reason, expected, []], options)
-    return bool(versions)
-
-
-def drop_intent(
-    scope: Scope, key: str, reason: str | None, expected: int | None, options: WriteOptions
-) -> Operation[Drop]:
-    """The checked intent of a deletion."""
+def drop_intent(key: str, reason: str | None, expected: int | None) -> Drop:
+    """A checked deletion."""
     _check_expected(expected)
     check_key(key)
     if reason is not None:
         check_text(reason, "reason")
-    return Drop(key, expected, reason, (yield from _learned(scope, options.source)))
+    return Drop(key, expected, reason)
+
+
+def learned(scope: Scope, intent: KeyIntent, source: object) -> Operation[KeyIntent]:
+    """The intent with where it was learned."""
+    provenance = yield from _learned(scope, source)
+    if provenance is None:
+        return intent
+    if isinstance(intent, Drop):
+        return replace(intent, learned=provenance)
+    return replace(intent, statement=intent.statement.model_copy(update={"learned": provenance}))
+
+
+def delete(scope: Scope, key: str, reason: str | None, expected: int | None, options: WriteOptions) -> Operation[bool]:
+    """Retract the live fact of a key; returns whether there was one."""
+    intent = yield from learned(scope, drop_intent(key, reason, expected), options.source)
+    _, versions = yield from _commit(scope, intent, ["delete", None, key, reason, expected, []], options)
+    return bool(versions)
 
 
 def _check_expected(expected: object) -> None:
@@ -211,9 +219,7 @@ def _learned(scope: Scope, source: object) -> Operation[Provenance | None]:
     return Provenance(thread=learner.thread_id, version=version) if version else None
 
 
-def _write(
-    scope: Scope, intent: Remember | Store | Supersede | Put, content: list[Any], options: WriteOptions
-) -> Operation[Fact]:
+def _write(scope: Scope, intent: MemoryIntent, content: list[Any], options: WriteOptions) -> Operation[Fact]:
     """Write a fact, and return it; for a repeated key, return the fact of the first write."""
     fold, versions = yield from _commit(scope, intent, content, options)
     return written_fact(scope, fold, versions[-1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
@@ -103,7 +103,7 @@ def commit(
     conflict = ConflictError(stream, 0, 0)
     for _ in range(ATTEMPTS):
         fold = yield from load(core, name, new)
-        version, head, now = fold.version, fold.head or ROOT, max(core.now(), min(fold.recorded_at, LAST_MICROSECOND))
+        version, head, now = fold.version, fold.head or ROOT, time_after(core, fold)
         try:
             decided = decide(fold, now)
         except ClewError:
@@ -114,11 +114,7 @@ def commit(
         if not decided:
             first = yield from _first_outcome(core, key)
             return Written(fold, () if first is None else first.versions)
-        writer = core.actor if actor is None else actor
-        events = [
-            Event(stream, version + number, TYPE_NAMES[type(data)], core.event_id(), now, 0, data, writer, run_id)
-            for number, data in enumerate(decided, 1)
-        ]
+        events = new_events(core, stream, version, now, decided, actor, run_id)
         try:
             done = yield from wait(core.log.submit(Write(events, {stream: head}, key=key)).outcome)
         except ConflictError as error:
@@ -128,6 +124,28 @@ def commit(
                 core.models.notify()
             return Written((yield from load(core, name, new)), done.versions)
     raise conflict
+
+
+def new_events(  # every field of the events has its own parameter
+    core: Core,
+    stream: str,
+    version: int,
+    now: int,
+    decided: Sequence[MemoryEvent],
+    actor: str | None,
+    run_id: str | None,
+) -> list[Event]:
+    """The events that follow a version of a stream. None as the actor is that of the service."""
+    actor = core.actor if actor is None else actor
+    return [
+        Event(stream, version + number, TYPE_NAMES[type(data)], core.event_id(), now, 0, data, actor, run_id)
+        for number, data in enumerate(decided, 1)
+    ]
+
+
+def time_after(core: Core, fold: Fold) -> int:
+    """The time of the next event of a stream, in microseconds since 1970: it never decreases."""
+    return max(core.now(), min(fold.recorded_at, LAST_MICROSECOND))
 
 
 def _first_outcome(core: Core, key: Key | None) -> Operation[Appended | None]:
