@@ -57,19 +57,26 @@ def thread_problem(
     what, whether a time is in the future, whether a reference is to the right kind of event, nor, of events that this
     Clew does not know, more than their numbers. The import and the verification check redactions and fork points.
     """
-    if (
-        event.type == MESSAGE_APPENDED
-        and event.run_id is None
-        and control.status == "active"
-        and control.updated_at <= event.recorded_at <= LAST_MICROSECOND
-        and event.messages == control.messages + 1
-        and not begins
-    ):
+    if control.status == "active" and is_next_message(event, control.messages, control.updated_at) and not begins:
         return None  # most events
     problem = _first_problem(control, event, begins=begins) or number_problem(control.updated_at, event)
     if problem is None and not isinstance(event.data, Opaque):
         problem = _status_problem(control, event) or _data_problem(control, event)
     return problem or _count_problem(control, event, count_at)
+
+
+def is_next_message(event: Event, messages: int, recorded_at: int) -> bool:
+    """Whether an event is a message outside a run that can follow in any active thread.
+
+    ``messages`` and ``recorded_at`` are those of the event before it. After such messages, one after the other, the
+    state of the thread has changed only by the newest of them.
+    """
+    return (
+        event.type == MESSAGE_APPENDED
+        and event.run_id is None
+        and recorded_at <= event.recorded_at <= LAST_MICROSECOND
+        and event.messages == messages + 1
+    )
 
 
 def number_problem(recorded_at: int, event: Event) -> str | None:

@@ -4,14 +4,15 @@ Byte 0 names the codec. 0: sixteen bytes of random salt, then JSON with short ke
 (reserved; such events are opaque). 2: the stub of a shredded row, which is JSON without salt and content.
 
 The short keys: ``i`` event id, ``t`` recorded time in microseconds, ``n`` messages on the path, ``a`` actor, ``r`` run,
-``c`` cause, ``s`` subject, ``w`` when it was said in microseconds, ``b`` on behalf of whom, ``m`` metadata, ``v``
-schema version (left out when 1), ``d`` data; in stubs only, ``o`` role of a message and ``k`` type of a record. Stubs
-of some types have data, too: what remains of it without the texts of users and services.
+``q`` mark of an idempotency key, ``c`` cause, ``s`` subject, ``w`` when it was said in microseconds, ``b`` on behalf of
+whom, ``m`` metadata, ``v`` schema version (left out when 1), ``d`` data; in stubs only, ``o`` role of a message and
+``k`` type of a record. Stubs of some types have data, too: what remains of it without the texts of users and services.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from operator import attrgetter
@@ -36,7 +37,7 @@ from clew.domain.events import (
 )
 from clew.domain.json_values import MAX_BYTES
 from clew.domain.messages import ROLES, Message, Text, explain
-from clew.domain.ports import Row
+from clew.domain.ports import Key, Row
 from clew.domain.projection import Recorded, Unreadable
 from clew.domain.streams import StreamName, parse_stream_name
 from clew.infrastructure.clock import SALT_BYTES, salt
@@ -81,11 +82,31 @@ _EVENT = _BEGIN + b'%b,"d":%b}'
 
 _NONE = (None, None, None, None, None)
 
+_MARK = re.compile(rb'"n":-?\d+,"q":"([0-9a-f]{40})"')
+_MARK_ENDS = 200
+"""The bytes in which the mark of an idempotency key is."""
+
 _LAST_INTEGER = 2**63 - 1
 
 
-def encode(event: Event) -> bytes:
-    """The stored bytes of an event. Each call adds new salt, so that nobody can guess a short text from its digest."""
+def key_mark(tag: str, key: Key) -> str:
+    """What the first event of an append says about its idempotency key: the store, and a part of the key's digest."""
+    return tag + key.digest.hex()[:32]
+
+
+def mark_in(state: bytes) -> str | None:
+    """The mark of an idempotency key in stored bytes, None without one."""
+    if b',"q":"' not in state[:_MARK_ENDS]:  # most events
+        return None
+    found = _MARK.search(state, SALT_BYTES + 1, _MARK_ENDS)
+    return None if found is None else found[1].decode()
+
+
+def encode(event: Event, mark: str | None = None) -> bytes:
+    """The stored bytes of an event, with the mark of the idempotency key of its append.
+
+    Each call adds new salt, so that nobody can guess a short text from its digest.
+    """
     data = event.data
     if isinstance(data, Opaque):
         return data.state
@@ -97,11 +118,12 @@ def encode(event: Event) -> bytes:
         declared = EVENT_TYPES.get(event.type)
         if (declared and declared.schema_version > 1) or _rare(event) != _NONE:
             rare = _rare_fields(event)
+        actor_and_run = _actor_and_run(event.actor, event.run_id)
         body = _EVENT % (
             to_json(event.event_id),
             event.recorded_at,
             event.messages,
-            _actor_and_run(event.actor, event.run_id),
+            actor_and_run if mark is None else b',"q":"%b"%b' % (mark.encode(), actor_and_run),
             rare,
             _one_text(data) or _json(data),
         )

@@ -26,7 +26,7 @@ from clew.domain.ports import (
 )
 from clew.domain.projection import Recorded, Unreadable
 from clew.domain.streams import digest, link
-from clew.infrastructure.envelope import RecordedRows, decode, encode, peek, recorded, stub
+from clew.infrastructure.envelope import RecordedRows, decode, encode, key_mark, peek, recorded, stub
 from clew.infrastructure.recorder_ports import Append, NewEvent, Recorder, Snapshot, read_control, write_control
 from clew.infrastructure.verification import is_whole, verify_lineages, verify_store
 
@@ -105,9 +105,11 @@ class ConversationLog(Application[str]):
         stored: list[NewEvent] = []
         links: list[bytes] = []
         hashes: dict[tuple[str, int], bytes] = {}
+        mark = None if write.key is None else key_mark(self._recorder.tag(), write.key)
         for event in write.events:
             name, version, type_ = event[:3]
-            state = encode(event)
+            state = encode(event, mark)
+            mark = None
             stored.append(NewEvent(name, version, type_, state))
             heads[name] = head = link(heads[name], name, version, type_, digest(state))
             links.append(head)

@@ -53,6 +53,15 @@ def _size(row: Row) -> int:
     return len(row.state) if isinstance(row.state, bytes) else 0
 
 
+class StoredKey(NamedTuple):
+    """An idempotency key: the positions of its append, its SHA-256, and whether its content is no longer known."""
+
+    first: int
+    last: int
+    digest: bytes
+    is_blank: bool
+
+
 class RecordedConflictError(ConflictError, IntegrityError):
     """The conflict that recorders raise: Clew's error, and the library's error for applications of the library."""
 
@@ -260,6 +269,22 @@ class SideTables(Protocol):
 
     def shredded(self) -> int:
         """How many rows were ever shredded, or imported as shredded. Caches of events are valid until it changes."""
+        ...
+
+    def keys(self, stream: str) -> list[StoredKey]:
+        """The idempotency keys of a stream, in the order of their appends."""
+        ...
+
+    def tag(self) -> str:
+        """Eight characters that tell this store from others. Copies of it have the same."""
+        ...
+
+    def runs(self) -> list[tuple[str, str, str]]:
+        """The leases and drafts: ``lease`` or ``draft``, the stream, and the holder or the run."""
+        ...
+
+    def foreign(self) -> list[str]:
+        """What acts on Clew's tables and was not made by Clew, such as triggers; and indexes that are missing."""
         ...
 
     def erase(self) -> int | None:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from clew.domain.decider_state import Control, advance
 from clew.domain.errors import CorruptEventError
-from clew.domain.event_sequence import ScopeSequence, thread_problem
+from clew.domain.event_sequence import ScopeSequence, is_next_message, thread_problem
 from clew.domain.events import NEVER_SHREDDED, Event, MessageRedacted, Shredded, ThreadForked
 from clew.domain.ports import Blob, IntegrityFault, Row, StreamInfo, Verdict
 from clew.domain.streams import ROOT, digest, is_thread, parse_stream_name
-from clew.infrastructure.envelope import decode, decode_row, peek
+from clew.infrastructure.envelope import decode, decode_row, mark_in, peek
 from clew.infrastructure.recorder_ports import read_control
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def verify_store(recorder: Recorder) -> Verdict:
         return Verdict(
             threads, events, IntegrityFault(_owner(recorder, key), version, "it was not written by an append")
         )
-    return Verdict(threads, events, _check_blobs(recorder) or senseless)
+    return Verdict(threads, events, _check_side_tables(recorder) or _check_blobs(recorder) or senseless)
 
 
 def verify_lineages(recorder: Recorder, names: Iterable[str]) -> Verdict:
@@ -64,6 +64,19 @@ def verify_lineages(recorder: Recorder, names: Iterable[str]) -> Verdict:
             senseless = senseless or checked.senseless
             stream = None if stream.parent is None else recorder.stream(stream.parent)
     return Verdict(len(verified), events, senseless)
+
+
+def _check_side_tables(recorder: Recorder) -> IntegrityFault | None:
+    """The first lease or draft of a run that its thread does not have, or the first part that is not Clew's."""
+    for name in recorder.foreign():
+        reason = "it is missing" if name.startswith("index:") else "it acts on Clew's tables, and Clew did not make it"
+        return IntegrityFault(f"#{_printable(name)}", 0, reason)
+    for kind, name, run in recorder.runs():
+        run_id = run.rpartition("/")[0] if kind == "lease" else run
+        events = (decode_row(row) for row in _rows(recorder, name) if row.type == "run-started")
+        if all(event.run_id != run_id for event in events):
+            return IntegrityFault(_display_name(name), 0, f"it has a {kind} of a run that it does not have")
+    return None
 
 
 def _check_blobs(recorder: Recorder) -> IntegrityFault | None:
@@ -126,7 +139,7 @@ def _verify_rows(recorder: Recorder, stream: StreamInfo, *, trusted: bool) -> _C
         reason = "the version that it was forked from is missing"
     if reason is not None or previous is None:
         return _Checked(1, IntegrityFault(thread_id, first.version, reason or ""))
-    shreds = _Shreds({}, {})
+    shreds, keys = _Shreds({}, {}), _Keys(recorder)
     sequence = _sequence_of(recorder, stream, trusted=trusted)
     for count, row in enumerate(chain((first,), rows), start=1):
         if row.version != expected:
@@ -139,11 +152,11 @@ def _verify_rows(recorder: Recorder, stream: StreamInfo, *, trusted: bool) -> _C
         reason = shreds.note(row, of_thread=of_thread) or (None if sequence is None else sequence.add(row))
         if reason is not None:
             return _Checked(count, IntegrityFault(thread_id, row.version, reason))
+        keys.note(row)
         previous = row.hash
         expected += 1
-    checked = _Checked(
-        expected - first.version, shreds.compare(thread_id, lambda version: _row(recorder, stream.name, version))
-    )
+    fault = shreds.compare(thread_id, lambda version: _row(recorder, stream.name, version))
+    checked = _Checked(expected - first.version, fault or keys.compare(stream.name, thread_id))
     return checked if sequence is None else sequence.complete(thread_id, checked)
 
 
@@ -187,12 +200,26 @@ class _ThreadSequence(_Sequence):
     def __init__(self, recorder: Recorder, name: str, control: Control) -> None:
         super().__init__()
         self._recorder, self._name, self._control, self._begins = recorder, name, control, True
+        self._message: Event | None = None
+        """The newest of the messages since the control, which only changes with another event."""
         snapshot = recorder.snapshot(name)
         while snapshot is not None and snapshot.stream == name:
             self.snapshots[snapshot.version] = snapshot.state
             snapshot = recorder.snapshot(name, snapshot.version - 1)
 
     def follow(self, row: Row, event: Event) -> str | None:
+        last = self._control if self._message is None else self._message
+        recorded_at = self._control.updated_at if self._message is None else self._message.recorded_at
+        if (
+            self._control.status == "active"
+            and is_next_message(event, last.messages, recorded_at)
+            and not self._begins
+            and row.version not in self.snapshots
+        ):
+            self._message = event
+            return None
+        if self._message is not None:
+            self._control, self._message = advance(self._control, self._message), None
         self._note(row, thread_problem(self._control, event, self._count, begins=self._begins))
         self._control, self._begins = advance(self._control, event), False
         state = self.snapshots.pop(row.version, None)
@@ -251,6 +278,33 @@ def _agrees(state: bytes, control: Control) -> bool:
     """Whether a snapshot matches this control. A snapshot in another format is not used, so it does no harm."""
     stored = read_control(state) if isinstance(state, bytes) else None
     return stored is None or stored == control
+
+
+class _Keys:
+    """The marks of idempotency keys in a stream's events: they are in the chain, and the keys are not."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder, self._tag = recorder, recorder.tag()
+        self._marks: list[tuple[Row, str]] = []
+
+    def note(self, row: Row) -> None:
+        """Add the next row. The keys of another store are there, and did not come with the events."""
+        mark = mark_in(row.state) if row.digest is None else None
+        if mark is not None and self._tag and mark.startswith(self._tag):
+            self._marks.append((row._replace(state=b""), mark[len(self._tag) :]))
+
+    def compare(self, name: str, thread_id: str) -> IntegrityFault | None:
+        """The first key that is missing, belongs to other events, or has lost its content without a redaction."""
+        keys = {key.first: key for key in self._recorder.keys(name)} if self._marks else {}
+        for row, digest_start in self._marks:
+            key = keys.get(row.position)
+            if key is None or not key.digest.hex().startswith(digest_start):
+                return IntegrityFault(thread_id, row.version, "the idempotency key of its append is missing")
+            if key.is_blank:
+                rows = self._recorder.rows_at(range(key.first, min(key.last, key.first + PAGE) + 1))
+                if all(each.digest is None for each in rows):
+                    return IntegrityFault(thread_id, row.version, "the idempotency key of its append has no content")
+        return None
 
 
 class _Shreds(NamedTuple):
@@ -344,9 +398,12 @@ def _root(recorder: Recorder, stream: StreamInfo) -> bytes | None:
     return None
 
 
+_DIGEST_TYPES = (type(None), bytes)
+
+
 def _is_linked(previous: bytes, row: Row) -> bool:
     """Whether the hash of a row is correct after ``previous``. False if its parts have wrong types (a damaged file)."""
-    if not all(isinstance(part, bytes) for part in (row.state, row.hash, b"" if row.digest is None else row.digest)):
+    if type(row.state) is not bytes or type(row.hash) is not bytes or type(row.digest) not in _DIGEST_TYPES:
         return False
     try:
         return row.follows(previous)

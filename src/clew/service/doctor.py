@@ -13,6 +13,8 @@ from clew.infrastructure import clock
 from clew.infrastructure.stores import Store, store_at
 from clew.service.core import Core, open_core
 from clew.service.projection_status import ProjectionStatus, read_statuses
+from clew.service.projector import OTHER_LOG
+from clew.service.thread_queries import verify_all
 
 NEWEST_EVENTS = 500
 MOST_THREADS = 20
@@ -79,7 +81,7 @@ def _of_core(core: Core, store: Store, *, verify: bool) -> Iterator[Finding]:
     yield from store.check_tables(core.tenant, clock.now())
     yield from _projections(core)
     if verify:
-        yield of_verdict(core.log.verify(), "the whole store")
+        yield of_verdict(verify_all(core), "the whole store")
         yield from store.check_pages()
     else:
         yield _newest(core.log)
@@ -98,6 +100,15 @@ def of_projection(status: ProjectionStatus) -> Finding:
     """The finding for the status of a projection."""
     name = f"projection {status.name}"
     summary = f"{status.state}, version {status.version}, at position {status.position:,} of {status.last_position:,}"
+    lost = next((each for each in status.parked_events if each.type == OTHER_LOG), None)
+    if lost is not None:
+        return Finding(
+            name,
+            "failed",
+            f"Its tables were filled from another log, up to position {lost.position:,}, and were rebuilt.",
+            "An older copy was put in the place of the log, or another file: newer events are missing. If that was "
+            f"intended, run `clew rebuild {status.name}`.",
+        )
     if status.parked:
         first = status.parked_events[0]
         return Finding(

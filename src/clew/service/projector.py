@@ -14,7 +14,7 @@ from clew.domain.errors import (
     UnknownProjectionError,
 )
 from clew.domain.ports import EventLog
-from clew.domain.projection import Generation, Projection, check_projections
+from clew.domain.projection import Generation, Parked, Projection, check_projections
 from clew.domain.projection_store import ProjectionSession, ProjectionStore
 from clew.service.projection_batch import AT_ONCE, Batch, ReadAhead, Target, reindex
 
@@ -31,6 +31,9 @@ WORKER_SECONDS = 0.2
 """How long a reader waits for the worker that maintains a projection before it catches up itself."""
 
 POLL_SECONDS = 0.02
+
+OTHER_LOG = "another-log"
+"""The type of what is parked when the tables of a projection were filled from another log."""
 
 SWITCH_AGAIN_SECONDS = 2.0
 """How long to wait before the next attempt to replace tables that another connection uses, such as a dump."""
@@ -80,6 +83,8 @@ class Projector:
         self._shapes = {projection.name: store.shape(projection) for projection in projections}
         self._checked: set[str] = set()
         """Projections whose tables were built from this log."""
+        self._of_another_log: dict[str, Generation] = {}
+        """Generations that were dropped because another log filled them."""
         self._replaced: set[str] = set()
         """Projections that this process has rebuilt, or did not have to rebuild. It does so at most once."""
         self._read_ahead = ReadAhead(log)
@@ -248,7 +253,12 @@ class Projector:
     def _targets_of(self, session: ProjectionSession, projection: Projection, own: list[Generation]) -> list[Target]:
         live = next((generation for generation in own if generation.live), None)
         if live is None:
-            return [Target(session.begin(projection, self.code(projection), live=True), projection)]
+            begun = session.begin(projection, self.code(projection), live=True)
+            replaced = self._of_another_log.pop(projection.name, None)
+            if replaced is not None:  # an alarm of verify and doctor, until somebody rebuilds the projection
+                lost = Parked(replaced.position, "", 0, OTHER_LOG, "its tables were filled from another log")
+                session.park(begun, lost)
+            return [Target(begun, projection)]
         if live.version > projection.version:
             return []  # a newer Clew maintains it; the status says so
         if projection.name not in self._replaced and not any(map(self.is_own, own)):
@@ -268,6 +278,8 @@ class Projector:
         for generation in generations:
             if generation.name in unchecked and not self._is_of_this_log(generation):
                 _log.warning("Projection %s was built from another log and is rebuilt", generation.name)
+                if generation.live:
+                    self._of_another_log[generation.name] = generation
                 session.drop(generation)
         self._checked |= unchecked
         return session.generations()
@@ -278,6 +290,23 @@ class Projector:
             return True
         events = self.log.recorded_after(generation.position - 1, 1, generation.position)
         return bool(events) and events[0].position == generation.position and events[0].hash == generation.hash
+
+    def other_logs(self) -> dict[str, int]:
+        """The projections whose tables another log has filled, each with the position that it had reached.
+
+        That is so after an older copy of the log was put back, or another file in its place: events that were shown
+        before are missing. The tables are rebuilt, and it is known until somebody rebuilds the projection.
+        """
+        found: dict[str, int] = {}
+        for generation in self.store.generations():
+            if generation.live and not self._is_of_this_log(generation):
+                found[generation.name] = generation.position
+            elif generation.live:
+                _, parked = self.store.parked(generation.name, 1_000)
+                for each in parked:
+                    if each.type == OTHER_LOG:
+                        found[generation.name] = each.position
+        return found
 
     # Catching up before a read
 
@@ -444,10 +473,13 @@ class Projector:
                     f"Projection {projection.name!r} was built by its version {newer.version}, and this is version "
                     f"{projection.version}. Rebuild it with the Clew that built it."
                 )
+            self._of_another_log.pop(projection.name, None)
+            live = False
             for generation in own:
-                if not generation.live:
+                if generation.live and self._is_of_this_log(generation):
+                    live = True
+                else:
                     session.drop(generation)
-            live = any(generation.live for generation in own)
             return session.begin(projection, self.code(projection), live=not live).id
 
     def check_sees_all(self) -> None:

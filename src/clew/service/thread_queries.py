@@ -32,7 +32,7 @@ from clew.domain.history import (
 )
 from clew.domain.json_values import JsonObject, check_count
 from clew.domain.models.client import ThreadKind
-from clew.domain.ports import Cut, EventLog, StreamInfo, Verdict
+from clew.domain.ports import Cut, EventLog, IntegrityFault, StreamInfo, Verdict
 from clew.domain.records import ThreadRecord, as_record, check_record_key, check_record_type
 from clew.domain.streams import check_id, is_version, message_number, moment, stream_id
 from clew.service.authorization import check, permitted
@@ -307,11 +307,24 @@ def verify(core: Core, thread_id: str | None) -> Operation[Verdict]:
     """Verify a thread and its ancestors, or the whole store with all tenants."""
     yield from check(core, "audit", thread_id)
     if thread_id is None:
-        return (yield from read(core.log.verify))
+        return (yield from read(partial(verify_all, core)))
     stream = core.stream(thread_id)
     verdict = yield from read(lambda: core.log.verify(stream))
     if not verdict.threads:
         raise UnknownThreadError(thread_id)
+    return verdict
+
+
+def verify_all(core: Core) -> Verdict:
+    """Verify the whole store, and that it is the one from which the read models were filled."""
+    verdict = core.log.verify()
+    if verdict.first_bad is not None and verdict.first_bad.kind == "changed":
+        return verdict
+    for name, position in core.models.projector.other_logs().items():
+        reason = (
+            f"it was filled from another log, up to position {position}: this one is an older copy, or another file"
+        )
+        return verdict._replace(first_bad=IntegrityFault(f"#projection:{name}", 0, reason))
     return verdict
 
 

@@ -17,7 +17,7 @@ from clew.infrastructure.append_plan import (
     content_digest,
     outcome,
 )
-from clew.infrastructure.recorder_ports import Snapshot
+from clew.infrastructure.recorder_ports import Snapshot, StoredKey
 
 
 @dataclass(slots=True)
@@ -44,7 +44,8 @@ class InMemoryEvents:
         self.shredded = 0
         self._streams: dict[str, _Stream] = {}
         self._forks: dict[str, list[StreamInfo]] = {}
-        self._keys: dict[tuple[str, str], Outcome] = {}
+        self._keys: dict[tuple[str, bytes], Outcome] = {}
+        """By stream and SHA-256 of the key."""
 
     # Appending
 
@@ -68,7 +69,7 @@ class InMemoryEvents:
         if append.key is not None:
             salt = clock.salt()
             outcome_of_key = Outcome(salt, content_digest(salt, append.key.content), appended)
-            self._keys[append.key.stream, append.key.key] = outcome_of_key
+            self._keys[append.key.stream, append.key.digest] = outcome_of_key
         if plan.has_side_tables:
             self._put_side_tables(plan)
         return appended
@@ -128,11 +129,19 @@ class InMemoryEvents:
 
     def outcome(self, key: Key) -> Outcome | None:
         """The outcome of an idempotency key."""
-        return self._keys.get((key.stream, key.key))
+        return self._keys.get((key.stream, key.digest))
 
     def lease(self, stream: str) -> Lease | None:
         """The lease of a stream."""
         return self.leases.get(stream)
+
+    def keys(self, stream: str) -> list[StoredKey]:
+        """The idempotency keys of a stream."""
+        of_stream = [(key, first) for (name, key), first in self._keys.items() if name == stream]
+        return [
+            StoredKey(first.appended.positions[0], first.appended.positions[-1], key, first.digest is None)
+            for key, first in of_stream
+        ]
 
     # Reading
 

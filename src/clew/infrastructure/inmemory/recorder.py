@@ -14,13 +14,13 @@ from eventsourcing.popo import POPOProcessRecorder
 
 from clew.domain.errors import ClewError, ClosedError
 from clew.domain.ports import Appended, Blob, Draft, Key, Lease, Row, StreamInfo
-from clew.infrastructure import process_forks
+from clew.infrastructure import clock, process_forks
 from clew.infrastructure.append_plan import make_plan
 from clew.infrastructure.append_queue import AppendQueue
 from clew.infrastructure.commit_listeners import CommitListeners
 from clew.infrastructure.inmemory.events import InMemoryEvents
 from clew.infrastructure.library_recorder import LibraryRecorder
-from clew.infrastructure.recorder_ports import Append, RecordedConflictError, Snapshot, page
+from clew.infrastructure.recorder_ports import Append, RecordedConflictError, Snapshot, StoredKey, page
 
 
 class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder, process_forks.ForkAware):
@@ -32,6 +32,7 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder, process_forks.ForkA
         self._written: set[str] = set()
         """The streams of new events whose listeners were not notified yet."""
         self._closed = False
+        self._tag = clock.salt().hex()[:8]
         self._commit_listeners = CommitListeners()
         self._queue = AppendQueue(self._write, self._after_batch, interruptible=False)
         self.submit = self._queue.submit
@@ -168,6 +169,25 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder, process_forks.ForkA
         """How many rows were ever shredded."""
         with self._open_lock():
             return self._events.shredded
+
+    def keys(self, stream: str) -> list[StoredKey]:
+        """The idempotency keys of a stream."""
+        with self._open_lock():
+            return self._events.keys(stream)
+
+    def tag(self) -> str:
+        """A random tag: the store ends with the process."""
+        return self._tag
+
+    def runs(self) -> list[tuple[str, str, str]]:
+        """The leases and drafts."""
+        with self._open_lock():
+            leases = [("lease", lease.stream, lease.holder) for lease in self._events.leases.values()]
+            return leases + [("draft", draft.stream, draft.run_id) for draft in self._events.drafts.values()]
+
+    def foreign(self) -> list[str]:
+        """Always empty: the memory of the process cannot be tampered with."""
+        return []
 
     def erase(self) -> int | None:
         """Nothing: a shredded row leaves nothing behind."""

@@ -197,6 +197,35 @@ SELECT s.began, s.name, coalesce(p.name, convert_to('#' || s.parent::text, 'UTF8
 FROM clew_stream AS s LEFT JOIN clew_stream AS p ON p.id = s.parent
 WHERE s.id = %(id)b AND s.name = %(name)b
 
+-- keys
+SELECT k.first, k.last, k.key, k.digest IS NULL
+FROM clew_stream AS s JOIN clew_key AS k ON k.stream = s.id
+WHERE s.id = %(id)b AND s.name = %(name)b
+ORDER BY k.first
+
+-- tag
+SELECT left(store::text, 8) FROM clew_meta
+
+-- runs
+SELECT 'lease', coalesce(name, convert_to('#' || stream::text, 'UTF8')), holder
+FROM clew_lease LEFT JOIN clew_stream AS s ON s.id = stream
+UNION ALL
+SELECT 'draft', coalesce(name, convert_to('#' || stream::text, 'UTF8')), run
+FROM clew_draft LEFT JOIN clew_stream AS s ON s.id = stream
+
+-- foreign
+-- Only row-level security makes a trigger.
+SELECT 'trigger', tgname::text FROM pg_catalog.pg_trigger
+WHERE NOT tgisinternal AND tgname <> 'clew_parent' AND tgrelid IN (
+    'clew_event'::regclass, 'clew_stream'::regclass, 'clew_key'::regclass, 'clew_snapshot'::regclass,
+    'clew_blob'::regclass, 'clew_lease'::regclass, 'clew_draft'::regclass, 'clew_meta'::regclass
+)
+UNION ALL
+SELECT 'rule', rulename::text FROM pg_catalog.pg_rewrite WHERE ev_class IN (
+    'clew_event'::regclass, 'clew_stream'::regclass, 'clew_key'::regclass, 'clew_snapshot'::regclass,
+    'clew_blob'::regclass, 'clew_lease'::regclass, 'clew_draft'::regclass, 'clew_meta'::regclass
+)
+
 -- forks
 SELECT s.began, s.name, p.name, s.cut
 FROM clew_stream AS s JOIN clew_stream AS p ON p.id = s.parent

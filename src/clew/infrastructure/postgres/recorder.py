@@ -19,7 +19,7 @@ from clew.infrastructure.postgres.connection import Rows
 from clew.infrastructure.postgres.datastore import READERS, WORKERS, PostgresDatastore
 from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.postgres.stream_ids import stream_id, tenant_id, text, within
-from clew.infrastructure.recorder_ports import HIGHEST, PAGE_BYTES, Append, Snapshot, is_full
+from clew.infrastructure.recorder_ports import HIGHEST, PAGE_BYTES, Append, Snapshot, StoredKey, is_full
 
 WINDOW = 50_000
 """How many positions one query for a prefix examines at most, so that no query takes long."""
@@ -37,6 +37,7 @@ class PostgresRecorder(LibraryRecorder):
 
     def __init__(self, datastore: PostgresDatastore) -> None:
         self.datastore = datastore
+        self._tag: str | None = None
 
     @classmethod
     def open(cls, url: str, *, workers: int = WORKERS, readers: int = READERS, create: bool = True) -> Self:
@@ -229,6 +230,26 @@ class PostgresRecorder(LibraryRecorder):
     def shredded(self) -> int:
         """How many rows have been shredded."""
         return int(self.datastore.query(SQL["shredded"])[0][0])
+
+    def keys(self, stream: str) -> list[StoredKey]:
+        """The idempotency keys of a stream."""
+        found = self._of(stream, "keys")
+        return [StoredKey(first, last, bytes(key), is_blank) for first, last, key, is_blank in found]
+
+    def tag(self) -> str:
+        """The beginning of the store's identifier."""
+        if self._tag is None:
+            self._tag = str(self.datastore.query(SQL["tag"])[0][0])
+        return self._tag
+
+    def runs(self) -> list[tuple[str, str, str]]:
+        """The leases and drafts."""
+        found = self.datastore.query(SQL["runs"])
+        return [(kind, text(name), text(run)) for kind, name, run in found]
+
+    def foreign(self) -> list[str]:
+        """Triggers and rules."""
+        return [f"{kind}:{name}" for kind, name in self.datastore.query(SQL["foreign"])]
 
     def erase(self) -> int | None:
         """Nothing: the server removes old versions of rows when it vacuums the table."""

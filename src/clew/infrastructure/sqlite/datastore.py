@@ -136,6 +136,8 @@ class ClewSQLiteDatastore(SQLiteDatastore, process_forks.ForkAware):
         self._set_up(connection)
         if not exists:
             schema.prepare(connection)
+        elif not connection.execute("SELECT 1 FROM counter WHERE name = 'store'").fetchone():
+            connection.execute(schema.ADD_TAG)  # an older Clew made it
 
     def _set_up(self, connection: sqlite3.Connection) -> None:
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]

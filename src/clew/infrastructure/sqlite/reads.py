@@ -7,14 +7,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from hashlib import sha256
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 from clew.domain.errors import ClosedError
 from clew.domain.ports import Appended, Blob, Draft, Key, Lease, Row, StreamInfo
 from clew.infrastructure.append_plan import Outcome, first_after
-from clew.infrastructure.recorder_ports import HIGHEST, Snapshot, is_full, page
+from clew.infrastructure.recorder_ports import HIGHEST, Snapshot, StoredKey, is_full, page
 from clew.infrastructure.sqlite.errors import unavailable
+from clew.infrastructure.sqlite.schema import INDEXES
 
 if TYPE_CHECKING:
     from clew.infrastructure.sqlite.datastore import ClewSQLiteDatastore
@@ -100,6 +102,14 @@ KEY = (
 LEASE = "SELECT l.holder, l.until FROM stream s CROSS JOIN lease l ON l.stream = s.id WHERE s.name = ?"
 DRAFT = "SELECT d.run, d.data FROM stream s CROSS JOIN draft d ON d.stream = s.id WHERE s.name = ?"
 BLOB = "SELECT digest, kind, data FROM blob WHERE digest = ?"
+_KEYS = (
+    "SELECT k.first, k.last, k.key, k.digest FROM stream s CROSS JOIN append_key k ON k.stream = s.id "
+    "WHERE s.name = ? ORDER BY k.first"
+)
+_RUNS = (
+    "SELECT 'lease', coalesce(name, '#' || stream), holder FROM lease LEFT JOIN stream ON id = stream "
+    "UNION ALL SELECT 'draft', coalesce(name, '#' || stream), run FROM draft LEFT JOIN stream ON id = stream"
+)
 KEY_ROWS = "SELECT position, hash, version FROM event WHERE position BETWEEN ? AND ? ORDER BY position"
 
 _version = itemgetter(2)
@@ -188,6 +198,7 @@ class SQLiteReads:
     """The reading ports, on a datastore."""
 
     datastore: ClewSQLiteDatastore
+    _tag: str | None = None
 
     @overload
     def query(self, sql: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]: ...
@@ -339,6 +350,34 @@ class SQLiteReads:
         """The part of an answer that was stored last for the stream."""
         rows = self.query(DRAFT, (stream,))
         return Draft(stream, *rows[0]) if rows else None
+
+    def keys(self, stream: str) -> list[StoredKey]:
+        """The idempotency keys of a stream. An older Clew stored them as text."""
+        return [
+            StoredKey(
+                first, last, key if isinstance(key, bytes) else sha256(str(key).encode()).digest(), digest is None
+            )
+            for first, last, key, digest in self.query(_KEYS, (stream,))
+        ]
+
+    def tag(self) -> str:
+        """The tag of the file. A file of an older Clew has none until a new one opens it for writing."""
+        if self._tag is None:
+            rows = self.query("SELECT value FROM counter WHERE name = 'store'")
+            self._tag = f"{rows[0][0]:08x}" if rows else ""
+        return self._tag
+
+    def runs(self) -> list[tuple[str, str, str]]:
+        """The leases and drafts. One of a stream that does not exist has its number for a name."""
+        return [(kind, name, str(run)) for kind, name, run in self.query(_RUNS)]
+
+    def foreign(self) -> list[str]:
+        """Triggers, and indexes that are missing."""
+        found = self.query("SELECT type, name FROM sqlite_master WHERE type IN ('trigger', 'index')")
+        indexes = {name for kind, name in found if kind == "index"}
+        return [f"{kind}:{name}" for kind, name in found if kind == "trigger"] + [
+            f"index:{name}" for name in INDEXES if name not in indexes
+        ]
 
     def shredded(self) -> int:
         """How many rows were ever shredded."""

@@ -34,6 +34,12 @@ _SIDE_TABLES = (
 MIGRATIONS: dict[int, tuple[str, ...]] = {1: _SIDE_TABLES}
 """The statements that lead from a schema to the next one."""
 
+ADD_TAG = "INSERT OR IGNORE INTO counter (name, value) VALUES ('store', abs(random() % 4294967296))"
+"""Gives the file a tag that tells it from others."""
+
+INDEXES = ("stream_parent", "event_stream_version", "append_key_stream_key")
+"""The indexes that are made by name."""
+
 # Streams are integers inside, so that rows and their index stay small and a lineage is read by integer keys.
 TABLES = (
     """CREATE TABLE stream (
@@ -74,6 +80,7 @@ TABLES = (
     ) WITHOUT ROWID""",
     "CREATE TABLE counter (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
     "INSERT INTO counter (name, value) VALUES ('shredded', 0)",
+    ADD_TAG,
     *_SIDE_TABLES,
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {SCHEMA_VERSION}",

@@ -1,0 +1,156 @@
+"""What `verify` finds next to the chain: idempotency keys, leases, drafts, triggers, and read models of another log."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from clew import Conversations, Message
+from clew.domain.ports import IntegrityFault
+from clew.service.doctor import examine
+
+CARD = "4111-2222"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A closed store with keys, a fork and a redaction."""
+    path = tmp_path / "clew.db"
+    with Conversations.open(path) as conversations:
+        thread = conversations.start_thread(thread_id="t")
+        for number in range(3):
+            messages = [Message.user(f"pay {number}"), Message.user("now")]
+            thread.append(messages, idempotency_key=f"{CARD}-{number}")
+        fork = thread.fork(thread_id="f")
+        fork.append(Message.user("pay more"), idempotency_key=f"{CARD}-0")
+        thread.redact(3)
+        assert conversations.verify().first_bad is None
+    return path
+
+
+def changed(path: Path, *statements: str) -> IntegrityFault | None:
+    """The fault after statements of another program."""
+    with sqlite3.connect(path) as connection:
+        for statement in statements:
+            connection.execute(statement)
+    connection.close()
+    with Conversations.open(path) as conversations:
+        return conversations.verify().first_bad
+
+
+def place(fault: IntegrityFault | None) -> tuple[str, int]:
+    assert fault is not None
+    assert fault.kind == "changed"
+    return fault.thread_id, fault.version
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("DELETE FROM append_key", ("t", 2)),
+        ("DELETE FROM append_key WHERE first = (SELECT max(first) FROM append_key)", ("f", 9)),
+        ("UPDATE append_key SET key = x'00' WHERE first = 4", ("t", 4)),
+        ("UPDATE append_key SET first = first + 1000, last = last + 1000", ("t", 2)),
+        ("UPDATE append_key SET digest = NULL", ("t", 4)),
+        ("UPDATE append_key SET digest = NULL WHERE first = 6", ("t", 6)),
+        ("UPDATE append_key SET stream = stream + 5", ("t", 2)),
+    ],
+)
+def test_finds_a_key_that_was_removed_or_changed(path: Path, statement: str, expected: tuple[str, int]) -> None:
+    fault = changed(path, statement)
+    assert place(fault) == expected
+    assert fault is not None
+    assert "idempotency key" in fault.reason
+    assert CARD not in fault.reason
+
+
+def test_a_key_that_is_missing_in_a_copy_of_the_events_is_not_a_fault(path: Path, url: str) -> None:
+    with Conversations.open(path) as conversations:
+        exported = b"".join(conversations.export_events())
+    with Conversations.open(url.replace("clew.db", "copy.db")) as copy:
+        copy.import_events(BytesIO(exported))
+        assert copy.verify().first_bad is None
+        copy.thread("t").append(Message.user("later"), idempotency_key="new")
+        assert copy.verify().first_bad is None
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("INSERT INTO lease VALUES (1, 'x', 9223372036854775807)", ("t", 0)),
+        ("INSERT INTO lease VALUES (99, 'x/1', 1)", ("#99", 0)),
+        ("INSERT INTO draft VALUES (1, 'x', zeroblob(10), 'junk')", ("t", 0)),
+        (
+            "CREATE TRIGGER evil AFTER INSERT ON event BEGIN UPDATE event SET type = 'x' WHERE position = 2; END",
+            ("#trigger:evil", 0),
+        ),
+        ("DROP INDEX event_stream_version", ("#index:event_stream_version", 0)),
+        ("DROP INDEX append_key_stream_key", ("#index:append_key_stream_key", 0)),
+    ],
+)
+def test_finds_what_is_not_of_clew(path: Path, statement: str, expected: tuple[str, int]) -> None:
+    assert place(changed(path, statement)) == expected
+
+
+def test_finds_a_key_that_was_removed_on_a_server(postgres: str) -> None:
+    def fault(statement: str, *parameters: Any) -> IntegrityFault | None:
+        with psycopg.connect(postgres) as connection:
+            connection.execute(statement, parameters)
+        with Conversations.open(postgres) as conversations:
+            return conversations.verify().first_bad
+
+    with Conversations.open(postgres) as conversations:
+        thread = conversations.start_thread(thread_id="t")
+        thread.append(Message.user("pay"), idempotency_key=CARD)
+        assert conversations.verify().first_bad is None
+    assert place(fault("UPDATE clew_key SET digest = NULL")) == ("t", 2)
+    assert place(fault("DELETE FROM clew_key")) == ("t", 2)
+
+
+@pytest.fixture
+def rolled_back(tmp_path: Path) -> str:
+    """A store in whose place an older copy was put, with the read models of the newer one."""
+    path, old = tmp_path / "clew.db", tmp_path / "old"
+    with Conversations.open(path) as conversations:
+        conversations.start_thread(thread_id="t", messages=[Message.user("one")])
+        conversations.search("one")
+    shutil.copy(path, old)
+    with Conversations.open(path) as conversations:
+        conversations.thread("t").append(Message.user("two"))
+        assert conversations.search("two")
+    shutil.copy(old, path)
+    return f"sqlite:///{path}"
+
+
+def alarms(url: str) -> list[str]:
+    return [each.name for each in examine(url, tenant="default") if each.state == "failed"]
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_an_older_copy_of_the_log_is_an_alarm(rolled_back: str, *, is_read: bool) -> None:
+    with Conversations.open(rolled_back) as conversations:
+        if is_read:
+            assert not conversations.search("two")
+        fault = conversations.verify().first_bad
+        name, version = place(fault)
+        assert (name.startswith("#projection:"), version) == (True, 0)
+        assert fault is not None
+        assert "filled from another log, up to position 3" in fault.reason
+    with Conversations.open(rolled_back) as conversations:
+        assert conversations.search("one")
+        assert conversations.verify().first_bad is not None
+    assert "projection search" in alarms(rolled_back)
+
+
+def test_a_rebuild_ends_the_alarm(rolled_back: str) -> None:
+    with Conversations.open(rolled_back) as conversations:
+        for status in conversations.projections():
+            conversations.rebuild(status.name)
+        assert conversations.verify().first_bad is None
+    assert alarms(rolled_back) == []
