@@ -27,6 +27,7 @@ BENCHMARKS = {
     "sizes": "Bytes per turn of 200 + 200 characters, against openai-agents' SQLiteSession",
     "projections": "Read models: catching up (CPU), during appends, and rebuilds",
     "thread_lists": "Listing threads",
+    "growth": "Growth: the end of each curve against its beginning (CPU)",
     "search": "Searching messages",
     "retrieval": "Retrieving passages of documents",
     "stepper": "Stepping through a long thread in a pseudo-terminal (wall clock)",
@@ -56,7 +57,7 @@ def main() -> int:
             figures: list[Figure] = []
             results.append((BENCHMARKS[benchmark], figures))
             try:
-                figures.extend(run(Setting(own, options.quick)))
+                figures.extend(run(Setting(own, options.quick, options.charts)))
             except Exception:  # noqa: BLE001  # the other figures are still useful
                 traceback.print_exc()
                 failed += 1
@@ -72,6 +73,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", action="append", choices=list(BENCHMARKS), help="run this one; may be repeated")
     parser.add_argument("--quick", action="store_true", help="smaller sizes and fewer rounds, without budgets")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to a file as well")
+    parser.add_argument("--charts", type=Path, metavar="DIRECTORY", help="draw the curves of growth as SVG files there")
     parser.add_argument("--folder", type=Path, help="folder for the databases; default: the system's temporary folder")
     return parser.parse_args()
 

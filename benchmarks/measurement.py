@@ -10,6 +10,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
+
+Name = TypeVar("Name")
 
 PAGE = 4096
 SCALE = float(os.environ.get("CLEW_SCALE", "1"))
@@ -17,10 +20,11 @@ SCALE = float(os.environ.get("CLEW_SCALE", "1"))
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The folder and the size of a benchmark run."""
+    """The folder and the size of a benchmark run, and the folder for its charts, if they are wanted."""
 
     folder: Path
     quick: bool
+    charts: Path | None = None
 
     def size(self, full: int, quick: int) -> int:
         """The full number, or the smaller one in a quick run."""
@@ -62,10 +66,10 @@ def median_fdatasync(folder: Path, times: int = 200) -> float:
     return statistics.median(took) * 1e3
 
 
-def interleaved(rounds: int, contenders: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
+def interleaved(rounds: int, contenders: Mapping[Name, Callable[[], float]]) -> dict[Name, list[float]]:
     """The measurements of each contender per round. Each round starts with another contender."""
     names = list(contenders)
-    measured: dict[str, list[float]] = {name: [] for name in names}
+    measured: dict[Name, list[float]] = {name: [] for name in names}
     for number in range(rounds):
         first = number % len(names)
         for name in names[first:] + names[:first]:

@@ -81,7 +81,7 @@ async def _appends_next_to_subscribers(setting: Setting) -> list[Figure]:
     appends, rounds = setting.size(200, 100), setting.size(7, 5)
     measured: dict[int, list[float]] = {subscribers: [] for subscribers in budgets}
     async with AsyncExitStack() as stack:
-        quiet = {each: await _next_to_subscribers(stack, setting.url("next_to"), each) for each in budgets}
+        quiet = {each: await next_to_subscribers(stack, setting.url("next_to"), each) for each in budgets}
         for number in range(rounds + 1):
             for subscribers in [*budgets][number % 3 :] + [*budgets][: number % 3]:
                 gc.collect()
@@ -104,7 +104,7 @@ async def _appends_next_to_subscribers(setting: Setting) -> list[Figure]:
     ]
 
 
-async def _next_to_subscribers(stack: AsyncExitStack, url: str, subscribers: int) -> LocalThread:
+async def next_to_subscribers(stack: AsyncExitStack, url: str, subscribers: int) -> LocalThread:
     """A thread without subscribers in a store where other threads have so many."""
     engine = await stack.enter_async_context(Engine.open(url, embedded=False))
 

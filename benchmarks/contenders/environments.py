@@ -1,4 +1,4 @@
-"""Installs the packages that Clew is compared with, once, into `.venv-bench`."""
+"""Installs the packages that Clew is compared with, and that draw charts, once, into `.venv-bench`."""
 
 from __future__ import annotations
 
