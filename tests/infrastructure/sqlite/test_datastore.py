@@ -64,8 +64,12 @@ def test_the_file_header_identifies_clew(path: str, recorder: SQLiteRecorder) ->
 def test_is_durable_deletes_securely_and_checkpoints_itself(recorder: SQLiteRecorder) -> None:
     connection = recorder.datastore.writing()
     settings = {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in (
-        "journal_mode", "synchronous", "secure_delete", "wal_autocheckpoint")}  # fmt: skip
-    assert settings == {"journal_mode": "wal", "synchronous": 2, "secure_delete": 1, "wal_autocheckpoint": 0}
+        "journal_mode", "synchronous", "fullfsync", "checkpoint_fullfsync", "secure_delete", "wal_autocheckpoint",
+    )}  # fmt: skip
+    assert settings == {
+        "journal_mode": "wal", "synchronous": 2, "fullfsync": 1, "checkpoint_fullfsync": 1, "secure_delete": 1,
+        "wal_autocheckpoint": 0,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "value"), [("FULL", 2), ("NORMAL", 1), ("OFF", 0)])

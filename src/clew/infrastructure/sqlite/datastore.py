@@ -146,6 +146,7 @@ class ClewSQLiteDatastore(SQLiteDatastore, process_forks.ForkAware):
                 f"{self.path}: SQLite cannot keep a write-ahead log there. Choose a path on a local disk."
             )
         connection.execute(f"PRAGMA synchronous = {self.synchronous}")
+        schema.flush_the_disk(connection)
         connection.execute("PRAGMA secure_delete = ON")
         # Only the writer makes checkpoints, under the lock: SQLite < 3.51.3 can corrupt the file if both run at once.
         connection.execute("PRAGMA wal_autocheckpoint = 0")

@@ -77,6 +77,7 @@ def _leave_wal_mode(connection: sqlite3.Connection, path: str) -> None:
 
 
 def _apply(connection: sqlite3.Connection, version: int) -> None:
+    schema.flush_the_disk(connection)
     connection.execute("PRAGMA secure_delete = ON")  # shredded bytes must not stay behind in a dropped table
     connection.execute("BEGIN EXCLUSIVE")
     try:
