@@ -26,7 +26,7 @@ from clew.domain.decider import Start
 from clew.domain.decider_state import Control
 from clew.domain.differences.diff import Diff
 from clew.domain.event_types import Status
-from clew.domain.fork_tree import Branch
+from clew.domain.fork_tree import Branch, ForkPoint
 from clew.domain.formats.conversation_import import ImportFailure, ImportReport, Item
 from clew.domain.formats.event_import import EventsReport
 from clew.domain.json_values import Json, JsonObject
@@ -518,6 +518,13 @@ class Engine:
         Raises InvalidContentError for a position that is not a whole number.
         """
         return Subscription(self._core, store_feed(self._core, after), self._live)
+
+    async def fork_point(self, thread_id: str, other_id: str) -> ForkPoint | None:
+        """The last version that two threads share, and the thread that holds it; None without a common past.
+
+        Raises UnknownThreadError or ThreadDeletedError.
+        """
+        return await drive(thread_versions.fork_point(self._core, thread_id, other_id))
 
     async def diff(
         self,

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from clew.domain.differences.word_diff import Kind as DiffKind
     from clew.domain.event_types import Status
     from clew.domain.events import Event, MemoryReading
-    from clew.domain.fork_tree import Branch, BranchCheckpoint
+    from clew.domain.fork_tree import Branch, BranchCheckpoint, ForkPoint
     from clew.domain.formats.conversation_import import ImportFailure, ImportReport, Item
     from clew.domain.formats.event_import import EventsReport, RefusedLine
     from clew.domain.history import History, HistoryMessage, Step, ThreadState
@@ -101,6 +101,7 @@ if TYPE_CHECKING:
     from clew.service.thread_commands import Redaction
     from clew.service.thread_directory import Order as ThreadOrder
     from clew.service.thread_queries import At, ThreadSummary
+    from clew.service.thread_versions import Variant
     from clew.service.usage_queries import By as UsageBy
     from clew.service.usage_queries import UsageCounts
     from clew.sync.batch import Batch as SyncBatch
@@ -153,6 +154,7 @@ __all__ = [
     "FaultKind",
     "FieldDiff",
     "FieldPath",
+    "ForkPoint",
     "FoundFact",
     "FunctionCall",
     "FunctionResult",
@@ -255,6 +257,7 @@ __all__ = [
     "ToolSignature",
     "UsageBy",
     "UsageCounts",
+    "Variant",
     "VectorIndex",
     "Verdict",
     "WireFormat",
@@ -300,6 +303,7 @@ _HOMES = {
     "FaultKind": "clew.infrastructure.scripted_client",
     "FieldDiff": "clew.domain.differences.content_diff",
     "FieldPath": "clew.domain.differences.content_diff:Path",
+    "ForkPoint": "clew.domain.fork_tree",
     "FoundFact": "clew.domain.memory.facts",
     "FunctionCall": "clew.domain.messages",
     "FunctionResult": "clew.domain.messages",
@@ -402,6 +406,7 @@ _HOMES = {
     "ToolSignature": "clew.agents.tool_schemas:Signature",
     "UsageBy": "clew.service.usage_queries:By",
     "UsageCounts": "clew.service.usage_queries",
+    "Variant": "clew.service.thread_versions",
     "VectorIndex": "clew.domain.memory.ports",
     "Verdict": "clew.domain.ports",
     "WireFormat": "clew.domain.models.client",

@@ -44,4 +44,4 @@ def test_a_python_without_the_global_lock_is_refused(monkeypatch: pytest.MonkeyP
     with pytest.raises(ImportError, match=r"^Clew needs the global interpreter lock .* Start Python with PYTHON_GIL=1"):
         _ = clew.types.Text
     monkeypatch.setattr(sys, "_is_gil_enabled", lambda: True, raising=False)
-    assert clew.types.Text
+    assert clew.types.Text.__name__ == "Text"

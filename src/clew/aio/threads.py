@@ -56,6 +56,7 @@ from clew.service.remote_threads import delete_at_service, service_threads
 from clew.service.run_log import ThreadRuns, branch_of
 from clew.service.thread_commands import Redaction
 from clew.service.thread_queries import At, ThreadSummary
+from clew.service.thread_versions import Variant
 
 OtherT = TypeVar("OtherT", bound="Thread")
 
@@ -475,6 +476,16 @@ class Thread:
     async def forks(self) -> list[ThreadSummary]:
         """The direct forks of the thread."""
         return await drive(thread_directory.forks(self._core, self.id))
+
+    async def variants(self, message: HistoryMessage | int) -> list[Variant]:
+        """The messages that stand in the place of a message, in all branches: it and its edited or new versions.
+
+        They follow the same message, in this thread, in its tree of forks, or where a rewind abandoned them; in the
+        order in which they were recorded. ``message`` is a message of the thread's history, or its version. To
+        continue with one, fork its thread at its version. It reads all rewinds of the tree after that place. Raises
+        NotRedactableError for anything but a message.
+        """
+        return await drive(thread_versions.variants(self._core, self.id, message))
 
     def subscribe(self, *, after: int = 0) -> Subscription:
         """The events of the lineage after a version, and then new ones as they arrive."""

@@ -29,6 +29,15 @@ class Forked(Protocol):
 ForkedT = TypeVar("ForkedT", bound=Forked)
 
 
+class ThreadInTree(NamedTuple):
+    """A thread and its place in the tree; ``hidden`` if it is deleted or the actor may not see it."""
+
+    id: str
+    parent_id: str | None
+    forked_at: int | None
+    hidden: bool
+
+
 class BranchCheckpoint(NamedTuple):
     """A checkpoint of the thread itself: its name and its version."""
 
@@ -81,3 +90,19 @@ def containing(threads: Iterable[ForkedT], owner: str, version: int) -> list[For
         if (thread.parent_id == owner and (thread.forked_at or 0) >= version) or thread.parent_id in result:
             result[thread.id] = thread
     return list(result.values())
+
+
+class ForkPoint(NamedTuple):
+    """The last version that two threads share, and the thread that holds it."""
+
+    thread_id: str
+    version: int
+
+
+def last_shared(one: Iterable[tuple[str, int]], other: Iterable[tuple[str, int]]) -> int:
+    """The last version that two lineages share, 0 if there is none.
+
+    A lineage is a thread and its ancestors, each with the last version of it that belongs to the thread's past.
+    """
+    of_other = dict(other)
+    return max((min(last, of_other[id_]) for id_, last in one if id_ in of_other), default=0)

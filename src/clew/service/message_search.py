@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from clew.domain.events import to_time
-from clew.domain.fork_tree import containing
+from clew.domain.fork_tree import ThreadInTree, containing
 from clew.domain.json_values import check_count
 from clew.domain.messages import Role
 from clew.domain.projection import Query, Recorded, SaidWithin, Unreadable, Where, Words
@@ -32,7 +32,7 @@ FORKS = 10
 
 _thread_id = attrgetter("thread_id")
 
-_Trees: TypeAlias = "dict[str, Sequence[_Fork]]"
+_Trees: TypeAlias = dict[str, Sequence[ThreadInTree]]
 """The tree of each thread; a search reads each tree once."""
 
 
@@ -66,15 +66,6 @@ class _Scope(NamedTuple):
     words: tuple[Words, ...]
     before: int | None
     upto: int | None
-
-
-class _Fork(NamedTuple):
-    """What a search needs of a thread of a tree."""
-
-    id: str
-    parent_id: str | None
-    forked_at: int | None
-    hidden: bool
 
 
 def search(
@@ -230,9 +221,9 @@ def _read_trees(core: Core, ids: Sequence[str], trees: _Trees) -> Operation[None
     if core.authorize is not None:
         visible = yield from permitted(core, "search", visible, lambda id_: id_)
     shown = frozenset(visible)
-    forks: dict[int, list[_Fork]] = {}
+    forks: dict[int, list[ThreadInTree]] = {}
     for row in rows:
-        fork = _Fork(row["thread_id"], row["parent_id"], row["forked_at"], hidden=row["thread_id"] not in shown)
+        fork = ThreadInTree(row["thread_id"], row["parent_id"], row["forked_at"], hidden=row["thread_id"] not in shown)
         tree = forks.setdefault(row["tree"], [])
         tree.append(fork)
         trees[fork.id] = tree

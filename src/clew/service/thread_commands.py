@@ -344,7 +344,7 @@ def edit(
     """Fork before a message and append another message there; returns the fork's id."""
     yield from readable(core, thread_id, "edit")
     version = _version(ref)
-    old = yield from _content_event(core, thread_id, ref, "edit", {MESSAGE_APPENDED})
+    old = yield from content_event(core, thread_id, ref, "edit", {MESSAGE_APPENDED})
     message = _replacement(old, new)
     check_message(message)
     fork_start = ForkStart(title, then=message)
@@ -372,7 +372,7 @@ def redact(core: Core, thread_id: str, ref: ContentRef, reason: str | None, acto
     """
     yield from existing(core, thread_id)
     version = _version(ref)
-    old = yield from _content_event(core, thread_id, ref, "redact", REDACTABLE_TYPES)
+    old = yield from content_event(core, thread_id, ref, "redact", REDACTABLE_TYPES)
     if not old.redacted and old.type not in APPENDED_TYPES and not holds_text(old):
         raise NotRedactableError(f"redact: version {version} of thread {thread_id!r}, {old.type}, holds no text.")
     owner = old.thread_id
@@ -503,7 +503,7 @@ def _version(ref: ContentRef) -> int:
     return version
 
 
-def _content_event(
+def content_event(
     core: Core, thread_id: str, ref: ContentRef, command: str, types: Collection[str]
 ) -> Operation[Event]:
     """The event of a message or a record. Raises NotRedactableError for events of other types."""

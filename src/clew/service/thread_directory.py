@@ -12,7 +12,7 @@ from clew.domain.authorization import Action, ThreadFilter
 from clew.domain.errors import AmbiguousThreadError, InvalidContentError, UnknownThreadError
 from clew.domain.event_types import Status
 from clew.domain.events import to_microseconds, to_time
-from clew.domain.fork_tree import Branch, BranchCheckpoint, branches
+from clew.domain.fork_tree import Branch, BranchCheckpoint, ThreadInTree, branches, containing
 from clew.domain.json_values import JsonObject, check_json, comparable
 from clew.domain.projection import Query, RowValues, Where
 from clew.domain.streams import MAX_LENGTH, parse_stream_name
@@ -370,6 +370,24 @@ def _trees(
     for _, rows_of_tree in groupby((yield from _permitted(core, rows)), key=itemgetter("tree")):
         trees += yield from _branches(core, sorted(rows_of_tree, key=itemgetter("begun")))
     return trees, last
+
+
+def sharing(core: Core, thread_id: str, owner: str, version: int) -> Operation[list[str]]:
+    """The threads of a thread's tree whose past has a version of ``owner``, that thread first.
+
+    Without deleted threads, and those that the actor may not see in a list.
+    """
+    core = core.read_barrier()
+    row = yield from _row(core, thread_id)
+    columns = ["thread_id", "parent_id", "forked_at", "status"]
+    rows = yield from _rows(core, Query("thread", _in_tree(core, row["tree"]), ["begun"], columns=columns))
+    shown = {each["thread_id"] for each in (yield from _permitted(core, rows)) if each["status"] != "deleted"}
+    tree = [
+        ThreadInTree(each["thread_id"], each["parent_id"], each["forked_at"], hidden=each["thread_id"] not in shown)
+        for each in rows
+    ]
+    holders = [each for each in tree if each.id == owner] + containing(tree, owner, version)
+    return [each.id for each in holders if not each.hidden]
 
 
 def _in_tree(core: Core, begun: int) -> tuple[Where, ...]:

@@ -1,18 +1,46 @@
-"""Versions of a thread: a step shows one with its last messages, a diff compares two."""
+"""Versions of threads: a step shows one with its last messages, a diff compares two, a fork point is where two part.
+
+Variants are the messages that stand in the same place of a conversation, one in each branch.
+"""
 
 from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
 
 from clew.domain.decider_state import detached
 from clew.domain.differences.diff import Diff
 from clew.domain.differences.diff import diff as compare
-from clew.domain.events import Event, HistoryRewound
-from clew.domain.history import HistoryMessage, Step, Walk, removed_messages
-from clew.service.core import Core
+from clew.domain.events import HISTORY_REWOUND, MESSAGE_APPENDED, Event, HistoryRewound
+from clew.domain.fork_tree import ForkPoint, last_shared
+from clew.domain.history import HistoryMessage, Step, Walk, as_message, previous_version, removed_messages
+from clew.service.core import Core, load
 from clew.service.effects import Operation, read
-from clew.service.thread_queries import At, back, event, history, readable, records, resolve
+from clew.service.thread_commands import content_event
+from clew.service.thread_directory import sharing
+from clew.service.thread_queries import (
+    FIRST_PAGE_BACK,
+    At,
+    MessageRef,
+    back,
+    event,
+    history,
+    readable,
+    records,
+    resolve,
+)
+
+_PATH_OF_MESSAGES = frozenset({MESSAGE_APPENDED, HISTORY_REWOUND})
 
 LAST = 12
 """Messages that a step contains by default."""
+
+
+class Variant(NamedTuple):
+    """A message in one branch of a conversation; ``thread_id`` is the thread that it is recorded in."""
+
+    thread_id: str
+    message: HistoryMessage
 
 
 def step(core: Core, thread_id: str, at: At = None, at_message: int | None = None, last: int = LAST) -> Operation[Step]:
@@ -45,6 +73,72 @@ def _removed(core: Core, stream: str, stepped: Event, path: Walk, last: int) -> 
     if messages:
         yield from back(core, stream, path, lambda: path.reached(messages[0].version))
     return removed_messages(messages, path)
+
+
+def fork_point(core: Core, one: str, other: str) -> Operation[ForkPoint | None]:
+    """The last version that two threads share; None if they have no common past. Raises what readable() raises."""
+    version = last_shared((yield from _lineage(core, one)), (yield from _lineage(core, other)))
+    return ForkPoint((yield from event(core, one, version)).thread_id, version) if version else None
+
+
+def _lineage(core: Core, thread_id: str) -> Operation[list[tuple[str, int]]]:
+    """A thread and its ancestors, each with the last version of it that belongs to the thread's past."""
+    last = (yield from readable(core, thread_id, "fork_point")).version
+    stream: str | None = core.stream(thread_id)
+    lineage: list[tuple[str, int]] = []
+    while stream is not None:
+        lineage.append((stream, last))
+        info = yield from read(partial(core.log.stream, stream))
+        stream, last = (None, 0) if info is None or info.cut is None else (info.parent, min(last, info.cut))
+    return lineage
+
+
+def variants(core: Core, thread_id: str, ref: MessageRef) -> Operation[list[Variant]]:
+    """The messages that follow the same message as this one, in all branches; this one is among them.
+
+    The branches are the forks of the thread and of its ancestors, and what their rewinds abandoned. Raises what
+    content_event() and readable() raise.
+    """
+    yield from readable(core, thread_id, "variants")
+    message = yield from content_event(core, thread_id, ref, "variants", {MESSAGE_APPENDED})
+    path = Walk(message.version - 1)
+    yield from back(core, message.stream, path, lambda: bool(path.messages))
+    place = path.messages[0].version if path.messages else 1
+    holder = (yield from event(core, thread_id, place)).thread_id
+    found = {(message.stream, message.version): message}
+    for branch in (yield from sharing(core, thread_id, holder, place)):
+        for each in (yield from _following(core, branch, place)):
+            found[each.stream, each.version] = each
+    in_order = sorted(found.values(), key=lambda each: each.position or 0)
+    return [Variant(each.thread_id, item) for each in in_order if (item := as_message(each)) is not None]
+
+
+def _following(core: Core, thread_id: str, place: int) -> Operation[list[Event]]:
+    """The messages of a lineage that follow the message at ``place``: the next one, and those after rewinds to it."""
+    stream, head = core.stream(thread_id), (yield from load(core, thread_id)).version
+    rewinds = yield from read(partial(core.log.lineage, stream, after=place, types={HISTORY_REWOUND}))
+    starts = [(place, place), *((each.version, previous_version(each.version, each)) for each in rewinds)]
+    ends_there: list[range] = []
+    """Versions whose path ends with the message at ``place``."""
+    following: list[Event] = []
+    for version, target in starts:
+        if version == place or any(target in versions for versions in ends_there):
+            ending = yield from _next(core, stream, version, head)
+            ends_there.append(range(version, head + 1 if ending is None else ending.version))
+            if ending is not None and ending.type == MESSAGE_APPENDED:
+                following.append(ending)
+    return following
+
+
+def _next(core: Core, stream: str, after: int, head: int) -> Operation[Event | None]:
+    """The first message or rewind after a version, None if there is none."""
+    while after < head:
+        upto = min(after + FIRST_PAGE_BACK, head)
+        page = yield from read(partial(core.log.lineage, stream, after=after, upto=upto, types=_PATH_OF_MESSAGES))
+        if page:
+            return page[0]
+        after = upto
+    return None
 
 
 def diff(

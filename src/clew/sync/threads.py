@@ -35,6 +35,7 @@ from clew.service.effects import run
 from clew.service.feeds import thread_feed
 from clew.service.thread_commands import Redaction
 from clew.service.thread_queries import At, ThreadSummary
+from clew.service.thread_versions import Variant
 from clew.sync.subscription import Subscription
 
 OtherT = TypeVar("OtherT", bound="Thread")
@@ -432,6 +433,16 @@ class Thread:
     def forks(self) -> list[ThreadSummary]:
         """The direct forks of the thread."""
         return run(thread_directory.forks(self._core, self.id))
+
+    def variants(self, message: HistoryMessage | int) -> list[Variant]:
+        """The messages that stand in the place of a message, in all branches: it and its edited or new versions.
+
+        They follow the same message, in this thread, in its tree of forks, or where a rewind abandoned them; in the
+        order in which they were recorded. ``message`` is a message of the thread's history, or its version. To
+        continue with one, fork its thread at its version. It reads all rewinds of the tree after that place. Raises
+        NotRedactableError for anything but a message.
+        """
+        return run(thread_versions.variants(self._core, self.id, message))
 
     def subscribe(self, *, after: int = 0) -> Subscription:
         """The events of the lineage after a version, and then new ones as they arrive."""

@@ -1,0 +1,94 @@
+"""The variants of a message are those that follow the same message in any branch; a fork point is where two part."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.service.thread_operations import apply_operation, operations
+
+from clew.conversations import Conversations
+from clew.domain.errors import NotRedactableError, ThreadDeletedError, UnknownThreadError
+from clew.domain.fork_tree import ForkPoint
+from clew.domain.messages import Message
+from clew.service import thread_versions
+from clew.sync.threads import LocalThread
+
+Place = tuple[str, int]
+
+
+def texts(thread: LocalThread, message: int) -> list[str]:
+    return [each.message.text for each in thread.variants(message)]
+
+
+def owners(thread: LocalThread) -> dict[int, str]:
+    return {event.version: event.thread_id for event in thread.events()}
+
+
+def places(threads: list[LocalThread]) -> dict[Place, Place]:
+    """Each message of the threads, and the message before it on its path, by folding every version."""
+    found: dict[Place, Place] = {}
+    for thread in threads:
+        owner = owners(thread)
+        for event in thread.events(types=["message-appended"]):
+            before = thread.state(at=event.version - 1).messages
+            place = (owner[before[-1].version], before[-1].version) if before else (threads[0].id, 0)
+            found[event.thread_id, event.version] = place
+    return found
+
+
+@given(operations, st.integers(1, 7))
+def test_variants_and_fork_points_equal_those_of_folded_threads(done: list[tuple[str, int]], page: int) -> None:
+    with pytest.MonkeyPatch.context() as patch, Conversations.open("memory:") as conversations:
+        patch.setattr(thread_versions, "FIRST_PAGE_BACK", page)
+        thread = conversations.start_thread("Made", messages=[Message.user("first")])
+        threads = [thread]
+        for count, (operation, number) in enumerate(done):
+            thread = apply_operation(thread, operation, number, count)
+            if thread not in threads:
+                threads.append(thread)
+        before = places(threads)
+        for each in threads:
+            for version, owner in owners(each).items():
+                if (owner, version) in before:
+                    found = [(variant.thread_id, variant.message.version) for variant in each.variants(version)]
+                    same = [other for other, place in before.items() if place == before[owner, version]]
+                    assert sorted(found) == sorted(same)
+            shared = set(owners(thread).items()) & set(owners(each).items())
+            point = max(shared)
+            assert conversations.fork_point(thread.id, each.id) == ForkPoint(point[1], point[0])
+
+
+def test_an_edited_and_a_regenerated_message_are_variants(conversations: Conversations) -> None:
+    thread = conversations.start_thread(messages=[Message.user("Where?"), Message.assistant("Cork")])
+    thread.rewind(to=2)
+    thread.append(Message.assistant("Dublin"))
+    edited = thread.edit(2, "When?")
+    edited.append(Message.assistant("Today"))
+    assert texts(thread, 2) == texts(edited, 3) == ["Where?", "When?"]
+    assert texts(thread, thread.history().messages[-1].version) == ["Cork", "Dublin"]
+    assert texts(edited, 4) == ["Today"]
+    assert [each.thread_id for each in thread.variants(2)] == [thread.id, edited.id]
+    assert conversations.fork_point(edited.id, thread.id) == ForkPoint(thread.id, 1)
+
+
+def test_variants_in_deleted_threads_are_left_out(conversations: Conversations) -> None:
+    thread = conversations.start_thread(messages=[Message.user("one")])
+    thread.edit(2, "two").delete()
+    third = thread.edit(2, "three")
+    assert texts(third, 3) == ["one", "three"]
+    thread.redact(2)
+    assert texts(third, 3) == ["", "three"]
+
+
+def test_refuses_what_has_no_variants_or_no_past(conversations: Conversations) -> None:
+    thread, other = conversations.start_thread(messages=[Message.user("one")]), conversations.start_thread()
+    with pytest.raises(NotRedactableError, match=r"variants: version 1 of thread .* is thread-started, not a message"):
+        thread.variants(1)
+    assert conversations.fork_point(thread.id, other.id) is None
+    assert conversations.fork_point(thread.id, thread.id) == ForkPoint(thread.id, 2)
+    with pytest.raises(UnknownThreadError):
+        conversations.fork_point(thread.id, "unknown")
+    other.delete()
+    with pytest.raises(ThreadDeletedError):
+        conversations.fork_point(thread.id, other.id)
