@@ -8,7 +8,7 @@ from textwrap import dedent
 
 import pytest
 
-import clew.types
+import clew
 
 
 def test_a_subinterpreter_is_refused_by_an_error_that_says_what_to_use() -> None:
@@ -40,8 +40,8 @@ def test_a_subinterpreter_is_refused_by_an_error_that_says_what_to_use() -> None
 
 def test_a_python_without_the_global_lock_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
-    monkeypatch.delitem(vars(clew.types), "Text", raising=False)
+    monkeypatch.delitem(vars(clew), "Record", raising=False)
     with pytest.raises(ImportError, match=r"^Clew needs the global interpreter lock .* Start Python with PYTHON_GIL=1"):
-        _ = clew.types.Text
+        _ = clew.Record
     monkeypatch.setattr(sys, "_is_gil_enabled", lambda: True, raising=False)
-    assert clew.types.Text.__name__ == "Text"
+    assert clew.Record.__name__ == "Record"
