@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,15 +12,18 @@ from typing import Any
 import pytest
 
 from clew.domain.decider import Append, Delete, End, Intent, Start, Suspend
-from clew.domain.errors import ImportFormatError, ThreadDeletedError, UnknownThreadError
+from clew.domain.errors import ImportFormatError, StoreUnavailableError, ThreadDeletedError, UnknownThreadError
 from clew.domain.formats.conversation_import import ImportFailure, ImportReport, Item, read_conversation, thread_id
 from clew.domain.messages import FunctionResult, Message
-from clew.domain.ports import Appended, Write
+from clew.domain.ports import Appended, Submitted, Write
+from clew.engine import Engine
 from clew.infrastructure import clock
 from clew.infrastructure.conversation_files import read_conversations
 from clew.infrastructure.event_log import ConversationLog
 from clew.service import thread_commands, thread_queries
+from clew.service.async_effects import drive
 from clew.service.conversation_transfer import (
+    AHEAD,
     Cursor,
     export_page,
     export_thread,
@@ -60,6 +65,12 @@ def export_all(core: Core, *, forks: bool = False) -> list[Any]:
 
 def conversation(*messages: dict[str, Any], **fields: Any) -> dict[str, Any]:
     return {"id": "c", **fields, "messages": list(messages)}
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for the condition; the test's time limit ends a hopeless wait."""
+    while not condition():
+        time.sleep(0.001)
 
 
 def change(core: Core, id_: object, intent: Intent) -> None:
@@ -343,3 +354,119 @@ def test_a_conversation_that_was_imported_without_these_times_is_still_the_same(
     assert import_values(core, {"id": "c", "messages": TIMED[:2]}).skipped == 1
     assert import_values(core, {"id": "c", "messages": [*TIMED[:2], TIMED[0]]}).messages == 1
     assert said(core) == [None, None, "2024-05-01T10:00:00+00:00"]
+
+
+def numbered(count: int) -> list[Item]:
+    return [Item("a.jsonl", line, {"id": line, "messages": [HELLO, HI]}) for line in range(1, count + 1)]
+
+
+@pytest.fixture
+def file_core(file_url: str) -> Iterator[Core]:
+    core = open_core(file_url, tenant="default", create=True, now=clock.now, projections=(), embedded=False)
+    yield core
+    core.close()
+
+
+def test_conversations_are_read_while_earlier_ones_are_written(file_core: Core) -> None:
+    datastore: Any = file_core.log.recorder.datastore  # type: ignore[attr-defined]  # the log is an application
+    before, reports, taken = datastore._writer.commits, list[ImportReport](), list[Item]()
+    items = numbered(AHEAD)
+
+    def next_items() -> Iterator[Item]:
+        for item in items:
+            taken.append(item)
+            yield item
+
+    with datastore.lock:
+        importing = threading.Thread(
+            target=lambda: reports.append(run(import_conversations(file_core, next_items()))), daemon=True
+        )
+        importing.start()
+        until(lambda: len(taken) == AHEAD)
+        assert file_core.log.last_position() == 0
+    importing.join()
+    assert reports == [ImportReport(AHEAD, 2 * AHEAD, 3 * AHEAD, 0, [])]
+    assert datastore._writer.commits - before <= 3
+
+
+def test_an_import_begins_with_few_conversations_ahead(file_core: Core) -> None:
+    datastore: Any = file_core.log.recorder.datastore  # type: ignore[attr-defined]  # as above
+    taken: list[Item] = []
+
+    def next_items() -> Iterator[Item]:
+        for item in numbered(5 * AHEAD):
+            taken.append(item)
+            yield item
+
+    with datastore.lock:
+        importing = threading.Thread(target=lambda: run(import_conversations(file_core, next_items())), daemon=True)
+        importing.start()
+        until(lambda: len(taken) == AHEAD + 1)
+        importing.join(0.05)
+        assert len(taken) == AHEAD + 1
+    importing.join()
+    assert len(export_all(file_core)) == 5 * AHEAD
+
+
+def test_the_same_conversation_twice_in_a_row_is_skipped_or_extended(core: Core) -> None:
+    report = import_values(core, conversation(HELLO), conversation(HELLO), conversation(HELLO, HI), conversation(BYE))
+    assert report[:4] == (2, 2, 3, 1)
+    assert [each.line for each in report.failed] == [4]
+    assert export_all(core) == [conversation(HELLO, HI)]
+
+
+def test_everything_before_an_error_of_the_reader_is_imported(core: Core) -> None:
+    def next_items() -> Iterator[Item]:
+        yield from numbered(3)
+        raise ImportFormatError("The rest cannot be read.")
+
+    with pytest.raises(ImportFormatError, match="The rest"):
+        run(import_conversations(core, next_items()))
+    assert [each["id"] for each in export_all(core)] == [1, 2, 3]
+
+
+def test_progress_is_reported_in_the_order_of_the_input(core: Core) -> None:
+    reports: list[tuple[int, int]] = []
+    items: list[Item | ImportFailure] = [*numbered(40)]
+    items.insert(20, ImportFailure("a.jsonl", 99, "unreadable"))
+    run(import_conversations(core, iter(items), progress=lambda report: reports.append((report[0], len(report[4])))))
+    assert reports == [*[(number, 0) for number in range(1, 21)], *[(number, 1) for number in range(20, 41)]]
+
+
+def test_a_cancelled_import_stores_nothing_later(file_url: str) -> None:
+    async def work() -> None:
+        async with Engine.open(file_url, projections=()) as engine:
+            datastore: Any = engine._core.log.recorder.datastore  # type: ignore[attr-defined]  # as above
+            importing = asyncio.create_task(drive(import_conversations(engine._core, iter(numbered(20)))))
+            with datastore.lock:
+                while datastore.queue.waiting < 10:  # noqa: ASYNC110  # another thread changes it
+                    await asyncio.sleep(0.001)
+                importing.cancel()
+                await asyncio.sleep(0.01)
+            with pytest.raises(asyncio.CancelledError):
+                await importing
+            assert not datastore.queue.waiting
+            stored = engine._core.log.last_position()
+            assert stored < 3 * 20
+            await (await engine.start_thread()).append(Message.user("later"))
+            assert engine._core.log.last_position() == stored + 2
+            assert (await engine.verify()).first_bad is None
+
+    asyncio.run(work())
+
+
+def test_an_import_raises_the_error_of_the_store(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    submit, submitted = core.log.submit, list[int]()
+
+    def fail(write: Write) -> Submitted:
+        submitted.append(1)
+        if len(submitted) == 3:
+            message = "the disk of the test is full"
+            raise StoreUnavailableError(message)
+        return submit(write)
+
+    monkeypatch.setattr(core.log, "submit", fail)
+    with pytest.raises(StoreUnavailableError, match="is full"):
+        run(import_conversations(core, iter(numbered(9))))
+    assert [each["id"] for each in export_all(core)][:2] == [1, 2]
+    assert core.log.verify().first_bad is None

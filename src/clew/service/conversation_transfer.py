@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import asyncio
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial, reduce
@@ -42,9 +43,12 @@ from clew.domain.streams import stream_id
 from clew.service import thread_directory, thread_queries
 from clew.service.authorization import check, check_existing_stream, permitted
 from clew.service.core import ATTEMPTS, CommitOptions, Core, commit
-from clew.service.effects import Operation, read
+from clew.service.effects import Ahead, Operation, read
 from clew.service.thread_commands import start
 from clew.service.thread_queries import At
+
+AHEAD = 32
+"""How many conversations are passed to the writer before the outcome of the first is awaited."""
 
 Progress: TypeAlias = Callable[[ImportReport], None]
 """Called after every conversation with the report so far."""
@@ -61,25 +65,78 @@ class Imported(NamedTuple):
 def import_conversations(
     core: Core, items: Iterator[Item | ImportFailure], *, actor: str | None = None, progress: Progress | None = None
 ) -> Operation[ImportReport]:
-    """Import conversations one by one. Failures are in the report and do not stop the import.
+    """Import conversations in their order, each in one append. The next ones are read while earlier ones are written.
 
-    Raises the errors of the reader of the items, and StoreError if the store fails. Earlier imports stay.
+    Failures are in the report and do not stop the import. Raises the errors of the reader of the items, and StoreError
+    if the store fails. Earlier imports stay; of the next ones, up to ``AHEAD`` may be stored, too.
     """
     counts: Counter[str] = Counter()
-    report = ImportReport(0, 0, 0, 0, [])
-    while (item := (yield from read(lambda: next(items, None)))) is not None:
-        if isinstance(item, ImportFailure):
-            report.failed.append(item)
-        else:
-            try:
-                done = yield from _import_item(core, item, counts, actor)
-            except (ImportFormatError, InvalidContentError, NotAuthorizedError) as error:
-                report.failed.append(failure(item, error))
+    importing = _Import(progress)
+    try:
+        while (item := (yield from read(lambda: next(items, None)))) is not None:
+            if isinstance(item, ImportFailure):
+                yield from importing.finish()
+                importing.note_failure(item)
             else:
-                report = _add_imported(report, done)
-        if progress is not None:
-            progress(report)
-    return report
+                yield from importing.begin(item, _import_item(core, item, counts, actor))
+        yield from importing.finish()
+    except Exception:
+        with suppress(Exception):  # of the reader's error and those of the store, the first is raised
+            yield from importing.finish()
+        raise
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        yield from importing.withdraw()
+        raise
+    return importing.report
+
+
+class _Import:
+    """An import: its report, and the conversations that were begun and are not in it yet."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self.report = ImportReport(0, 0, 0, 0, [])
+        self._progress = progress
+        self._ahead: deque[tuple[Item, Ahead[Imported]]] = deque()
+
+    def begin(self, item: Item, operation: Operation[Imported]) -> Operation[None]:
+        """Begin with a conversation. Finish the first one if too many were begun."""
+        ahead = Ahead(operation)
+        self._ahead.append((item, ahead))
+        yield from ahead.begin()
+        if len(self._ahead) > AHEAD:
+            yield from self._finish_first()
+
+    def finish(self) -> Operation[None]:
+        """Finish all that were begun."""
+        while self._ahead:
+            yield from self._finish_first()
+
+    def withdraw(self) -> Operation[None]:
+        """Cancel the writes of all that were begun, and wait for those that cannot be cancelled."""
+        for _, ahead in self._ahead:
+            yield from ahead.withdraw()
+
+    def note_failure(self, failure: ImportFailure) -> None:
+        """Add a conversation that was not imported."""
+        self.report.failed.append(failure)
+        if self._progress is not None:
+            self._progress(self.report)
+
+    def _finish_first(self) -> Operation[None]:
+        item, ahead = self._ahead[0]
+        try:
+            done = yield from ahead.finish()
+        except (ImportFormatError, InvalidContentError, NotAuthorizedError) as error:
+            self._ahead.popleft()
+            self.note_failure(failure(item, error))
+        except Exception:
+            self._ahead.popleft()
+            raise
+        else:
+            self._ahead.popleft()
+            self.report = _add_imported(self.report, done)
+            if self._progress is not None:
+                self._progress(self.report)
 
 
 def import_conversation(

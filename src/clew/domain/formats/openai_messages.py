@@ -103,6 +103,8 @@ def _role(value: dict[Any, Any], where: str) -> Role:
 
 
 def _with_source(message: Message, value: JsonObject) -> Message:
+    if _plain(message, {})[0] == value:  # most are; numbers in both are the same objects, so 1 is not taken for true
+        return message
     hints: JsonObject = {}
     if isinstance(value.get("content"), list) and not isinstance(_plain(message, {})[0].get("content"), list):
         hints["parts"] = True
