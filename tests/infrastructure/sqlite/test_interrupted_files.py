@@ -228,6 +228,9 @@ CHANGES: dict[str, Callable[[SyncLocalThread, str], object]] = {
 def check_confirmed(path: Path, confirmed: bytes) -> None:
     """A store has every step that was confirmed, and nothing of a text whose redaction was; it is sound and usable."""
     steps = [json.loads(line) for line in confirmed.splitlines()]
+    redacted = [text.encode() for _, _, text in steps if text]
+    files = {each.name: each.read_bytes() for each in path.parent.iterdir() if each.name != ACKNOWLEDGED}
+    assert not [name for name, content in files.items() if any(text in content for text in redacted)]
     with Conversations.open(path) as conversations:
         assert conversations.verify().first_bad is None
         found = {thread_id: conversations.thread(thread_id) for thread_id, _, _ in steps}
@@ -238,10 +241,6 @@ def check_confirmed(path: Path, confirmed: bytes) -> None:
             }
         assert {thread.id for thread in conversations.threads(limit=None)} >= found.keys()
         check_usable(conversations)
-    # A log that was emptied can be there again after a power loss: opening the store empties it.
-    redacted = [text.encode() for _, _, text in steps if text]
-    files = {each.name: each.read_bytes() for each in path.parent.iterdir() if each.name != ACKNOWLEDGED}
-    assert not [name for name, content in files.items() if any(text in content for text in redacted)]
 
 
 def check_usable(conversations: Conversations) -> None:
