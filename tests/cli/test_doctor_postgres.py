@@ -62,7 +62,7 @@ def test_checks_the_server_the_tables_and_the_projections(clew: CalledClew, url:
 def test_reports_missing_rights(clew: CalledClew, url: str, guarded: str) -> None:
     result = findings(clew, guarded, code=1)
     assert (result["rights"]["state"], list(result)[-1]) == ("failed", "database")
-    assert "cannot read clew_blob, clew_draft, clew_event" in result["rights"]["found"]
+    assert "cannot read clew_blob, clew_draft, clew_entry, clew_event" in result["rights"]["found"]
     ask(url, f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {GUARDED}")
     result = findings(clew, guarded)
     assert result["rights"]["state"] == "warning"

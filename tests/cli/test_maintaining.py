@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from clew.infrastructure.postgres import schema as postgres_schema
 from clew.infrastructure.sqlite import schema as sqlite_schema
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 
 NOW = sqlite_schema.SCHEMA_VERSION
+OF_POSTGRES = postgres_schema.SCHEMA_VERSION
 NEXT = NOW + 1
 
 
@@ -104,4 +106,4 @@ def test_row_level_security_needs_a_server(filled: Clew, postgres: str) -> None:
         assert output.startswith(first)
         assert output.endswith("It keeps tenants apart from now on: clew_app sees one of them, clew_operator all.\n")
     result = filled.object("--db", postgres, "migrate", "--row-level-security", "--json")
-    assert (result["from"], result["to"]) == (1, 1)
+    assert (result["from"], result["to"]) == (OF_POSTGRES, OF_POSTGRES)

@@ -1,4 +1,4 @@
-"""A store of Clew 0.1 opens, verifies, and exports the same bytes as with Clew 0.1.
+"""A store of Clew 0.1 is migrated, opens, verifies, and exports the same bytes as with Clew 0.1.
 
 It has forks, rewinds, redactions, a deleted thread, runs with a tool, a memory scope and projections.
 """
@@ -13,16 +13,19 @@ from pathlib import Path
 import pytest
 
 from clew import Conversations
+from clew.infrastructure.stores import store_at
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    """A copy of the store, because opening a store writes to it."""
+    """A copy of the store, which is migrated, because it has an older schema."""
     for name in ("store-0.1.db", "store-0.1.db.projections"):
         shutil.copy(GOLDEN / name, tmp_path)
-    return f"sqlite:///{tmp_path}/store-0.1.db"
+    url = f"sqlite:///{tmp_path}/store-0.1.db"
+    store_at(url).migrate()
+    return url
 
 
 def test_a_store_of_clew_0_1_can_be_verified_listed_and_searched(url: str) -> None:

@@ -27,7 +27,8 @@ from clew.domain.errors import (
     ThreadStatusError,
     UnknownVersionError,
 )
-from clew.domain.events import MessageAppended, RecordAppended, Shredded
+from clew.domain.events import HistoryRewound, MessageAppended, RecordAppended, Shredded
+from clew.domain.records import as_record
 from clew.sync.threads import Thread
 
 BYTES = bytes(range(256))
@@ -440,3 +441,96 @@ def test_a_wrong_time_or_person_is_refused(
     with pytest.raises(error):
         thread.append(Message.user("x"), idempotency_key="k", **arguments)
     assert thread.version == 1
+
+
+class CountedRows:
+    """Counts the rows that a store reads."""
+
+    def __init__(self, conversations: Conversations, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rows = 0
+        recorder: Any = conversations._core.log._recorder  # type: ignore[attr-defined]
+        for name in ("lineage", "own_rows", "indexed"):
+            monkeypatch.setattr(recorder, name, self.counted(getattr(recorder, name)))
+
+    def counted(self, read: Any) -> Any:
+        def reading(*arguments: Any, **named: Any) -> Any:
+            found = read(*arguments, **named)
+            self.rows += len(found)
+            return found
+
+        return reading
+
+
+def test_only_the_wanted_records_are_read(conversations: Conversations, monkeypatch: pytest.MonkeyPatch) -> None:
+    thread = conversations.start_thread()
+    first = thread.append(Record("state", "first", key="old"))
+    for _ in range(4):
+        thread.append([Message.user("x"), Record("trace", key="main"), Record("state", key="main")] * 100)
+    thread.append(Record("state", "last", key="main"))
+    fork = thread.fork()
+    fork.append([Message.user("x")] * 300)
+    fork.rewind(to=thread.version)
+    fork.append([Message.user("x")] * 300)
+    for each in (thread, fork):
+        each.version  # noqa: B018 - reads what this service does not know of the thread
+        reads = CountedRows(conversations, monkeypatch)
+        assert each.records("state", key="old") == each.records(key="old", last=1) == [first]
+        assert reads.rows <= 8
+        assert each.records("state", key="main", last=1)[0].data == each.records(last=1)[0].data == "last"
+        assert each.records("trace", "state", last=2)[1].data == "last"
+        assert each.records("none", last=1) == each.records(key="none") == []
+        assert reads.rows <= 24
+        monkeypatch.undo()
+
+
+CHANGES = st.lists(
+    st.tuples(st.sampled_from(["append"] * 5 + ["rewind", "fork", "redact"]), st.integers(0, 99), st.integers(0, 999)),
+    max_size=40,
+)
+
+
+@settings(max_examples=25)
+@given(changes=CHANGES)
+def test_records_are_those_of_the_path(changes: list[tuple[str, int, int]]) -> None:
+    with Conversations.open("memory:") as conversations:
+        threads: list[Thread] = [conversations.start_thread()]
+        for kind, choice, number in changes:
+            thread = threads[choice % len(threads)]
+            version = 1 + number % thread.version
+            if kind == "append":
+                key = None if number % 3 == 0 else f"k{number % 3}"
+                items: list[Message | Record] = [Record(f"t{number % 2}", number, key=key), Message.user("x")]
+                thread.append(items[: 1 + number % 2])
+            elif kind == "rewind":
+                thread.rewind(version)
+            elif kind == "fork":
+                threads.append(thread.fork(at=version))
+            elif redactable := [each for each in thread.records() if not each.redacted]:
+                thread.redact(redactable[number % len(redactable)])
+        for thread in threads:
+            for version in range(1, thread.version + 1):
+                check_records(thread, version)
+
+
+def check_records(thread: Thread, version: int) -> None:
+    path = records_of_path(thread, version)
+    assert thread.records(at=version) == path
+    assert thread.records("t1", at=version) == [each for each in path if each.type == "t1"]
+    assert thread.records("t1", "t0", at=version, last=2) == path[-2:]
+    assert thread.records(key="k1", at=version) == [each for each in path if each.key == "k1"]
+    both = [each for each in path if (each.type, each.key) == ("t0", "k2")]
+    assert thread.records("t0", key="k2", at=version, after=version // 2) == [
+        each for each in both if each.version > version // 2
+    ]
+    assert thread.records("t0", key="k2", at=version, last=1) == both[-1:]
+
+
+def records_of_path(thread: Thread, version: int) -> list[ThreadRecord]:
+    """The definition: the records that are met when walking back from a version."""
+    events = {event.version: event for event in thread.events()}
+    path = []
+    while version:
+        path.append(as_record(events[version]))
+        data = events[version].data
+        version = data.to if isinstance(data, HistoryRewound) else version - 1
+    return [each for each in reversed(path) if each is not None]

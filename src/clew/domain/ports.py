@@ -71,6 +71,8 @@ class Shred:
     digest: bytes
     """The SHA-256 of the bytes to shred. Another digest in the store is a conflict."""
     stub: bytes
+    numbers: tuple[int, ...] = ()
+    """The numbers in the index that the row loses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,10 +188,11 @@ class Cut(NamedTuple):
 
 
 class Redactable(NamedTuple):
-    """The data to shred a row: the digest of its bytes, and the stub that replaces them."""
+    """The data to shred a row: its digest, the stub that replaces it, and the numbers that the index loses."""
 
     digest: bytes
     stub: bytes
+    numbers: tuple[int, ...] = ()
 
 
 class Verdict(NamedTuple):
@@ -255,6 +258,13 @@ class ThreadReader(Protocol):
         """A stream's events and its ancestors' up to each cut, in version order, ``after`` < version ≤ ``upto``.
 
         With ``types`` only events of these types.
+        """
+        ...
+
+    def indexed(self, stream: str, number: int, *, after: int, upto: int, limit: int) -> list[Event]:
+        """The newest events with a number of the index (see ``domain.record_index``), newest first, in the lineage.
+
+        ``after`` < version ≤ ``upto``, and at most ``limit``. Other events are not read.
         """
         ...
 

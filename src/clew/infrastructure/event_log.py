@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, cast
 
 from eventsourcing.application import Application
@@ -20,14 +21,24 @@ from clew.domain.ports import (
     Redactable,
     Restore,
     Row,
+    Shred,
     Submitted,
     Verdict,
     Write,
 )
 from clew.domain.projection import Recorded, Unreadable
+from clew.domain.record_index import INDEXED_TYPES, numbers_of, numbers_of_key
 from clew.domain.streams import digest, link
-from clew.infrastructure.envelope import RecordedRows, decode, encode, key_mark, peek, recorded, stub
-from clew.infrastructure.recorder_ports import Append, NewEvent, Recorder, Snapshot, read_control, write_control
+from clew.infrastructure.envelope import RecordedRows, decode, decode_row, encode, key_mark, peek, recorded, stub
+from clew.infrastructure.recorder_ports import (
+    Append,
+    IndexEntry,
+    NewEvent,
+    Recorder,
+    Snapshot,
+    read_control,
+    write_control,
+)
 from clew.infrastructure.verification import is_whole, verify_lineages, verify_store
 
 
@@ -106,6 +117,7 @@ class ConversationLog(Application[str]):
         links: list[bytes] = []
         hashes: dict[tuple[str, int], bytes] = {}
         mark = None if write.key is None else key_mark(self._recorder.tag(), write.key)
+        entries: list[IndexEntry] = []
         for event in write.events:
             name, version, type_ = event[:3]
             state = encode(event, mark)
@@ -115,6 +127,8 @@ class ConversationLog(Application[str]):
             links.append(head)
             if write.controls:
                 hashes[name, version] = head
+            if type_ in INDEXED_TYPES:
+                entries += [IndexEntry(name, number, version) for number in numbers_of(event)]
         snapshots: list[Snapshot] = []
         for stream, control in write.controls:
             state = write_control(control._replace(head=hashes[stream, control.version]))
@@ -131,6 +145,7 @@ class ConversationLog(Application[str]):
                 blobs=write.blobs,
                 claims=write.claims,
                 drafts=write.drafts,
+                entries=entries,
             )
         )
         return Submitted(outcome, heads)
@@ -142,15 +157,25 @@ class ConversationLog(Application[str]):
             Append(
                 [NewEvent(row.stream, row.version, row.type, row.state) for row in restore.rows],
                 forks=restore.forks,
-                shreds=restore.shreds,
+                shreds=[self._with_numbers(shred) for shred in restore.shreds],
                 snapshots=[
                     Snapshot(stream, control.version, write_control(control)) for stream, control in restore.controls
                 ],
                 previous=restore.previous,
                 links=[row.hash for row in restore.rows],
                 digests=[row.digest for row in restore.rows],
+                entries=[
+                    IndexEntry(row.stream, number, row.version)
+                    for row in restore.rows
+                    if row.type in INDEXED_TYPES
+                    for number in numbers_of(decode_row(row))
+                ],
             )
         )
+
+    def _with_numbers(self, shred: Shred) -> Shred:
+        redactable = self.redactable(shred.stream, shred.version)
+        return shred if redactable is None else replace(shred, numbers=redactable.numbers)
 
     def erase(self) -> int | None:
         """Remove what redactions have left in the files: see the port."""
@@ -171,6 +196,10 @@ class ConversationLog(Application[str]):
         """A stream's events and its ancestors', one query. Events of other types are not decoded."""
         rows = self._recorder.lineage(stream, after=after, upto=upto)
         return list(map(_event, rows if types is None else [row for row in rows if row.type in types]))
+
+    def indexed(self, stream: str, number: int, *, after: int, upto: int, limit: int) -> list[Event]:
+        """The newest events of the lineage under a number of the index, newest first."""
+        return list(map(_event, self._recorder.indexed(stream, number, after=after, upto=upto, limit=limit)))
 
     def events_after(self, position: int, limit: int, prefix: str) -> list[Event]:
         """Events of many streams in position order."""
@@ -224,7 +253,8 @@ class ConversationLog(Application[str]):
         """What is needed to shred a row."""
         for row in self._recorder.own_rows(stream, after=version - 1, limit=1):
             if row.version == version and row.digest is None:
-                return Redactable(digest(row.state), stub(_event(row)))
+                event = _event(row)
+                return Redactable(digest(row.state), stub(event), numbers_of_key(event))
         return None
 
     def blob(self, digest: bytes) -> Blob | None:

@@ -90,6 +90,14 @@ def read_control(state: bytes) -> Control | None:
         return None
 
 
+class IndexEntry(NamedTuple):
+    """A row that is found under a number. The index is outside the chain."""
+
+    stream: str
+    number: int
+    version: int
+
+
 class NewEvent(NamedTuple):
     """The library's StoredEvent with the same field names, as a tuple, which takes half the time to make."""
 
@@ -109,6 +117,8 @@ class Append(NamedTuple):
     as its state, and here the digest of its original bytes; other events have None. A shredded event is stored and
     counted as a shredded row.
 
+    ``entries`` are those of its events in the index. A shredded row loses the numbers that its ``Shred`` names.
+
     ``blobs``, ``claims`` and ``drafts`` may come without events; then ``previous`` is not checked. Claims are decided
     in their order, after those of earlier appends. A stream that is claimed, or has a draft, must exist or begin in
     this append. Releasing a stream that does not exist, or removing its draft, does nothing.
@@ -126,6 +136,7 @@ class Append(NamedTuple):
     blobs: Sequence[Blob] = ()
     claims: Sequence[Claim] = ()
     drafts: Sequence[Draft] = ()
+    entries: Sequence[IndexEntry] = ()
 
 
 class Appends(Protocol):
@@ -164,6 +175,13 @@ class Streams(Protocol):
         """The rows of a stream and of its ancestors up to each cut, in version order, ``after`` < version ≤ ``upto``.
 
         One query at any depth. Empty when the stream does not exist.
+        """
+        ...
+
+    def indexed(self, stream: str, number: int, *, after: int, upto: int, limit: int) -> list[Row]:
+        """The newest rows of the lineage under a number of the index, newest first, ``after`` < version ≤ ``upto``.
+
+        At most ``limit``. One query, which reads no other rows.
         """
         ...
 

@@ -404,7 +404,7 @@ def _shreds(core: Core, stream: str, versions: Sequence[int]) -> Operation[tuple
     for version in versions:
         redactable = yield from read(partial(core.log.redactable, stream, version))
         if redactable is not None:
-            found.append(Shred(stream, version, redactable.digest, redactable.stub))
+            found.append(Shred(stream, version, *redactable))
     return tuple(found)
 
 

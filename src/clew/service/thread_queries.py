@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
 from functools import partial
 from operator import attrgetter
@@ -20,7 +20,7 @@ from clew.domain.errors import (
     UnknownVersionError,
 )
 from clew.domain.event_types import Status
-from clew.domain.events import HISTORY_REWOUND, RECORD_APPENDED, Event, to_microseconds, to_time
+from clew.domain.events import Event, to_microseconds, to_time
 from clew.domain.history import (
     History,
     HistoryBuilder,
@@ -33,6 +33,7 @@ from clew.domain.history import (
 from clew.domain.json_values import JsonObject, check_count
 from clew.domain.models.client import ThreadKind
 from clew.domain.ports import Cut, EventLog, IntegrityFault, StreamInfo, Verdict
+from clew.domain.record_index import RECORDS, REWINDS, number_of
 from clew.domain.records import ThreadRecord, as_record, check_record_key, check_record_type
 from clew.domain.streams import check_id, is_version, message_number, moment, stream_id
 from clew.service.authorization import check, permitted
@@ -49,8 +50,6 @@ PAGE = 500
 
 FIRST_PAGE_BACK = 64
 """Events that are first read at once, backwards: more than a screen shows, and few enough to decode fast."""
-
-_PATH_OF_RECORDS = frozenset({RECORD_APPENDED, HISTORY_REWOUND})
 
 
 class ThreadSummary(NamedTuple):
@@ -224,7 +223,7 @@ def records(
 ) -> Operation[list[ThreadRecord]]:
     """The records on the path after a version, in order; at most the ``last`` ones. Without ``types`` of all types.
 
-    The path is read backwards, only until the records are found. Raises what readable() and resolve() raise, and
+    An index finds them: events that are no such records are not read. Raises what readable() and resolve() raise, and
     InvalidContentError or UnknownVersionError for arguments of other types.
     """
     for type_ in types:
@@ -236,18 +235,33 @@ def records(
         _whole("last", last, "a number of records")
     control = yield from readable(core, thread_id, "records")
     version = yield from resolve(core, thread_id, control, at)
-    stream, size, found = core.stream(thread_id), FIRST_PAGE_BACK, list[ThreadRecord]()
+    numbers = [number_of(type_, key) for type_ in dict.fromkeys(types)]
+    if not types:
+        numbers = [RECORDS if key is None else number_of(None, key)]
+    stream, found = core.stream(thread_id), list[ThreadRecord]()
     while version > after and len(found) != last:
-        first, size = max(after, version - size), min(2 * size, PAGE)
-        page = yield from read(partial(core.log.lineage, stream, after=first, upto=version, types=_PATH_OF_RECORDS))
-        by_version = {each.version: each for each in page}
+        # The path from here back to the last rewind has no gaps.
+        rewinds = yield from read(partial(core.log.indexed, stream, REWINDS, after=after, upto=version, limit=1))
+        first = rewinds[0].version if rewinds else after
         while version > first and len(found) != last:
-            event = by_version.get(version)
-            version = previous_version(version, event)
-            record = None if event is None else as_record(event)
-            if record is not None and (not types or record.type in types) and key in {None, record.key}:
-                found.append(record)
+            limit = PAGE if last is None else min(PAGE, last - len(found))
+            page = yield from read(partial(_indexed, core.log, stream, numbers, first, version, limit))
+            records = filter(None, map(as_record, page))
+            # Other records may have the same number.
+            found += [each for each in records if (not types or each.type in types) and key in {None, each.key}]
+            version = page[-1].version - 1 if len(page) == limit else first
+        version = previous_version(first, rewinds[0]) if rewinds else after
     return found[::-1]
+
+
+def _indexed(log: EventLog, stream: str, numbers: Iterable[int], after: int, upto: int, limit: int) -> list[Event]:
+    """The newest events under any of the numbers, newest first."""
+    found = {
+        event.version: event
+        for number in numbers
+        for event in log.indexed(stream, number, after=after, upto=upto, limit=limit)
+    }
+    return [found[version] for version in sorted(found, reverse=True)[:limit]]
 
 
 def upto(core: Core, thread_id: str, at: At, at_message: int | None) -> Operation[int | None]:

@@ -21,11 +21,12 @@ from clew.domain.errors import StoreSchemaError, StoreUrlError
 from clew.domain.ports import Blob, Fork, Key
 from clew.infrastructure.postgres.factory import PostgresFactory
 from clew.infrastructure.postgres.recorder import PostgresRecorder
-from clew.infrastructure.recorder_ports import Snapshot
+from clew.infrastructure.postgres.schema import SCHEMA_VERSION
+from clew.infrastructure.recorder_ports import IndexEntry, Snapshot
 from clew.infrastructure.stores import store_at
 
 PARTITIONS = 3
-PARTITIONED = ("clew_event", "clew_key", "clew_snapshot")
+PARTITIONED = ("clew_entry", "clew_event", "clew_key", "clew_snapshot")
 LOG = (*PARTITIONED, "clew_stream", "clew_blob", "clew_tracking", "clew_meta")
 
 
@@ -57,13 +58,14 @@ def fill_tables(url: str) -> None:
         for number in range(9):
             name = f"default/thread/{number}"
             fill(recorder, name, 4)
-            append(recorder, event(name, 5), snapshots=[Snapshot(name, 4, b"state")], key=Key(name, "key", b"content"))
+            more: dict[str, Any] = {"snapshots": [Snapshot(name, 4, b"state")], "key": Key(name, "key", b"content")}
+            append(recorder, event(name, 5), entries=[IndexEntry(name, 1, 5)], **more)
             append(recorder, event(f"{name}-fork", 4), forks={f"{name}-fork": Fork(name, 3)})
         append(recorder, event("default/thread/0", 6), blobs=[Blob(sha256(b"data").digest(), "definition", b"data")])
 
 
 def test_partitions_the_growing_tables_and_spreads_their_rows(postgres: str) -> None:
-    assert store_at(postgres).migrate(partitions=4) == (0, 1)
+    assert store_at(postgres).migrate(partitions=4) == (0, SCHEMA_VERSION)
     fill_tables(postgres)
     assert partitions(postgres) == dict.fromkeys(PARTITIONED, 4)
     for table in PARTITIONED:
@@ -87,7 +89,7 @@ def test_every_unique_index_contains_the_partition_key(postgres: str) -> None:
 def test_has_no_partitions_by_default(postgres: str) -> None:
     PostgresRecorder.open(postgres).close()
     assert partitions(postgres) == {}
-    assert store_at(postgres).migrate(partitions=0) == (1, 1)
+    assert store_at(postgres).migrate(partitions=0) == (SCHEMA_VERSION, SCHEMA_VERSION)
     with pytest.raises(StoreSchemaError, match=r"without partitions, and that cannot change.*empty database.*scaling"):
         store_at(postgres).migrate(partitions=4)
 
@@ -107,7 +109,7 @@ def test_can_be_opened_and_migrated_with_any_partitions(postgres: str) -> None:
         store_at(postgres).migrate()
         == store_at(postgres).migrate(partitions=4)
         == store_at(postgres).schemas()
-        == (1, 1)
+        == (SCHEMA_VERSION, SCHEMA_VERSION)
     )
     with pytest.raises(StoreSchemaError, match="with 4 partitions, and that cannot change"):
         store_at(postgres).migrate(partitions=8)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clew import Conversations, Message
+from clew import Conversations, Message, Record
 from clew.domain.errors import StoreSchemaError, StoreUnavailableError, StoreUrlError
 from clew.infrastructure.sqlite import migrations as sqlite_migrations
 from clew.infrastructure.sqlite import schema as sqlite_schema
@@ -52,7 +52,7 @@ def dump(path: Path) -> list[str]:
 
 
 GOLDEN = Path(__file__).parents[2] / "golden"
-EXPORTED = {1: "51d5f9ac6fbf9d805d89826b47a954262ed9b2b97378ebe242a40c5d06724d91"}
+EXPORTED = dict.fromkeys((1, 2), "51d5f9ac6fbf9d805d89826b47a954262ed9b2b97378ebe242a40c5d06724d91")
 """For each schema, the SHA-256 of the golden database's exported events, from the version that created it."""
 
 
@@ -97,6 +97,27 @@ def test_a_migrated_database_has_the_same_tables_as_a_new_one(golden: tuple[int,
     store_at(f"sqlite:///{path}").migrate()
     tables = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY type, name"
     assert rows(path, tables) == rows(old, tables)
+
+
+def test_the_migration_to_schema_3_indexes_records_and_rewinds(tmp_path: Path) -> None:
+    path = tmp_path / "clew.db"
+    with Conversations.open(f"sqlite:///{path}") as conversations:
+        thread = conversations.start_thread(thread_id="t")
+        thread.append([Record("step", 1, key="main"), Record("step", 2, b"x" * 9_000, "other"), Record("long", "x")])
+        thread.rewind(to=2)
+        thread.append([Message.user("Hello"), Record("secret", "4711", key="4711")])
+        thread.redact(7)
+        thread.fork(at=3, thread_id="fork", then=Record("step", 3, key="main"))
+        expected = {id_: conversations.thread(id_).records() for id_ in ("t", "fork")}
+    entries = "SELECT * FROM entry ORDER BY stream, number, version"
+    before = rows(path, entries)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript("DROP TABLE entry; PRAGMA user_version = 2")
+    assert store_at(f"sqlite:///{path}").migrate() == (2, NOW)
+    assert rows(path, entries) == before
+    with Conversations.open(f"sqlite:///{path}") as conversations:
+        assert {id_: conversations.thread(id_).records() for id_ in expected} == expected
+        assert [each.data for each in conversations.thread("fork").records("step", key="main")] == [1, 3]
 
 
 def test_a_current_database_needs_no_migration(old: Path, tmp_path: Path) -> None:

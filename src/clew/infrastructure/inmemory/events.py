@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -28,6 +29,8 @@ class _Stream:
     originator_id: UUID | str
     positions: list[int] = field(default_factory=list)
     snapshots: dict[int, Snapshot] = field(default_factory=dict)
+    entries: dict[int, list[int]] = field(default_factory=dict)
+    """The versions under each number of the index, in order."""
 
 
 class InMemoryEvents:
@@ -64,6 +67,8 @@ class InMemoryEvents:
         appended = outcome(plan.rows, first)
         for shred in append.shreds:
             self._shred(shred)
+        for entry in append.entries:
+            self._streams[entry.stream].entries.setdefault(entry.number, []).append(entry.version)
         for snapshot in append.snapshots:
             self._streams[snapshot.stream].snapshots[snapshot.version] = snapshot
         if append.key is not None:
@@ -103,6 +108,8 @@ class InMemoryEvents:
             return
         self.rows[row.position - 1] = row._replace(state=shred.stub, digest=shred.digest)
         self.shredded += 1
+        for number in shred.numbers:
+            self._streams[shred.stream].entries[number].remove(shred.version)
         for name, first in self._keys.items():
             if row.position in first.appended.positions:
                 self._keys[name] = Outcome(first.salt, None, first.appended)
@@ -172,6 +179,16 @@ class InMemoryEvents:
         """The rows of a stream and of its ancestors up to each cut, in version order."""
         parts = [self._slice(line, after, end) for line, end in self._line(stream, after, upto)]
         return [row for part in reversed(parts) for row in part]
+
+    def indexed(self, stream: str, number: int, after: int, upto: int, limit: int) -> list[Row]:
+        """The newest rows of the lineage under a number of the index, newest first."""
+        found: list[Row] = []
+        for line, end in self._line(stream, after, upto):
+            versions = line.entries.get(number, [])
+            last = bisect_right(versions, upto if end is None else end)
+            first = max(bisect_right(versions, after), last - (limit - len(found)))
+            found += [self.rows[line.positions[each - line.first] - 1] for each in versions[first:last][::-1]]
+        return found
 
     def snapshot(self, stream: str, upto: int | None) -> Snapshot | None:
         """The newest snapshot along the lineage at a version ≤ ``upto``."""

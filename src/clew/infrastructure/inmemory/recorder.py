@@ -87,6 +87,11 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder, process_forks.ForkA
         with self._open_lock():
             return self._events.lineage(stream, after, upto)
 
+    def indexed(self, stream: str, number: int, *, after: int, upto: int, limit: int) -> list[Row]:
+        """The newest rows of the lineage under a number of the index, newest first."""
+        with self._open_lock():
+            return self._events.indexed(stream, number, after, upto, limit)
+
     def own_rows(self, stream: str, *, after: int = -1, limit: int) -> list[Row]:
         """The rows of the stream itself, in version order."""
         with self._open_lock():

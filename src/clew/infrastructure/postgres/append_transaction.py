@@ -31,7 +31,7 @@ from clew.infrastructure.postgres.pipeline import (
 )
 from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.postgres.stream_ids import stream_id, streams_of, tenant_id, tenant_of, text
-from clew.infrastructure.recorder_ports import HIGHEST, Append, RecordedConflictError
+from clew.infrastructure.recorder_ports import HIGHEST, Append, IndexEntry, RecordedConflictError
 
 COPY_THRESHOLD = 50
 """From this number of rows on, COPY is faster than an INSERT, as measured: COPY needs extra round trips."""
@@ -147,6 +147,9 @@ class Transaction:
         for snapshot in sorted(append.snapshots, key=lambda each: (stream_id(each.stream), each.version)):
             version = int8(snapshot.version)
             unsent.append(_bind("put snapshot", **_ids(snapshot.stream), version=version, state=snapshot.state))
+        if append.entries:
+            unsent.append(_put_entries(append.entries))
+        unsent += [_drop_entries(shred) for shred in append.shreds if shred.numbers]
         if append.key is not None:
             unsent.append(_put_key(append.key, self.first, self.first + len(made.rows) - 1))
         if append.blobs:
@@ -248,6 +251,21 @@ def _put_key(key: Key, first: int, last: int) -> BoundStatement:
         first=int8(first),
         last=int8(last),
     )
+
+
+def _put_entries(entries: Sequence[IndexEntry]) -> BoundStatement:
+    return _bind(
+        "put entries",
+        tenants=int8s(tenant_id(each.stream) for each in entries),
+        streams=int8s(stream_id(each.stream) for each in entries),
+        numbers=int8s(each.number for each in entries),
+        versions=int8s(each.version for each in entries),
+    )
+
+
+def _drop_entries(shred: Shred) -> BoundStatement:
+    stream, version = int8(stream_id(shred.stream)), int8(shred.version)
+    return _bind("drop entries", stream=stream, version=version, numbers=int8s(shred.numbers))
 
 
 def _put_lease(name: str, lease: Lease | None) -> BoundStatement:

@@ -78,6 +78,18 @@ SELECT clew_count_shreds(%(count)b)
 INSERT INTO clew_snapshot (tenant, stream, version, state) VALUES (%(tenant)b, %(stream)b, %(version)b, %(state)b)
 ON CONFLICT (stream, version) DO UPDATE SET state = excluded.state
 
+-- put entries
+INSERT INTO clew_entry (tenant, stream, number, version)
+SELECT tenant, stream, number, version
+FROM unnest(%(tenants)b::int8[], %(streams)b::int8[], %(numbers)b::int8[], %(versions)b::int8[])
+    AS entry (tenant, stream, number, version)
+ORDER BY stream, number, version
+ON CONFLICT (stream, number, version) DO NOTHING
+
+-- drop entries
+DELETE FROM clew_entry
+WHERE stream = %(stream)b AND version = %(version)b AND number = ANY (%(numbers)b::int8[])
+
 -- put blobs
 INSERT INTO clew_blob (tenant, digest, kind, data, came)
 SELECT %(tenant)b::int8, digest, kind, data, %(first)b::int8 + n - 1

@@ -32,7 +32,17 @@ LARGE_LOG = 1024 * 1024 * 1024
 
 DEAD_MANY, DEAD_SHARE = 10_000, 0.2
 
-READ = ("clew_blob", "clew_draft", "clew_event", "clew_key", "clew_lease", "clew_meta", "clew_snapshot", "clew_stream")
+READ = (
+    "clew_blob",
+    "clew_draft",
+    "clew_entry",
+    "clew_event",
+    "clew_key",
+    "clew_lease",
+    "clew_meta",
+    "clew_snapshot",
+    "clew_stream",
+)
 WRITTEN = ("clew_event", "clew_stream")
 
 _SQL = statements("doctor.sql")

@@ -41,6 +41,26 @@ FROM line CROSS JOIN LATERAL (
 ) AS e
 ORDER BY e.version
 
+-- indexed
+WITH RECURSIVE line (id, tenant, name, parent, cut, upto) AS (
+    SELECT id, tenant, name, parent, cut, %(upto)b::int8 FROM clew_stream WHERE id = %(id)b AND name = %(name)b
+    UNION ALL
+    -- Of the same tenant: a forged parent must not show another tenant's rows.
+    SELECT p.id, p.tenant, p.name, p.parent, p.cut, least(line.upto, line.cut)
+    FROM line JOIN clew_stream AS p ON p.id = line.parent AND p.tenant = line.tenant
+    -- The cut grows from a parent to its forks. This condition ends the walk even if tampering has created a cycle.
+    WHERE line.cut > %(after)b AND (p.cut IS NULL OR p.cut < line.cut)
+)
+SELECT e.position, line.name, e.version, e.type, e.state, e.hash, e.digest
+FROM line CROSS JOIN LATERAL (
+    SELECT version FROM clew_entry
+    WHERE stream = line.id AND number = %(number)b AND version > %(after)b AND version <= line.upto
+    ORDER BY version DESC LIMIT %(limit)b
+) AS entry CROSS JOIN LATERAL (
+    SELECT * FROM clew_event WHERE stream = line.id AND version = entry.version OFFSET 0
+) AS e
+ORDER BY e.version DESC LIMIT %(limit)b
+
 -- own rows
 SELECT position, name, version, type, state, hash, digest
 FROM (

@@ -116,6 +116,11 @@ class PostgresRecorder(LibraryRecorder):
         upto = HIGHEST if upto is None else upto
         return list(map(_row, self._of(stream, "lineage", after=Int8(within(after)), upto=Int8(within(upto)))))
 
+    def indexed(self, stream: str, number: int, *, after: int, upto: int, limit: int) -> list[Row]:
+        """The newest rows of the lineage under a number of the index, newest first."""
+        bounds = {"after": Int8(within(after)), "upto": Int8(within(upto)), "limit": Int8(within(limit))}
+        return list(map(_row, self._of(stream, "indexed", number=Int8(number), **bounds)))
+
     def own_rows(self, stream: str, *, after: int = -1, limit: int) -> list[Row]:
         """The stream's own rows, in version order."""
         return list(map(_row, self._of(stream, "own rows", after=Int8(within(after)), **_page(limit))))

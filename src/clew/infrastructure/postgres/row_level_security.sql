@@ -305,11 +305,12 @@ BEGIN
             EXECUTE format('GRANT UPDATE, DELETE ON %s TO clew_operator', given);
         END IF;
     END LOOP;
-    GRANT SELECT, INSERT ON clew_stream, clew_event, clew_key, clew_snapshot, clew_blob, clew_lease, clew_draft
-        TO clew_app;
+    GRANT SELECT, INSERT ON clew_stream, clew_event, clew_key, clew_snapshot, clew_blob, clew_lease, clew_draft,
+        clew_entry TO clew_app;
     GRANT UPDATE (began) ON clew_stream TO clew_app, clew_operator; -- to lock rows: the policies allow no update
     GRANT UPDATE (state) ON clew_snapshot TO clew_app;
     GRANT UPDATE, DELETE ON clew_lease, clew_draft TO clew_app;
+    GRANT DELETE ON clew_entry TO clew_app; -- a redacted record loses the numbers of its key
     GRANT SELECT, INSERT, DELETE ON clew_vector TO clew_app;
     GRANT SELECT ON clew_meta, clew_generation, clew_stretch, clew_worker, clew_parked TO clew_app;
     GRANT SELECT ON clew_stream, clew_event, clew_key, clew_meta TO clew_shredder;

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import re
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import psycopg
 
-from clew.domain.errors import StoreSchemaError
+from clew.domain.errors import CorruptEventError, StoreSchemaError
+from clew.domain.record_index import numbers_of
+from clew.infrastructure.envelope import decode
 from clew.infrastructure.postgres.connection import Address
 from clew.infrastructure.postgres.errors import unavailable
 from clew.infrastructure.postgres.sql_files import statements
+from clew.infrastructure.postgres.stream_ids import text
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+
+WITH_INDEX = 2
+"""The first schema with an index of records and rewinds."""
 
 FEWEST_PARTITIONS, MOST_PARTITIONS = 2, 1024
 
@@ -117,8 +123,20 @@ def _migrate(connection: psycopg.Connection[tuple[Any, ...]], address: Address, 
         lock(connection)
         for schema in range(_version(connection, address) + 1, SCHEMA_VERSION + 1):
             connection.execute(_divided(_MIGRATIONS[f"schema {schema}"], partitions or 0).encode())
+            if schema == WITH_INDEX:
+                _fill_index(connection)
             connection.execute(_SQL["raise schema"], {"schema": schema})
     return SCHEMA_VERSION
+
+
+def _fill_index(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+    """Index the records and rewinds that are stored."""
+    for tenant, stream, name, version, type_, state in connection.execute(_SQL["indexed rows"]).fetchall():
+        with suppress(CorruptEventError):  # `verify` names it
+            event = decode(text(name), version, text(type_), state)
+            for number in numbers_of(event):
+                row = {"tenant": tenant, "stream": stream, "number": number, "version": version}
+                connection.execute(_SQL["index row"], row)
 
 
 def _divided(sql: str, partitions: int) -> str:

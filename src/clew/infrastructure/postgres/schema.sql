@@ -176,3 +176,14 @@ CREATE TABLE clew_worker (
     PRIMARY KEY (worker, projection)
 );
 COMMENT ON TABLE clew_worker IS 'which worker wants which projection, until when, and whether it holds the lease';
+
+-- schema 2
+
+CREATE TABLE clew_entry (
+    tenant bigint NOT NULL,
+    stream bigint NOT NULL,
+    number bigint NOT NULL,
+    version bigint NOT NULL,
+    PRIMARY KEY (stream, number, version)
+) /* PARTITION BY HASH (stream) */;
+COMMENT ON TABLE clew_entry IS 'the index of records by type and key, and of rewinds; a number is a part of a digest';

@@ -8,11 +8,18 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from clew.domain.errors import StoreUnavailableError
+from clew.domain.errors import CorruptEventError, StoreUnavailableError
+from clew.domain.record_index import numbers_of
+from clew.infrastructure.envelope import decode
 from clew.infrastructure.sqlite import schema, snapshots
 from clew.infrastructure.sqlite.errors import unavailable
 from clew.infrastructure.sqlite.file_lock import FileLock
+from clew.infrastructure.sqlite.reads import INDEXED
+from clew.infrastructure.sqlite.writer import PUT_ENTRY
 from clew.infrastructure.stores import Schemas
+
+WITHOUT_INDEX = 2
+"""The last schema without an index of records and rewinds."""
 
 LOCK_TIMEOUT = 30.0
 """Seconds to wait for the processes that write to the store."""
@@ -84,12 +91,22 @@ def _apply(connection: sqlite3.Connection, version: int) -> None:
         for step in schema.migrations_from(version) or ():
             for statement in schema.MIGRATIONS[step]:
                 connection.execute(statement)
+            if step == WITHOUT_INDEX:
+                _fill_index(connection)
         connection.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
     except BaseException:
         if connection.in_transaction:  # a full disk has already ended it
             connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")
+
+
+def _fill_index(connection: sqlite3.Connection) -> None:
+    """Index the records and rewinds that are stored."""
+    for name, stream, version, type_, state in connection.execute(INDEXED).fetchall():
+        with suppress(CorruptEventError):  # `verify` names it
+            numbers = numbers_of(decode(name, version, type_, state))
+            connection.executemany(PUT_ENTRY, [(stream, number, version) for number in numbers])
 
 
 def _copy(connection: sqlite3.Connection, backup: str) -> None:

@@ -71,6 +71,13 @@ _LINE = """WITH RECURSIVE line (id, name, parent, cut, upto) AS (
 _LINEAGE = f"""{_LINE}
 SELECT {_columns("line.name")}
 FROM line CROSS JOIN event e ON e.stream = line.id AND e.version > :after AND e.version <= line.upto"""  # noqa: S608 - of constants
+_INDEXED = f"""{_LINE}
+SELECT {_columns("line.name")}
+FROM line CROSS JOIN event e ON e.stream = line.id AND e.version IN (
+    SELECT n.version FROM entry n
+    WHERE n.stream = line.id AND n.number = :number AND n.version > :after AND n.version <= line.upto
+    ORDER BY n.version DESC LIMIT :limit
+)"""  # noqa: S608 - of constants
 _SNAPSHOT = f"""{_LINE}
 SELECT line.name, s.version, s.state FROM line CROSS JOIN snapshot s ON s.stream = line.id AND s.version =
     (SELECT max(n.version) FROM snapshot n WHERE n.stream = line.id AND n.version <= line.upto)
@@ -95,6 +102,10 @@ WHERE owner.id NOT IN (SELECT id FROM stream)
 UNION SELECT e.stream, e.version FROM owner CROSS JOIN event e ON e.stream = owner.id AND e.version < 0
 ORDER BY 1, 2 LIMIT ?"""
 
+INDEXED = (
+    f"SELECT s.name, e.stream, e.version, e.type, {_STATE} FROM event e JOIN stream s ON s.id = e.stream "  # noqa: S608
+    "WHERE e.type IN ('record-appended', 'history-rewound')"
+)
 KEY = (
     "SELECT k.first, k.last, k.salt, k.digest FROM stream s CROSS JOIN append_key k ON k.stream = s.id "
     "WHERE s.name = ? AND k.key IN (?, ?)"
@@ -249,6 +260,13 @@ class SQLiteReads:
         # The rows come stream by stream, each in order. Python sorts such runs faster than SQLite.
         rows.sort(key=_version)
         return list(map(Row._make, rows))
+
+    def indexed(self, stream: str, number: int, *, after: int, upto: int, limit: int) -> list[Row]:
+        """The newest rows of the lineage under a number of the index, newest first."""
+        parameters = {"name": stream, "number": number, "after": after, "upto": upto, "limit": limit}
+        rows = self.query(_INDEXED, parameters)
+        rows.sort(key=_version, reverse=True)
+        return list(map(Row._make, rows[:limit]))
 
     def own_rows(self, stream: str, *, after: int = -1, limit: int) -> list[Row]:
         """The rows of the stream itself, in version order."""

@@ -14,7 +14,7 @@ from clew.domain.errors import StoreSchemaError
 APPLICATION_ID = 0x436C6577
 """``Clew`` in ASCII, in the header of the file."""
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 _SIDE_TABLES = (
     # A table with row ids, so that a new blob never moves the others: the writer explains why shredding needs this.
@@ -31,8 +31,16 @@ _SIDE_TABLES = (
 )
 """The side tables, since schema 2."""
 
-MIGRATIONS: dict[int, tuple[str, ...]] = {1: _SIDE_TABLES}
-"""The statements that lead from a schema to the next one."""
+_INDEX = """CREATE TABLE entry (
+        stream INTEGER NOT NULL,
+        number INTEGER NOT NULL,
+        version INTEGER NOT NULL,
+        PRIMARY KEY (stream, number, version)
+    ) WITHOUT ROWID"""
+"""The index of records and rewinds, since schema 3."""
+
+MIGRATIONS: dict[int, tuple[str, ...]] = {1: _SIDE_TABLES, 2: (_INDEX,)}
+"""The statements that lead from a schema to the next one; the migration to schema 3 then fills the index."""
 
 ADD_TAG = "INSERT OR IGNORE INTO counter (name, value) VALUES ('store', abs(random() % 4294967296))"
 """Gives the file a tag that tells it from others."""
@@ -82,6 +90,7 @@ TABLES = (
     "INSERT INTO counter (name, value) VALUES ('shredded', 0)",
     ADD_TAG,
     *_SIDE_TABLES,
+    _INDEX,
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )

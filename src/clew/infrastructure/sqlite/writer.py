@@ -61,6 +61,8 @@ _STORED = (
 _STREAM = "(SELECT id FROM stream WHERE name = ?)"
 _PUT_BLOB = "INSERT OR IGNORE INTO blob (digest, kind, data) VALUES (?, ?, ?)"
 _TAKE_LEASE = f"INSERT OR REPLACE INTO lease (stream, holder, until) VALUES ({_STREAM}, ?, ?)"  # noqa: S608 - of constants
+PUT_ENTRY = "INSERT OR IGNORE INTO entry (stream, number, version) VALUES (?, ?, ?)"
+_DROP_ENTRY = f"DELETE FROM entry WHERE stream = {_STREAM} AND number = ? AND version = ?"  # noqa: S608 - of constants
 _DROP_LEASE = f"DELETE FROM lease WHERE stream = {_STREAM}"  # noqa: S608 - of constants
 _PUT_DRAFT = (
     "INSERT OR REPLACE INTO draft (stream, run, margin, data) "  # noqa: S608 - of constants
@@ -231,6 +233,9 @@ class SQLiteWriter:
         self._written.update(plan.heads)
         if append.shreds or append.snapshots or append.key is not None:
             self._insert_shreds_snapshots_and_key(connection, append, first)
+        if append.entries:
+            entries = [(self._id(connection, each.stream), each.number, each.version) for each in append.entries]
+            connection.executemany(PUT_ENTRY, entries)
         if plan.has_side_tables:
             self._put_side_tables(connection, plan)
         self._plans.append((plan, first))
@@ -313,6 +318,7 @@ class SQLiteWriter:
             "UPDATE event SET state = ?, digest = ? WHERE position = ?",
             (shred.stub if fits else b"", shred.digest if fits else b"", position),
         )
+        connection.executemany(_DROP_ENTRY, [(shred.stream, number, shred.version) for number in shred.numbers])
         connection.execute("UPDATE counter SET value = value + 1 WHERE name = 'shredded'")
         self.checkpoints.purge_due = True
         connection.execute(

@@ -1,0 +1,36 @@
+"""Migrations of a PostgreSQL database: from each schema to the current one."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from tests.servers.postgres_server import ask
+
+from clew import Conversations, Message, Record
+from clew.domain.errors import StoreSchemaError
+from clew.infrastructure.postgres.schema import SCHEMA_VERSION
+from clew.infrastructure.stores import store_at
+
+ENTRIES = "SELECT * FROM clew_entry ORDER BY stream, number, version"
+
+
+def test_the_migration_to_schema_2_indexes_records_and_rewinds(postgres: str) -> None:
+    with Conversations.open(postgres) as conversations:
+        thread = conversations.start_thread(thread_id="t")
+        thread.append([Record("step", 1, key="main"), Record("step", 2, b"x" * 9_000, "other")])
+        thread.rewind(to=2)
+        thread.append([Message.user("Hello"), Record("secret", "4711", key="4711")])
+        thread.redact(6)
+        thread.fork(at=3, thread_id="fork", then=Record("step", 3, key="main"))
+        expected = {id_: conversations.thread(id_).records() for id_ in ("t", "fork")}
+    before = ask(postgres, ENTRIES)
+    with psycopg.connect(postgres) as connection:
+        connection.execute("DROP TABLE clew_entry")
+        connection.execute("UPDATE clew_meta SET schema = 1")
+    with pytest.raises(StoreSchemaError, match=r"has schema 1, and this Clew knows schema 2.*`clew migrate`"):
+        Conversations.open(postgres)
+    assert store_at(postgres).migrate() == (1, SCHEMA_VERSION)
+    assert ask(postgres, ENTRIES) == before
+    with Conversations.open(postgres) as conversations:
+        assert {id_: conversations.thread(id_).records() for id_ in expected} == expected
+        assert [each.data for each in conversations.thread("fork").records("step", key="main")] == [1, 3]
