@@ -18,6 +18,7 @@ from clew.domain.decider_state import Control
 from clew.domain.errors import InvalidContentError, UnknownThreadError
 from clew.domain.formats.conversation_import import Item
 from clew.domain.json_values import Json
+from clew.domain.projection import Query, RowValues
 from clew.service.core import CommitOptions, commit
 from clew.service.effects import run
 from clew.service.thread_queries import ThreadSummary
@@ -225,3 +226,31 @@ def test_labels_match_with_any_order_of_json_fields(url: str) -> None:
         conversations.start_thread(thread_id="t", labels={"o": {"a": 1, "b": [2]}})
         assert [each.id for each in conversations.threads(labels={"o": {"b": [2], "a": 1}})] == ["t"]
         assert list(conversations.threads(labels={"o": {"b": [2], "a": 2}})) == []
+
+
+def test_checkpoints_are_read_only_for_threads_that_have_some(
+    conversations: Conversations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = conversations.start_thread(thread_id="plain")
+    marked = conversations.start_thread(thread_id="marked")
+    list(conversations.threads())
+    store = conversations._core.models._store
+    select = store.select
+    read: list[Query] = []
+
+    def recorded(name: str, query: Query) -> list[RowValues]:
+        read.append(query)
+        return select(name, query)
+
+    monkeypatch.setattr(store, "select", recorded)
+    list(conversations.threads())
+    plain.forks()
+    assert {query.table for query in read} == {"thread"}
+    marked.checkpoint("here")
+    marked.fork(thread_id="fork")
+    marked.fork(thread_id="early", at=1)
+    read.clear()
+    listed = {each.id: each.checkpoints for each in conversations.threads()}
+    assert listed == {"plain": {}, "marked": {"here": 1}, "fork": {"here": 1}, "early": {}}
+    (of_marks,) = [query for query in read if query.table == "checkpoint"]
+    assert [where.value for where in of_marks.where if where.column == "thread_id"] == [["marked", "fork"]]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
 from operator import methodcaller
 from typing import Any, NamedTuple
+
+import orjson
 
 from clew.domain.errors import InvalidProjectionError
 from clew.domain.projection import Query, RowValues, Where
@@ -17,6 +20,16 @@ _COMPARISONS = {"=", "<", "<=", ">", ">="}
 
 _MOST_QUERIES = 256
 """The most compiled queries that are cached for one generation."""
+
+
+_DIGITS = bytes.maketrans(b"0123456789", b"0" * 10)
+_LONG_NUMBER = b"0" * 19
+
+
+def decode_json(stored: str | bytes) -> Any:
+    """The value of stored JSON. Only ``json`` reads integers of more than 64 bits, which have 19 digits or more."""
+    text = stored.encode() if isinstance(stored, str) else stored
+    return json.loads(text) if _LONG_NUMBER in text.translate(_DIGITS) else orjson.loads(text)
 
 
 class Select(NamedTuple):

@@ -15,11 +15,12 @@ class Directory:
     """One row for each thread, forks included. Times are microseconds since 1970.
 
     ``begun`` is the position of the thread's first event. ``tree`` is that position of the root of its tree of forks.
+    ``marked`` is 1 if it has checkpoints, inherited ones included.
     """
 
     name = "directory"
-    version = 2
-    code_digest = "e54c9f45e98dfc7e"  # of this version: change both where it makes other rows
+    version = 3
+    code_digest = "directory-3"  # of this version: change both where it makes other rows
     tables = (
         Table(
             "thread",
@@ -41,6 +42,7 @@ class Directory:
                 Column("imported", "integer"),
                 Column("source_id", "json"),
                 Column("kind"),
+                Column("marked", "integer"),
             ),
             key=("tenant", "thread_id"),
             indexes=(
@@ -126,6 +128,7 @@ class Directory:
                 now = {each["name"]: each for each in newest}
                 yield from self._label(event, data["labels"], row, now, there.get("begun"))
             case "checkpoint-made":
+                row["marked"] = 1
                 yield _mark(event, data["name"], data["at"], event.version)
             case "thread-suspended":
                 row["status"] = "suspended"
@@ -155,6 +158,7 @@ class Directory:
         }
         of_parent = (Where("tenant", "=", event.tenant), Where("thread_id", "=", parent), Where("version", "<=", cut))
         for mark in rows.select(Query("checkpoint", of_parent)):
+            row["marked"] = 1
             yield _mark(event, mark["name"], mark["at"], mark["version"])
         labels: dict[str, Any] = {}
         for each in rows.select(Query("label", of_parent, order=("name", "version"))):
@@ -181,6 +185,7 @@ def _begun(event: Recorded) -> dict[str, Any]:
         "status": "active",
         "created_at": event.recorded_at,
         "labels": {},
+        "marked": 0,
     }
 
 

@@ -287,40 +287,43 @@ def _permitted(core: Core, rows: Sequence[RowValues]) -> Operation[Sequence[RowV
 
 def _summaries(core: Core, rows: Sequence[RowValues]) -> Operation[list[ThreadSummary]]:
     marks = yield from _marks(core, rows)
-    return [_summary(row, marks[row["thread_id"]]) for row in rows]
+    return [_summary(row, marks.get(row["thread_id"], ())) for row in rows]
 
 
 def _marks(core: Core, rows: Sequence[RowValues]) -> Operation[dict[str, list[RowValues]]]:
-    """The checkpoints of threads, inherited ones too, in the order in which they were made."""
-    heads = {row["thread_id"]: row["version"] for row in rows}
-    marks: dict[str, list[RowValues]] = {id_: [] for id_ in heads}
+    """The checkpoints of those threads that have some, inherited ones too, in the order in which they were made."""
+    # The tables of an older version do not say which threads have checkpoints.
+    heads = {row["thread_id"]: row["version"] for row in rows if row.get("marked", 1)}
+    marks: dict[str, list[RowValues]] = {}
     ids = list(heads)
     for start in range(0, len(ids), ROWS):
         where = (Where("tenant", "=", core.tenant), Where("thread_id", "in", ids[start : start + ROWS]))
         for mark in (yield from _rows(core, Query("checkpoint", where, ["version"]))):
             if mark["version"] <= heads[mark["thread_id"]]:  # later ones were made after the thread was read
-                marks[mark["thread_id"]].append(mark)
+                marks.setdefault(mark["thread_id"], []).append(mark)
     return marks
 
 
 def _summary(row: RowValues, marks: Sequence[RowValues]) -> ThreadSummary:
     metadata: JsonObject = row["metadata"] or {}
-    return ThreadSummary(
-        id=row["thread_id"],
-        title=row["title"],
-        status=row["status"],
-        version=row["version"],
-        messages=row["messages"] or 0,
-        parent_id=row["parent_id"],
-        forked_at=row["forked_at"],
-        head=row["head"],
-        created_at=to_time(row["created_at"]),
-        updated_at=to_time(row["updated_at"] or 0),
-        metadata=metadata if row["source_id"] is None else {**metadata, "source_id": row["source_id"]},
-        labels=row["labels"],
-        checkpoints={mark["name"]: mark["at"] for mark in marks},
-        imported=bool(row["imported"]),
-        kind=row.get("kind") or "local",
+    if row["source_id"] is not None:
+        metadata = {**metadata, "source_id": row["source_id"]}
+    return ThreadSummary(  # by position: a list may have many
+        row["thread_id"],
+        row["title"],
+        row["status"],
+        row["version"],
+        row["messages"] or 0,
+        row["parent_id"],
+        row["forked_at"],
+        row["head"],
+        to_time(row["created_at"]),
+        to_time(row["updated_at"] or 0),
+        metadata,
+        row["labels"],
+        {mark["name"]: mark["at"] for mark in marks} if marks else {},
+        bool(row["imported"]),
+        row.get("kind") or "local",
     )
 
 
@@ -400,12 +403,12 @@ def _branches(core: Core, rows: Sequence[RowValues]) -> Operation[list[Branch[Th
     own = {
         row["thread_id"]: [
             BranchCheckpoint(mark["name"], mark["at"])
-            for mark in marks[row["thread_id"]]
+            for mark in marks.get(row["thread_id"], ())
             if mark["version"] > (row["forked_at"] or 0)
         ]
         for row in rows
     }
-    return list(branches([_summary(row, marks[row["thread_id"]]) for row in rows], own))
+    return list(branches([_summary(row, marks.get(row["thread_id"], ())) for row in rows], own))
 
 
 # By the start of an id

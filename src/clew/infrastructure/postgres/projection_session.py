@@ -30,7 +30,7 @@ from clew.infrastructure.postgres.stream_ids import (
     text,
     within,
 )
-from clew.infrastructure.projection_queries import compile_query
+from clew.infrastructure.projection_queries import compile_query, decode_json
 from clew.infrastructure.projection_store import (
     DESCENDING,
     Dialect,
@@ -98,7 +98,7 @@ class _PostgreSQL(Dialect[Session]):
                 "text": partial(_text, "text"),
                 "json": partial(_text, "json"),
             },
-            {"text": text, "json": json.loads},
+            {"text": text, "json": decode_json},
         )
 
     def table_name(self, generation: int, table: str) -> str:

@@ -26,7 +26,7 @@ from clew.domain.errors import (
 )
 from clew.domain.projection import Column, Generation, Indexed, Projection, Query, RowValues, Span, Table
 from clew.infrastructure import code_digest, process_forks
-from clew.infrastructure.projection_queries import compile_query
+from clew.infrastructure.projection_queries import compile_query, decode_json
 from clew.infrastructure.projection_store import (
     DESCENDING,
     Dialect,
@@ -133,7 +133,7 @@ class _SQLite(Dialect[sqlite3.Connection]):
     lists_subqueries = True
 
     def __init__(self) -> None:
-        super().__init__("?", {"json": _json}, {"json": json.loads})
+        super().__init__("?", {"json": _json}, {"json": decode_json})
 
     def table_name(self, generation: int, table: str) -> str:
         return f"g{generation}_{table}"
