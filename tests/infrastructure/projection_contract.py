@@ -27,7 +27,7 @@ from clew.domain.projection import (
     Where,
     Words,
 )
-from clew.domain.projection_store import ProjectionSession, ProjectionStore
+from clew.domain.projection_store import BusyError, ProjectionSession, ProjectionStore
 
 
 class Declared:
@@ -348,6 +348,26 @@ class ProjectionContract:
         for thread in threads:
             thread.join(PATIENCE)
         assert store.select("declared", Query("thing")) == [row("a", 1, total=60)]
+
+    def test_a_writer_that_need_not_wait_does_not(self, store: ProjectionStore) -> None:
+        with store.session(0) as session:
+            Opened(session)
+        refused: list[BaseException] = []
+
+        def attempt() -> None:
+            try:
+                with store.session(0, ["declared"], unless=lambda: True):
+                    pass
+            except BusyError as error:
+                refused.append(error)
+
+        with store.session(0, ["declared"]):
+            thread = threading.Thread(target=attempt)
+            thread.start()
+            thread.join(PATIENCE)
+            assert len(refused) == 1
+        attempt()
+        assert len(refused) == 1
 
     def test_raises_closed_error_after_close(self, store: ProjectionStore) -> None:
         with store.session(0):

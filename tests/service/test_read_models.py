@@ -8,9 +8,10 @@ import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.infrastructure.recorder_steps import PATIENCE, wait_until
+from tests.infrastructure.recorder_steps import PATIENCE, is_waiting_for_a_lock, wait_until
 from tests.service.projection_contents import batches_of
 
 from clew.conversations import Conversations
@@ -25,6 +26,7 @@ from clew.domain.messages import Message
 from clew.engine import Engine
 from clew.infrastructure.postgres import projection_session, text_index
 from clew.infrastructure.sqlite import projection_store
+from clew.infrastructure.sqlite.projection_store import SQLiteProjections
 from clew.projections import Change, Column, Query, Recorded, Recount, Rows, Table, Upsert, Where
 from clew.service.projection_worker import Runner
 
@@ -171,6 +173,46 @@ def test_rebuilds_indexes_and_tables_with_an_old_layout_before_reading(
 def test_fills_in_the_background_after_an_append(conversations: Conversations) -> None:
     conversations.start_thread()
     wait_until(lambda: conversations.projections()[0].position == 1)
+
+
+def test_a_reader_does_not_wait_for_a_writer_that_has_done_its_work(file_url: str) -> None:
+    with Conversations.open(file_url) as filling, Conversations.open(file_url) as reading:
+        filling.start_thread(thread_id="first")
+        filling.wait()
+        store = filling._core.models._store
+        assert isinstance(store, SQLiteProjections)
+        assert store._lock is not None
+        with store._lock:
+            filling.start_thread(thread_id="second")
+            listed: list[list[str]] = []
+            reader = threading.Thread(target=lambda: listed.append([each.id for each in reading.threads()]))
+            reader.start()
+            wait_until(is_waiting_for_a_lock)
+            assert not listed
+            filling._core.models.projector.drain()
+            reader.join(PATIENCE)
+            assert listed == [["first", "second"]]
+
+
+def test_work_in_the_background_does_not_wait_in_line(file_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Conversations.open(file_url) as filling, Conversations.open(file_url) as other:
+        filling.wait()
+        store, models = filling._core.models._store, other._core.models
+        assert isinstance(store, SQLiteProjections)
+        assert store._lock is not None
+        attempts: list[bool] = []
+        advance = models.projector.advance
+
+        def counted(*arguments: Any, **options: Any) -> bool:
+            attempts.append(is_waiting_for_a_lock())
+            return advance(*arguments, **options)
+
+        monkeypatch.setattr(models.projector, "advance", counted)
+        with store._lock:
+            other.start_thread(thread_id="first")
+            wait_until(lambda: len(attempts) > 3)
+            assert not is_waiting_for_a_lock()
+        wait_until(lambda: models.projector.is_current("directory", 1, models._store.generations()))
 
 
 @known_positions

@@ -223,8 +223,8 @@ def fill_and_die_at(url: str, point: int) -> None:
     open_session = store.session
 
     @contextmanager
-    def session(*options: Any) -> Iterator[Any]:
-        with open_session(*options) as opened_session:
+    def session(*options: Any, **more: Any) -> Iterator[Any]:
+        with open_session(*options, **more) as opened_session:
             yield opened_session
             opened_session.flush()
             pass_point()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -20,6 +20,10 @@ from clew.domain.projection import (
     Span,
     Words,
 )
+
+
+class BusyError(Exception):
+    """Another writer has the projections, and the caller need not wait for it."""
 
 
 class ChangeableRows(Rows, Protocol):
@@ -92,11 +96,14 @@ class ProjectionSession(Protocol):
 class ProjectionStore(Protocol):
     """The tables of projections. They can be rebuilt from the log at any time, so losing them loses nothing."""
 
-    def session(self, seen: int, names: Iterable[str] | None = None) -> AbstractContextManager[ProjectionSession]:
+    def session(
+        self, seen: int, names: Iterable[str] | None = None, *, unless: Callable[[], bool] | None = None
+    ) -> AbstractContextManager[ProjectionSession]:
         """A transaction in which these projections are written, or all of them.
 
         One transaction at a time writes a projection, in this process or another. The log that it reads from has
-        reached position ``seen`` at least.
+        reached position ``seen`` at least. With ``unless``, it may raise BusyError after a moment if another
+        writer has them, and does so soon after ``unless`` returns True.
         """
         ...
 

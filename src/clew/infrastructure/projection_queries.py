@@ -29,7 +29,8 @@ _LONG_NUMBER = b"0" * 19
 def decode_json(stored: str | bytes) -> Any:
     """The value of stored JSON. Only ``json`` reads integers of more than 64 bits, which have 19 digits or more."""
     text = stored.encode() if isinstance(stored, str) else stored
-    return json.loads(text) if _LONG_NUMBER in text.translate(_DIGITS) else orjson.loads(text)
+    is_long = len(text) >= len(_LONG_NUMBER) and _LONG_NUMBER in text.translate(_DIGITS)
+    return json.loads(text) if is_long else orjson.loads(text)
 
 
 class Select(NamedTuple):

@@ -15,7 +15,7 @@ from clew.domain.errors import (
 )
 from clew.domain.ports import EventLog
 from clew.domain.projection import Generation, Parked, Projection, check_projections
-from clew.domain.projection_store import ProjectionSession, ProjectionStore
+from clew.domain.projection_store import BusyError, ProjectionSession, ProjectionStore
 from clew.service.projection_batch import AT_ONCE, Batch, ReadAhead, Target, reindex
 
 BATCH = 8_000
@@ -29,6 +29,9 @@ PATIENCE_SECONDS = 2.0
 
 WORKER_SECONDS = 0.2
 """How long a reader waits for the worker that maintains a projection before it catches up itself."""
+
+BUSY_SECONDS = 60.0
+"""How long a reader asks while it waits for another writer. Then it waits for its turn, or for the store's error."""
 
 POLL_SECONDS = 0.02
 
@@ -124,8 +127,11 @@ class Projector:
 
     # One batch
 
-    def advance(self, names: Iterable[str] | None = None) -> bool:
-        """Apply one batch to these projections, or to all; False when there was nothing to do."""
+    def advance(self, names: Iterable[str] | None = None, *, unless: Callable[[], bool] | None = None) -> bool:
+        """Apply one batch to these projections, or to all; False when there was nothing to do.
+
+        With ``unless``, it raises BusyError if another writer has the tables and ``unless`` returns True.
+        """
         chosen = [
             self.projections.get(name) or self.projection(name)
             for name in (self.projections if names is None else names)
@@ -133,7 +139,9 @@ class Projector:
         while True:
             attempt = _Attempt(min(self._size, BATCH))
             try:
-                done = self._try(chosen, attempt)
+                done = self._try(chosen, attempt, unless)
+            except BusyError:
+                raise
             except StoreError:
                 self._read_ahead = ReadAhead(self.log)  # after the error, the store may have another log
                 raise
@@ -145,11 +153,11 @@ class Projector:
                 self._size = min(2 * attempt.size, BATCH)
                 return done
 
-    def _try(self, chosen: Sequence[Projection], attempt: _Attempt) -> bool:
+    def _try(self, chosen: Sequence[Projection], attempt: _Attempt, unless: Callable[[], bool] | None = None) -> bool:
         before = set(self._checked), set(self._replaced)
         last = self.log.last_position()
         try:
-            with self.store.session(last, [each.name for each in chosen]) as session:
+            with self.store.session(last, [each.name for each in chosen], unless=unless) as session:
                 done = self._step(session, chosen, last, attempt)
         except BaseException:
             self._checked, self._replaced = before  # the transaction was rolled back
@@ -336,11 +344,18 @@ class Projector:
         last = self.log.last_position() if last is None else last
         started = time.monotonic()
         until = started + PATIENCE_SECONDS
-        while not self.is_current(name, last, self.store.generations()):
+
+        def is_done() -> bool:
+            return self.is_current(name, last, self.store.generations())
+
+        while not is_done():
             if time.monotonic() < started + WORKER_SECONDS and name in self.store.holders():
                 time.sleep(POLL_SECONDS)
                 continue
-            if self.advance((name,)):
+            try:
+                if self.advance((name,), unless=is_done if time.monotonic() < started + BUSY_SECONDS else None):
+                    continue
+            except BusyError:
                 continue
             live = self._live(name)
             if live is not None and self.maintains(live):

@@ -13,7 +13,7 @@ from typing import TypeVar
 from clew.domain.errors import ProjectionBehindError, StoreUnavailableError, UnknownProjectionError
 from clew.domain.ports import EventLog
 from clew.domain.projection import Generation, Projection, Query, RowValues, Table, Where, Words
-from clew.domain.projection_store import ProjectionStore
+from clew.domain.projection_store import BusyError, ProjectionStore
 from clew.infrastructure import code_digest, process_forks
 from clew.service.effects import Operation, Pause, Read
 from clew.service.projector import Projector
@@ -92,10 +92,14 @@ class ReadModels:
         """Do a part of the work in the background; True if there is more."""
         try:
             names = self._unattended() if self.embedded else []
-            if names and self.projector.advance(names) and not self.projector.is_at_end:
+            if names and self.projector.advance(names, unless=lambda: True) and not self.projector.is_at_end:
                 return True
             if not self._store.purge():
                 return False
+        except BusyError:
+            # Another process does the same work. If all processes waited in line, a reader would wait for all of them.
+            self._background.notify()
+            return False
         except StoreUnavailableError as error:
             # The next append or read tries again, and reports the error itself.
             _log.warning("Projections are not maintained for now: %s", error)

@@ -18,7 +18,7 @@ from tests.infrastructure.recorder_steps import (
 )
 
 from clew.domain.errors import StoreUnavailableError
-from clew.infrastructure.sqlite.file_lock import FileLock
+from clew.infrastructure.sqlite.file_lock import FileLock, LockHeldError
 
 
 @pytest.fixture
@@ -68,6 +68,23 @@ def test_a_wait_that_timed_out_does_not_keep_the_lock(path: str, holder: FileLoc
     holder.release()
     wait_until(lambda: len(descriptors_of(path)) < len(before))
     holder.acquire()
+    lock.close()
+
+
+def test_a_wait_that_is_not_needed_any_more_does_not_keep_the_lock(path: str, holder: FileLock) -> None:
+    lock = FileLock(path, PATIENCE)
+    asked: list[bool] = []
+
+    def is_done() -> bool:
+        asked.append(is_waiting_for_a_lock())
+        return len(asked) == 3
+
+    with pytest.raises(LockHeldError):
+        lock.acquire(is_done)
+    assert asked == [False, True, True]  # it kept its place in line between the last two
+    holder.release()
+    wait_until(lambda: not is_waiting_for_a_lock())
+    lock.acquire(lambda: True)
     lock.close()
 
 

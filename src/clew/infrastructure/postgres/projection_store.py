@@ -19,6 +19,7 @@ import psycopg
 from psycopg.types.numeric import Int8
 
 from clew.domain.errors import InvalidProjectionError, ReadOnlyStoreError, StoreError
+from clew.domain.projection_store import BusyError
 from clew.infrastructure import process_forks
 from clew.infrastructure.postgres import text_index
 from clew.infrastructure.postgres.connection import Address, Session
@@ -80,7 +81,9 @@ class PostgresProjections(SqlProjections[Session], process_forks.ForkAware):
         self._seen.clear()
 
     @contextmanager
-    def session(self, seen: int, names: Iterable[str] | None = None) -> Iterator[PostgresSession]:
+    def session(
+        self, seen: int, names: Iterable[str] | None = None, *, unless: Callable[[], bool] | None = None
+    ) -> Iterator[PostgresSession]:
         """A transaction. No other one writes these projections at the same time, or any projection."""
         del seen  # text is removed whichever log it was read from
         self._refuse_writes()
@@ -90,7 +93,7 @@ class PostgresProjections(SqlProjections[Session], process_forks.ForkAware):
                 if names is None:  # rare: it waits in line, or others would always come first
                     _begin(session, SQL["lock"])
                 else:
-                    _take_turn(session, locks(tuple(names)))
+                    _take_turn(session, locks(tuple(names)), once=unless is not None)
                 yield writing
                 writing.commit()
             except BaseException:
@@ -235,7 +238,7 @@ def _last_live(seen: dict[str, tuple[int, SqlTables]], session: Session, name: s
     return live
 
 
-def _take_turn(session: Session, locked: Sequence[str]) -> None:
+def _take_turn(session: Session, locked: Sequence[str], *, once: bool) -> None:
     """Begin a transaction once no other writer has these locks.
 
     A pooler has few connections, and a writer needs a second one to read the log. So a connection that waits in a
@@ -246,6 +249,8 @@ def _take_turn(session: Session, locked: Sequence[str]) -> None:
         try:
             _begin(session, f"SET LOCAL lock_timeout = {int(TURN * 1e3)}", *locked, _SETTINGS[-1])
         except psycopg.errors.LockNotAvailable:
+            if once:  # whether the caller still needs it is known with another connection: this one is released first
+                raise BusyError from None
             if time.monotonic() >= until:
                 raise
             session.roll_back()

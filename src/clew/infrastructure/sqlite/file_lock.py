@@ -5,10 +5,19 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
+import time
+from collections.abc import Callable
 
 from clew.domain.errors import StoreError
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, unavailable
 from clew.infrastructure.sqlite.file_access import open_lock
+
+ASK_SECONDS = 0.05
+"""How often a waiting thread asks whether it still needs the lock."""
+
+
+class LockHeldError(SQLiteUnavailableError):
+    """Another process holds the lock."""
 
 
 class FileLock:
@@ -26,8 +35,11 @@ class FileLock:
         self._fd: int | None = None
         self._waiting: list[_Waiter] = []
 
-    def acquire(self) -> None:
-        """Wait for the lock. Raises StoreUnavailableError when another process does not release it in time."""
+    def acquire(self, unless: Callable[[], bool] | None = None) -> None:
+        """Wait for the lock. Raises LockHeldError when another process does not release it in time.
+
+        It also does so when ``unless`` returns True, which is called from time to time while another process has it.
+        """
         if self.threads._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 - as threading.Condition does
             self._depth += 1
             return
@@ -38,7 +50,7 @@ class FileLock:
                 self._fd = open_lock(self._path, self._database)
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self._wait_or_release()
+            self._wait_or_release(unless)
         except OSError as error:
             self.release()
             raise unavailable(self._path, error) from error
@@ -80,20 +92,22 @@ class FileLock:
         self._waiting.clear()
         self.threads, self._depth = threading.RLock(), 0
 
-    def _wait_or_release(self) -> None:
+    def _wait_or_release(self, unless: Callable[[], bool] | None) -> None:
         try:
-            self._wait()
+            self._wait(unless or _never)
         except BaseException:
             self.release()
             raise
 
-    def _wait(self) -> None:
+    def _wait(self, unless: Callable[[], bool]) -> None:
+        if unless():
+            raise self._refusal()
         # Waiting in the kernel gives every process its turn; polling does not. It cannot have a timeout, so a thread
         # waits, with its own descriptor, which becomes the lock's.
         waiter = _Waiter(open_lock(self._path, self._database))
         self._waiting.append(waiter)
         try:
-            in_time = waiter.wait(self._timeout)
+            in_time = waiter.wait(self._timeout, unless)
             if in_time:
                 self.close()
                 self._fd, waiter.fd = waiter.fd, -1
@@ -105,10 +119,14 @@ class FileLock:
             raise self._refusal()
 
     def _refusal(self) -> StoreError:
-        return SQLiteUnavailableError(
+        return LockHeldError(
             f"{self._path}: another process has held the lock for {self._timeout:g} s. "
             "Wait or end that process, then try again."
         )
+
+
+def _never() -> bool:
+    return False
 
 
 class _Waiter:
@@ -123,10 +141,14 @@ class _Waiter:
         self._got = threading.Event()
         self._abandoned = False
 
-    def wait(self, timeout: float) -> bool:
-        """Begin to wait. Returns whether the lock arrived in time."""
+    def wait(self, timeout: float, unless: Callable[[], bool]) -> bool:
+        """Begin to wait. Returns whether the lock arrived in time, and before ``unless`` returned True."""
         threading.Thread(target=self._run, name="clew-lock", daemon=True).start()
-        return self._got.wait(timeout)
+        until = time.monotonic() + timeout
+        while not self._got.wait(max(0.0, min(ASK_SECONDS, until - time.monotonic()))):
+            if unless() or time.monotonic() >= until:
+                return self._got.is_set()
+        return True
 
     def abandon(self) -> None:
         """Release the lock, now or as soon as it arrives."""

@@ -25,6 +25,7 @@ from clew.domain.errors import (
     UnknownProjectionError,
 )
 from clew.domain.projection import Column, Generation, Indexed, Projection, Query, RowValues, Span, Table
+from clew.domain.projection_store import BusyError
 from clew.infrastructure import code_digest, process_forks
 from clew.infrastructure.projection_queries import compile_query, decode_json
 from clew.infrastructure.projection_store import (
@@ -38,7 +39,7 @@ from clew.infrastructure.projection_store import (
 )
 from clew.infrastructure.sqlite import file_access, text_index
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, is_damage, is_of_the_store, unavailable
-from clew.infrastructure.sqlite.file_lock import FileLock
+from clew.infrastructure.sqlite.file_lock import ASK_SECONDS, FileLock, LockHeldError
 from clew.infrastructure.sqlite.reads import Readers, within_range
 from clew.infrastructure.sqlite.schema import file_uri, rebuildable_version
 from clew.infrastructure.sqlite.wal_checkpoints import log_size
@@ -298,10 +299,12 @@ class SQLiteProjections(SqlProjections[sqlite3.Connection], process_forks.ForkAw
         self._lock = None if self.path is None else FileLock(self.path + ".lock", LOCK_TIMEOUT, self._database)
 
     @contextmanager
-    def session(self, seen: int, names: Iterable[str] | None = None) -> Iterator[SQLiteSession]:
+    def session(
+        self, seen: int, names: Iterable[str] | None = None, *, unless: Callable[[], bool] | None = None
+    ) -> Iterator[SQLiteSession]:
         """A transaction. One writer at a time has the file, whatever it changes."""
         del names
-        with self._exclusive() as connection:
+        with self._exclusive(unless) as connection:
             with _transaction(connection):
                 self._notice_removed_text(connection)
                 session = SQLiteSession(connection, self._where, seen)
@@ -316,12 +319,20 @@ class SQLiteProjections(SqlProjections[sqlite3.Connection], process_forks.ForkAw
         self._remade = remade
 
     @contextmanager
-    def _exclusive(self) -> Iterator[sqlite3.Connection]:
-        with self._mutex:
+    def _exclusive(self, unless: Callable[[], bool] | None = None) -> Iterator[sqlite3.Connection]:
+        while not self._mutex.acquire(timeout=-1 if unless is None else ASK_SECONDS):
+            if unless is not None and unless():
+                raise BusyError
+        try:
             if self._closed:
                 raise ClosedError("The store is closed: no projection can be written. Open it again.")
             if self._lock is not None:
-                self._lock.acquire()
+                try:
+                    self._lock.acquire(unless)
+                except LockHeldError:
+                    if unless is None or not unless():
+                        raise
+                    raise BusyError from None
             try:
                 yield self._prepared()
             except sqlite3.DatabaseError as error:
@@ -331,6 +342,8 @@ class SQLiteProjections(SqlProjections[sqlite3.Connection], process_forks.ForkAw
             finally:
                 if self._lock is not None:
                     self._lock.release()
+        finally:
+            self._mutex.release()
 
     def _prepared(self) -> sqlite3.Connection:
         if self._writing is not None and self._written != self._identity():

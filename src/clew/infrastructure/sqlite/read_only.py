@@ -57,7 +57,8 @@ class ReadOnlyDatastore(ClewSQLiteDatastore):
 class _ThreadLock(FileLock):
     """Keeps out the other threads of this process, and makes no file: nothing is written."""
 
-    def acquire(self) -> None:
+    def acquire(self, unless: Callable[[], bool] | None = None) -> None:
+        del unless
         self.threads.acquire()
 
     def release(self, *_: object) -> None:
