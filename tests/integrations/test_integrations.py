@@ -14,7 +14,14 @@ ROOT = Path(__file__).parent.parent.parent
 ADAPTERS = sorted((ROOT / "examples" / "integrations").glob("*.py"))
 
 SUITES = {
+    "adk_sessions_suite.py": 4,
+    "agent_framework_storage_suite.py": 4,
+    "langchain_history_suite.py": 5,
     "langgraph_saver_suite.py": 16,
+    "langgraph_store_suite.py": 39,
+    "mcp_tools_suite.py": 3,
+    "openai_agents_session_suite.py": 6,
+    "pydantic_ai_history_suite.py": 3,
 }
 """Each file of tests for that environment, with the number of tests that pass."""
 
@@ -32,7 +39,7 @@ def test_all_tests_of_a_suite_pass_in_the_environment_of_the_frameworks(suite: s
     done = subprocess.run(
         [integrations(), "-m", "pytest", *options, str(Path(__file__).parent / suite)],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, "PYTHONPATH": paths},
         capture_output=True,
         text=True,
         check=False,
