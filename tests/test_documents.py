@@ -186,7 +186,7 @@ def test_shell_blocks_have_no_placeholders_that_cannot_be_typed() -> None:
 
 
 def test_an_excerpt_is_part_of_an_example() -> None:
-    examples = [path.read_text(encoding="utf-8") for path in (ROOT / "examples").glob("*.py")]
+    examples = [path.read_text(encoding="utf-8") for path in (ROOT / "examples").rglob("*.py")]
     for page in PAGES:
         for excerpt in re.findall(r"^```py\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
             assert any(excerpt in example for example in examples), f"{page.name}: {excerpt}"
