@@ -12,7 +12,11 @@ from clew import Conversations
 from clew.domain.errors import InvalidContentError
 from clew.domain.memory.events import FactSuperseded, Statement
 from clew.domain.memory.scope import ScopeFold
+from clew.domain.projection import Query, Recorded
+from clew.infrastructure.sqlite.projection_store import SQLiteProjections
+from clew.projections import Memory
 from clew.service.effects import run
+from clew.service.memory.scope_queries import ScopeSummary
 from clew.service.memory.streams import commit
 
 
@@ -78,3 +82,16 @@ def test_lists_a_thousand_scopes_with_one_query(conversations: Conversations) ->
     conversations._core.log._recorder.lineage = reads.append  # type: ignore[attr-defined]
     assert names(conversations, "user/") == sorted(scopes)
     assert ([query.limit for query in queries], reads) == ([1_000], [])
+
+
+def test_a_scope_whose_first_event_is_unknown_is_listed(store: SQLiteProjections) -> None:
+    statement = {"text": "x"}
+    events = [("fact-remembered", {"fact": "a", "statement": statement}), ("fact-retracted", {"fact": "a"})]
+    with store.session(0) as session:
+        built = session.begin(Memory(), "code", live=True)
+        rows = session.rows(built, Memory())
+        for version, (type_, data) in enumerate(events, 2):
+            event = Recorded(version, "t", "memory", "s", version, type_, 1_000 + version, 0, data, 9, b"", "e")
+            rows.apply(version, "t", list(Memory().project(event, rows)))
+    (row,) = store.select("memory", Query("scope"))
+    assert ScopeSummary(*list(row.values())[1:]) == ScopeSummary("s", "facts", 3, 0, None, None, 1_002, 1_003)

@@ -43,8 +43,8 @@ class Memory:
                 Column("facts", "integer", adds=True),
                 Column("embedder"),
                 Column("dimensions", "integer"),
-                Column("opened_at", "integer"),
-                Column("updated_at", "integer"),
+                Column("opened", "integer"),
+                Column("updated", "integer"),
             ),
             key=("tenant", "name"),
         ),
@@ -89,11 +89,15 @@ def _uses(event: Recorded, data: dict[str, Any]) -> Iterator[Change]:
 
 def _of_scope(event: Recorded, data: dict[str, Any], rows: Rows) -> Iterator[Change]:
     scope = (event.tenant, event.thread_id)
-    row: dict[str, Any] = {"tenant": event.tenant, "name": event.thread_id, "version": event.version}
-    row["updated_at"] = event.recorded_at
-    if event.version == 1:
+    row: dict[str, Any] = {
+        "tenant": event.tenant,
+        "name": event.thread_id,
+        "version": event.version,
+        "updated": event.recorded_at,
+    }
+    if event.version == 1 or rows.get("scope", *scope) is None:  # the first event, or the first one that can be read
+        row |= {"holds": data.get("holds", "facts"), "opened": event.recorded_at}
         row |= {name: data.get(name) for name in ("embedder", "dimensions")}
-        row |= {"holds": data.get("holds", "facts"), "opened_at": event.recorded_at}
     ended = data.get("fact") if event.type in {"fact-superseded", "fact-retracted"} else None
     new = data.get({"fact-remembered": "fact", "fact-superseded": "by"}.get(event.type, ""))
     # Threads that read the scope as of a cut can each end the same fact.

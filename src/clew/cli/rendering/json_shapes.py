@@ -310,7 +310,8 @@ def verdict(verdict: Verdict) -> dict[str, Any]:
 
 def scope(scope: ScopeSummary) -> dict[str, Any]:
     """A memory scope in a list."""
-    return _fields(scope, *scope._fields)
+    names = "name", "holds", "version", "facts", "embedder", "dimensions", "opened_at", "updated_at"
+    return _fields(scope, *names)
 
 
 def fact(fact: Fact) -> dict[str, Any]:

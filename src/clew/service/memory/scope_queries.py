@@ -17,7 +17,7 @@ from clew.domain.memory.events import FactReference, Provenance
 from clew.domain.memory.facts import Fact, FactOrigin, FactUse
 from clew.domain.memory.ports import MemoryAt
 from clew.domain.memory.scope import ReadPoint, ScopeFold, check_key
-from clew.domain.projection import Query, RowValues, Where
+from clew.domain.projection import Query, Where
 from clew.domain.runs.events import ModelCalled
 from clew.infrastructure.append_plan import first_after
 from clew.service import thread_queries
@@ -38,7 +38,10 @@ from clew.service.memory.text_search import SearchIndex, Texts
 
 
 class ScopeSummary(NamedTuple):
-    """A memory scope in a list: its content, its newest version, and how many facts were not ended."""
+    """A memory scope in a list: its content, its newest version, and how many facts were not ended.
+
+    ``opened`` and ``updated`` are the times of its first and its newest event, in microseconds since 1970.
+    """
 
     name: str
     holds: Literal["facts", "documents"]
@@ -46,8 +49,18 @@ class ScopeSummary(NamedTuple):
     facts: int
     embedder: str | None
     dimensions: int | None
-    opened_at: datetime
-    updated_at: datetime
+    opened: int
+    updated: int
+
+    @property
+    def opened_at(self) -> datetime:
+        """The time of its first event, in UTC."""
+        return to_time(self.opened)
+
+    @property
+    def updated_at(self) -> datetime:
+        """The time of its newest event, in UTC."""
+        return to_time(self.updated)
 
 
 class Selection(NamedTuple):
@@ -163,21 +176,9 @@ def _scopes(core: Core, prefix: str, after: str | None, limit: int) -> Operation
     where = [Where("tenant", "=", core.tenant), Where("name", ">=" if after is None else ">", after or prefix)]
     if (end := first_after(prefix)) is not None:
         where.append(Where("name", "<", end))
-    rows = yield from core.read_barrier().models.select(MEMORY, Query("scope", where, ["name"], limit))
-    return list(map(_summary, rows)), rows[-1]["name"] if len(rows) == limit else None
-
-
-def _summary(row: RowValues) -> ScopeSummary:
-    return ScopeSummary(
-        row["name"],
-        row["holds"] or "facts",
-        row["version"],
-        row["facts"],
-        row["embedder"],
-        row["dimensions"],
-        to_time(row["opened_at"] or row["updated_at"]),
-        to_time(row["updated_at"]),
-    )
+    query = Query("scope", where, ["name"], limit, ScopeSummary._fields)
+    rows = yield from core.read_barrier().models.select(MEMORY, query)
+    return [ScopeSummary(*row.values()) for row in rows], rows[-1]["name"] if len(rows) == limit else None
 
 
 MEMORY = "memory"
