@@ -27,6 +27,7 @@ BENCHMARKS = {
     "sizes": "Bytes per turn of 200 + 200 characters, against openai-agents' SQLiteSession",
     "projections": "Read models: catching up (CPU), during appends, and rebuilds",
     "thread_lists": "Listing threads",
+    "scopes": "Memory scopes and batches (CPU, synchronous=OFF)",
     "growth": "Growth: the end of each curve against its beginning (CPU)",
     "search": "Searching messages",
     "retrieval": "Retrieving passages of documents",

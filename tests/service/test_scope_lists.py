@@ -86,7 +86,10 @@ def test_lists_a_thousand_scopes_with_one_query(conversations: Conversations) ->
 
 def test_a_scope_whose_first_event_is_unknown_is_listed(store: SQLiteProjections) -> None:
     statement = {"text": "x"}
-    events = [("fact-remembered", {"fact": "a", "statement": statement}), ("fact-retracted", {"fact": "a"})]
+    events: list[tuple[str, dict[str, Any]]] = [
+        ("fact-remembered", {"fact": "a", "statement": statement}),
+        ("fact-retracted", {"fact": "a"}),
+    ]
     with store.session(0) as session:
         built = session.begin(Memory(), "code", live=True)
         rows = session.rows(built, Memory())
