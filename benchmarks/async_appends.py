@@ -17,6 +17,11 @@ from benchmarks.report import Figure, at_least
 from benchmarks.synthetic_data import MessageGenerator
 from clew import Conversations, Engine
 
+try:
+    import uvloop
+except ImportError:
+    uvloop = None
+
 MESSAGES = MessageGenerator().messages(64)
 
 Contender: TypeAlias = Callable[[Setting, int, int], Coroutine[None, None, float]]
@@ -30,6 +35,7 @@ def run(setting: Setting) -> Iterator[Figure]:
             setting.size(5, 3),
             {
                 "Engine": partial(_run, _engine, setting, tasks, per_task),
+                **({} if uvloop is None else {"uvloop": partial(_run_on_uvloop, setting, tasks, per_task)}),
                 "to_thread": partial(_run, _to_thread, setting, tasks, per_task // 4),
                 "futures": partial(_run, _futures, setting, tasks, per_task),
             },
@@ -42,6 +48,15 @@ def run(setting: Setting) -> Iterator[Figure]:
             ratio=median_ratio(measured["Engine"], measured["to_thread"]),
             budget=at_least(15_000) if tasks == 16 else None,
         )
+        if uvloop is not None:
+            yield Figure(
+                f"Engine on uvloop, {tasks} tasks, against asyncio's own loop",
+                statistics.median(measured["uvloop"]),
+                "/s",
+                baseline=statistics.median(measured["Engine"]),
+                ratio=median_ratio(measured["uvloop"], measured["Engine"]),
+                budget=at_least(15_000) if tasks == 16 else None,
+            )
         yield Figure(
             f"Engine, {tasks} tasks, against awaiting futures of a thread that stores nothing",
             statistics.median(measured["Engine"]),
@@ -53,6 +68,11 @@ def run(setting: Setting) -> Iterator[Figure]:
 
 def _run(contender: Contender, setting: Setting, tasks: int, per_task: int) -> float:
     return asyncio.run(contender(setting, tasks, per_task))
+
+
+def _run_on_uvloop(setting: Setting, tasks: int, per_task: int) -> float:
+    rate: float = uvloop.run(_engine(setting, tasks, per_task))
+    return rate
 
 
 async def _engine(setting: Setting, tasks: int, per_task: int) -> float:

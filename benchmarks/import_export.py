@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.measurement import Setting, interleaved, store_url, wall
-from benchmarks.report import Figure
-from benchmarks.synthetic_data import corpus_files
+from benchmarks.report import Figure, at_least
+from benchmarks.synthetic_data import corpus_files, write_conversations
+from clew import Conversations
 
 CLEW = str(Path(sys.executable).with_name("clew"))
 COPY = """import json, sys
@@ -60,6 +61,23 @@ def run(setting: Setting) -> Iterator[Figure]:
         if name == "copy":
             label = "for comparison: the same file read and written with Python's json"
         yield Figure(label, figure, "/s", note=f"{messages[-1] / figure:.2f} s")
+    yield _import_in_process(setting)
+
+
+def _import_in_process(setting: Setting) -> Figure:
+    """Messages per second without the start of a process: generated conversations of 21 messages, with tool calls."""
+    path = setting.folder / "generated.jsonl"
+    write_conversations(path, setting.size(500, 200))
+    imported: list[int] = []
+
+    def import_all() -> float:
+        with Conversations.open(setting.url("generated", durable=True), embedded=False) as conversations:
+            seconds = wall(lambda: imported.append(conversations.import_files([path]).messages))
+        return imported[-1] / seconds
+
+    rates = interleaved(setting.size(5, 3), {"import": import_all})["import"]
+    label = f"import in a process, {imported[-1]:,} generated messages, one append a conversation"
+    return Figure(label, statistics.median(rates), "/s", budget=at_least(20_000))
 
 
 def _clew(url: str, *arguments: str) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import string
@@ -61,6 +62,29 @@ class MessageGenerator:
     def messages(self, count: int) -> list[Message]:
         """That many user messages."""
         return [self.message() for _ in range(count)]
+
+
+def write_conversations(path: Path, count: int) -> None:
+    """Write a file of conversations in the OpenAI chat format, with 21 messages each: five turns with a tool call."""
+    texts = MessageGenerator()
+    with path.open("w") as file:
+        for number in range(count):
+            messages: list[dict[str, Any]] = [{"role": "system", "content": texts.text(400)}]
+            for turn in range(5):
+                call_id = f"call_{number}_{turn}"
+                function = {"name": "find_orders", "arguments": json.dumps({"customer": number})}
+                rows = [{"id": row, "item": texts.text(20), "price": 1.5 * row} for row in range(6)]
+                messages += [
+                    {"role": "user", "content": texts.text()},
+                    {
+                        "role": "assistant",
+                        "content": None,
+                        "tool_calls": [{"id": call_id, "type": "function", "function": function}],
+                    },
+                    {"role": "tool", "tool_call_id": call_id, "name": "find_orders", "content": json.dumps(rows)},
+                    {"role": "assistant", "content": texts.text()},
+                ]
+            file.write(json.dumps({"id": number, "messages": messages}) + "\n")
 
 
 def corpus_files() -> list[Path]:

@@ -21,6 +21,7 @@ from clew.domain.events import (
     Event,
     MessageAppended,
     Opaque,
+    RecordAppended,
     Shredded,
     ThreadEvent,
     ThreadLabelled,
@@ -30,7 +31,7 @@ from clew.domain.json_values import MAX_BYTES
 from clew.domain.messages import ROLES, FunctionCall, Message, Raw, Text
 from clew.domain.streams import digest
 from clew.infrastructure.clock import SALT_BYTES
-from clew.infrastructure.envelope import decode, encode, stub
+from clew.infrastructure.envelope import _plain, decode, encode, stub
 from clew.infrastructure.event_log import EnvelopeMapper
 
 EVENTS = st.one_of(*(events_of(data) for data in DATA.values()))
@@ -72,6 +73,50 @@ def test_every_content_survives_a_round_trip(kind: type[Any]) -> None:
         assert exact(decoded) == exact(written)
 
     check()
+
+
+@pytest.mark.parametrize("kind", [MessageAppended, RecordAppended], ids=lambda kind: kind.__name__)
+def test_messages_and_records_have_the_bytes_of_pydantic(kind: type[Any]) -> None:
+    """They are written by orjson, or by pydantic if orjson refuses them: every stored hash depends on these bytes."""
+
+    @given(DATA[kind])
+    def check(data: Any) -> None:
+        assert encode(event(data)).endswith(b',"d":' + to_json(data, exclude_none=True) + b"}")
+
+    check()
+
+
+@pytest.mark.parametrize(
+    ("value", "refused"),
+    [
+        *((number, False) for number in (1e16, 1e22, 1e-7, 1e-5, 5e-324, 1.7976931348623157e308, -0.0, 0.1 + 0.2, 1.0)),
+        *((number, False) for number in (2**63, 2**64 - 1, -(2**63))),
+        *((number, True) for number in (2**64, -(2**63) - 1, 10**300)),
+        ({"b": 1, "a": {"z": 1, "y": [True]}}, False),
+        ({"b": 1, "a": {"z": None, "y": [None]}}, True),
+        ('\x00\x1f\x7f"\\/\u2028\ufeff\U0010ffff\b\f\n\r\t', False),
+        (nested(100), False),
+    ],
+    ids=repr,
+)
+def test_difficult_values_have_the_bytes_of_pydantic(value: Any, refused: bool) -> None:  # noqa: FBT001  # pytest's
+    assert (_plain({"k": value}) is None) == refused
+    for data in (
+        MessageAppended(message=Message.tool("c", value, metadata={"k": value})),
+        MessageAppended(message=Message(role="assistant", contents=(Raw(value=[value]), Text(text="")))),
+        RecordAppended(type="state", data={"k": value}),
+    ):
+        assert encode(event(data)).endswith(b',"d":' + to_json(data, exclude_none=True) + b"}")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf"), [None, float("inf")], "\ud800"], ids=repr)
+def test_values_that_are_not_json_are_never_written_as_null(value: Any) -> None:
+    for data in (
+        MessageAppended(message=Message(role="tool", contents=(Raw(value=value),))),
+        RecordAppended(type="state", data=value),
+    ):
+        with pytest.raises(InvalidContentError):
+            encode(event(data))
 
 
 @given(EVENTS)

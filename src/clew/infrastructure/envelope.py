@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, overload
@@ -28,7 +28,6 @@ from clew.domain.events import (
     EVENT_TYPES,
     FIRST_MICROSECOND,
     LAST_MICROSECOND,
-    AnyEvent,
     Event,
     MessageAppended,
     Opaque,
@@ -76,6 +75,11 @@ _STUB_DATA = SchemaValidator(
 
 _TEXT_BEGINS = {role: b'{"message":{"role":"%b","contents":[{"type":"text","text":' % role.encode() for role in ROLES}
 _TEXT_ENDS = b"}]}}"
+
+_LEFT_OUT_IF_EMPTY = ("metadata", "source")
+
+_PLAIN_ONLY = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
+"""Refuse what is not plain JSON."""
 
 _BEGIN = b'{"i":%b,"t":%d,"n":%d%b'
 _EVENT = _BEGIN + b'%b,"d":%b}'
@@ -125,7 +129,7 @@ def encode(event: Event, mark: str | None = None) -> bytes:
             event.messages,
             actor_and_run if mark is None else b',"q":"%b"%b' % (mark.encode(), actor_and_run),
             rare,
-            _one_text(data) or _json(data),
+            _WRITERS.get(type(data), _json)(data),
         )
     except (PydanticSerializationError, orjson.JSONEncodeError, ValueError) as error:  # not detected by check_json
         message = f"{event.type}: this cannot be written as JSON. {error}"
@@ -142,17 +146,48 @@ def encode(event: Event, mark: str | None = None) -> bytes:
 _rare = attrgetter("cause", "subject", "metadata", "said", "on_behalf_of")
 
 
-def _one_text(data: AnyEvent) -> bytes | None:
-    """The JSON of a message with one text, made in a quarter of the usual time. None for all other events."""
-    if type(data) is not MessageAppended or type(data.message) is not Message:
-        return None
+def _message(data: MessageAppended) -> bytes:
+    """The JSON of a message, written by orjson: the same bytes as those of to_json, in a fraction of the time.
+
+    to_json writes what orjson refuses, such as integers of more than 64 bits, and everything with a null.
+    """
     message = data.message
-    if message.author is not None or message.metadata or message.source or len(message.contents) != 1:
+    if type(message) is not Message:
+        return _json(data)
+    contents = message.contents
+    if message.author is None and not message.metadata and not message.source and len(contents) == 1:
+        text = contents[0]
+        if type(text) is Text and type(text.text) is str and message.role in _TEXT_BEGINS:
+            return _TEXT_BEGINS[message.role] + orjson.dumps(text.text) + _TEXT_ENDS
+    written = []
+    for content in contents:
+        fields = content.__dict__
+        written.append(_without_none(fields) if None in fields.values() else fields)
+    fields = {**message.__dict__, "contents": written}
+    if fields["author"] is None:
+        del fields["author"]
+    for name in _LEFT_OUT_IF_EMPTY:
+        if not fields[name]:
+            del fields[name]
+    return _plain({"message": fields}) or _json(data)
+
+
+def _record(data: RecordAppended) -> bytes:
+    """The JSON of a record, written like that of a message."""
+    return _plain(_without_none(data.__dict__)) or _json(data)
+
+
+def _plain(fields: dict[str, Any]) -> bytes | None:
+    """Plain JSON. None if orjson refuses it, or if there is a null in it, which it also writes for NaN."""
+    try:
+        body = orjson.dumps(fields, option=_PLAIN_ONLY)
+    except orjson.JSONEncodeError:
         return None
-    text = message.contents[0]
-    if type(text) is not Text or type(text.text) is not str or message.role not in _TEXT_BEGINS:
-        return None
-    return _TEXT_BEGINS[message.role] + orjson.dumps(text.text) + _TEXT_ENDS  # the same bytes as to_json
+    return None if b"null" in body else body
+
+
+def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _json(value: object) -> bytes:
@@ -166,6 +201,10 @@ def _json(value: object) -> bytes:
 def _refuse_constant(name: str) -> None:
     message = f"{name} is not a JSON number. Use null or a string."
     raise InvalidContentError(message)
+
+
+_WRITERS: dict[type, Callable[[Any], bytes]] = {MessageAppended: _message, RecordAppended: _record}
+"""How the data of some events is written. All other data is written by to_json."""
 
 
 def stub(event: Event) -> bytes:
