@@ -31,6 +31,8 @@ class IndexContract:
         assert found(recorder, "a", 1, limit=3) == [rows[28], rows[25], rows[22]]
         assert [row.version for row in found(recorder, "a", 2, after=5, upto=14)] == [14, 11, 8]
         assert len(found(recorder, "a", 0)) == 10
+        assert recorder.entries("a") == {(entry.number, entry.version) for entry in entries}
+        assert recorder.entries("b") == set()
         assert found(recorder, "a", 7) == found(recorder, "b", 1) == found(recorder, "a", 1, limit=0) == []
         assert found(recorder, "a", 1, after=28) == found(recorder, "a", 1, upto=0) == []
 

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from clew import Conversations, Message
+from clew import Conversations, Message, Record
 from clew.domain.ports import IntegrityFault
 from clew.service.doctor import examine
 
@@ -68,6 +68,31 @@ def test_finds_a_key_that_was_removed_or_changed(path: Path, statement: str, exp
     assert fault is not None
     assert "idempotency key" in fault.reason
     assert CARD not in fault.reason
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("DELETE FROM entry", ("t", 9)),
+        ("DELETE FROM entry WHERE number = 0", ("t", 13)),
+        ("DELETE FROM entry WHERE version = 11 AND number > 1", ("t", 11)),
+        ("UPDATE entry SET version = 2 WHERE version = 10 AND number = 1", ("t", 10)),
+        ("DELETE FROM entry WHERE stream = (SELECT max(stream) FROM entry)", ("g", 13)),
+    ],
+)
+def test_finds_a_record_or_a_rewind_that_the_index_lacks(path: Path, statement: str, expected: tuple[str, int]) -> None:
+    with Conversations.open(path) as conversations:
+        thread = conversations.thread("t")
+        assert thread.version == 8
+        records = thread.append([Record("step", 1, key=CARD), Record("step", 2), Record("step", 3, key=CARD)])
+        thread.redact(records[0])
+        thread.fork(at=11, thread_id="g").rewind(to=10)
+        thread.rewind(to=9)
+        assert conversations.verify().first_bad is None
+    fault = changed(path, statement)
+    assert place(fault) == expected
+    assert fault is not None
+    assert fault.reason == "the index of records lacks it"
 
 
 def test_a_key_that_is_missing_in_a_copy_of_the_events_is_not_a_fault(path: Path, url: str) -> None:

@@ -289,6 +289,10 @@ class SideTables(Protocol):
         """How many rows were ever shredded, or imported as shredded. Caches of events are valid until it changes."""
         ...
 
+    def entries(self, stream: str) -> set[tuple[int, int]]:
+        """The number and the version of each of a stream's own entries in the index."""
+        ...
+
     def keys(self, stream: str) -> list[StoredKey]:
         """The idempotency keys of a stream, in the order of their appends."""
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,6 +12,7 @@ from clew.domain.errors import CorruptEventError
 from clew.domain.event_sequence import ScopeSequence, is_next_message, thread_problem
 from clew.domain.events import NEVER_SHREDDED, Event, MessageRedacted, Shredded, ThreadForked
 from clew.domain.ports import Blob, IntegrityFault, Row, StreamInfo, Verdict
+from clew.domain.record_index import INDEXED_TYPES, numbers_of
 from clew.domain.streams import ROOT, digest, is_thread, parse_stream_name
 from clew.infrastructure.envelope import decode, decode_row, mark_in, peek
 from clew.infrastructure.recorder_ports import read_control
@@ -139,7 +141,7 @@ def _verify_rows(recorder: Recorder, stream: StreamInfo, *, trusted: bool) -> _C
         reason = "the version that it was forked from is missing"
     if reason is not None or previous is None:
         return _Checked(1, IntegrityFault(thread_id, first.version, reason or ""))
-    shreds, keys = _Shreds({}, {}), _Keys(recorder)
+    shreds, keys, index = _Shreds({}, {}), _Keys(recorder), _Index(recorder)
     sequence = _sequence_of(recorder, stream, trusted=trusted)
     for count, row in enumerate(chain((first,), rows), start=1):
         if row.version != expected:
@@ -153,11 +155,13 @@ def _verify_rows(recorder: Recorder, stream: StreamInfo, *, trusted: bool) -> _C
         if reason is not None:
             return _Checked(count, IntegrityFault(thread_id, row.version, reason))
         keys.note(row)
+        index.note(row)
         previous = row.hash
         expected += 1
     fault = shreds.compare(thread_id, lambda version: _row(recorder, stream.name, version))
     checked = _Checked(expected - first.version, fault or keys.compare(stream.name, thread_id))
-    return checked if sequence is None else sequence.complete(thread_id, checked)
+    checked = checked if sequence is None else sequence.complete(thread_id, checked)
+    return index.complete(stream.name, thread_id, checked)
 
 
 class _Sequence:
@@ -305,6 +309,29 @@ class _Keys:
                 if all(each.digest is None for each in rows):
                     return IntegrityFault(thread_id, row.version, "the idempotency key of its append has no content")
         return None
+
+
+class _Index:
+    """The entries of a stream in the index of records and rewinds, without which a read would miss them."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._expected: set[tuple[int, int]] = set()
+
+    def note(self, row: Row) -> None:
+        """Add the next row."""
+        if row.type in INDEXED_TYPES:
+            with suppress(CorruptEventError):  # the check of the event reports it
+                self._expected |= {(number, row.version) for number in numbers_of(decode_row(row))}
+
+    def complete(self, name: str, thread_id: str, checked: _Checked) -> _Checked:
+        """The result after the last row, with the first event that is not in the index if there is no other fault."""
+        if not self._expected or checked.changed or checked.senseless:
+            return checked
+        missing = [version for _, version in self._expected - self._recorder.entries(name)]
+        if not missing:
+            return checked
+        return checked._replace(changed=IntegrityFault(thread_id, min(missing), "the index of records lacks it"))
 
 
 class _Shreds(NamedTuple):

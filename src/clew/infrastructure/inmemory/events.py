@@ -190,6 +190,12 @@ class InMemoryEvents:
             found += [self.rows[line.positions[each - line.first] - 1] for each in versions[first:last][::-1]]
         return found
 
+    def entries(self, stream: str) -> set[tuple[int, int]]:
+        """The number and the version of each entry of a stream in the index."""
+        line = self._streams.get(stream)
+        indexed = {} if line is None else line.entries
+        return {(number, version) for number, versions in indexed.items() for version in versions}
+
     def snapshot(self, stream: str, upto: int | None) -> Snapshot | None:
         """The newest snapshot along the lineage at a version ≤ ``upto``."""
         for line, end in self._line(stream, -1, upto):

@@ -175,6 +175,11 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder, process_forks.ForkA
         with self._open_lock():
             return self._events.shredded
 
+    def entries(self, stream: str) -> set[tuple[int, int]]:
+        """The number and the version of each entry of a stream in the index."""
+        with self._open_lock():
+            return self._events.entries(stream)
+
     def keys(self, stream: str) -> list[StoredKey]:
         """The idempotency keys of a stream."""
         with self._open_lock():

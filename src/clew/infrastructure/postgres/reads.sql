@@ -217,6 +217,11 @@ SELECT s.began, s.name, coalesce(p.name, convert_to('#' || s.parent::text, 'UTF8
 FROM clew_stream AS s LEFT JOIN clew_stream AS p ON p.id = s.parent
 WHERE s.id = %(id)b AND s.name = %(name)b
 
+-- entries
+SELECT entry.number, entry.version
+FROM clew_stream AS s JOIN clew_entry AS entry ON entry.stream = s.id
+WHERE s.id = %(id)b AND s.name = %(name)b
+
 -- keys
 SELECT k.first, k.last, k.key, k.digest IS NULL
 FROM clew_stream AS s JOIN clew_key AS k ON k.stream = s.id

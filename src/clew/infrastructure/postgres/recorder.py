@@ -236,6 +236,10 @@ class PostgresRecorder(LibraryRecorder):
         """How many rows have been shredded."""
         return int(self.datastore.query(SQL["shredded"])[0][0])
 
+    def entries(self, stream: str) -> set[tuple[int, int]]:
+        """The number and the version of each entry of a stream in the index."""
+        return {(number, version) for number, version in self._of(stream, "entries")}
+
     def keys(self, stream: str) -> list[StoredKey]:
         """The idempotency keys of a stream."""
         found = self._of(stream, "keys")

@@ -113,6 +113,7 @@ KEY = (
 LEASE = "SELECT l.holder, l.until FROM stream s CROSS JOIN lease l ON l.stream = s.id WHERE s.name = ?"
 DRAFT = "SELECT d.run, d.data FROM stream s CROSS JOIN draft d ON d.stream = s.id WHERE s.name = ?"
 BLOB = "SELECT digest, kind, data FROM blob WHERE digest = ?"
+_ENTRIES = "SELECT number, version FROM stream s CROSS JOIN entry n ON n.stream = s.id WHERE s.name = ?"
 _KEYS = (
     "SELECT k.first, k.last, k.key, k.digest FROM stream s CROSS JOIN append_key k ON k.stream = s.id "
     "WHERE s.name = ? ORDER BY k.first"
@@ -368,6 +369,10 @@ class SQLiteReads:
         """The part of an answer that was stored last for the stream."""
         rows = self.query(DRAFT, (stream,))
         return Draft(stream, *rows[0]) if rows else None
+
+    def entries(self, stream: str) -> set[tuple[int, int]]:
+        """The number and the version of each entry of a stream in the index."""
+        return {(number, version) for number, version in self.query(_ENTRIES, (stream,))}
 
     def keys(self, stream: str) -> list[StoredKey]:
         """The idempotency keys of a stream. An older Clew stored them as text."""
