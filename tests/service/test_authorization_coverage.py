@@ -88,6 +88,7 @@ SERVICE = {
         refused(lambda held: held.service.export_events("hidden-fork")),
     ],
     "subscribe": [nothing(lambda held: held.service.subscribe())],
+    "fork_point": [refused(lambda held: held.service.fork_point("hidden-1", "hidden-fork"))],
     "diff": [refused(lambda held: held.service.diff("hidden-1", "hidden-fork"))],
     "rows": [refused(lambda held: held.service.rows("directory", Query("thread")))],
     "projections": [refused(lambda held: held.service.projections(), shows=False)],
@@ -103,7 +104,7 @@ HARMLESS_ON_SERVICE = {
     *("open", "acting_as", "close", "blocking", "awaited"),
     "batch",  # test_batches.py checks its parts
     *("start_thread", "unstarted_thread", "start_remote_thread"),  # a new thread
-    *("wait", "rebuild", "position"),  # return only numbers of the whole store
+    *("wait", "rebuild", "position", "erase"),  # return only numbers of the whole store, or whether it is done
     "import_files",  # calls import_items
 }
 
@@ -129,6 +130,7 @@ THREAD = {
     "request": [refused(lambda held: held.thread.request(held.call))],
     "markdown": [refused(lambda held: held.thread.markdown())],
     "serialize": [refused(lambda held: held.thread.serialize())],
+    "variants": [refused(lambda held: held.thread.variants(2))],
     "state": [refused(lambda held: held.thread.state(at=3))],
     "events": [
         refused(lambda held: held.thread.events()),

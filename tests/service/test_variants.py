@@ -81,6 +81,17 @@ def test_variants_in_deleted_threads_are_left_out(conversations: Conversations) 
     assert texts(third, 3) == ["", "three"]
 
 
+def test_variants_in_threads_that_may_only_be_listed_are_left_out(url: str) -> None:
+    read: set[str] = set()
+    with Conversations.open(url, authorize=lambda _, action, thread: action == "list" or thread in read) as service:
+        read.add("mine")
+        thread = service.start_thread(thread_id="mine", messages=[Message.user("a")])
+        edited = thread.edit(2, "b")
+        assert [each.message.text for each in thread.variants(2)] == ["a"]
+        read.add(edited.id)
+        assert [each.message.text for each in thread.variants(2)] == ["a", "b"]
+
+
 def test_refuses_what_has_no_variants_or_no_past(conversations: Conversations) -> None:
     thread, other = conversations.start_thread(messages=[Message.user("one")]), conversations.start_thread()
     with pytest.raises(NotRedactableError, match=r"variants: version 1 of thread .* is thread-started, not a message"):

@@ -378,13 +378,14 @@ def _trees(
 def sharing(core: Core, thread_id: str, owner: str, version: int) -> Operation[list[str]]:
     """The threads of a thread's tree whose past has a version of ``owner``, that thread first.
 
-    Without deleted threads, and those that the actor may not see in a list.
+    Without deleted threads, and those that the actor may not read.
     """
     core = core.read_barrier()
     row = yield from _row(core, thread_id)
     columns = ["thread_id", "parent_id", "forked_at", "status"]
     rows = yield from _rows(core, Query("thread", _in_tree(core, row["tree"]), ["begun"], columns=columns))
-    shown = {each["thread_id"] for each in (yield from _permitted(core, rows)) if each["status"] != "deleted"}
+    readable = yield from permitted(core, "read", rows, itemgetter("thread_id"))
+    shown = {each["thread_id"] for each in readable if each["status"] != "deleted"}
     tree = [
         ThreadInTree(each["thread_id"], each["parent_id"], each["forked_at"], hidden=each["thread_id"] not in shown)
         for each in rows
