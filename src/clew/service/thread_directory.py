@@ -127,7 +127,7 @@ def _threads(core: Core, wanted: _Filter, after: object, limit: int) -> Operatio
     ids: list[str] | None = None
     of_one_label = bool(wanted.labels) and wanted.of_one_label
     if (wanted.labels or wanted.has_parent or wanted.in_range) and not of_one_label:
-        ids = yield from _few_ids(core, wanted)
+        ids, wanted = yield from _few_ids(core, wanted)
     # Many threads may be read to find those with a label or prefix. An index has their ids and places, so their rows
     # are not read.
     by_index = ids is None and bool(wanted.labels or wanted.in_range)
@@ -158,12 +158,18 @@ def _page(
     return _rows(core, Query("thread", where, wanted.ordered("begun"), limit, columns))
 
 
-def _few_ids(core: Core, wanted: _Filter) -> Operation[list[str] | None]:
+def _few_ids(core: Core, wanted: _Filter) -> Operation[tuple[list[str] | None, _Filter]]:
     """The ids of threads with one of the labels, or with the parent or prefix, if they are few enough to be sorted.
 
-    For many threads, reading all of them in order is faster.
+    And what is still to be checked of these threads. For many threads, reading all of them in order is faster.
     """
-    queries = [Query("label", _label_where(core, *label), (), FEW + 1, ["thread_id"]) for label in wanted.labels]
+    for label in wanted.labels:
+        query = Query("label", _label_where(core, *label), (), FEW + 1, ["thread_id"])
+        rows = yield from _rows(core, query)
+        if len(rows) <= FEW:
+            others = tuple([each for each in wanted.labels if each != label])
+            return [row["thread_id"] for row in rows], wanted._replace(labels=others)
+    queries: list[Query] = []
     if wanted.has_parent:
         # In the order of an index that begins with the parent.
         queries.append(Query("thread", wanted.where, ["begun"], FEW + 1, ["thread_id"]))
@@ -172,8 +178,8 @@ def _few_ids(core: Core, wanted: _Filter) -> Operation[list[str] | None]:
     for query in queries:
         rows = yield from _rows(core, query)
         if len(rows) <= FEW:
-            return [row["thread_id"] for row in rows]
-    return None
+            return [row["thread_id"] for row in rows], wanted
+    return None, wanted
 
 
 def few_permitted(core: Core, action: Action) -> Operation[list[str] | None]:
@@ -187,7 +193,8 @@ def few_permitted(core: Core, action: Action) -> Operation[list[str] | None]:
     if permitted_threads is None:
         return None
     everything = _Filter((Where("tenant", "=", core.tenant),), (), has_parent=False, order="begun", newest_first=False)
-    return (yield from _few_ids(core, everything.narrowed(permitted_threads)))
+    ids, _ = yield from _few_ids(core, everything.narrowed(permitted_threads))
+    return ids
 
 
 def of_threads(ids: Sequence[str] | None) -> tuple[Where, ...]:
