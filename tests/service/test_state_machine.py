@@ -172,7 +172,7 @@ class ConversationsAgreeWithTheModel(RuleBasedStateMachine):
         at = self.pick_version(thread, version)
         self.agree(
             lambda: self.model.redact(thread, at, self.now),
-            lambda store: store.thread(thread).redact(at),
+            lambda store: store.thread(thread).redact(at).version,
         )
 
     @rule(choice=number, chosen=st.sampled_from(["topic", "tier"]), value=st.sampled_from([None, 1, "refund"]))
