@@ -14,6 +14,7 @@ from clew.domain.differences.diff import diff as compare
 from clew.domain.events import HISTORY_REWOUND, MESSAGE_APPENDED, Event, HistoryRewound
 from clew.domain.fork_tree import ForkPoint, last_shared
 from clew.domain.history import HistoryMessage, Step, Walk, as_message, previous_version, removed_messages
+from clew.domain.record_index import REWINDS
 from clew.service.core import Core, load
 from clew.service.effects import Operation, read
 from clew.service.thread_commands import content_event
@@ -116,8 +117,8 @@ def variants(core: Core, thread_id: str, ref: MessageRef) -> Operation[list[Vari
 def _following(core: Core, thread_id: str, place: int) -> Operation[list[Event]]:
     """The messages of a lineage that follow the message at ``place``: the next one, and those after rewinds to it."""
     stream, head = core.stream(thread_id), (yield from load(core, thread_id)).version
-    rewinds = yield from read(partial(core.log.lineage, stream, after=place, types={HISTORY_REWOUND}))
-    starts = [(place, place), *((each.version, previous_version(each.version, each)) for each in rewinds)]
+    rewinds = yield from read(partial(core.log.indexed, stream, REWINDS, after=place, upto=head, limit=head))
+    starts = [(place, place), *((each.version, previous_version(each.version, each)) for each in reversed(rewinds))]
     ends_there: list[range] = []
     """Versions whose path ends with the message at ``place``."""
     following: list[Event] = []
