@@ -40,6 +40,16 @@ class ForkContract:
         assert [fork.name for fork in recorder.forks("a")] == ["f"]
         assert recorder.forks("f") == recorder.forks("missing") == []
 
+    def test_a_lineage_can_be_limited_to_types(self, recorder: Recorder) -> None:
+        types = ["noted", "named", "noted", "named", "marked"]
+        append(recorder, *(event("a", version, type_=type_) for version, type_ in enumerate(types, start=1)))
+        append(recorder, event("f", 5, type_="named"), event("f", 6), forks={"f": Fork("a", 4)})
+        assert addresses(recorder.lineage("f", types=["named"])) == [("a", 2), ("a", 4), ("f", 5)]
+        assert recorder.lineage("f", types=["named"], after=2, upto=4) == recorder.lineage("a", after=3, upto=4)
+        assert addresses(recorder.lineage("a", types=("marked", "named"))) == [("a", 2), ("a", 4), ("a", 5)]
+        assert recorder.lineage("a", types=()) == recorder.lineage("a", types=["other"]) == []
+        assert recorder.lineage("missing", types=["named"]) == []
+
     def test_forks_at_version_zero(self, recorder: Recorder) -> None:
         append(recorder, event("a", 0), event("a", 1))
         append(recorder, event("f", 1), forks={"f": Fork("a", 0)})

@@ -34,7 +34,7 @@ class ThreadHooks:
         if not self._hooks:
             return
         if before is not None:
-            decide(self._thread.id, await self._thread.runs.control(fresh=True), before)
+            decide(self._thread.id, await self._thread.runs.control(fresh=True, checkpoints=True), before)
         try:
             await self._load(show=hook != "on_thread_created")  # that comes before the first message
             await self._hooks.call_all(hook, *arguments)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from typing import Any, NamedTuple
 
@@ -120,11 +120,13 @@ class Control(NamedTuple):
     """The state of a thread at a version, without its history.
 
     ``head`` is the hash of the version, empty until it is recorded. ``messages`` counts the messages on the path.
-    ``checkpoints`` maps names to versions. Times are microseconds since 1970. ``source_id`` is the id of the
-    conversation that was imported as this thread. ``run`` is the open run. ``agents`` maps the ids of agents to the
-    version where each last began or resumed a run. ``service_thread_id`` is the id of the thread at the service that
-    stores it. ``as_of`` is a cut (thread and version): the thread reads memory scopes in their state at this cut; with
-    None it reads their current state. No field is changed in place.
+    ``checkpoints`` maps names to versions; ``made_checkpoints`` are the first and the last version of an event that
+    made one. The names of those made up to version ``unnamed`` are missing: see ``with_checkpoints``. Times are
+    microseconds since 1970. ``source_id`` is the id of the conversation that was imported as this thread. ``run`` is
+    the open run. ``agents`` maps the ids of agents to the version where each last began or resumed a run.
+    ``service_thread_id`` is the id of the thread at the service that stores it. ``as_of`` is a cut (thread and
+    version): the thread reads memory scopes in their state at this cut; with None it reads their current state. No
+    field is changed in place.
     """
 
     version: int = 0
@@ -146,6 +148,25 @@ class Control(NamedTuple):
     agents: dict[str, int] = _EMPTY
     service_thread_id: str | None = None
     as_of: tuple[str, int] | None = None
+    made_checkpoints: tuple[int, int] = (0, 0)
+    unnamed: int = 0
+
+
+def without_checkpoints(control: Control) -> Control:
+    """The control without the names of checkpoints, so that it stays small: this is what a snapshot holds."""
+    return control if not control.made_checkpoints[1] else control._replace(checkpoints=_EMPTY, unnamed=control.version)
+
+
+def unnamed_checkpoints(control: Control) -> tuple[int, int] | None:
+    """The first and last version between which are the events with the names that the control lacks; None for none."""
+    first, last = control.made_checkpoints
+    return (first, min(last, control.unnamed)) if control.unnamed else None
+
+
+def with_checkpoints(control: Control, events: Iterable[Event]) -> Control:
+    """The control with the names of all its checkpoints; ``events`` make those that it lacks."""
+    made = [event.data for event in events if isinstance(event.data, CheckpointMade)]
+    return control._replace(checkpoints={**{each.name: each.at for each in made}, **control.checkpoints}, unnamed=0)
 
 
 def detached(control: Control) -> Control:
@@ -209,8 +230,10 @@ def _labelled(control: Control, _: Event, labelled: ThreadLabelled) -> Control:
     return control._replace(labels={key: value for key, value in labels.items() if value is not None})
 
 
-def _checkpointed(control: Control, _: Event, made: CheckpointMade) -> Control:
-    return control._replace(checkpoints={**control.checkpoints, made.name: made.at})
+def _checkpointed(control: Control, event: Event, made: CheckpointMade) -> Control:
+    first = control.made_checkpoints[0] or event.version
+    checkpoints = {**control.checkpoints, made.name: made.at}
+    return control._replace(checkpoints=checkpoints, made_checkpoints=(first, event.version))
 
 
 def _rewound(control: Control, _: Event, rewound: HistoryRewound) -> Control:

@@ -316,6 +316,7 @@ MESSAGE_APPENDED = "message-appended"
 RECORD_APPENDED = "record-appended"
 
 HISTORY_REWOUND = "history-rewound"
+CHECKPOINT_MADE = "checkpoint-made"
 
 APPENDED_TYPES = frozenset({MESSAGE_APPENDED, RECORD_APPENDED})
 """The types of what is appended. Such an event changes only the version, the time and the count of messages of a

@@ -252,6 +252,10 @@ class ThreadReader(Protocol):
         """The control of a thread at a version, and the stream that holds the version."""
         ...
 
+    def with_checkpoints(self, stream: str, control: Control) -> Control:
+        """The control of a thread with the names of all its checkpoints. One that is read may lack older names."""
+        ...
+
     def lineage(
         self, stream: str, *, after: int = 0, upto: int | None = None, types: Collection[str] | None = None
     ) -> list[Event]:

@@ -11,9 +11,9 @@ from eventsourcing.application import Application
 from eventsourcing.persistence import JSONTranscoder, Mapper, StoredEvent
 from eventsourcing.utils import Environment
 
-from clew.domain.decider_state import SNAPSHOT_EVERY, Control, advance
+from clew.domain.decider_state import SNAPSHOT_EVERY, Control, advance, unnamed_checkpoints, with_checkpoints
 from clew.domain.errors import CorruptEventError, ReadOnlyStoreError
-from clew.domain.events import APPENDED_TYPES, Event
+from clew.domain.events import APPENDED_TYPES, CHECKPOINT_MADE, Event
 from clew.domain.ports import (
     Appended,
     Blob,
@@ -193,9 +193,8 @@ class ConversationLog(Application[str]):
     def lineage(
         self, stream: str, *, after: int = 0, upto: int | None = None, types: Collection[str] | None = None
     ) -> list[Event]:
-        """A stream's events and its ancestors', one query. Events of other types are not decoded."""
-        rows = self._recorder.lineage(stream, after=after, upto=upto)
-        return list(map(_event, rows if types is None else [row for row in rows if row.type in types]))
+        """A stream's events and its ancestors', one query."""
+        return list(map(_event, self._recorder.lineage(stream, after=after, upto=upto, types=types)))
 
     def indexed(self, stream: str, number: int, *, after: int, upto: int, limit: int) -> list[Event]:
         """The newest events of the lineage under a number of the index, newest first."""
@@ -248,6 +247,14 @@ class ConversationLog(Application[str]):
         if appended:
             control = _after_appended(control, appended)
         return Cut(rows[-1].stream if rows else owner, control)
+
+    def with_checkpoints(self, stream: str, control: Control) -> Control:
+        """The control with the names of all its checkpoints, one query."""
+        lacks = unnamed_checkpoints(control)
+        if lacks is None:
+            return control
+        first, last = lacks
+        return with_checkpoints(control, self.lineage(stream, after=first - 1, upto=last, types=(CHECKPOINT_MADE,)))
 
     def redactable(self, stream: str, version: int) -> Redactable | None:
         """What is needed to shred a row."""

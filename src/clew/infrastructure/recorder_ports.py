@@ -6,7 +6,7 @@ stream, `PositionOrder` to read all streams in order, `SideTables` for what is s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, get_type_hints
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, get_type_hints
 from eventsourcing.persistence import IntegrityError, StoredEvent, Tracking
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from clew.domain.decider_state import Control
+from clew.domain.decider_state import Control, without_checkpoints
 from clew.domain.errors import ConflictError
 from clew.domain.ports import NOTHING, Appended, Blob, Claim, Draft, Fork, Key, Lease, Row, Shred, StreamInfo
 
@@ -24,7 +24,7 @@ HIGHEST = 2**63 - 1
 PAGE_BYTES = 1 << 24
 """A page ends when the states in it have this many bytes in total."""
 
-SNAPSHOT_FORMAT = b"3"
+SNAPSHOT_FORMAT = b"4"
 """The first byte of a stored control. A snapshot with another one has another shape and is not used."""
 
 _CONTROL_SHAPE: Any = tuple[tuple(get_type_hints(Control).values())]  # type: ignore[misc]  # one item for each field
@@ -76,8 +76,8 @@ class Snapshot:
 
 
 def write_control(control: Control) -> bytes:
-    """The state of a snapshot: the format, then the control's fields as a JSON list."""
-    return SNAPSHOT_FORMAT + _CONTROL.dump_json(tuple(control))
+    """The state of a snapshot: the format, then the fields of the control without checkpoints, as a JSON list."""
+    return SNAPSHOT_FORMAT + _CONTROL.dump_json(tuple(without_checkpoints(control)))
 
 
 def read_control(state: bytes) -> Control | None:
@@ -171,10 +171,12 @@ class Appends(Protocol):
 class Streams(Protocol):
     """Read one stream. A read sees every append whose future had a result when the read began."""
 
-    def lineage(self, stream: str, *, after: int = -1, upto: int | None = None) -> list[Row]:
+    def lineage(
+        self, stream: str, *, after: int = -1, upto: int | None = None, types: Collection[str] | None = None
+    ) -> list[Row]:
         """The rows of a stream and of its ancestors up to each cut, in version order, ``after`` < version ≤ ``upto``.
 
-        One query at any depth. Empty when the stream does not exist.
+        With ``types`` only rows of these types. One query at any depth. Empty when the stream does not exist.
         """
         ...
 

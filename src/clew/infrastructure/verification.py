@@ -7,10 +7,10 @@ from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
-from clew.domain.decider_state import Control, advance
+from clew.domain.decider_state import Control, advance, unnamed_checkpoints, with_checkpoints, without_checkpoints
 from clew.domain.errors import CorruptEventError
 from clew.domain.event_sequence import ScopeSequence, is_next_message, thread_problem
-from clew.domain.events import NEVER_SHREDDED, Event, MessageRedacted, Shredded, ThreadForked
+from clew.domain.events import CHECKPOINT_MADE, NEVER_SHREDDED, Event, MessageRedacted, Shredded, ThreadForked
 from clew.domain.ports import Blob, IntegrityFault, Row, StreamInfo, Verdict
 from clew.domain.record_index import INDEXED_TYPES, numbers_of
 from clew.domain.streams import ROOT, digest, is_thread, parse_stream_name
@@ -269,6 +269,10 @@ def _control_at(recorder: Recorder, name: str, cut: int, *, trusted: bool) -> Co
     """The control of a thread at a version, from the snapshot before it if that is ``trusted``."""
     snapshot = recorder.snapshot(name, cut) if trusted else None
     control = (None if snapshot is None else read_control(snapshot.state)) or Control()
+    if (lacks := unnamed_checkpoints(control)) is not None:
+        first, last = lacks
+        made = recorder.lineage(name, after=first - 1, upto=last, types=(CHECKPOINT_MADE,))
+        control = with_checkpoints(control, map(decode_row, made))
     while control.version < cut:
         page = recorder.lineage(name, after=control.version, upto=min(control.version + PAGE, cut))
         for row in page:
@@ -281,7 +285,7 @@ def _control_at(recorder: Recorder, name: str, cut: int, *, trusted: bool) -> Co
 def _agrees(state: bytes, control: Control) -> bool:
     """Whether a snapshot matches this control. A snapshot in another format is not used, so it does no harm."""
     stored = read_control(state) if isinstance(state, bytes) else None
-    return stored is None or stored == control
+    return stored is None or stored == without_checkpoints(control)
 
 
 class _Keys:

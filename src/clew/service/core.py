@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from clew.domain.authorization import Authorize, check_function
-from clew.domain.decider import Intent, decide
+from clew.domain.decider import Checkpoint, Intent, decide
 from clew.domain.decider_state import SNAPSHOT_EVERY, Control, advance
 from clew.domain.errors import ClewError, ConflictError, CorruptEventError, InvalidContentError
 from clew.domain.events import APPENDED_TYPES, LAST_MICROSECOND, TYPE_NAMES, Event
@@ -39,8 +39,9 @@ CACHE_BYTES = 256 * 1024 * 1024
 """The memory for the caches of one service: about 150,000 messages of 200 characters."""
 
 CONTROL_BYTES = 2_000
+CHECKPOINT_BYTES = 150
 FACT_BYTES = 2_000
-"""Estimates of one value in memory."""
+"""Estimates of one value in memory; a control also has the names of checkpoints."""
 
 LOCKS = 64
 
@@ -296,8 +297,21 @@ def load(core: Core, thread_id: str) -> Operation[Control]:
     control: Control = yield Read(partial(read_control, core.log, stream, core.caches.stored.get(stream)))
     before = core.caches.stored.get(stream)
     if control.version > (0 if before is None else before.version):
-        core.caches.stored.put(stream, control, CONTROL_BYTES)
+        core.caches.stored.put(stream, control, CONTROL_BYTES + CHECKPOINT_BYTES * len(control.checkpoints))
     return control
+
+
+def with_checkpoints(core: Core, thread_id: str, control: Control) -> Operation[Control]:
+    """The control with the names of all checkpoints. They are read once, as long as the control is cached."""
+    if not control.unnamed:
+        return control
+    stream = core.stream(thread_id)
+    named: Control = yield Read(partial(core.log.with_checkpoints, stream, control))
+    with core.caches.lock(stream):
+        for cache in (core.caches.stored, core.caches.submitted):
+            if cache.get(stream) is control:
+                cache.put(stream, named, CONTROL_BYTES + CHECKPOINT_BYTES * len(named.checkpoints))
+    return named
 
 
 def read_control(log: EventLog, stream: str, control: Control | None) -> Control:
@@ -332,8 +346,11 @@ def commit(
     for _ in range(ATTEMPTS):
         if loaded is None and core.caches.submitted.get(stream) is None:
             loaded = yield from load(core, thread_id)
+        needs_names = intents and intents[0].__class__ is Checkpoint  # whether a name is new is decided on all names
+        latest = loaded or core.caches.submitted.get(stream) or Control() if needs_names else None
+        known = loaded if latest is None else (yield from with_checkpoints(core, thread_id, latest))
         try:
-            events, control, outcome = _submit(core, thread_id, stream, loaded, intents, options)
+            events, control, outcome = _submit(core, thread_id, stream, known, intents, options)
         except ClewError:
             if loaded is None:
                 loaded = yield from load(core, thread_id)
@@ -375,7 +392,7 @@ def note_stored(
         return Committed((), appended.versions)
     before = core.caches.stored.get(stream)
     if before is None or before.version < control.version:
-        core.caches.stored.put(stream, control, CONTROL_BYTES)
+        core.caches.stored.put(stream, control, CONTROL_BYTES + CHECKPOINT_BYTES * len(control.checkpoints))
     if shreds:
         core.caches.folds.clear()  # nobody may ask for them again, and they may hold what was redacted
     elif core.caches.histories.get(stream) is not None:
@@ -422,7 +439,7 @@ def _submit(
             version, messages, updated_at = events[-1].version, events[-1].messages, events[-1].recorded_at
             after = after._replace(version=version, head=heads[stream], messages=messages, updated_at=updated_at)
         if submitted is None or submitted.version < after.version:
-            core.caches.submitted.put(stream, after, CONTROL_BYTES)
+            core.caches.submitted.put(stream, after, CONTROL_BYTES + CHECKPOINT_BYTES * len(after.checkpoints))
     return events, after, outcome
 
 

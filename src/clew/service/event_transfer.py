@@ -425,9 +425,11 @@ class StoredRows:
         return next(iter(self._log.own_rows(stream, after=-1, limit=1)), None)
 
     def control(self, stream: str, version: int) -> Control:
-        """The state of a thread at a version."""
+        """The state of a thread at a version, with all checkpoints."""
         known = self._states.controls.get(stream)
-        return known if known is not None and known.version == version else self._log.control(stream, version)
+        if known is not None and known.version == version:
+            return known
+        return self._log.with_checkpoints(stream, self._log.control(stream, version))
 
     def count(self, stream: str, version: int) -> int:
         """The number of messages that the event of a thread at a version counts, -1 if it has none."""

@@ -37,7 +37,7 @@ from clew.domain.record_index import RECORDS, REWINDS, number_of
 from clew.domain.records import ThreadRecord, as_record, check_record_key, check_record_type
 from clew.domain.streams import check_id, is_version, message_number, moment, stream_id
 from clew.service.authorization import check, permitted
-from clew.service.core import CachedHistory, Core, load
+from clew.service.core import CachedHistory, Core, load, with_checkpoints
 from clew.service.effects import Operation, Read, read, undamaged
 
 At: TypeAlias = int | str | datetime | None
@@ -108,6 +108,8 @@ def resolve(core: Core, thread_id: str, control: Control, at: At, at_message: in
         return (yield from _at_message(core, thread_id, control, at_message))
     if isinstance(at, datetime):
         return (yield from _at_time(core, thread_id, control, at))
+    if isinstance(at, str) and at not in control.checkpoints:
+        control = yield from with_checkpoints(core, thread_id, control)
     return _at(thread_id, control, at)
 
 
@@ -301,12 +303,14 @@ def state(core: Core, thread_id: str, at: At = None, at_message: int | None = No
     history: History = yield Read(partial(_history, core, thread_id, control.version, version))
     if version != control.version:
         control = (yield from cut(core, thread_id, version)).control
+    control = yield from with_checkpoints(core, thread_id, control)
     return ThreadState(detached(control), history.messages, history.context)
 
 
 def summary(core: Core, thread_id: str) -> Operation[ThreadSummary]:
     """The thread as it appears in a list."""
     control = yield from existing(core, thread_id)
+    control = yield from with_checkpoints(core, thread_id, control)
     return _summary(core.stream(thread_id), control)
 
 
@@ -343,7 +347,8 @@ def verify_all(core: Core) -> Verdict:
 
 
 def _summarise(log: EventLog, streams: list[StreamInfo]) -> list[ThreadSummary]:
-    return [_summary(stream.name, log.control(stream.name)) for stream in streams]
+    controls = ((stream.name, log.control(stream.name)) for stream in streams)
+    return [_summary(name, log.with_checkpoints(name, control)) for name, control in controls]
 
 
 def _summary(stream: str, control: Control) -> ThreadSummary:

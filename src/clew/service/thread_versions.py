@@ -15,7 +15,7 @@ from clew.domain.events import HISTORY_REWOUND, MESSAGE_APPENDED, Event, History
 from clew.domain.fork_tree import ForkPoint, last_shared
 from clew.domain.history import HistoryMessage, Step, Walk, as_message, previous_version, removed_messages
 from clew.domain.record_index import REWINDS
-from clew.service.core import Core, load
+from clew.service.core import Core, load, with_checkpoints
 from clew.service.effects import Operation, read
 from clew.service.thread_commands import content_event
 from clew.service.thread_directory import sharing
@@ -54,9 +54,10 @@ def step(core: Core, thread_id: str, at: At = None, at_message: int | None = Non
     version = yield from resolve(core, thread_id, head, at, at_message)
     stream = core.stream(thread_id)
     stepped = yield from event(core, thread_id, version)
+    head = yield from with_checkpoints(core, thread_id, head)
     control = head
     if version != head.version:
-        control = yield from read(lambda: core.log.control(stream, version))
+        control = yield from read(lambda: core.log.with_checkpoints(stream, core.log.control(stream, version)))
     path = Walk(version)
     yield from back(core, stream, path, lambda: len(path.messages) >= last)
     messages = path.last(last)

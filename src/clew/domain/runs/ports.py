@@ -38,9 +38,10 @@ class RunLog(Protocol):
     actor: str | None
     """The actor of calls that name none."""
 
-    async def control(self, *, fresh: bool = False) -> Control:
+    async def control(self, *, fresh: bool = False, checkpoints: bool = False) -> Control:
         """The thread's control; unless it is to be ``fresh``, as far as this process has seen it.
 
+        With ``checkpoints`` it has the names of all checkpoints, otherwise it may lack older ones.
         For a thread that begins with the run, the control that it begins with. Raises UnknownThreadError.
         """
         ...

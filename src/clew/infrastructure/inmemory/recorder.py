@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
 from threading import RLock
@@ -82,10 +82,13 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder, process_forks.ForkA
             outcome = self._events.outcome(key)
         return None if outcome is None else outcome.repeat(key)
 
-    def lineage(self, stream: str, *, after: int = -1, upto: int | None = None) -> list[Row]:
+    def lineage(
+        self, stream: str, *, after: int = -1, upto: int | None = None, types: Collection[str] | None = None
+    ) -> list[Row]:
         """The rows of a stream and of its ancestors up to each cut, in version order."""
         with self._open_lock():
-            return self._events.lineage(stream, after, upto)
+            rows = self._events.lineage(stream, after, upto)
+        return rows if types is None else [row for row in rows if row.type in types]
 
     def indexed(self, stream: str, number: int, *, after: int, upto: int, limit: int) -> list[Row]:
         """The newest rows of the lineage under a number of the index, newest first."""

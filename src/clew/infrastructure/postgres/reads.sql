@@ -41,6 +41,22 @@ FROM line CROSS JOIN LATERAL (
 ) AS e
 ORDER BY e.version
 
+-- lineage of types
+WITH RECURSIVE line (id, tenant, name, parent, cut, upto) AS (
+    SELECT id, tenant, name, parent, cut, %(upto)b::int8 FROM clew_stream WHERE id = %(id)b AND name = %(name)b
+    UNION ALL
+    SELECT p.id, p.tenant, p.name, p.parent, p.cut, least(line.upto, line.cut)
+    FROM line JOIN clew_stream AS p ON p.id = line.parent AND p.tenant = line.tenant
+    WHERE line.cut > %(after)b AND (p.cut IS NULL OR p.cut < line.cut)
+)
+SELECT e.position, line.name, e.version, e.type, e.state, e.hash, e.digest
+FROM line CROSS JOIN LATERAL (
+    -- OFFSET 0 is a fence, as in the lineage.
+    SELECT * FROM clew_event WHERE stream = line.id AND version > %(after)b AND version <= line.upto OFFSET 0
+) AS e
+WHERE e.type = ANY (%(types)b::bytea[])
+ORDER BY e.version
+
 -- indexed
 WITH RECURSIVE line (id, tenant, name, parent, cut, upto) AS (
     SELECT id, tenant, name, parent, cut, %(upto)b::int8 FROM clew_stream WHERE id = %(id)b AND name = %(name)b

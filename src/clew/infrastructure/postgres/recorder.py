@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
 from functools import cache
 from typing import Any, Self
@@ -111,10 +111,18 @@ class PostgresRecorder(LibraryRecorder):
         found = find_outcome(self.datastore.query, key)
         return None if found is None else found.repeat(key)
 
-    def lineage(self, stream: str, *, after: int = -1, upto: int | None = None) -> list[Row]:
+    def lineage(
+        self, stream: str, *, after: int = -1, upto: int | None = None, types: Collection[str] | None = None
+    ) -> list[Row]:
         """The rows of a stream and of its ancestors up to each cut, in version order."""
-        upto = HIGHEST if upto is None else upto
-        return list(map(_row, self._of(stream, "lineage", after=Int8(within(after)), upto=Int8(within(upto)))))
+        parameters: dict[str, Any] = {
+            "after": Int8(within(after)),
+            "upto": Int8(within(HIGHEST if upto is None else upto)),
+        }
+        if types is None:
+            return list(map(_row, self._of(stream, "lineage", **parameters)))
+        parameters["types"] = [each.encode() for each in types]
+        return list(map(_row, self._of(stream, "lineage of types", **parameters)))
 
     def indexed(self, stream: str, number: int, *, after: int, upto: int, limit: int) -> list[Row]:
         """The newest rows of the lineage under a number of the index, newest first."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from operator import itemgetter
@@ -78,6 +79,7 @@ FROM line CROSS JOIN event e ON e.stream = line.id AND e.version IN (
     WHERE n.stream = line.id AND n.number = :number AND n.version > :after AND n.version <= line.upto
     ORDER BY n.version DESC LIMIT :limit
 )"""  # noqa: S608 - of constants
+_LINEAGE_OF_TYPES = f"{_LINEAGE} AND e.type IN (SELECT value FROM json_each(:types))"  # noqa: S608 - of constants
 _SNAPSHOT = f"""{_LINE}
 SELECT line.name, s.version, s.state FROM line CROSS JOIN snapshot s ON s.stream = line.id AND s.version =
     (SELECT max(n.version) FROM snapshot n WHERE n.stream = line.id AND n.version <= line.upto)
@@ -255,9 +257,14 @@ class SQLiteReads:
         outcome = find_outcome(self.query, key)
         return None if outcome is None else outcome.repeat(key)
 
-    def lineage(self, stream: str, *, after: int = -1, upto: int | None = None) -> list[Row]:
+    def lineage(
+        self, stream: str, *, after: int = -1, upto: int | None = None, types: Collection[str] | None = None
+    ) -> list[Row]:
         """The rows of a stream and of its ancestors up to each cut, in version order."""
-        rows = self.query(_LINEAGE, {"name": stream, "after": after, "upto": HIGHEST if upto is None else upto})
+        sql, parameters = _LINEAGE, {"name": stream, "after": after, "upto": HIGHEST if upto is None else upto}
+        if types is not None:
+            sql, parameters["types"] = _LINEAGE_OF_TYPES, json.dumps(list(types))
+        rows = self.query(sql, parameters)
         # The rows come stream by stream, each in order. Python sorts such runs faster than SQLite.
         rows.sort(key=_version)
         return list(map(Row._make, rows))
