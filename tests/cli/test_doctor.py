@@ -114,6 +114,7 @@ def test_finds_damaged_pages(filled: CalledClew, tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[8192:] = b"\x7f" * (len(content) - 8192)
     path.write_bytes(content)
+    filled.text("verify")  # the log is whole
     assert findings(filled, "--verify", code=1)["projections-pages"]["advice"].startswith("Delete it")
 
 

@@ -282,13 +282,13 @@ def test_a_redaction_during_serializing_is_respected(
     def redact_while_reading(stream: str, *, after: int, limit: int) -> Any:
         rows = own_rows(stream, after=after, limit=limit)
         if after == 2 and not thread.history().messages[0].redacted:
+            monkeypatch.undo()  # the redaction reads rows, too
             thread.redact(2)
         return rows
 
     monkeypatch.setattr(thread_documents, "PAGE", 1)
     monkeypatch.setattr(log, "own_rows", redact_while_reading)
     document = document_of(source, "t")
-    monkeypatch.undo()
     assert CANARY not in json.dumps(document["history"])
     assert conversations.restore_thread(document).history() == thread.history()
 

@@ -15,6 +15,7 @@ from clew.domain.errors import (
     CorruptEventError,
     InvalidNameError,
     InvalidTimeError,
+    StoreError,
     UnknownCheckpointError,
     UnknownThreadError,
     UnknownVersionError,
@@ -338,7 +339,11 @@ def verify_all(core: Core) -> Verdict:
     verdict = core.log.verify()
     if verdict.first_bad is not None and verdict.first_bad.kind == "changed":
         return verdict
-    for name, position in core.models.projector.other_logs().items():
+    try:
+        others = core.models.projector.other_logs()
+    except StoreError:  # damaged read models say no more than missing ones; `clew doctor` names the damage
+        return verdict
+    for name, position in others.items():
         reason = (
             f"it was filled from another log, up to position {position}: this one is an older copy, or another file"
         )
