@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import os
 import platform
 import random
 import sqlite3
@@ -17,6 +18,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,7 +91,7 @@ class Chart:
         for name, curve in self.curves.items():
             begin, end = min(curve), max(curve)
             yield Figure(
-                f"{self.title}: {name}, {end:,} {self.x} against {begin:,}",
+                f"{self.name}: {name}, {end:,} {self.x} against {begin:,}",
                 statistics.median(curve[end]),
                 self.y.removeprefix("CPU, ").removesuffix(" per message"),
                 baseline=statistics.median(curve[begin]),
@@ -101,7 +103,8 @@ class Chart:
     def as_json(self) -> dict[str, object]:
         """The chart as a JSON object, with the median of each point."""
         curves = {
-            name: [[x, statistics.median(curve[x])] for x in sorted(curve)] for name, curve in self.curves.items()
+            name: {x: float(f"{statistics.median(curve[x]):.4g}") for x in sorted(curve)}
+            for name, curve in self.curves.items()
         }
         return {"name": self.name, "title": self.title, "x": self.x, "y": self.y, "curves": curves}
 
@@ -121,7 +124,7 @@ def draw(folder: Path, charts: Sequence[Chart], versions: Mapping[str, str]) -> 
     folder.mkdir(parents=True, exist_ok=True)
     machine = f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {platform.machine()}"
     data = {"machine": machine, "versions": versions, "charts": [chart.as_json() for chart in charts]}
-    (folder / DATA).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    (folder / DATA).write_text(json.dumps(data, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     subprocess.run([python_of("charts"), "-m", "benchmarks.growth_charts", folder.resolve()], cwd=ROOT, check=True)
 
 
@@ -136,11 +139,13 @@ def _charts_by_length() -> dict[str, Chart]:
         return Chart(name, title, "messages in the thread", y, budgets)
 
     charts = (
-        chart("append", "Append a message", at_most_times(1.2)),
-        chart("newest", f"Read the newest {NEWEST} messages", at_most(1_500)),
-        chart("bytes", "Size on disk", y="B per message"),
-        chart("fork", "Fork at the newest message", at_most_times(1.2)),
-        chart("run", f"Run an agent that sends the newest {WINDOW} messages", at_most_times(1.3)),
+        chart("append", "The cost of an append, as the thread grows", at_most_times(1.2)),
+        chart("newest", f"The cost of reading the newest {NEWEST} messages, as the thread grows", at_most(1_500)),
+        chart("bytes", "The size of a message on disk, as the thread grows", y="B per message"),
+        chart("fork", "The cost of a fork, as the thread grows", at_most_times(1.2)),
+        chart(
+            "run", f"The cost of a run that sends the newest {WINDOW} messages, as the thread grows", at_most_times(1.3)
+        ),
     )
     return {chart.name: chart for chart in charts}
 
@@ -150,8 +155,10 @@ def _by_length(setting: Setting) -> tuple[list[Chart], dict[str, str]]:
     lengths = FEW_LENGTHS if setting.quick else LENGTHS
     with ExitStack() as stack:
         processes = _processes(setting, stack)
+        seconds = setting.size(30, 2)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # growing is not measured, so it uses all CPUs
+            list(pool.map(lambda process: process.grow(seconds, lengths), processes.values()))
         for name, process in processes.items():
-            process.grow(setting.size(45, 2), lengths)
             for length, size in process.sizes.items():
                 if length >= PAGES and name != ADVANCED:
                     charts["bytes"].add(name, length, size / length)
@@ -160,9 +167,9 @@ def _by_length(setting: Setting) -> tuple[list[Chart], dict[str, str]]:
         for number in range(rounds):
             first = number * len(pairs) // rounds
             for name, length in pairs[first:] + pairs[:first]:
-                for operation, seconds in processes[name].measure(length).items():
+                for operation, took in processes[name].measure(length).items():
                     if name != ADVANCED or operation == "fork":  # otherwise it is openai-agents, which is shown
-                        charts[operation].add(name, length, seconds * 1e6)
+                        charts[operation].add(name, length, took * 1e6)
         return [*charts.values()], {name: process.version for name, process in processes.items()}
 
 
@@ -224,7 +231,7 @@ async def _by_subscribers(setting: Setting) -> Chart:
     sizes = (0, 10, 100, 1_000) if setting.quick else (0, 10, 100, 1_000, 10_000)
     chart = Chart(
         "subscribers",
-        "Append a message while other threads have subscribers",
+        "The cost of an append, as other threads get subscribers",
         "subscribers that wait",
         CPU,
         {"append": at_most_times(2)},
@@ -247,7 +254,7 @@ def _by_active_threads(setting: Setting) -> Chart:
     """Every append goes to another thread than the one before."""
     chart = Chart(
         "active-threads",
-        "Append a message to one of many threads in use",
+        "The cost of an append, as more threads are in use",
         "threads in use",
         CPU,
         {"append": at_most_times(1.2)},
@@ -280,7 +287,7 @@ def _by_threads(setting: Setting) -> Chart:
     newest, page = f"newest {NEWEST} messages", f"page of {PAGE} threads"
     chart = Chart(
         "threads",
-        "Three operations by the number of threads in the store",
+        "The cost of three operations, as the store gets more threads",
         "threads in the store",
         CPU,
         {"append": at_most_times(1.2), newest: at_most(1_500), page: at_most(20_000)},

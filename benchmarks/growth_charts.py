@@ -53,7 +53,7 @@ def _draw(chart: dict[str, Any], colours: dict[str, str], folder: Path) -> None:
 
     figure = Figure(figsize=(8.6, 4.8), layout="constrained")
     axes = figure.add_subplot()
-    curves = {name: points for name, points in chart["curves"].items() if points}
+    curves = {name: [(float(x), float(y)) for x, y in points.items()] for name, points in chart["curves"].items()}
     for name, points in curves.items():
         ours = _is_ours(name)
         axes.plot(

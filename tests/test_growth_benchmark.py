@@ -22,7 +22,7 @@ def test_a_figure_compares_the_end_of_a_curve_with_its_beginning_in_each_round()
         chart.add("peer", 10, 50 * slow)
         chart.add("peer", 100, 500 * slow)
     ours, peer = chart.figures()
-    assert (ours.name, ours.unit) == ("Append: Clew, 1,000 messages against 10", "µs")
+    assert (ours.name, ours.unit) == ("append: Clew, 1,000 messages against 10", "µs")
     assert (ours.measured, ours.baseline, ours.verdict) == (110, 100, "met")
     assert ours.ratio == pytest.approx(1.1)
     assert not ours.note
@@ -36,7 +36,7 @@ def test_the_data_of_a_chart_has_the_median_of_each_point_in_order() -> None:
     for value in (3.0, 1.0, 2.0):
         chart.add("Clew", 100, value)
         chart.add("Clew", 10, value / 2)
-    assert chart.as_json()["curves"] == {"Clew": [[10, 1.0], [100, 2.0]]}
+    assert chart.as_json()["curves"] == {"Clew": {10: 1.0, 100: 2.0}}
 
 
 def test_a_contender_measures_its_operations_without_changing_the_thread(tmp_path: Path) -> None:
