@@ -238,7 +238,7 @@ async def _by_subscribers(setting: Setting) -> Chart:
     )
     async with AsyncExitStack() as stack:
         quiet = {size: await next_to_subscribers(stack, setting.url("growth"), size) for size in sizes}
-        for number in range(setting.size(7, 3) + 1):
+        for number in range(setting.size(21, 3) + 1):
             first = number % len(sizes)
             for size in sizes[first:] + sizes[:first]:
                 gc.collect()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 from contextlib import ExitStack
 from itertools import pairwise
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.contenders.environments import PINS
-from benchmarks.growth import OURS, SYSTEMS, Chart, ContenderProcess
+from benchmarks.growth import DATA, OURS, ROOT, SYSTEMS, Chart, ContenderProcess
 from benchmarks.growth_charts import spread
 from benchmarks.report import at_most_times
 from hypothesis import given
@@ -72,6 +73,19 @@ def test_an_environment_names_the_version_of_every_package(environment: str) -> 
     pins = [line for line in lines if not line.startswith("#")]
     assert pins
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", pin) for pin in pins)
+
+
+def test_the_documents_show_every_chart_with_the_names_of_its_curves() -> None:
+    folder = ROOT / "docs" / "growth"
+    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    data = json.loads((folder / DATA).read_text(encoding="utf-8"))
+    assert {path.stem for path in folder.glob("*.svg")} == {chart["name"] for chart in data["charts"]}
+    for chart in data["charts"]:
+        drawn = (folder / f"{chart['name']}.svg").read_text(encoding="utf-8")
+        assert f"](growth/{chart['name']}.svg)" in page
+        for text in (chart["title"], chart["x"], *chart["curves"]):
+            assert f">{text}<" in drawn
+    assert all(version in page for version in data["versions"].values())
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12).map(sorted), st.floats(0.01, 0.1))
