@@ -99,7 +99,10 @@ class _Import:
         self._ahead: deque[tuple[Item, Ahead[Imported]]] = deque()
 
     def begin(self, item: Item, operation: Operation[Imported]) -> Operation[None]:
-        """Begin with a conversation. Finish the first one if too many were begun."""
+        """Begin with a conversation. Finish the first one if too many were begun, and all if one has the same id."""
+        id_ = _id_of(item)
+        if id_ is not None and any(_id_of(other) == id_ for other, _ in self._ahead):
+            yield from self.finish()
         ahead = Ahead(operation)
         self._ahead.append((item, ahead))
         yield from ahead.begin()
@@ -137,6 +140,12 @@ class _Import:
             self.report = _add_imported(self.report, done)
             if self._progress is not None:
                 self._progress(self.report)
+
+
+def _id_of(item: Item) -> str | None:
+    """What tells the ids of conversations apart, None for a conversation without an id."""
+    id_ = item.value.get("id") if isinstance(item.value, dict) else None
+    return None if id_ is None else repr(id_)
 
 
 def import_conversation(
