@@ -143,9 +143,7 @@ def _charts_by_length() -> dict[str, Chart]:
         chart("newest", f"The cost of reading the newest {NEWEST} messages, as the thread grows", at_most(1_500)),
         chart("bytes", "The size of a message on disk, as the thread grows", y="B per message"),
         chart("fork", "The cost of a fork, as the thread grows", at_most_times(1.2)),
-        chart(
-            "run", f"The cost of a run that sends the newest {WINDOW} messages, as the thread grows", at_most_times(1.3)
-        ),
+        chart("run", f"The cost of a run with the newest {WINDOW} messages, as the thread grows", at_most_times(1.3)),
     )
     return {chart.name: chart for chart in charts}
 

@@ -17,6 +17,7 @@ STYLE = {
     "svg.hashsalt": "clew",
     "font.family": "sans-serif",
     "font.size": 11,
+    "axes.titlesize": 12,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.edgecolor": "#97a3b3",
