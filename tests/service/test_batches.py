@@ -291,6 +291,13 @@ def test_a_repeated_batch_stores_nothing_and_returns_the_first_results(service: 
     assert [fact.value for fact in other.facts()] == [1]
 
 
+def test_a_store_with_keyed_batches_verifies(service: Any) -> None:
+    thread, one, two = service.start_thread(), service.memory("one"), service.memory("two")
+    write(service, lambda b: b.put(one, "a", 1), lambda b: b.append(thread, Message.user("A")), idempotency_key="k1")
+    write(service, lambda b: b.delete(one, "a"), lambda b: b.put(two, "b", 2), idempotency_key="k2")
+    assert service.verify().first_bad is None
+
+
 def test_a_key_with_other_parts_is_refused(service: Any) -> None:
     thread, scope = service.start_thread(), service.memory("user/42")
     with service.batch(idempotency_key="k") as batch:

@@ -117,11 +117,13 @@ class ConversationLog(Application[str]):
         links: list[bytes] = []
         hashes: dict[tuple[str, int], bytes] = {}
         mark = None if write.key is None else key_mark(self._recorder.tag(), write.key)
+        marked = None if write.key is None else write.key.stream
         entries: list[IndexEntry] = []
         for event in write.events:
             name, version, type_ = event[:3]
-            state = encode(event, mark)
-            mark = None
+            state = encode(event, mark if name == marked else None)
+            if name == marked:
+                marked = None
             stored.append(NewEvent(name, version, type_, state))
             heads[name] = head = link(heads[name], name, version, type_, digest(state))
             links.append(head)

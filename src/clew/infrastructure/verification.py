@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from clew.domain.decider_state import Control, advance, unnamed_checkpoints, with_checkpoints, without_checkpoints
@@ -303,9 +305,11 @@ class _Keys:
 
     def compare(self, name: str, thread_id: str) -> IntegrityFault | None:
         """The first key that is missing, belongs to other events, or has lost its content without a redaction."""
-        keys = {key.first: key for key in self._recorder.keys(name)} if self._marks else {}
+        keys = sorted(self._recorder.keys(name)) if self._marks else []
         for row, digest_start in self._marks:
-            key = keys.get(row.position)
+            # The last key that begins at or before the row: an append of several streams can begin in another one.
+            place = bisect_right(keys, row.position, key=attrgetter("first"))
+            key = keys[place - 1] if place and row.position <= keys[place - 1].last else None
             if key is None or not key.digest.hex().startswith(digest_start):
                 return IntegrityFault(thread_id, row.version, "the idempotency key of its append is missing")
             if key.is_blank:
