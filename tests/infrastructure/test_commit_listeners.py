@@ -184,6 +184,17 @@ def test_own_commits_wake_listeners_once_and_need_no_query(log: Log, listeners: 
     assert log.queries == 0
 
 
+def test_an_own_commit_that_the_poller_saw_first_wakes_listeners_once(log: Log, listeners: CommitListeners) -> None:
+    woken = Woken()
+    listeners.listen(woken.by("a"), "a")
+    log.wait_for_polls()
+    positions = log.write("a")
+    log.wait_for_polls()
+    assert not listeners.own(*positions)
+    log.wait_for_polls()
+    assert woken == {"a": 1}
+
+
 def test_own_commits_between_those_of_other_processes_wake_listeners_once(log: Log, listeners: CommitListeners) -> None:
     woken = Woken()
     listeners.listen(woken.by("own"), "own")

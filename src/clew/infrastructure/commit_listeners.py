@@ -67,6 +67,8 @@ class CommitListeners:
         """The names of listeners that have left."""
         self._own: list[tuple[int, int]] = []
         """First and last position of each of this store's own commits that the poller has not seen yet."""
+        self._polled = -1
+        """The position up to which the poller last woke listeners."""
         self._skipped = 0
         self._poller: _Poller | None = None
         self._closed = False
@@ -115,16 +117,22 @@ class CommitListeners:
         for name in names:
             yield from list(self._by_name.get(name, {}).values())
 
-    def own(self, first: int, last: int) -> None:
-        """Expect a commit of this process: the poller must not wake listeners for it, because ``notify`` does."""
+    def own(self, first: int, last: int) -> bool:
+        """Expect a commit of this process: the poller must not wake listeners for it, because ``notify`` does.
+
+        False if the poller has seen it already, and has woken them.
+        """
         if first > last:
-            return
+            return True
         with self._lock:
+            if last <= self._polled:
+                return False
             if self._own and self._own[-1][1] == first - 1:
                 first = self._own.pop()[0]
             elif len(self._own) >= MOST_OWN:
                 self._own.clear()
             self._own.append((first, last))
+            return True
 
     def disown(self, upto: int) -> None:
         """Have the poller wake listeners for own commits up to this position, as for those of another process."""
@@ -139,6 +147,7 @@ class CommitListeners:
     def notify_visible(self, upto: int, written: Sequence[tuple[int, str]] | None) -> None:
         """Wake the listeners for events of other processes, which are visible up to a position; None for all."""
         with self._lock:
+            self._polled = upto
             own = sorted(each for each in self._own if each[0] <= upto)
             self._own = [each for each in self._own if each[1] > upto]
         self.notify(None if written is None else _without(own, written))

@@ -126,8 +126,8 @@ class PostgresDatastore(process_forks.ForkAware):
             for append, appended in written:
                 if appended.positions and not appended.repeated:
                     last = max(last, *appended.positions)
-                    self.listeners.own(min(appended.positions), max(appended.positions))
-                    streams.update(stream_name(event.originator_id) for event in append.events)
+                    if self.listeners.own(min(appended.positions), max(appended.positions)):
+                        streams.update(stream_name(event.originator_id) for event in append.events)
             if streams:
                 self.listeners.notify(streams)
         except BaseException:  # interrupted: the poller does the rest
