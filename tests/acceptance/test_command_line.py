@@ -65,7 +65,7 @@ def test_threads_have_the_documented_shape(filled: Clew) -> None:
 
 def test_show_has_the_documented_shape(filled: Clew) -> None:
     output = filled.object("show", filled.ids()[0], "--json")
-    assert list(output) == ["thread_id", "version", "messages", "runs"]
+    assert list(output) == ["thread_id", "version", "messages", "runs", "records"]
     assert output["version"] == 6
     assert output["messages"][1] == {
         "version": 3,

@@ -242,7 +242,7 @@ def test_a_full_disk_ends_an_import_and_a_second_import_completes_it(filled: Cle
     assert filled.object("verify", "--json")["ok"] is True
     exported = filled.lines("export")
     assert exported[:2] == [TEAPOT, GLAZE]
-    assert exported[2:] == long[: len(exported) - 2]
+    assert [each for each in long if each in exported[2:]] == sorted(exported[2:], key=long.index)  # each once
     assert len(exported) < 12
     filled.text("import", "long.jsonl")
-    assert filled.lines("export") == [TEAPOT, GLAZE, *long]
+    assert sorted(filled.lines("export")[2:], key=long.index) == long

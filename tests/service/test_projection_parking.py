@@ -87,9 +87,9 @@ def test_a_failing_event_delays_few_others(
         read.append(position)
         return recorded_after(position, limit, upto)
 
-    def recording_session(seen: int, names: Any = None) -> Any:
+    def recording_session(seen: int, names: Any = None, **options: Any) -> Any:
         sessions.append(seen)
-        return session(seen, names)
+        return session(seen, names, **options)
 
     monkeypatch.setattr(ten.log, "recorded_after", recording_read)
     monkeypatch.setattr(store, "session", recording_session)

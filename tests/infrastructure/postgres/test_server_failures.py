@@ -21,6 +21,7 @@ from clew.domain.streams import ROOT, digest
 from clew.infrastructure.postgres.connection import Session
 from clew.infrastructure.postgres.pipeline import BoundStatement
 from clew.infrastructure.postgres.recorder import PostgresRecorder
+from clew.infrastructure.postgres.schema import SCHEMA_VERSION
 from clew.infrastructure.postgres.store import PostgresStore
 from clew.infrastructure.recorder_ports import Append, RecordedConflictError
 from clew.infrastructure.stores import store_at
@@ -239,16 +240,16 @@ def test_refuses_a_stream_with_the_number_of_another(
 
 
 def test_creates_the_tables_once_when_many_open_an_empty_database(postgres: str) -> None:
-    assert store_at(postgres).schemas() == (0, 1)
+    assert store_at(postgres).schemas() == (0, SCHEMA_VERSION)
     with pytest.raises(StoreSchemaError, match="clew migrate"):
         store_at(postgres).open_log(create=False)
     run_threads([lambda: PostgresRecorder.open(postgres).close()] * 6)
-    assert store_at(postgres).schemas() == store_at(postgres).migrate() == (1, 1)
+    assert store_at(postgres).schemas() == store_at(postgres).migrate() == (SCHEMA_VERSION, SCHEMA_VERSION)
     store_at(postgres).open_log(create=False).close()
 
 
 def test_refuses_a_newer_schema_and_does_not_change_it(postgres: str) -> None:
-    assert store_at(postgres).migrate() == (0, 1)
+    assert store_at(postgres).migrate() == (0, SCHEMA_VERSION)
     ask(postgres, "UPDATE clew_meta SET schema = 99")
     for use in (PostgresStore.open_log, PostgresStore.schemas, PostgresStore.migrate):
         with pytest.raises(StoreSchemaError, match="schema 99"):
