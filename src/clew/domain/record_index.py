@@ -19,8 +19,8 @@ _BYTES = 2
 def number_of(type_: str | None, key: str | None = None) -> int:
     """The number of the records with a type, a key or both.
 
-    It is a part of a digest: other records may have the same number, so the record must be read. It is that short so
-    that nobody can tell from it which key a record has.
+    It is a part of a digest: other records may have the same number, so the record must be read. It is so short that it
+    does not tell which key a record has.
     """
     digest = sha256(json.dumps([type_, key]).encode()).digest()
     return RECORDS + 1 + int.from_bytes(digest[:_BYTES])

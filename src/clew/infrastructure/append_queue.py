@@ -114,7 +114,7 @@ class AppendQueue:
         return job
 
     def submit(self, append: Append) -> Future[Appended]:
-        """Queue an append, which is written soon even if nobody waits for it. Raises ClosedError after ``close``."""
+        """Queue an append, which is written soon even if no caller waits for it. Raises ClosedError after ``close``."""
         job = self.enqueue(append)
         self.write_soon()
         return job

@@ -109,7 +109,7 @@ def mark_in(state: bytes) -> str | None:
 def encode(event: Event, mark: str | None = None) -> bytes:
     """The stored bytes of an event, with the mark of the idempotency key of its append.
 
-    Each call adds new salt, so that nobody can guess a short text from its digest.
+    Each call adds new salt, so that a short text cannot be guessed from its digest.
     """
     data = event.data
     if isinstance(data, Opaque):

@@ -394,7 +394,7 @@ def note_stored(
     if before is None or before.version < control.version:
         core.caches.stored.put(stream, control, CONTROL_BYTES + CHECKPOINT_BYTES * len(control.checkpoints))
     if shreds:
-        core.caches.folds.clear()  # nobody may ask for them again, and they may hold what was redacted
+        core.caches.folds.clear()  # they may hold what was redacted, and may never be asked for again
     elif core.caches.histories.get(stream) is not None:
         _extend_history(core, stream, events)
     if core.models.follows_appends:

@@ -263,7 +263,7 @@ class Projector:
         if live is None:
             begun = session.begin(projection, self.code(projection), live=True)
             replaced = self._of_another_log.pop(projection.name, None)
-            if replaced is not None:  # an alarm of verify and doctor, until somebody rebuilds the projection
+            if replaced is not None:  # an alarm of verify and doctor, until `clew rebuild`
                 lost = Parked(replaced.position, "", 0, OTHER_LOG, "its tables were filled from another log")
                 session.park(begun, lost)
             return [Target(begun, projection)]
@@ -303,7 +303,7 @@ class Projector:
         """The projections whose tables another log has filled, each with the position that it had reached.
 
         That is so after an older copy of the log was put back, or another file in its place: events that were shown
-        before are missing. The tables are rebuilt, and it is known until somebody rebuilds the projection.
+        before are missing. The tables are rebuilt, and that is known until `rebuild()`.
         """
         found: dict[str, int] = {}
         for generation in self.store.generations():
