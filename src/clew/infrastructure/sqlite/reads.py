@@ -105,7 +105,8 @@ UNION SELECT e.stream, e.version FROM owner CROSS JOIN event e ON e.stream = own
 ORDER BY 1, 2 LIMIT ?"""
 
 INDEXED = (
-    f"SELECT s.name, e.stream, e.version, e.type, {_STATE} FROM event e JOIN stream s ON s.id = e.stream "  # noqa: S608
+    f"SELECT s.name, e.stream, e.version, e.type, {_STATE} FROM event e "  # noqa: S608 - of constants
+    "JOIN stream s ON s.id = e.stream "
     "WHERE e.type IN ('record-appended', 'history-rewound')"
 )
 KEY = (
