@@ -31,6 +31,7 @@ from clew.domain.history import HistoryMessage
 from clew.domain.memory.events import Provenance
 from clew.domain.records import ThreadRecord
 from clew.domain.streams import thread_stream
+from clew.service.memory.streams import scope_stream
 
 
 @pytest.fixture(params=COLOURS)
@@ -412,8 +413,12 @@ def test_a_batch_is_decided_again_after_a_conflict(shared_url: str) -> None:
 
 
 def test_a_scope_that_changes_before_the_commit_is_decided_again(conversations: Conversations) -> None:
-    scope, thread = conversations.memory("user/42"), conversations.start_thread()
-    log = conversations._core.log
+    scope, core = conversations.memory("user/42"), conversations._core
+    lock_of_scope = core.caches.lock(scope_stream(core, scope.name))
+    thread = conversations.start_thread()
+    while core.caches.lock(core.stream(thread.id)) is lock_of_scope:  # held below, where the test writes to the scope
+        thread = conversations.start_thread()
+    log = core.log
     submit, attempts = log.submit, []
 
     def interfering(write: Any) -> Any:
