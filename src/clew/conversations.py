@@ -190,7 +190,7 @@ class Conversations:
         """
         return run(thread_directory.find(self._core, prefix))
 
-    def threads(
+    def threads(  # noqa: PLR0913  # every filter has its own parameter
         self,
         *,
         status: Status | None = None,
@@ -198,15 +198,20 @@ class Conversations:
         parent: str | None = None,
         order: Order = "begun",
         newest_first: bool = False,
+        said_since: datetime | None = None,
+        said_until: datetime | None = None,
         limit: int | None = None,
         after: ThreadSummary | str | None = None,
     ) -> Iterator[ThreadSummary]:
         """Threads, including forks and deleted ones, read a page at a time.
 
         A thread must match every filter that is given: it has this ``status``, it has all of these ``labels``, it is a
-        fork of ``parent``. ``order`` is by start (``begun``) or by last change (``updated``). For the next page, give
-        ``limit`` again, and as ``after`` the last thread of the previous page, or its id. Raises InvalidContentError,
-        or UnknownThreadError for ``after``.
+        fork of ``parent``. With ``said_since`` or ``said_until`` (not included), which are aware datetimes, the time
+        from its beginning, or its first message or record if that was said earlier, to its last one must overlap this
+        range; a thread without messages and records does not match, and what a fork inherits does not count. ``order``
+        is by start (``begun``) or by last change (``updated``). For the next page, give ``limit`` again, and as
+        ``after`` the last thread of the previous page, or its id. Raises InvalidContentError, InvalidTimeError,
+        UnknownThreadError for ``after``, or ProjectionBehindError while the tables of an older Clew are being rebuilt.
         """
         return _each(
             thread_directory.threads(
@@ -216,6 +221,7 @@ class Conversations:
                 parent=parent,
                 order=order,
                 newest_first=newest_first,
+                said=None if said_since is said_until is None else said_within(said_since, said_until),
                 limit=limit,
                 after=after,
             )

@@ -77,6 +77,29 @@ def test_threads_refuse_an_invalid_status_or_label(branched: Clew) -> None:
     assert "--limit" in branched.refused(2, "threads", "--limit", "0")
 
 
+def test_threads_are_listed_and_found_by_when_they_were_said(clew: Clew) -> None:
+    messages = [{"role": "user", "content": "tea", "created_at": f"2023-03-0{day}T12:00:00Z"} for day in (1, 4)]
+    clew.text("import", clew.file("old.jsonl", {"id": "old", "messages": messages}))
+    with opened(clew) as conversations:
+        conversations.start_thread("New", thread_id="new", messages=[Message.user("tea")])
+    wide = {"COLUMNS": "120"}
+    table = clew.text("threads", env=wide)
+    assert lines(table)[0].split()[-1] == "Said"
+    assert lines(table)[2].endswith("2023-03-01 to 2023-03-04")
+    assert "Said" not in clew.text("threads", "--said-since", "2024-01-01", env=wide)
+    old, new = clew.lines("threads", "--json")
+    assert (old["first_said_at"], old["last_said_at"]) == (
+        "2023-03-01T12:00:00.000000+00:00",
+        "2023-03-04T12:00:00.000000+00:00",
+    )
+    assert "first_said_at" not in new
+    assert [each["thread_id"] for each in clew.lines("threads", "--json", "--said-since", "2024-01-01")] == ["new"]
+    assert clew.lines("threads", "--json", "--said-until", "2024-01-01") == [old]
+    assert clew.lines("threads", "--json", "--said-since", "2023-03-05", "--said-until", "2024-01-01") == []
+    assert clew.text("threads", "--said-until", "2020-01-01").strip() == "No matching threads."
+    assert "--said-until" in clew.refused(2, "threads", "--said-since", "2024-01-01", "--said-until", "2023-01-01")
+
+
 # tree
 
 

@@ -15,11 +15,13 @@ from tests.service import recorded_runs
 
 from clew.conversations import Conversations
 from clew.domain.errors import ClewError
+from clew.domain.events import to_time
 from clew.domain.json_values import Json
 from clew.domain.messages import FunctionCall, FunctionResult, Message, Text
 from clew.domain.ports import EventLog
 from clew.domain.projection import Projection, Query, Recorded, Words
 from clew.domain.projection_store import ProjectionStore
+from clew.domain.records import Record
 from clew.domain.search_terms import searchable
 from clew.infrastructure import code_digest
 from clew.infrastructure.recorder_ports import Append
@@ -64,7 +66,11 @@ class History:
         at = version % thread.version + 1
         match operation:
             case "append":
-                thread.append([self.message(version + each) for each in range(1 + version % 3)])
+                said = to_time(1_600_000_000_000_000 + version * 1_000_000) if version % 4 == 0 else None
+                record = [Record("state")] if version % 5 == 0 else []
+                thread.append(
+                    [*record, *[self.message(version + each) for each in range(1 + version % 3)]], said_at=said
+                )
             case "fork" | "edit":
                 new_id = f"thread-{len(self.threads)}"
                 if operation == "fork":

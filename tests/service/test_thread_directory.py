@@ -6,19 +6,23 @@ import asyncio
 import itertools
 import random
 import sqlite3
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.service.settable_clock import SettableClock
 
-from clew import Conversations, Engine, Message
+from clew import Conversations, Engine, Message, Record
 from clew.domain.decider import Start
 from clew.domain.decider_state import Control
-from clew.domain.errors import InvalidContentError, UnknownThreadError
+from clew.domain.errors import InvalidContentError, InvalidTimeError, ProjectionBehindError, UnknownThreadError
+from clew.domain.events import APPENDED_TYPES, to_time
 from clew.domain.formats.conversation_import import Item
 from clew.domain.json_values import Json
-from clew.domain.projection import Query, RowValues
+from clew.domain.projection import Change, Query, Recorded, Rows, RowValues, Upsert
+from clew.projections import Directory
 from clew.service.core import CommitOptions, commit
 from clew.service.effects import run
 from clew.service.thread_queries import ThreadSummary
@@ -209,6 +213,98 @@ async def check_engine(url: str) -> None:
 
 def test_the_engine_lists_and_searches_the_same(url: str) -> None:
     asyncio.run(check_engine(url))
+
+
+def times_said(thread: LocalThread) -> list[datetime]:
+    """When each of the thread's own messages and records was said, from its events."""
+    own = [each for each in thread.events() if each.stream.endswith(f"/{thread.id}") and each.type in APPENDED_TYPES]
+    return [min(each.said_at or each.time, each.time) for each in own]
+
+
+@pytest.mark.parametrize("few", [0, 1_000])
+def test_lists_threads_by_when_they_were_said(
+    conversations: Conversations, clock: SettableClock, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clew.service.thread_directory.FEW", few)
+    chance = random.Random(3)
+    threads = [
+        conversations.start_thread(thread_id=f"t{number}", labels={"even": not number % 2}) for number in range(9)
+    ]
+    threads += [threads[3].fork(thread_id="fork"), threads[4].fork(thread_id="edge")]
+    began = {each.id: to_time(clock()) for each in threads}
+    for _ in range(60):
+        clock.move(chance.choice([0, 3_600]))
+        said = to_time(clock() + chance.randint(-200, 30) * 3_600_000_000) if chance.randint(0, 2) else None
+        message: Message | Record = Record("state") if chance.randint(0, 3) == 0 else Message.user("tea")
+        chance.choice([*threads[1:-1]]).append([message, message], said_at=said)  # the first and the last stay empty
+    threads[2].redact(2)
+    said_in = {each.id: times_said(each) for each in threads}
+    for listed in conversations.threads():
+        times_of = said_in[listed.id]
+        shown = (min(times_of), max(times_of)) if times_of and min(times_of) < began[listed.id] else (None, None)
+        assert (listed.first_said_at, listed.last_said_at) == shown, listed.id
+    assert list(threads[3].forks()) == [each for each in conversations.threads() if each.id == "fork"]
+    times = [None, *(to_time(clock() + hours * 3_600_000_000) for hours in (-300, -150, -100, -50, -10, 0, 20))]
+    for since, until, wanted_labels in itertools.product(times, times, (None, {"even": True})):
+        wanted = [
+            each.id
+            for each in threads
+            if (wanted_labels is None or each.summary().labels == wanted_labels)
+            and (
+                since is until is None
+                or (
+                    bool(said_in[each.id])
+                    and (since is None or max(said_in[each.id]) >= since)
+                    and (until is None or min(began[each.id], *said_in[each.id]) < until)
+                )
+            )
+        ]
+        found = conversations.threads(said_since=since, said_until=until, labels=wanted_labels)
+        assert sorted(ids(found)) == sorted(wanted), (since, until, wanted_labels)
+    newest = ids(conversations.threads(said_since=times[1], order="updated", newest_first=True))
+    first = list(conversations.threads(said_since=times[1], order="updated", newest_first=True, limit=2))
+    rest = conversations.threads(said_since=times[1], order="updated", newest_first=True, after=first[-1])
+    assert ids(first) + ids(rest) == newest
+    with pytest.raises(InvalidTimeError, match="said_until"):
+        conversations.threads(said_until=datetime(2024, 1, 1))  # noqa: DTZ001 - without an offset on purpose
+
+
+class DirectoryVersion3(Directory):
+    """The directory before it knew when threads were said."""
+
+    version, code_digest = 3, "directory-3"
+    tables = (
+        Directory.tables[0]._replace(
+            columns=tuple(each for each in Directory.tables[0].columns if not each.name.endswith("_said"))
+        ),
+        *Directory.tables[1:],
+    )
+
+    def project(self, event: Recorded, rows: Rows) -> Iterator[Change]:
+        for change in super().project(event, rows):
+            if isinstance(change, Upsert) and change.table == "thread":
+                yield change._replace(values={k: v for k, v in change.values.items() if not k.endswith("_said")})
+            else:
+                yield change
+
+
+def test_tables_of_before_list_threads_but_not_by_when_they_were_said(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/clew.db"
+    long_ago = datetime(2020, 1, 1, tzinfo=UTC)
+    with Conversations.open(url, projections=[DirectoryVersion3()]) as before:
+        before.start_thread(thread_id="t").append(Message.user("tea"), said_at=long_ago)
+        assert ids(before.threads()) == ["t"]
+        with pytest.raises(ProjectionBehindError, match="rebuild directory"):
+            list(before.threads(said_since=long_ago))
+    with Conversations.open(url, embedded=False) as reader:
+        (listed,) = reader.threads()
+        assert listed.first_said_at is None
+        with pytest.raises(ProjectionBehindError, match="rebuild directory"):
+            list(reader.threads(said_since=long_ago))
+    with Conversations.open(url) as after:
+        after.rebuild("directory")
+        (listed,) = after.threads(said_since=long_ago)
+        assert (listed.first_said_at, listed.last_said_at) == (long_ago, long_ago)
 
 
 def test_lists_the_kind_of_each_thread(conversations: Conversations) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from clew.domain.events import APPENDED_TYPES, FIRST_MICROSECOND, MESSAGE_APPENDED
 from clew.domain.json_values import comparable
 from clew.domain.projection import Change, Column, Query, Recorded, Rows, Table, Upsert, Where
 
@@ -15,12 +16,14 @@ class Directory:
     """One row for each thread, forks included. Times are microseconds since 1970.
 
     ``begun`` is the position of the thread's first event. ``tree`` is that position of the root of its tree of forks.
-    ``marked`` is 1 if it has checkpoints, inherited ones included.
+    ``marked`` is 1 if it has checkpoints, inherited ones included. ``first_said`` is when the thread began, or when the
+    first of its own messages and records was said, if that was earlier; ``last_said`` is when the last one was said. A
+    message without ``said_at``, or with a later time, was said when it was recorded.
     """
 
     name = "directory"
-    version = 3
-    code_digest = "directory-3"  # of this version: change both where it makes other rows
+    version = 4
+    code_digest = "directory-4"  # of this version: change both where it makes other rows
     tables = (
         Table(
             "thread",
@@ -43,6 +46,8 @@ class Directory:
                 Column("source_id", "json"),
                 Column("kind"),
                 Column("marked", "integer"),
+                Column("first_said", "integer"),
+                Column("last_said", "integer"),
             ),
             key=("tenant", "thread_id"),
             indexes=(
@@ -94,7 +99,11 @@ class Directory:
             row["messages"] = event.messages
         if event.recorded_at:
             row["updated_at"] = event.recorded_at
-        if event.type == "message-appended":  # by far the most frequent
+        if event.type in APPENDED_TYPES and event.recorded_at:
+            row["last_said"] = event.recorded_at
+            if isinstance(event.said, int):  # a forged event may have anything there
+                row |= _said(event, event.said, rows)
+        if event.type == MESSAGE_APPENDED:  # by far the most frequent
             return (Upsert("thread", row),)
         return self._other(event, row, rows)
 
@@ -186,6 +195,18 @@ def _begun(event: Recorded) -> dict[str, Any]:
         "created_at": event.recorded_at,
         "labels": {},
         "marked": 0,
+        "first_said": event.recorded_at,
+    }
+
+
+def _said(event: Recorded, said: int, rows: Rows) -> dict[str, int]:
+    """When the first and the last message or record of the thread was said, so far; this one names its time."""
+    said = max(FIRST_MICROSECOND, min(said, event.recorded_at))
+    known = rows.get("thread", event.tenant, event.thread_id) or {}
+    first, last = known.get("first_said"), known.get("last_said")
+    return {
+        "first_said": said if first is None else min(first, said),
+        "last_said": said if last is None else max(last, said),
     }
 
 

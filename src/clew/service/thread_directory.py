@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from clew.domain.authorization import Action, ThreadFilter
-from clew.domain.errors import AmbiguousThreadError, InvalidContentError, UnknownThreadError
+from clew.domain.errors import (
+    AmbiguousThreadError,
+    InvalidContentError,
+    InvalidProjectionError,
+    ProjectionBehindError,
+    UnknownThreadError,
+)
 from clew.domain.event_types import Status
 from clew.domain.events import to_microseconds, to_time
 from clew.domain.fork_tree import Branch, BranchCheckpoint, ThreadInTree, branches, containing
 from clew.domain.json_values import JsonObject, check_json, comparable
-from clew.domain.projection import Query, RowValues, Where
+from clew.domain.projection import Query, RowValues, SaidWithin, Where
 from clew.domain.streams import MAX_LENGTH, parse_stream_name
 from clew.service.authorization import check, filter_of, permitted
 from clew.service.core import Core, load
@@ -86,7 +93,7 @@ class _Filter(NamedTuple):
         return one_value and len(self.where) == 1 and self.order == "begun"
 
 
-def threads(
+def threads(  # noqa: PLR0913 - every filter has its own parameter
     core: Core,
     *,
     status: Status | None = None,
@@ -94,10 +101,14 @@ def threads(
     parent: str | None = None,
     order: Order = "begun",
     newest_first: bool = False,
+    said: SaidWithin | None = None,
     limit: int | None = None,
     after: ThreadSummary | str | None = None,
 ) -> Pages[ThreadSummary]:
-    """The threads that match, a page at a time. Raises InvalidContentError for a filter that no thread can match."""
+    """The threads that match, a page at a time. Raises InvalidContentError for a filter that no thread can match.
+
+    A page with ``said`` raises ProjectionBehindError while tables of an older version are read.
+    """
     if status is not None and status not in get_args(Status):
         raise InvalidContentError(f"status: {status!r} is not a status. Use one of: {', '.join(get_args(Status))}.")
     if order not in get_args(Order):
@@ -107,16 +118,36 @@ def threads(
         where.append(Where("parent_id", "=", parent))
     if status is not None:
         where.append(Where("status", "=", status))
-    if labels is not None and not isinstance(labels, Mapping):
+    named = () if labels is None else _named_labels(labels)
+    if said is not None:
+        where.append(Where("last_said", ">=", FIRST if said.since is None else said.since))
+        where.append(Where("first_said", "<", LAST if said.until is None else said.until))
+    wanted = _Filter(tuple(where), named, parent is not None, order, newest_first)
+    if said is None:
+        return Pages[ThreadSummary](partial(_threads, core, wanted), after, limit)
+    return Pages[ThreadSummary](partial(_said_threads, core, wanted), after, limit)
+
+
+def _named_labels(labels: Mapping[str, Any]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """The labels that threads must have, with the texts that their values are compared by."""
+    if not isinstance(labels, Mapping):
         raise InvalidContentError(f"labels: {type(labels).__name__} is not a mapping. Give the values by their names.")
-    for name, value in labels.items() if labels else ():
+    for name, value in labels.items():
         if value is None:
             raise InvalidContentError(f"labels: {name!r} is None. No label is None; name the labels that a thread has.")
-    if labels:
-        check_json(dict(labels), "labels")
-    named = tuple([(name, (comparable(value),)) for name, value in labels.items()]) if labels else ()
-    wanted = _Filter(tuple(where), named, parent is not None, order, newest_first)
-    return Pages[ThreadSummary](partial(_threads, core, wanted), after, limit)
+    check_json(dict(labels), "labels")
+    return tuple([(name, (comparable(value),)) for name, value in labels.items()])
+
+
+def _said_threads(core: Core, wanted: _Filter, after: object, limit: int) -> Operation[Page[ThreadSummary, _Place]]:
+    """Threads by when they were said. Raises ProjectionBehindError if tables of an older version are read."""
+    try:
+        return (yield from _threads(core, wanted, after, limit))
+    except InvalidProjectionError:
+        raise ProjectionBehindError(
+            "said_since, said_until: the directory of an older Clew does not say when threads were said. Wait until it "
+            "is rebuilt: `clew project status` shows its version, and `clew project rebuild directory` does it at once."
+        ) from None
 
 
 def _threads(core: Core, wanted: _Filter, after: object, limit: int) -> Operation[Page[ThreadSummary, _Place]]:
@@ -315,6 +346,10 @@ def _summary(row: RowValues, marks: Sequence[RowValues]) -> ThreadSummary:
     metadata: JsonObject = row["metadata"] or {}
     if row["source_id"] is not None:
         metadata = {**metadata, "source_id": row["source_id"]}
+    first, last = row.get("first_said"), row.get("last_said")  # not in the tables of an older version
+    said: list[datetime] = []
+    if first is not None and last is not None and first < row["created_at"]:
+        said = [to_time(first), to_time(last)]
     return ThreadSummary(  # by position: a list may have many
         row["thread_id"],
         row["title"],
@@ -331,6 +366,7 @@ def _summary(row: RowValues, marks: Sequence[RowValues]) -> ThreadSummary:
         {mark["name"]: mark["at"] for mark in marks} if marks else {},
         bool(row["imported"]),
         row.get("kind") or "local",
+        *said,
     )
 
 

@@ -56,7 +56,10 @@ FIRST_PAGE_BACK = 64
 class ThreadSummary(NamedTuple):
     """A thread in a list. ``head`` is its newest hash, in hex; ``metadata`` has an imported thread's ``source_id``.
 
-    ``kind`` says where the history is: ``local`` in Clew, ``remote`` at a service.
+    ``kind`` says where the history is: ``local`` in Clew, ``remote`` at a service. If something in the thread was said
+    before the thread began, as in an imported conversation, lists and trees have ``first_said_at`` and
+    ``last_said_at``: when the first and the last of its own messages and records were said. Otherwise, and in
+    ``thread.summary()``, they are None.
     """
 
     id: str
@@ -74,6 +77,8 @@ class ThreadSummary(NamedTuple):
     checkpoints: dict[str, int]
     imported: bool
     kind: ThreadKind = "local"
+    first_said_at: datetime | None = None
+    last_said_at: datetime | None = None
 
 
 def existing(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, get_args
 
@@ -66,6 +66,8 @@ def threads(
         typer.Option("--label", metavar="NAME=VALUE", help="Only threads with this label; repeatable."),
     ] = None,
     newest: Annotated[bool, typer.Option("--newest", help="Sort by the last change, newest first.")] = False,
+    said_since: SaidSinceOption = None,
+    said_until: SaidUntilOption = None,
     limit: LimitOption = None,
     all_: AllOption = False,
     as_json: AsJson = False,
@@ -74,14 +76,18 @@ def threads(
     checked = _check_status(status)
     required = dict(_required_label(label) for label in labels or ())
     most = list_limit(limit, all_=all_, as_json=as_json)
+    said_start, said_end = parse_said(said_since, said_until)
     with open_store(context) as conversations:
         catch_up(conversations, "directory")
+        wanted = partial(
+            conversations.threads, status=checked, labels=required, said_since=said_start, said_until=said_end
+        )
         if as_json:
-            listed = _list_threads(conversations, checked, required, most, newest=newest)
-            write_json_lines(map(json_shapes.thread, listed))
+            write_json_lines(map(json_shapes.thread, _list_threads(wanted, most, newest=newest)))
         else:
-            nothing = no_threads(context)
-            print_threads(conversations, new_console(), checked, required, most, newest=newest, nothing=nothing)
+            is_filtered = bool(checked or required or said_start or said_end)
+            nothing = "No matching threads." if is_filtered else no_threads(context)
+            print_threads(conversations, new_console(), wanted, most, newest=newest, nothing=nothing)
 
 
 @command("clew tree", "clew tree 3f2a --json", heading="Read")
@@ -149,17 +155,16 @@ def search(
 def print_threads(
     conversations: Conversations,
     console: Console,
-    status: Status | None = None,
-    labels: dict[str, Json] | None = None,
+    wanted: Callable[..., Iterator[ThreadSummary]] | None = None,
     most: int | None = DEFAULT_LIMIT,
     *,
     newest: bool = False,
     nothing: str = NO_THREADS,
 ) -> None:
-    """Print the output of ``clew threads``; ``nothing`` if the tenant has no threads."""
+    """Print the output of ``clew threads``: of all threads, or those that ``wanted`` lists; ``nothing`` without any."""
     from clew.cli.rendering.threads import thread_table
 
-    listed = list(_list_threads(conversations, status, labels or {}, None if most is None else most + 1, newest=newest))
+    listed = list(_list_threads(wanted or conversations.threads, None if most is None else most + 1, newest=newest))
     more = most is not None and len(listed) > most
     if more:
         listed = listed[:most] if newest else listed[1:]
@@ -167,7 +172,7 @@ def print_threads(
         rows = [(summary, _first_words(conversations, summary)) for summary in listed]
         console.print(thread_table(rows, console, nested=not newest))
     else:
-        console.print("No matching threads." if status or labels else nothing)
+        console.print(nothing)
     if more:
         console.print(f"These are the newest {len(listed):,}. `--limit N` shows more, `--all` shows every one.")
 
@@ -201,19 +206,14 @@ def print_tree(
 
 
 def _list_threads(
-    conversations: Conversations,
-    status: Status | None,
-    labels: dict[str, Json],
-    limit: int | None,
-    *,
-    newest: bool,
+    wanted: Callable[..., Iterator[ThreadSummary]], limit: int | None, *, newest: bool
 ) -> Iterator[ThreadSummary]:
     """With ``newest`` the threads that changed last first; otherwise the newest in the order of their start."""
     if newest:
-        return conversations.threads(status=status, labels=labels, order="updated", newest_first=True, limit=limit)
+        return wanted(order="updated", newest_first=True, limit=limit)
     if limit is None:
-        return conversations.threads(status=status, labels=labels)
-    return reversed(list(conversations.threads(status=status, labels=labels, newest_first=True, limit=limit)))
+        return wanted()
+    return reversed(list(wanted(newest_first=True, limit=limit)))
 
 
 def _newest_trees(conversations: Conversations, most: int | None) -> list[list[Branch[ThreadSummary]]]:

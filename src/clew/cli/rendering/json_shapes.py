@@ -48,6 +48,7 @@ def thread(summary: ThreadSummary) -> dict[str, Any]:
         "thread_id": summary.id,
         **_fields(summary, "title", "status", "version", "messages", "parent_id", "forked_at", "head"),
         **_fields(summary, "created_at", "updated_at", "metadata", "kind"),
+        **({} if summary.first_said_at is None else _fields(summary, "first_said_at", "last_said_at")),
     }
 
 

@@ -55,6 +55,7 @@ def thread_table(
     Forks come under their parents, or with ``nested=False`` in their order.
     """
     roomy = console.width >= ROOMY
+    said = roomy and any(summary.first_said_at is not None for summary, _ in threads)
     table = plain_table(expand=True)
     table.add_column("Thread", overflow="fold", no_wrap=False, min_width=12)
     table.add_column("Title", overflow="ellipsis", no_wrap=True, ratio=1, min_width=8)
@@ -63,6 +64,8 @@ def thread_table(
     if roomy:
         table.add_column("Ver", justify="right", no_wrap=True)
         table.add_column("Updated", no_wrap=True)
+    if said:
+        table.add_column("Said", no_wrap=True)
     for depth, summary, words in _forks_under_parents(threads) if nested else ((0, *each) for each in threads):
         branch = "  " * (depth - 1) + "└ " if depth else ""
         table.add_row(
@@ -71,8 +74,16 @@ def thread_table(
             Text(summary.status, style=STATUS_STYLES[summary.status]),
             str(summary.messages),
             *((str(summary.version), minute_text(summary.updated_at)) if roomy else ()),
+            *((_days_said(summary),) if said else ()),
         )
     return table
+
+
+def _days_said(summary: ThreadSummary) -> str:
+    """The first and the last day on which something was said, in UTC, if something was said before the thread began."""
+    if summary.first_said_at is None or summary.last_said_at is None:
+        return ""
+    return " to ".join(dict.fromkeys(each.date().isoformat() for each in (summary.first_said_at, summary.last_said_at)))
 
 
 def _forks_under_parents(
