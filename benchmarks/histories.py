@@ -1,4 +1,4 @@
-"""Typed histories: 1,000 messages against reading and validating rows, and 1,000 nested forks against one thread."""
+"""Typed histories: long ones against reading and validating rows, and 1,000 nested forks against one thread."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ _ROWS = (
 
 
 def run(setting: Setting) -> Iterator[Figure]:
-    """The figures of one long history, of its newest messages, then those of nested forks."""
-    yield from _typed(setting)
+    """The figures of long histories, of the newest messages, then those of nested forks."""
+    yield from _typed(setting, setting.size(1_000, 300), 1.3)
+    yield from _typed(setting, setting.size(20_000, 2_000), 1.0)
     yield from _newest(setting)
     yield from _deep(setting)
 
@@ -68,8 +69,7 @@ def _newest(setting: Setting) -> Iterator[Figure]:
     )
 
 
-def _typed(setting: Setting) -> Iterator[Figure]:
-    messages = setting.size(1_000, 300)
+def _typed(setting: Setting, messages: int, budget: float) -> Iterator[Figure]:
     path = setting.fresh("history")
     generator = MessageGenerator()
     with Conversations.open(store_url(path)) as conversations:
@@ -101,7 +101,7 @@ def _typed(setting: Setting) -> Iterator[Figure]:
         "ms",
         baseline=statistics.median(measured["rows"]) * 1e3,
         ratio=median_ratio(measured["cold"], measured["rows"]),
-        budget=at_most_times(1.3),
+        budget=at_most_times(budget),
     )
     yield Figure(
         "the same after one append, against cold",

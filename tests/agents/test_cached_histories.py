@@ -42,7 +42,8 @@ async def test_a_cached_thread_is_not_read_again(
         raise AssertionError("The log was read.")
 
     with monkeypatch.context() as patched:
-        patched.setattr(engines[0]._core.log, "lineage", read)
+        for name in ("lineage", "history"):
+            patched.setattr(engines[0]._core.log, name, read)
         await thread.run("2")
         await thread.run("3")
     assert last_request(client) == ["1", "Yes.", "2", "Yes.", "3"]

@@ -114,6 +114,17 @@ def test_the_builder_equals_evolve_at_every_version(lineage: Lineage) -> None:
     assert builder.history() == builder.history(len(lineage.events))
 
 
+@given(lineages())
+def test_a_builder_takes_messages_in_place_of_their_events(lineage: Lineage) -> None:
+    of_events, of_messages = HistoryBuilder("a"), HistoryBuilder("a")
+    of_events.add(lineage.events)
+    of_messages.add([as_message(each) or each for each in lineage.events])
+    for version in range(len(lineage.events) + 1):
+        assert of_messages.history(version) == of_events.history(version)
+        assert of_messages.history(version).context == of_events.history(version).context
+    assert (of_messages.version, of_messages.weight) == (of_events.version, of_events.weight)
+
+
 @given(lineages(), st.data())
 def test_an_extended_builder_equals_a_new_one(lineage: Lineage, data: st.DataObject) -> None:
     cut = data.draw(st.integers(min_value=0, max_value=len(lineage.events)))

@@ -27,11 +27,13 @@ from clew.domain.events import (
     ThreadLabelled,
     ThreadResumed,
 )
+from clew.domain.history import as_message
 from clew.domain.json_values import MAX_BYTES
 from clew.domain.messages import ROLES, FunctionCall, Message, Raw, Text
+from clew.domain.ports import Row
 from clew.domain.streams import digest
 from clew.infrastructure.clock import SALT_BYTES
-from clew.infrastructure.envelope import _plain, decode, encode, stub
+from clew.infrastructure.envelope import _plain, decode, decode_message, decode_row, encode, stub
 from clew.infrastructure.event_log import EnvelopeMapper
 
 EVENTS = st.one_of(*(events_of(data) for data in DATA.values()))
@@ -418,6 +420,73 @@ def test_damaged_bytes_raise_only_a_corrupt_event_error(written: Event, seed: in
         return
     assert decoded.stream == written.stream
     assert decoded.version == written.version
+
+
+# Messages of histories
+
+
+def row_of(written: Event, state: bytes) -> Row:
+    return Row(7, written.stream, written.version, written.type, state, b"hash", None)
+
+
+@given(events_of(DATA[MessageAppended]), st.none() | st.integers(0, 2**53), st.none() | st.text(max_size=3))
+def test_a_message_of_a_history_is_that_of_its_event(
+    written: Event, said: int | None, on_behalf_of: str | None
+) -> None:
+    written = written._replace(said=said, on_behalf_of=on_behalf_of)
+    row = row_of(written, encode(written))
+    assert exact(decode_message(row)) == exact(as_message(decode_row(row))) == exact(as_message(written))
+
+
+@given(events_of(DATA[MessageAppended]), st.integers(min_value=0, max_value=2**32), st.binary(max_size=6))
+def test_damaged_bytes_are_a_message_of_a_history_only_if_they_are_an_event(
+    written: Event, seed: int, noise: bytes
+) -> None:
+    chance = random.Random(seed)
+    state = bytearray(encode(written))
+    for byte in noise:
+        state[chance.randrange(len(state))] = byte
+    row = row_of(written, bytes(state))
+    try:
+        expected = as_message(decode_row(row))
+    except CorruptEventError:
+        expected = None
+    assert exact(decode_message(row)) == exact(expected)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"d": {"message": {"role": "user", "contents": []}, "more": 1}},
+        {"d": {"message": {"role": "user", "contents": [], "more": 1}}},
+        {"d": {"message": {"role": "wizard", "contents": []}}},
+        {"d": {"message": {"role": "user", "contents": [{"type": "smell"}]}}},
+        {"d": {}},
+        {"d": {"message": {"role": "user", "contents": []}}, "v": 2},
+        {"d": {"message": {"role": "user", "contents": []}}, "n": "1"},
+        {},
+    ],
+    ids=range(8),
+)
+def test_unusual_bytes_are_no_message_of_a_history(more: dict[str, Any]) -> None:
+    written = event(MessageAppended(message=Message.user("Hello")))
+    assert decode_message(row_of(written, stored(header(**more)))) is None
+
+
+def test_only_messages_with_their_content_are_messages_of_a_history() -> None:
+    written = event(MessageAppended(message=Message.user("Hello")))
+    row = row_of(written, encode(written))
+    assert decode_message(row) is not None
+    others: list[dict[str, Any]] = [
+        {"state": stub(written)},
+        {"state": b"\x01" + row.state[1:]},
+        {"state": b""},
+        {"state": "text"},
+        {"hash": None},
+        {"type": "record-appended"},
+        {"type": "message-sung"},
+    ]
+    assert [decode_message(row._replace(**other)) for other in others] == [None] * len(others)
 
 
 def test_a_calls_arguments_are_text_and_not_json() -> None:

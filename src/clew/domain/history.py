@@ -322,28 +322,35 @@ class HistoryBuilder:
         self.weight = 0
         """An estimate of its size in memory, in bytes."""
 
-    def add(self, events: Iterable[Event]) -> None:
-        """Add the next events of the lineage."""
+    def add(self, events: Iterable[HistoryMessage | Event]) -> None:  # noqa: C901 - a call for each message takes longer
+        """Add the next events of the lineage, or messages in place of their events."""
         version = self.version
         messages, size = len(self._messages), self._message_bytes
         for event in events:
             version = event.version
-            if event.type == MESSAGE_APPENDED:
+            item: HistoryMessage | None = None
+            if isinstance(event, HistoryMessage):
+                item = event
+            elif event.type == MESSAGE_APPENDED:
                 item = as_message(event)
-                if item is not None:
-                    if (message := item.message) is not None:
-                        for content in message.contents:
-                            size += _CONTENT_BYTES
-                            for value in vars(content).values():
-                                size += bytes_in_memory(value) if isinstance(value, dict | list) else getsizeof(value)
-                        if message.metadata or message.source:
-                            size += bytes_in_memory(message.metadata) + bytes_in_memory(message.source)
-                    self._messages.append(item)
-                    self._versions.append(version)
             elif event.type in CONTEXT_STATE_EVENTS:
                 self._context.add(event)
             elif isinstance(event.data, HistoryRewound):
                 self._rewinds[version] = event.data.to
+            if item is None:
+                continue
+            self._messages.append(item)
+            self._versions.append(version)
+            if (message := item.message) is not None:
+                for content in message.contents:
+                    size += _CONTENT_BYTES
+                    if type(content) is Text:  # most are
+                        size += getsizeof(content.text)
+                    else:
+                        for value in vars(content).values():
+                            size += bytes_in_memory(value) if isinstance(value, dict | list) else getsizeof(value)
+                if message.metadata or message.source:
+                    size += bytes_in_memory(message.metadata) + bytes_in_memory(message.source)
         self.version = version
         self._message_bytes = size + _MESSAGE_BYTES * (len(self._messages) - messages)
         self.weight = self._message_bytes + self._context.weight

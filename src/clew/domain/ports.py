@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from clew.domain.decider_state import Control
 from clew.domain.events import Event
+from clew.domain.history import HistoryMessage
 from clew.domain.projection import Recorded, Unreadable
 from clew.domain.streams import digest, link
 
@@ -262,6 +263,13 @@ class ThreadReader(Protocol):
         """A stream's events and its ancestors' up to each cut, in version order, ``after`` < version ≤ ``upto``.
 
         With ``types`` only events of these types.
+        """
+        ...
+
+    def history(self, stream: str, *, after: int = 0) -> list[HistoryMessage | Event]:
+        """What a history is built from: the lineage, ``after`` < version, with messages in place of their events.
+
+        A redacted message is an event. Raises CorruptEventError, as ``lineage`` does.
         """
         ...
 

@@ -19,7 +19,15 @@ from operator import attrgetter
 from typing import Any, overload
 
 import orjson
-from pydantic_core import PydanticSerializationError, SchemaValidator, ValidationError, core_schema, from_json, to_json
+from pydantic_core import (
+    CoreSchema,
+    PydanticSerializationError,
+    SchemaValidator,
+    ValidationError,
+    core_schema,
+    from_json,
+    to_json,
+)
 
 from clew.domain.errors import CorruptEventError, InvalidContentError
 from clew.domain.event_types import EventType
@@ -28,12 +36,14 @@ from clew.domain.events import (
     EVENT_TYPES,
     FIRST_MICROSECOND,
     LAST_MICROSECOND,
+    MESSAGE_APPENDED,
     Event,
     MessageAppended,
     Opaque,
     RecordAppended,
     Shredded,
 )
+from clew.domain.history import HistoryMessage
 from clew.domain.json_values import MAX_BYTES
 from clew.domain.messages import ROLES, Message, Text, explain
 from clew.domain.ports import Key, Row
@@ -260,6 +270,23 @@ def _remaining(declared: EventType, state: bytes, fields: Any) -> Any:
     return declared.model.__pydantic_validator__.validate_python(declared.upcast(written, found))
 
 
+def decode_message(row: Row) -> HistoryMessage | None:
+    """The message in a stored row, as histories show it.
+
+    It is that of ``decode``, without the event around it: a long history has many messages, and each object costs time
+    to collect garbage. None for a row of another type, a redacted message, and bytes that are older, newer or damaged.
+    """
+    state = row.state
+    if row.type != MESSAGE_APPENDED or type(state) is not bytes or type(row.hash) is not bytes or state[:1] != _JSON:
+        return None
+    try:
+        fields: Any = _MESSAGE_VALIDATOR.validate_json(state[SALT_BYTES + 1 :])
+    except ValidationError:
+        return None
+    message, get = fields["d"]["message"], fields.get
+    return HistoryMessage(row.version, message.role, message, fields["i"], fields["t"], get("a"), get("w"), get("b"))
+
+
 def decode_row(row: Row) -> Event:
     """The event in a stored row, without its position."""
     return decode(row.stream, row.version, row.type, row.state, hash_=row.hash)
@@ -319,11 +346,24 @@ def _validator(declared: EventType) -> SchemaValidator:
     It is made from core schemas, because a new process needs some validators for its first append, and creating a
     TypeAdapter of a TypedDict takes thirty times as long.
     """
+    validator = _VALIDATORS[declared] = _validator_with(declared, declared.model.__pydantic_core_schema__)
+    return validator
+
+
+def _validator_with(declared: EventType, data: CoreSchema) -> SchemaValidator:
     current = declared.schema_version
     version = core_schema.typed_dict_field(core_schema.literal_schema([current]), required=current > 1)
-    fields = {**_HEADER, "v": version, "d": core_schema.typed_dict_field(declared.model.__pydantic_core_schema__)}
-    validator = _VALIDATORS[declared] = SchemaValidator(core_schema.typed_dict_schema(fields))
-    return validator
+    fields = {**_HEADER, "v": version, "d": core_schema.typed_dict_field(data)}
+    return SchemaValidator(core_schema.typed_dict_schema(fields))
+
+
+_MESSAGE_VALIDATOR = _validator_with(
+    EVENT_TYPES[MESSAGE_APPENDED],
+    core_schema.typed_dict_schema(
+        {"message": core_schema.typed_dict_field(Message.__pydantic_core_schema__)}, extra_behavior="forbid"
+    ),
+)
+"""The validator of messages, without the model around the message."""
 
 
 def _decode_older(

@@ -14,6 +14,7 @@ from eventsourcing.utils import Environment
 from clew.domain.decider_state import SNAPSHOT_EVERY, Control, advance, unnamed_checkpoints, with_checkpoints
 from clew.domain.errors import CorruptEventError, ReadOnlyStoreError
 from clew.domain.events import APPENDED_TYPES, CHECKPOINT_MADE, Event
+from clew.domain.history import HistoryMessage
 from clew.domain.ports import (
     Appended,
     Blob,
@@ -29,7 +30,17 @@ from clew.domain.ports import (
 from clew.domain.projection import Recorded, Unreadable
 from clew.domain.record_index import INDEXED_TYPES, numbers_of, numbers_of_key
 from clew.domain.streams import digest, link
-from clew.infrastructure.envelope import RecordedRows, decode, decode_row, encode, key_mark, peek, recorded, stub
+from clew.infrastructure.envelope import (
+    RecordedRows,
+    decode,
+    decode_message,
+    decode_row,
+    encode,
+    key_mark,
+    peek,
+    recorded,
+    stub,
+)
 from clew.infrastructure.recorder_ports import (
     Append,
     IndexEntry,
@@ -197,6 +208,10 @@ class ConversationLog(Application[str]):
     ) -> list[Event]:
         """A stream's events and its ancestors', one query."""
         return list(map(_event, self._recorder.lineage(stream, after=after, upto=upto, types=types)))
+
+    def history(self, stream: str, *, after: int = 0) -> list[HistoryMessage | Event]:
+        """What a history is built from: the messages of a lineage, and its other events."""
+        return [decode_message(row) or _event(row) for row in self._recorder.lineage(stream, after=after)]
 
     def indexed(self, stream: str, number: int, *, after: int, upto: int, limit: int) -> list[Event]:
         """The newest events of the lineage under a number of the index, newest first."""

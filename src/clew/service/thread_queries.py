@@ -396,12 +396,12 @@ def _history(
     cached = core.caches.histories.get(stream)
     if cached is None or cached.shredded != shredded:
         builder = HistoryBuilder(thread_id)
-        builder.add(core.log.lineage(stream))  # without the lock: no other reader has it
+        builder.add(core.log.history(stream))  # without the lock: no other reader has it
         history = builder.history(version, needed)
     else:
         builder = cached.builder
         after = builder.version
-        events = [] if head is not None and after >= head else core.log.lineage(stream, after=after)
+        events = [] if head is not None and after >= head else core.log.history(stream, after=after)
         with core.caches.lock(stream):  # another reader may have added to the same builder meanwhile
             builder.add(events[builder.version - after :])
             history = builder.history(version, needed)
