@@ -244,7 +244,10 @@ def decode(
     declared = EVENT_TYPES.get(type_)
     if codec == JSON and declared is not None:
         try:
-            fields = (_VALIDATORS.get(declared) or _validator(declared)).validate_json(state[SALT_BYTES + 1 :])
+            validator = _VALIDATORS.get(declared)
+            if validator is None:
+                validator = _VALIDATORS[declared] = _validator(declared, declared.model.__pydantic_core_schema__)
+            fields = validator.validate_json(state[SALT_BYTES + 1 :])
         except ValidationError as error:
             fields = _decode_older(stream, version, declared, state, error)
         if fields is not None:
@@ -340,24 +343,19 @@ def _keys(fields: dict[str, Any]) -> bytes:
 _VALIDATORS: dict[EventType, SchemaValidator] = {}
 
 
-def _validator(declared: EventType) -> SchemaValidator:
-    """Create the validator of a type's JSON at its current schema version.
+def _validator(declared: EventType, data: CoreSchema) -> SchemaValidator:
+    """Create a validator of a type's JSON at its current schema version; ``data`` is the schema of its data.
 
     It is made from core schemas, because a new process needs some validators for its first append, and creating a
     TypeAdapter of a TypedDict takes thirty times as long.
     """
-    validator = _VALIDATORS[declared] = _validator_with(declared, declared.model.__pydantic_core_schema__)
-    return validator
-
-
-def _validator_with(declared: EventType, data: CoreSchema) -> SchemaValidator:
     current = declared.schema_version
     version = core_schema.typed_dict_field(core_schema.literal_schema([current]), required=current > 1)
     fields = {**_HEADER, "v": version, "d": core_schema.typed_dict_field(data)}
     return SchemaValidator(core_schema.typed_dict_schema(fields))
 
 
-_MESSAGE_VALIDATOR = _validator_with(
+_MESSAGE_VALIDATOR = _validator(
     EVENT_TYPES[MESSAGE_APPENDED],
     core_schema.typed_dict_schema(
         {"message": core_schema.typed_dict_field(Message.__pydantic_core_schema__)}, extra_behavior="forbid"
