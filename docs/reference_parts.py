@@ -30,6 +30,7 @@ INTERNAL = frozenset(
         "RunLog.event",
         "RunLog.events",
         "RunLog.history",
+        "RunLog.history_part",
         "RunLog.hold",
         "RunLog.lease",
         "RunLog.put_draft",

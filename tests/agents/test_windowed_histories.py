@@ -91,14 +91,19 @@ def answer(body: Any) -> Any:
     return call("lookup", order=1) if last["content"] == "please look it up" else "yes, of course"
 
 
-async def bodies(steps: Sequence[Step], reducer: Reducer) -> list[str]:
-    """The requests of a new agent to which this happens, and the errors of its runs."""
+async def bodies(steps: Sequence[Step], reducer: Reducer, *, forgets_after: int = 99) -> list[str]:
+    """The requests of a new agent to which this happens, and the errors of its runs.
+
+    After so many steps, the process forgets what it has read of the thread.
+    """
     client = ScriptedChatClient(answer)
     seen: list[str] = []
     async with Engine.open("memory:", projections=()) as engine:
         agent = Agent(client, engine=engine, id="a", tools=[lookup], reducer=reducer)
         thread = await agent.get_local_thread()
-        for step in steps:
+        for number, step in enumerate(steps, 1):
+            if number % forgets_after == 0:
+                engine._core.caches.clear()
             try:
                 thread = await carry_out(step, agent, thread)
             except ClewError as error:
@@ -130,11 +135,14 @@ def whole_histories() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("reducer", REDUCERS)
-@given(when=st.sampled_from(TRIGGERS), steps=STEPS)
-def test_sends_what_the_whole_history_would_give(reducer: str, when: ReductionTrigger, steps: list[Step]) -> None:
-    read = asyncio.run(bodies(steps, REDUCERS[reducer](when)))
+@given(when=st.sampled_from(TRIGGERS), steps=STEPS, forgets_after=st.integers(1, 4))
+def test_sends_what_the_whole_history_would_give(
+    reducer: str, when: ReductionTrigger, steps: list[Step], forgets_after: int
+) -> None:
+    warm = asyncio.run(bodies(steps, REDUCERS[reducer](when)))
+    cold = asyncio.run(bodies(steps, REDUCERS[reducer](when), forgets_after=forgets_after))
     with whole_histories():
-        assert read == asyncio.run(bodies(steps, REDUCERS[reducer](when)))
+        assert warm == cold == asyncio.run(bodies(steps, REDUCERS[reducer](when)))
 
 
 @contextmanager

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from tests.domain.strategies import DATA, event
 
 from clew.domain.context.events import ContextFailed, ContextProvided, ContextStateRecorded, HistoryReduced
-from clew.domain.decider_state import advance
+from clew.domain.context.state import ContextState, context_state_of
+from clew.domain.decider_state import Control, advance
 from clew.domain.events import (
     MESSAGE_APPENDED,
     CheckpointMade,
@@ -20,7 +21,7 @@ from clew.domain.events import (
     ThreadForked,
     ThreadStarted,
 )
-from clew.domain.history import HistoryBuilder, ThreadState, as_message, evolve
+from clew.domain.history import HistoryBuilder, NotSeen, Spans, ThreadState, as_message, evolve
 from clew.domain.messages import Message
 from clew.domain.runs.events import AgentIdentity, Failure, Fingerprint, RunAbandoned, RunCompleted, RunStarted
 
@@ -94,6 +95,17 @@ def lineages(draw: st.DrawFn) -> Lineage:
     return lineage
 
 
+@dataclass
+class Without:
+    """Needs all but a span of versions."""
+
+    span: tuple[int, int]
+    more = 0
+
+    def unneeded(self, _: ContextState) -> Spans:
+        return (self.span,)
+
+
 def states(events: list[Event]) -> list[ThreadState]:
     """Return the states by definition: before the first event and after each event."""
     all_states = [ThreadState()]
@@ -143,6 +155,36 @@ def test_the_control_counts_the_messages_on_the_path(lineage: Lineage) -> None:
         control = advance(control, each)
         assert state.control == control
         assert control.messages == len(state.messages)
+
+
+@given(lineages())
+def test_the_control_names_the_events_of_the_context_state(lineage: Lineage) -> None:
+    controls = [Control()]
+    for each in lineage.events:
+        controls.append(advance(controls[-1], each))
+    for control, state in zip(controls, states(lineage.events), strict=True):
+        versions = control.context.known(lambda at: controls[at].context)
+        assert versions.known(lambda at: controls[at].context) == versions
+        named = {*versions.states.values(), *versions.reductions.values()}
+        assert context_state_of(versions, {at: lineage.events[at - 1] for at in named}) == state.context
+
+
+@given(lineages(), st.data())
+def test_a_builder_that_continues_a_part_equals_one_that_read_all(lineage: Lineage, data: st.DataObject) -> None:
+    cut = data.draw(st.integers(min_value=0, max_value=len(lineage.events)))
+    whole = HistoryBuilder("a")
+    whole.add(lineage.events[:cut])
+    first = data.draw(st.integers(1, cut + 1))
+    needed = NotSeen(("a",)) if data.draw(st.booleans()) else Without((first, data.draw(st.integers(first, cut + 2))))
+    part = HistoryBuilder("a", whole.history(None, needed))
+    for each in lineage.events[cut:]:
+        whole.add([each])
+        part.add([each])
+        asked = Without((1, each.version // 2))
+        for wanted in (None, asked, needed):
+            if part.has(None, wanted):
+                assert part.history(None, wanted) == whole.history(None, wanted)
+                assert part.history(None, wanted).context == whole.history(None, wanted).context
 
 
 @given(lineages())

@@ -181,8 +181,9 @@ class NaiveThread:
     kind: ThreadKind = "local"
     messages: list[HistoryMessage] = field(default_factory=list)
 
-    async def history(self) -> list[HistoryMessage]:
-        return list(self.messages)
+    async def history(self, *, last: int | None = None, before: HistoryMessage | None = None) -> list[HistoryMessage]:
+        earlier = [each for each in self.messages if before is None or each.version < before.version]
+        return earlier if last is None else earlier[-last:]
 
     def say(self, *messages: Message | str) -> list[HistoryMessage]:
         """Append messages and return them; a string becomes a user's message."""

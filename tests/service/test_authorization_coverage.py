@@ -173,6 +173,7 @@ RUNS = {
         refused(lambda held: held.thread.runs.control(fresh=True)),
     ],
     "history": [refused(lambda held: held.thread.runs.history())],
+    "history_part": [refused(lambda held: held.thread.runs.history_part(1, None))],
     "service_state": [refused(lambda held: held.remote.runs.service_state())],
     "events": [refused(lambda held: held.thread.runs.events(0))],
     "event": [refused(lambda held: held.thread.runs.event(2))],

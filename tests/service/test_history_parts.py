@@ -16,7 +16,7 @@ from clew.domain.errors import ThreadDeletedError, UnknownVersionError
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Message
 from clew.engine import Engine
-from clew.service import thread_queries
+from clew.service import history_reads
 from clew.sync.threads import LocalThread
 
 
@@ -52,7 +52,7 @@ def test_a_part_equals_the_slice_of_the_whole_history(
     operations_done: list[tuple[str, int]], last: int | None, before: int | None, after: int | None, page: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch, Conversations.open("memory:") as conversations:
-        patch.setattr(thread_queries, "FIRST_PAGE_BACK", page)
+        patch.setattr(history_reads, "FIRST_PAGE_BACK", page)
         thread = conversations.start_thread("Made", messages=[Message.user("first")])
         threads = {thread.id: thread}
         for count, (operation, number) in enumerate(operations_done):
@@ -146,8 +146,8 @@ def test_reads_a_bounded_part_of_a_long_thread(file_url: str, monkeypatch: pytes
             assert [message.text for message in found] == [
                 str(each) for each in range(found.messages[-1].version - 51, found.messages[-1].version - 1)
             ]
-            assert sum(rows) <= SNAPSHOT_EVERY + 3 * thread_queries.FIRST_PAGE_BACK, (options, rows)
+            assert sum(rows) <= SNAPSHOT_EVERY + 3 * history_reads.FIRST_PAGE_BACK, (options, rows)
             assert len(rows) <= 4, (options, rows)
         rows.clear()
         assert [len(again.history(after=version)) for version in (again.version, 1_999)] == [0, 1]
-        assert sum(rows) <= thread_queries.FIRST_PAGE_BACK + 1, rows  # the rewind, and what it abandoned
+        assert sum(rows) <= history_reads.FIRST_PAGE_BACK + 1, rows  # the rewind, and what it abandoned

@@ -17,7 +17,7 @@ from clew.domain.errors import ThreadDeletedError, UnknownThreadError, UnknownVe
 from clew.domain.history import Step
 from clew.domain.messages import Message
 from clew.engine import Engine
-from clew.service import thread_queries
+from clew.service import history_reads
 from clew.sync.threads import LocalThread
 
 
@@ -37,7 +37,7 @@ def check(thread: LocalThread, last: int) -> None:
 @given(operations, st.integers(0, 6), st.integers(1, 7))
 def test_every_step_equals_the_folded_thread(operations_done: list[tuple[str, int]], last: int, page: int) -> None:
     with pytest.MonkeyPatch.context() as patch, Conversations.open("memory:") as conversations:
-        patch.setattr(thread_queries, "FIRST_PAGE_BACK", page)
+        patch.setattr(history_reads, "FIRST_PAGE_BACK", page)
         thread = conversations.start_thread("Made", messages=[Message.user("first")])
         threads = {thread.id: thread}
         for count, (operation, number) in enumerate(operations_done):
@@ -134,5 +134,5 @@ def test_reads_a_bounded_part_of_a_long_thread(file_url: str, monkeypatch: pytes
         for version in versions:
             rows.clear()
             assert again.step(at=version).version == version
-            assert sum(rows) <= SNAPSHOT_EVERY + 100 + 2 * thread_queries.FIRST_PAGE_BACK + 2, (version, rows)
+            assert sum(rows) <= SNAPSHOT_EVERY + 100 + 2 * history_reads.FIRST_PAGE_BACK + 2, (version, rows)
             assert len(rows) <= 6, (version, rows)

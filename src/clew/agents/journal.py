@@ -13,7 +13,7 @@ from clew.domain.decider import Advance, Intent, RunStep
 from clew.domain.decider_state import OpenRun, holder_of
 from clew.domain.errors import ClewError, ClosedError, ConflictError, StoreUnavailableError
 from clew.domain.events import MESSAGE_APPENDED, Event
-from clew.domain.history import HistoryMessage, NotReduced, Spans, as_message
+from clew.domain.history import HistoryMessage, NeededByRun, NotSent, Spans, as_message
 from clew.domain.messages import Message
 from clew.domain.models.client import CallDelta, ReasoningDelta, TextDelta, Update, joined
 from clew.domain.ports import Blob
@@ -175,7 +175,7 @@ class Journal:
         actor: str | None,
         attempt: int,
         emit: Emit | None,
-        needed: NotReduced | None,
+        needed: NeededByRun | None,
     ) -> None:
         self.log = log
         self.state = state
@@ -240,11 +240,15 @@ class Journal:
                 version += 1
                 messages.append(HistoryMessage(version, step.role, step, "", 0))
         if self.unread and self._needed is not None:
-            _, current = self.context_state.reductions[self._needed.agent]
+            paired, began = self._needed.paired(self.context_state), self.state.began or self.version
             misses = after is not None and after < self.unread[-1][1]
-            if misses or not stands_alone(messages, self.unread, current, self.state.began or self.version):
+            if misses or not stands_alone(messages, self.unread, paired, began):
                 return await self.whole_history()
         return messages
+
+    async def leave_to_service(self) -> None:
+        """Read only what the service that holds the thread does not have."""
+        self._needed = NotSent((await self.log.service_state()).call.sent)
 
     async def whole_history(self) -> list[HistoryMessage]:
         """The path of the thread, with the messages that wait, for the rest of the run."""

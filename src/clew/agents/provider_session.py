@@ -49,9 +49,11 @@ class ThreadView:
         """Who holds the history."""
         return self._thread.kind
 
-    async def history(self) -> list[HistoryMessage]:
-        """The messages on its path, as of now."""
-        return list((await self._thread.runs.history()).messages)
+    async def history(self, *, last: int | None = None, before: HistoryMessage | None = None) -> list[HistoryMessage]:
+        """The messages on its path, as of now; of those ``before`` a message, the ``last`` ones."""
+        log = self._thread.runs
+        history = await (log.history() if last is None and before is None else log.history_part(last, before))
+        return list(history.messages)
 
 
 class HookContext:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from clew.agents.journal import Emit, Journal
 from clew.agents.run_loop import Run, live_runs, unrecorded_ends
@@ -33,6 +34,8 @@ from clew.domain.runs.events import AnswerInterrupted, Fingerprint, RunAbandoned
 from clew.domain.runs.model_requests import changed
 from clew.domain.runs.ports import Holding, RunLog, ThreadPort, ThreadT
 from clew.domain.runs.state import RunState, fold, interrupted
+
+_id = attrgetter("id")
 
 _COMPARED_THREADS = 1_024
 
@@ -64,6 +67,8 @@ async def begin_run(
             thread = await _free_thread(setup, thread, on_conflict, abandon=abandon)
         on_thread = setup.for_thread(thread)
         run = Run(on_thread, thread, RunState(run_id), emit)
+        if thread.kind == "remote":
+            await run.journal.leave_to_service()
         run.journal.add(await _run_started(on_thread, run.journal), *inputs)
         try:
             await run.carry_out(on_start)
@@ -107,6 +112,8 @@ async def resume_run(
         on_thread = run_setup.for_thread(thread)
         await _check_providers(on_thread, log, state.run_id)
         run = Run(on_thread, thread, state, emit, control.run.attempt + 1)
+        if thread.kind == "remote":
+            await run.journal.leave_to_service()
         cut_off = await _cut_off(log, control.run)
         before = [Advance(state.run_id, control.run.attempt, cut_off)] if cut_off else []
         fingerprint = run_setup.fingerprint
@@ -283,8 +290,8 @@ async def _run_started(setup: RunSetup, journal: Journal) -> RunStarted:
     return RunStarted(
         agent=setup.identity,
         fingerprint=setup.fingerprint,
-        providers=tuple([provider.id for provider in providers.thread]),
-        run_providers=tuple([provider.id for provider in providers.run]),
+        providers=tuple(map(_id, providers.thread)),
+        run_providers=tuple(map(_id, providers.run)),
         missing=missing,
     )
 

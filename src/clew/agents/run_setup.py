@@ -235,10 +235,11 @@ class RunSetup:
     def fingerprint(self) -> Fingerprint:
         """The digests of what the agent consists of."""
         fingerprint = self.definitions.fingerprint(self.client.kind)
-        own, reduced_by = tuple([provider.id for provider in self.providers.own]), self.reduced_by
+        own, reduced_by = self.providers.own, self.reduced_by
         if not own and reduced_by is None:
             return fingerprint
-        return fingerprint.model_copy(update={"providers": own, "reducer": reduced_by})
+        providers = tuple([provider.id for provider in own])
+        return fingerprint.model_copy(update={"providers": providers, "reducer": reduced_by})
 
     @cached_property
     def is_observed(self) -> bool:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from copy import deepcopy
 from typing import Any, NamedTuple
 
+from clew.domain.context.events import ContextStateRecorded, HistoryReduced
+from clew.domain.context.state import NO_CONTEXT_VERSIONS, ContextVersions, after_run_began, after_run_ended
 from clew.domain.event_types import Status
 from clew.domain.events import (
     MESSAGE_APPENDED,
@@ -125,8 +127,9 @@ class Control(NamedTuple):
     microseconds since 1970. ``source_id`` is the id of the conversation that was imported as this thread. ``run`` is
     the open run. ``agents`` maps the ids of agents to the version where each last began or resumed a run.
     ``service_thread_id`` is the id of the thread at the service that stores it. ``as_of`` is a cut (thread and
-    version): the thread reads memory scopes in their state at this cut; with None it reads their current state. No
-    field is changed in place.
+    version): the thread reads memory scopes in their state at this cut; with None it reads their current state.
+    ``context`` says where components recorded their states. ``bound`` is the version of the newest event with an id of
+    the service, on the path or not. No field is changed in place.
     """
 
     version: int = 0
@@ -150,6 +153,8 @@ class Control(NamedTuple):
     as_of: tuple[str, int] | None = None
     made_checkpoints: tuple[int, int] = (0, 0)
     unnamed: int = 0
+    context: ContextVersions = NO_CONTEXT_VERSIONS
+    bound: int = 0
 
 
 def without_checkpoints(control: Control) -> Control:
@@ -236,17 +241,38 @@ def _checkpointed(control: Control, event: Event, made: CheckpointMade) -> Contr
     return control._replace(checkpoints=checkpoints, made_checkpoints=(first, event.version))
 
 
-def _rewound(control: Control, _: Event, rewound: HistoryRewound) -> Control:
+def _rewound(control: Control, event: Event, rewound: HistoryRewound) -> Control:
     """A run that began on the abandoned path does not continue."""
-    return control._replace(run=None, service_thread_id=rewound.service_thread_id)
+    context = control.context.rewound(min(rewound.to, event.version - 1))  # only a forged event has a later target
+    return control._replace(run=None, service_thread_id=rewound.service_thread_id, context=context)
 
 
-def _bound(control: Control, _: Event, bound: ServiceThreadBound) -> Control:
-    return control._replace(service_thread_id=bound.id)
+def _bound(control: Control, event: Event, bound: ServiceThreadBound) -> Control:
+    return control._replace(service_thread_id=bound.id, bound=event.version)
 
 
-def _run_began(control: Control, event: Event, run: RunStarted | RunResumed) -> Control:
+def _run_started(control: Control, event: Event, run: RunStarted) -> Control:
+    agents = {**control.agents, run.agent.id: event.version}
+    return control._replace(agents=agents, context=after_run_began(control.context, event.run_id or "", run))
+
+
+def _run_resumed(control: Control, event: Event, run: RunResumed) -> Control:
     return control._replace(agents={**control.agents, run.agent.id: event.version})
+
+
+def _run_ended(control: Control, event: Event, _: object) -> Control:
+    context = control.context
+    return control._replace(context=after_run_ended(context, event)) if context.open_runs else control
+
+
+def _state_recorded(control: Control, event: Event, recorded: ContextStateRecorded) -> Control:
+    states = {**control.context.states, recorded.provider: event.version}
+    return control._replace(context=control.context._replace(states=states))
+
+
+def _reduced(control: Control, event: Event, reduced: HistoryReduced) -> Control:
+    reductions = {**control.context.reductions, reduced.agent: event.version}
+    return control._replace(context=control.context._replace(reductions=reductions))
 
 
 _CHANGES: dict[type, Callable[[Control, Event, Any], Control]] = {
@@ -260,7 +286,12 @@ _CHANGES: dict[type, Callable[[Control, Event, Any], Control]] = {
     ThreadDeleted: lambda control, *_: control._replace(status="deleted", run=None),
     HistoryRewound: _rewound,
     ServiceThreadBound: _bound,
-    RunStarted: _run_began,
-    RunResumed: _run_began,
+    RunStarted: _run_started,
+    RunResumed: _run_resumed,
+    RunCompleted: _run_ended,
+    RunFailed: _run_ended,
+    RunAbandoned: _run_ended,
+    ContextStateRecorded: _state_recorded,
+    HistoryReduced: _reduced,
 }
 """The change of the control by events of each type. Other events change at most the open run."""

@@ -159,6 +159,29 @@ class NotReduced(NamedTuple):
             return ()
         return current.left_out if self.from_newest or current.summary is not None else ()
 
+    def paired(self, context: ContextState) -> int:
+        """The last version that the current reduction has considered."""
+        return context.reductions[self.agent][1].upto
+
+
+class NotSent(NamedTuple):
+    """The messages of a remote thread that its service lacks: those after its last call, at version ``sent``."""
+
+    sent: int
+    more: int = 0
+
+    def unneeded(self, _: ContextState) -> Spans:
+        """All that the service has, but its last answer."""
+        return ((1, self.sent),) if self.sent else ()
+
+    def paired(self, _: ContextState) -> int:
+        """The service has all results up to its last call."""
+        return self.sent
+
+
+NeededByRun: TypeAlias = NotReduced | NotSent
+"""The part of a history that a run needs."""
+
 
 class NotSeen(NamedTuple):
     """The messages that at least one of these context providers was not shown; without providers, none."""
@@ -309,9 +332,12 @@ _CONTENT_BYTES = 400
 
 
 class HistoryBuilder:
-    """Reads a lineage once, forwards, and returns the history at any of its versions."""
+    """Reads a lineage once, forwards, and returns the history at any of its versions.
 
-    def __init__(self, thread_id: str) -> None:
+    It can begin with a ``part`` of a history at its newest version instead: then it has only what was not left out.
+    """
+
+    def __init__(self, thread_id: str, part: History | None = None) -> None:
         self.thread_id = thread_id
         self.version = 0
         self._messages: list[HistoryMessage] = []
@@ -319,8 +345,16 @@ class HistoryBuilder:
         self._rewinds: dict[int, int] = {}
         self._context = ContextStateBuilder()
         self._message_bytes = 0
+        self._unread: Spans = ()
         self.weight = 0
         """An estimate of its size in memory, in bytes."""
+        if part is not None:
+            self._begin_with(part)
+
+    def _begin_with(self, part: History) -> None:
+        self._context.continue_from(part.context)
+        self.add(part.messages)
+        self.version, self._unread = part.version, part.unread
 
     def add(self, events: Iterable[HistoryMessage | Event]) -> None:  # noqa: C901 - a call for each message takes longer
         """Add the next events of the lineage, or messages in place of their events."""
@@ -355,11 +389,26 @@ class HistoryBuilder:
         self._message_bytes = size + _MESSAGE_BYTES * (len(self._messages) - messages)
         self.weight = self._message_bytes + self._context.weight
 
+    def has(self, at: int | None, needed: NeededHistory | None) -> bool:
+        """Whether it has what is ``needed`` of the path at a version. One that began with all events has everything.
+
+        After a rewind, one that began with a part does not know the path any more.
+        """
+        if not self._unread:
+            return True
+        if needed is None or self._rewinds or at not in {None, self.version}:
+            return False
+        not_needed = self.history(None, needed).unread
+        return all(any(first <= begin and end <= last for first, last in not_needed) for begin, end in self._unread)
+
     def history(self, at: int | None = None, needed: NeededHistory | None = None) -> History:
-        """The messages on the path at version ``at``, by default the newest; with ``needed`` only those."""
+        """The messages on the path at version ``at``, by default the newest; with ``needed`` only those.
+
+        The builder must have them.
+        """
         version = self.version if at is None else at
         messages: list[HistoryMessage] = []
-        path = spans(self._rewinds, version)
+        path = spans(self._rewinds, version) if self._rewinds else [(1, version)]
         context = self._context.at(path)
         unread: Spans = ()
         if needed is not None and (unread := self._without_newest(needed.unneeded(context), needed.more)):

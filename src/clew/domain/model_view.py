@@ -117,10 +117,10 @@ def model_view(history: Iterable[HistoryMessage]) -> ModelView:
     Results without a call and redacted messages are left out. Call ids repeat within a conversation: a result belongs
     to the first open call with its id in the newest message that has one. Without repairs the view equals the history.
     """
-    messages = [(each.version, each.message) for each in history]
-    if _is_plain(messages):
-        versions, contents = zip(*messages, strict=True) if messages else ((), ())
-        return ModelView(contents, (), versions)
+    whole = [*history]
+    if (plain := _plain(whole)) is not None:
+        return ModelView(plain, (), tuple(map(attrgetter("version"), whole)))
+    messages = [(each.version, each.message) for each in whole]
     pairing = _Pairing()
     paired = [pairing.add(version, message) for version, message in messages]
     view: list[tuple[int, Message]] = []
@@ -138,12 +138,15 @@ def model_view(history: Iterable[HistoryMessage]) -> ModelView:
     return ModelView(tuple([message for _, message in view]), repairs, tuple([version for version, _ in view]))
 
 
-def _is_plain(messages: Sequence[tuple[int, Message | None]]) -> bool:
-    """Whether every message is a single text. Then there are no calls to pair with results."""
-    for _, message in messages:
+def _plain(history: Sequence[HistoryMessage]) -> tuple[Message, ...] | None:
+    """The messages, if every one is a single text. Then there are no calls to pair with results."""
+    messages: list[Message] = []
+    for each in history:
+        message = each.message
         if message is None or len(message.contents) != 1 or not isinstance(message.contents[0], Text):
-            return False
-    return True
+            return None
+        messages.append(message)
+    return tuple(messages)
 
 
 def _results(pairing: _Pairing, caller: int) -> list[tuple[int, Message]]:

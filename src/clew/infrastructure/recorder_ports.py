@@ -24,7 +24,7 @@ HIGHEST = 2**63 - 1
 PAGE_BYTES = 1 << 24
 """A page ends when the states in it have this many bytes in total."""
 
-SNAPSHOT_FORMAT = b"4"
+SNAPSHOT_FORMAT = b"5"
 """The first byte of a stored control. A snapshot with another one has another shape and is not used."""
 
 _CONTROL_SHAPE: Any = tuple[tuple(get_type_hints(Control).values())]  # type: ignore[misc]  # one item for each field

@@ -93,18 +93,20 @@ class ConversationSummaries(ContextProvider):
         await self._summarise(ctx)
 
     async def _summarise(self, ctx: ProviderContext) -> None:
-        history = await ctx.thread.history()
-        if self._client is None or not with_text(history, "user", "assistant"):
+        if self._client is None:
             return
-        last = history[-1]
         earlier = await ctx.scope.facts(key=ctx.thread.id, kind=KIND)
-        if any(fact.learned is not None and fact.learned.version == last.version for fact in earlier):
+        summarised = {fact.learned.version for fact in earlier if fact.learned is not None}
+        if any(newest.version in summarised for newest in await ctx.thread.history(last=1)):
             return  # there are no new messages
+        history = await ctx.thread.history()
+        if not with_text(history, "user", "assistant"):
+            return
         data: JsonObject = {"messages": [*numbered_messages(history)]}
         reply = await ask(self._client, _INSTRUCTIONS, data, _ConversationSummary, model=self._model)
         if text := single_line(reply.summary, MOST_CHARACTERS):
             replaced = earlier[-1] if earlier else None
-            await keep_fact(ctx.scope, text, replaced, key=ctx.thread.id, kind=KIND, source=last)
+            await keep_fact(ctx.scope, text, replaced, key=ctx.thread.id, kind=KIND, source=history[-1])
 
 
 def _line(fact: Fact) -> str:

@@ -11,7 +11,7 @@ from clew.domain.errors import CorruptEventError
 from clew.domain.json_values import check_count
 from clew.service.authorization import action_on, check, permitted
 from clew.service.effects import Operation, read, undamaged
-from clew.service.thread_queries import PAGE
+from clew.service.history_reads import PAGE
 
 if TYPE_CHECKING:
     from clew.domain.events import Event

@@ -11,7 +11,8 @@ from clew.domain.folds import Fold, KnownStates, check_fold
 from clew.domain.history import previous_version
 from clew.service.core import CachedStates, Core
 from clew.service.effects import Operation, read
-from clew.service.thread_queries import FIRST_PAGE_BACK, PAGE, At, checked_types, readable, resolve
+from clew.service.history_reads import FIRST_PAGE_BACK, PAGE
+from clew.service.thread_queries import At, checked_types, readable, resolve
 
 StateT = TypeVar("StateT")
 

@@ -15,7 +15,8 @@ from clew.domain.runs.model_requests import Contributions, Request, read_definit
 from clew.domain.runs.state import provided_to
 from clew.service.core import Core
 from clew.service.effects import Operation, read
-from clew.service.thread_queries import PAGE, event, existing, history, readable
+from clew.service.history_reads import PAGE
+from clew.service.thread_queries import event, existing, history, readable
 
 
 def request(core: Core, thread_id: str, version: int) -> Operation[Request]:

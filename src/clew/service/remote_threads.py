@@ -8,13 +8,15 @@ from http import HTTPStatus
 from typing import Any
 
 from clew.domain.decider_state import Control
-from clew.domain.events import MESSAGE_APPENDED, Event, HistoryRewound, ServiceDeletion
+from clew.domain.events import MESSAGE_APPENDED, TYPE_NAMES, Event, HistoryRewound, ServiceDeletion
 from clew.domain.models.client import ServiceReference, ServiceThreads, ThreadKind
+from clew.domain.record_index import REWINDS
 from clew.domain.runs.errors import AgentConfigurationError, ModelError, ServiceCannotForkError, UnsupportedThreadError
 from clew.domain.runs.events import ServiceThreadBound
 from clew.domain.runs.remote_threads import ServiceState, service_state
-from clew.service.core import Core
+from clew.service.core import Core, read_control
 from clew.service.effects import Operation, read
+from clew.service.history_reads import FIRST_PAGE_BACK
 from clew.service.thread_queries import At, readable, resolve
 
 
@@ -27,10 +29,40 @@ def service_state_at(core: Core, thread_id: str, at: At = None) -> Operation[Ser
 
 
 def read_service_state(core: Core, stream: str, of: str, upto: int | None = None) -> Operation[ServiceState]:
-    """The state at the service after a stream's lineage up to a version, for the thread whose stream is ``of``."""
-    events = yield from read(partial(core.log.lineage, stream, upto=upto))
-    after_cuts = yield from _after_cuts(core, events)
-    return service_state(of, events, after_cuts)
+    """The state at the service after a stream's lineage up to a version, for the thread whose stream is ``of``.
+
+    The lineage is read backwards, until earlier events do not matter.
+    """
+    known = core.caches.stored.get(stream)
+    do = partial(read_control, core.log, stream, known) if upto is None else partial(core.log.control, stream, upto)
+    control = yield from read(do)
+    if not control.bound:
+        return ServiceState()
+    indexed = partial(core.log.indexed, stream, REWINDS, after=0, upto=control.version, limit=1)
+    newest: list[Event] = []
+    if not (yield from read(indexed)):  # the newest id is on the path
+        newest = yield from read(partial(core.log.lineage, stream, after=control.bound - 1, upto=control.bound))
+    events: list[Event] = []
+    start, size = control.version, FIRST_PAGE_BACK
+    while True:
+        after = max(0, start - size)
+        events = [*(yield from read(partial(core.log.lineage, stream, after=after, upto=start))), *events]
+        start, size = after, 2 * size
+        after_cuts = yield from _after_cuts(core, events)
+        state = service_state(of, [*newest, *events] if control.bound <= start else events, after_cuts)
+        if not start or _is_settled(state, start, rewound=not newest):
+            return state
+
+
+def _is_settled(state: ServiceState, start: int, *, rewound: bool) -> bool:
+    """Whether the events up to version ``start`` cannot change a state that was read from those after it.
+
+    The last complete response says all. A conversation has diverged if any of its calls is not on the path: after a
+    rewind, all of them count.
+    """
+    if state.call.reference is None or state.bound[-1].reference.kind == "response":
+        return state.call.reference is not None
+    return not rewound and state.call.answer > 0 and state.call.sent > start
 
 
 def check_fork(core: Core, thread_id: str, version: int) -> Operation[None]:
@@ -44,6 +76,11 @@ def check_rewind(core: Core, thread_id: str, to: int, control: Control) -> Opera
     if control.kind != "remote":
         return None
     stream = core.stream(thread_id)
+    side = yield from read_service_state(core, stream, stream, to)
+    if not side.bound:
+        return None
+    if side.bound[-1].reference.kind == "response":
+        return side.bound[-1].reference.id
     events = yield from read(partial(core.log.lineage, stream))
     back = Event(stream, events[-1].version + 1, "history-rewound", "", 0, 0, HistoryRewound(to=to))
     after_cuts = yield from _after_cuts(core, events)
@@ -66,7 +103,7 @@ def own_references(core: Core, thread_id: str) -> Operation[list[ServiceReferenc
     """
     yield from readable(core, thread_id, "delete")
     stream = core.stream(thread_id)
-    events = yield from read(partial(core.log.lineage, stream))
+    events = yield from read(partial(core.log.lineage, stream, types=(TYPE_NAMES[ServiceThreadBound],)))
     references = [
         ServiceReference(kind=event.data.kind, id=event.data.id)
         for event in reversed(events)

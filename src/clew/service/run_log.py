@@ -11,7 +11,7 @@ from clew.domain.decider import Branch, Intent, Start, check_readable
 from clew.domain.decider_state import Control
 from clew.domain.errors import ConflictError, HistoryStoreSharedError
 from clew.domain.events import TYPE_NAMES, Event, StateClaimed
-from clew.domain.history import History, NeededHistory
+from clew.domain.history import History, HistoryMessage, NeededHistory
 from clew.domain.history_stores import claim_stream
 from clew.domain.json_values import Json
 from clew.domain.ports import Blob, Claim, Draft, Fork, Lease, Write
@@ -84,6 +84,15 @@ class ThreadRuns:
         if begin.parent is None:
             return History(self.thread_id, 0, ())
         return await self._read(thread_queries.needed_history(self._core, begin.parent, begin.control.version, needed))
+
+    async def history_part(self, last: int | None, before: HistoryMessage | None) -> History:
+        """The ``last`` messages on the path, ``before`` a message if it is given."""
+        begin, where, at = self._beginning, self.thread_id, None
+        if begin is not None:
+            if begin.parent is None:
+                return History(self.thread_id, 0, ())
+            where, at = begin.parent, begin.control.version
+        return await drive(thread_queries.history(self._core, where, at, last=last, before=before))
 
     async def service_state(self) -> ServiceState:
         """The state of the thread at its service."""

@@ -26,8 +26,9 @@ from clew.domain.streams import MAX_LENGTH, parse_stream_name
 from clew.service.authorization import check, filter_of, permitted
 from clew.service.core import Core, load
 from clew.service.effects import Operation, Page, Pages, read
+from clew.service.history_reads import PAGE
 from clew.service.read_models import DIRECTORY
-from clew.service.thread_queries import PAGE, ThreadSummary, existing, logged_forks
+from clew.service.thread_queries import ThreadSummary, existing, logged_forks
 
 Order: TypeAlias = Literal["begun", "updated"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from functools import partial
 from operator import attrgetter
@@ -40,17 +40,13 @@ from clew.domain.streams import check_id, is_version, message_number, moment, st
 from clew.service.authorization import check, permitted
 from clew.service.core import CachedHistory, Core, load, with_checkpoints
 from clew.service.effects import Operation, Read, read, undamaged
+from clew.service.history_reads import PAGE, back, read_part
 
 At: TypeAlias = int | str | datetime | None
 """A version, a checkpoint's name, an aware datetime, or None for the newest version."""
 
 MessageRef: TypeAlias = HistoryMessage | int
 """A message of a thread's history, or its version."""
-
-PAGE = 500
-
-FIRST_PAGE_BACK = 64
-"""Events that are first read at once, backwards: more than a screen shows, and few enough to decode fast."""
 
 
 class ThreadSummary(NamedTuple):
@@ -151,15 +147,6 @@ def history(
     return History(thread_id, version, path.last(count))
 
 
-def back(core: Core, stream: str, walk: Walk, enough: Callable[[], bool], first: int = 0) -> Operation[None]:
-    """Walk back until there are enough messages, or none after version ``first`` is left. The pages grow."""
-    size = FIRST_PAGE_BACK
-    while walk.at > first and not enough():
-        after = max(first, walk.at - size)
-        walk.back((yield from read(partial(core.log.lineage, stream, after=after, upto=walk.at))), after)
-        size = min(2 * size, PAGE)
-
-
 def newest(core: Core, thread_id: str, needed: NeededHistory | None = None) -> Operation[History]:
     """The messages on the path at the newest version of a thread that exists; with ``needed`` only those.
 
@@ -171,7 +158,7 @@ def newest(core: Core, thread_id: str, needed: NeededHistory | None = None) -> O
     # A redaction in an ancestor leaves no event in its forks.
     if cached is not None and submitted is not None and submitted.parent_id is None:
         with core.caches.lock(stream):
-            if cached.builder.version == submitted.version:
+            if cached.builder.version == submitted.version and cached.builder.has(None, needed):
                 return cached.builder.history(None, needed)
     messages: History = yield Read(partial(_history, core, thread_id, needed=needed))
     return messages
@@ -390,21 +377,25 @@ def _history(
     version: int | None = None,
     needed: NeededHistory | None = None,
 ) -> History:
-    """The messages on the path, from a cached builder if nothing was shredded since it was built."""
+    """The messages on the path, from a cached builder if it has them and nothing was shredded since it was built."""
     stream = core.stream(thread_id)
     shredded = core.log.shredded()
     cached = core.caches.histories.get(stream)
-    if cached is None or cached.shredded != shredded:
-        builder = HistoryBuilder(thread_id)
-        builder.add(core.log.history(stream))  # without the lock: no other reader has it
-        history = builder.history(version, needed)
-    else:
+    if cached is not None and cached.shredded == shredded:
         builder = cached.builder
         after = builder.version
         events = [] if head is not None and after >= head else core.log.history(stream, after=after)
         with core.caches.lock(stream):  # another reader may have added to the same builder meanwhile
             builder.add(events[builder.version - after :])
-            history = builder.history(version, needed)
+            history = builder.history(version, needed) if builder.has(version, needed) else None
+        if history is not None:
+            core.caches.histories.put(stream, cached, builder.weight)
+            return history
+    part = None if needed is None else read_part(core, thread_id, version, needed)
+    builder = HistoryBuilder(thread_id, part)
+    if part is None:
+        builder.add(core.log.history(stream))  # without the lock: no other reader has it
+    history = builder.history(version, needed)
     core.caches.histories.put(stream, CachedHistory(builder, shredded), builder.weight)
     return history
 

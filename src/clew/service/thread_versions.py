@@ -17,13 +17,12 @@ from clew.domain.history import HistoryMessage, Step, Walk, as_message, previous
 from clew.domain.record_index import REWINDS
 from clew.service.core import Core, load, with_checkpoints
 from clew.service.effects import Operation, read
+from clew.service.history_reads import FIRST_PAGE_BACK, back
 from clew.service.thread_commands import content_event
 from clew.service.thread_directory import sharing
 from clew.service.thread_queries import (
-    FIRST_PAGE_BACK,
     At,
     MessageRef,
-    back,
     event,
     history,
     readable,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -127,3 +130,19 @@ def test_a_service_is_sent_only_new_messages(
     messages: list[Message], upto: int, answer: int, expected: list[str]
 ) -> None:
     assert sent(*messages, upto=upto, answer=answer) == expected
+
+
+def test_a_long_body_is_written_in_parts_with_the_same_bytes() -> None:
+    longest: list[int] = []
+
+    def noted(value: Any, **options: Any) -> str:
+        longest.append(len(value) if isinstance(value, list) else 0)
+        return json.dumps(value, **options)
+
+    options: Any = {"ensure_ascii": False, "separators": (",", ":"), "allow_nan": False}
+    for length in (0, 1, 500, 501, 1_000, 1_203):
+        messages: Any = [{"role": "user", "content": f"ä{number}"} for number in range(length)]
+        body: Any = {"model": "m", "messages": messages, "tools": [], "seed": 2**70}
+        with patch("clew.domain.runs.model_requests._as_json", partial(noted, **options)):
+            assert request_bytes(body) == json.dumps(body, **options).encode()
+    assert max(longest) == 500

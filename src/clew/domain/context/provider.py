@@ -57,8 +57,11 @@ class ThreadView(Protocol):
         """Who holds the history."""
         ...
 
-    async def history(self) -> list[HistoryMessage]:
-        """The messages on its path, as of now."""
+    async def history(self, *, last: int | None = None, before: HistoryMessage | None = None) -> list[HistoryMessage]:
+        """The messages on its path, as of now; of those ``before`` a message, the ``last`` ones.
+
+        With ``last`` it reads backwards, so it costs the same on a thread of any length.
+        """
         ...
 
 

@@ -1,4 +1,8 @@
-"""What components recorded in a thread: provider states, history reductions and providers of runs, as of a version."""
+"""What components recorded in a thread: provider states, history reductions and providers of runs, as of a version.
+
+``next_context_state`` defines it. ``ContextVersions`` says which events hold it, so that a reader finds them from the
+control of a thread, without those before and between them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from clew.domain.context.events import ContextStateRecorded, HistoryReduced
 from clew.domain.json_values import Json, bytes_in_memory
@@ -45,7 +49,7 @@ class ContextState(NamedTuple):
     version. ``completed`` is, by provider id, the version of the last completed run on the path that the provider
     served. ``thread_providers`` are the thread's own providers in the newest run, and those that it lacked.
     ``agent_providers`` are those of each agent in its last run, and those that it lacked. ``open_runs`` are the
-    providers of runs that have not ended, by run id.
+    providers of the run that has not ended, by its id, if it has any.
     """
 
     states: Mapping[str, ProviderState] = MappingProxyType({})
@@ -63,6 +67,49 @@ class ContextState(NamedTuple):
 
 NO_CONTEXT_STATE = ContextState()
 
+_NONE: dict[str, Any] = {}
+"""The dict of new ContextVersions. No dict of them is changed in place."""
+
+
+class ContextVersions(NamedTuple):
+    """The versions of the events that hold a ContextState; the fields have the same names.
+
+    After a rewind, a state, a reduction or a completed run whose version is 0 is that of version ``back``, the target
+    of the newest rewind, if it has one.
+    """
+
+    states: dict[str, int] = _NONE
+    reductions: dict[str, int] = _NONE
+    completed: dict[str, int] = _NONE
+    thread_providers: tuple[str, ...] = ()
+    agent_providers: dict[str, tuple[str, ...]] = _NONE
+    open_runs: dict[str, tuple[str, ...]] = _NONE
+    back: int = 0
+
+    def rewound(self, to: int) -> ContextVersions:
+        """These versions after a rewind."""
+        if not any(self[:3]):
+            return self
+        states, reductions, completed = (dict.fromkeys(each, 0) for each in self[:3])
+        return self._replace(states=states, reductions=reductions, completed=completed, back=to)
+
+    def known(self, versions_at: Callable[[int], ContextVersions]) -> ContextVersions:
+        """These versions without any 0: ``versions_at`` is asked for those at the targets of rewinds."""
+        known = self
+        while not all(all(each.values()) for each in known[:3]):
+            before = versions_at(known.back) if known.back else NO_CONTEXT_VERSIONS
+            states, reductions, completed = (
+                {key: version or earlier[key] for key, version in each.items() if version or key in earlier}
+                for each, earlier in zip(known[:3], before[:3], strict=True)
+            )
+            known = known._replace(states=states, reductions=reductions, completed=completed, back=before.back)
+        return known
+
+
+NO_CONTEXT_VERSIONS = ContextVersions()
+
+StateT = TypeVar("StateT", "ContextState", "ContextVersions")
+
 
 def next_context_state(state: ContextState, event: Event) -> ContextState:
     """The context state after one more event. ContextStateBuilder computes the same for long lineages, faster.
@@ -76,29 +123,54 @@ def next_context_state(state: ContextState, event: Event) -> ContextState:
         case HistoryReduced():
             return state._replace(reductions={**state.reductions, data.agent: (event.version, data)})
         case RunStarted():
-            return _after_start(state, event.run_id or "", data)
-        case RunCompleted():
-            providers = state.open_runs.get(event.run_id or "", ())
-            completed = {**state.completed, **dict.fromkeys(providers, event.version)} if providers else state.completed
-            return state._replace(open_runs={}, completed=completed)
-        case RunFailed() | RunAbandoned():
-            return state._replace(open_runs={})
+            return after_run_began(state, event.run_id or "", data)
+        case RunCompleted() | RunFailed() | RunAbandoned() if state.open_runs:
+            return after_run_ended(state, event)
         case _:
             return state
 
 
-def _after_start(state: ContextState, run_id: str, data: RunStarted) -> ContextState:
-    agent, own, of_thread, missing = data.agent.id, data.fingerprint.providers, data.providers, data.missing
+def context_state_of(versions: ContextVersions, events: Mapping[int, Event]) -> ContextState | None:
+    """The context state that these events hold, which are all known; None if one of them does not hold it any more."""
+    states: dict[str, ProviderState] = {}
+    reductions: dict[str, tuple[int, HistoryReduced]] = {}
+    for provider, version in versions.states.items():
+        event = events.get(version)
+        if event is None or not isinstance(event.data, ContextStateRecorded):
+            return None
+        states[provider] = _provider_state(event, event.data)
+    for agent, version in versions.reductions.items():
+        event = events.get(version)
+        if event is None or not isinstance(event.data, HistoryReduced):
+            return None
+        reductions[agent] = version, event.data
+    return ContextState(states, reductions, *versions[2:6])
+
+
+def after_run_began(state: StateT, run_id: str, data: RunStarted) -> StateT:
+    """The context state, or its versions, after the start of a run."""
+    agent = data.agent.id
+    own: tuple[str, ...] = data.fingerprint.providers
+    of_thread: tuple[str, ...] = data.providers
+    missing: tuple[str, ...] = data.missing
     if missing:
-        before = state.agent_providers.get(agent, ())
-        of_agent = [id_ for id_ in before if id_ in missing and id_ not in state.thread_providers]
+        before: tuple[str, ...] = state.agent_providers.get(agent, ())
+        of_agent: list[str] = [id_ for id_ in before if id_ in missing and id_ not in state.thread_providers]
         own = (*own, *of_agent)
         of_thread = tuple(dict.fromkeys((*of_thread, *(id_ for id_ in missing if id_ not in of_agent))))
+    serving = (*data.fingerprint.providers, *data.providers, *data.run_providers)
     return state._replace(
-        open_runs={run_id: (*data.fingerprint.providers, *data.providers, *data.run_providers)},
+        open_runs={run_id: serving} if serving else {},
         thread_providers=of_thread,
         agent_providers={**state.agent_providers, agent: own},
     )
+
+
+def after_run_ended(state: StateT, event: Event) -> StateT:
+    """The context state, or its versions, after the end of a run."""
+    serving = state.open_runs.get(event.run_id or "", ()) if isinstance(event.data, RunCompleted) else ()
+    completed = {**state.completed, **dict.fromkeys(serving, event.version)} if serving else state.completed
+    return state._replace(open_runs={}, completed=completed)
 
 
 def _provider_state(event: Event, data: ContextStateRecorded) -> ProviderState:
@@ -118,6 +190,15 @@ class ContextStateBuilder:
         self._completed: dict[str, list[tuple[int, int]]] = {}
         self._runs: list[Event] = []
         self._newest = NO_CONTEXT_STATE
+
+    def continue_from(self, state: ContextState) -> None:
+        """Begin with the state at a version. Then states at earlier versions are not known."""
+        self._newest = state
+        self._states = {key: [(each.version, each)] for key, each in state.states.items()}
+        self._reductions = {key: [(each[0], each)] for key, each in state.reductions.items()}
+        self._completed = {key: [(version, version)] for key, version in state.completed.items()}
+        self.weight = _EVENT_BYTES * (len(self._states) + len(self._reductions))
+        self.weight += sum(bytes_in_memory(each.state) for each in state.states.values())
 
     def add(self, event: Event) -> None:
         """Add the next event of a type in CONTEXT_STATE_EVENTS."""

@@ -22,10 +22,10 @@ MOST_OF_SUMMARY = MAX_BYTES - 1024**2
 _KEPT = "Return the versions of the messages that stay."
 
 
-def stands_alone(read: Sequence[HistoryMessage], unread: Spans, current: HistoryReduced, began: int) -> bool:
+def stands_alone(read: Sequence[HistoryMessage], unread: Spans, paired: int, began: int) -> bool:
     """Whether a request and the next reduction depend on no unread message, so that ``read`` is enough for both.
 
-    ``current`` is the reduction that left out the unread messages. ``began`` is the version before the run's own input.
+    Up to version ``paired`` a result does not need its call. ``began`` is the version before the run's own input.
     They depend on unread messages if the first system message was redacted, so that another one is the first; if no
     answer was read, so that unread messages may still wait for one; and if a newer result belongs to an unread call.
     """
@@ -34,10 +34,10 @@ def stands_alone(read: Sequence[HistoryMessage], unread: Spans, current: History
         return False
     if not any(each.role == "assistant" and newest < each.version <= began for each in reversed(read)):
         return False
-    if not any(each.results for each in read if each.version > current.upto):
+    if not any(each.results for each in read if each.version > paired):
         return True
     repairs = model_view(read).repairs
-    return not any(each.reason == "result-without-call" and each.version > current.upto for each in repairs)
+    return not any(each.reason == "result-without-call" and each.version > paired for each in repairs)
 
 
 def is_final(result: Reduction, given: Reducible, unread: Spans) -> bool:

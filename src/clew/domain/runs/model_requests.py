@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from clew.domain.context.events import ContextProvided, HistoryReduced
@@ -113,8 +113,6 @@ class Contributions:
 
     def messages(self, view: Sequence[tuple[int, Message]]) -> tuple[Message, ...]:
         """A view, as versions and messages, with the providers' messages inserted."""
-        if not self.provided:
-            return tuple([message for _, message in view])
         merged: list[tuple[int, Message]] = list(view)
         for each in self.provided:
             if each.messages:
@@ -163,10 +161,15 @@ def question_of(
     the current reduction of the history, None for all of it.
     """
     remote = call.service is not None
-    view = unsent(model_view(history if reduction is None else reduced(history, reduction, 0)), call.service)
+    view = model_view(history if reduction is None else reduced(history, reduction, 0))
+    messages = view.messages
+    if remote:
+        messages = tuple([message for _, message in unsent(view, call.service)])
+    elif contributions.provided:
+        messages = contributions.messages(unsent(view, None))
     return Question(
         model=call.model,
-        messages=tuple(message for _, message in view) if remote else contributions.messages(view),
+        messages=messages,
         instructions=contributions.instructions(definitions.instructions, with_messages=remote),
         tools=(*definitions.tools, *contributions.tools),
         response_format=definitions.response_format,
@@ -272,5 +275,25 @@ def streamed(wire: WireFormat, body: JsonObject) -> JsonObject:
 
 
 def request_bytes(body: JsonObject) -> bytes:
-    """The bytes of a body as the ``openai`` package sends them: JSON without spaces, in UTF-8."""
-    return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    """The bytes of a body as the ``openai`` package sends them: JSON without spaces, in UTF-8.
+
+    Long lists are written in parts: while ``json`` writes, no other thread can run.
+    """
+    if not [value for value in body.values() if isinstance(value, list) and len(value) > _PART]:
+        return _as_json(body).encode()
+    parts: list[str] = []
+    for name, value in body.items():
+        parts += ["," if parts else "{", _as_json(name), ":"]
+        if isinstance(value, list) and len(value) > _PART:
+            starts = range(0, len(value), _PART)
+            parts += ["[", ",".join([_as_json(value[start : start + _PART])[1:-1] for start in starts]), "]"]
+        else:
+            parts.append(_as_json(value))
+    return "".join([*parts, "}"]).encode()
+
+
+_PART = 500
+"""Items of a list that are written to JSON at once."""
+
+
+_as_json = partial(json.dumps, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

@@ -10,7 +10,7 @@ from clew.domain.context.provider import ThreadProviders
 from clew.domain.decider import Intent
 from clew.domain.decider_state import Control
 from clew.domain.events import Event
-from clew.domain.history import History, NeededHistory
+from clew.domain.history import History, HistoryMessage, NeededHistory
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.memory.ports import MemoryPort
 from clew.domain.messages import Message
@@ -56,6 +56,10 @@ class RunLog(Protocol):
 
         With None, all messages.
         """
+        ...
+
+    async def history_part(self, last: int | None, before: HistoryMessage | None) -> History:
+        """The ``last`` messages on the path, ``before`` a message if it is given."""
         ...
 
     async def service_state(self) -> ServiceState:

@@ -32,7 +32,8 @@ class Bound(NamedTuple):
 class ServiceState(NamedTuple):
     """The state of a thread at its service, at a version.
 
-    ``bound`` are the service's ids on the path, oldest first. ``call`` is what the next request continues: for a chain
+    ``bound`` are the service's ids on the path, oldest first; one that was read from the end has the last of them.
+    ``call`` is what the next request continues: for a chain
     of responses, the last complete one. ``diverged`` is True for a conversation that this thread cannot continue: it
     has messages that are not on the path, or another thread writes to it.
     """
