@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from clew.aio.threads import LocalThread, RemoteThread, Thread
     from clew.domain.authorization import Action, Authorize, ThreadFilter
     from clew.domain.context.provider import ContextProviders, OnFailure, ThreadProviders, ThreadView
-    from clew.domain.context.state import ContextState, ProviderState
+    from clew.domain.context.state import ContextState, ContextVersions, ProviderState
     from clew.domain.decider_state import CallLocation, Control, OpenRun
     from clew.domain.differences.content_diff import FieldDiff
     from clew.domain.differences.content_diff import Path as FieldPath
@@ -137,6 +137,7 @@ __all__ = [
     "ContentDiff",
     "ContextProviders",
     "ContextState",
+    "ContextVersions",
     "ContinueOptions",
     "Control",
     "Diff",
@@ -286,6 +287,7 @@ _HOMES = {
     "ContentDiff": "clew.domain.differences.diff",
     "ContextProviders": "clew.domain.context.provider",
     "ContextState": "clew.domain.context.state",
+    "ContextVersions": "clew.domain.context.state",
     "ContinueOptions": "clew.agents.run_setup",
     "Control": "clew.domain.decider_state",
     "Diff": "clew.domain.differences.diff",
