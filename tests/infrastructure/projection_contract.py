@@ -224,6 +224,23 @@ class ProjectionContract:
 
     # Text indexes
 
+    def test_reads_rows_as_tuples(self, store: ProjectionStore) -> None:
+        with store.session(0) as session:
+            opened = Opened(session)
+            opened.apply(*[thing("a", number, values=[number] if number % 2 else None) for number in range(4)])
+        query = Query("thing", [Where("order", ">", 0)], ["-order"], columns=("values", "missing", "order", "note"))
+        assert list(store.values("declared", query)) == [
+            ([3], None, 3, None),
+            (None, None, 2, None),
+            ([1], None, 1, None),
+        ]
+
+    @pytest.mark.parametrize("key", [(None, 1), ("a", None)])
+    def test_no_value_of_a_key_is_none(self, opened: Opened, key: tuple[Any, Any]) -> None:
+        with pytest.raises(Exception, match=r"(?i)not.null"), opened.session.attempt():  # the driver's own error
+            opened.apply(thing(*key))
+        assert opened.select() == []
+
     def test_finds_texts_by_their_words_in_descending_order(self, store: ProjectionStore) -> None:
         texts = ["the quick brown fox", "the lazy dog", "a Quick dog's QUICK tail", "brown quick", ""]
         with store.session(0) as session:

@@ -27,9 +27,16 @@ def exact(value: Json) -> str:
 @given(_values)
 def test_json_is_read_as_the_standard_library_reads_it(value: Json) -> None:
     text = json.dumps(value, ensure_ascii=False)
-    assert exact(decode_json(text)) == exact(decode_json(text.encode())) == exact(json.loads(text))
+    long = str(2**80)
+    expected = [json.loads(text), 2**80, json.loads(text)]
+    assert (
+        exact(decode_json([text, long, text]))
+        == exact(decode_json([text.encode(), long.encode(), text.encode()]))
+        == exact(expected)
+    )
+    assert exact(decode_json([text])) == exact(decode_json([text.encode()])) == exact(expected[:1])
 
 
 @pytest.mark.parametrize("value", [2**63, 2**64 - 1, 2**64, -(2**63) - 1, 10**40, -0.0, 1e-7, 1e22, 5e-324])
 def test_numbers_of_any_size_are_read_exactly(value: float) -> None:
-    assert exact(decode_json(json.dumps([value]))) == exact([value])
+    assert exact(decode_json([json.dumps([value]), "{}"])) == exact([[value], {}])

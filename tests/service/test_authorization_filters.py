@@ -215,18 +215,17 @@ def rows_read(foreign: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         for _ in range(foreign):
             operator.thread(parent.id).fork().label(owner="bob")
         store = service._core.models._store
-        select, find = store.select, store.find
 
-        def counted(read: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-            def call(*arguments: Any, **options: Any) -> list[Any]:
+        def counted(read: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:
+            def call(*arguments: Any, **options: Any) -> Sequence[Any]:
                 found = read(*arguments, **options)
                 rows.append(len(found))
                 return found
 
             return call
 
-        monkeypatch.setattr(store, "select", counted(select))
-        monkeypatch.setattr(store, "find", counted(find))
+        for name in ("select", "values", "find"):
+            monkeypatch.setattr(store, name, counted(getattr(store, name)))
         calls: dict[str, Callable[[], Any]] = {
             "threads": lambda: list(service.threads(newest_first=True, order="updated")),
             "tree": lambda: list(service.tree()),

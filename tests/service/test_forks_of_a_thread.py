@@ -58,7 +58,7 @@ def test_a_thousand_forks_take_no_more_reads_than_ten(monkeypatch: pytest.Monkey
             return call
 
         with monkeypatch.context() as patch:
-            for of, names in ((log, ("control", "lineage", "forks", "stream")), (store, ("select",))):
+            for of, names in ((log, ("control", "lineage", "forks", "stream")), (store, ("select", "values"))):
                 for name in names:
                     patch.setattr(of, name, counting(name, getattr(of, name)))
             thread.forks()

@@ -76,8 +76,8 @@ def test_lists_a_thousand_scopes_with_one_query(conversations: Conversations) ->
     list(conversations.scopes())
     queries: list[Any] = []
     models = conversations._core.models
-    select = models._store.select
-    models._store.select = lambda name, query: queries.append(query) or select(name, query)  # type: ignore[method-assign, func-returns-value]
+    values = models._store.values
+    models._store.values = lambda name, query: queries.append(query) or values(name, query)  # type: ignore[method-assign, func-returns-value]
     reads: list[Any] = []
     conversations._core.log._recorder.lineage = reads.append  # type: ignore[attr-defined]
     assert names(conversations, "user/") == sorted(scopes)

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import random
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from clew.domain.errors import InvalidContentError, InvalidTimeError, Projection
 from clew.domain.events import APPENDED_TYPES, to_time
 from clew.domain.formats.conversation_import import Item
 from clew.domain.json_values import Json
-from clew.domain.projection import Change, Query, Recorded, Rows, RowValues, Upsert
+from clew.domain.projection import Change, Query, Recorded, Rows, Upsert
 from clew.projections import Directory
 from clew.service.core import CommitOptions, commit
 from clew.service.effects import run
@@ -331,14 +331,17 @@ def test_checkpoints_are_read_only_for_threads_that_have_some(
     marked = conversations.start_thread(thread_id="marked")
     list(conversations.threads())
     store = conversations._core.models._store
-    select = store.select
     read: list[Query] = []
 
-    def recorded(name: str, query: Query) -> list[RowValues]:
-        read.append(query)
-        return select(name, query)
+    def recording(select: Callable[[str, Query], Any]) -> Callable[[str, Query], Any]:
+        def recorded(name: str, query: Query) -> Any:
+            read.append(query)
+            return select(name, query)
 
-    monkeypatch.setattr(store, "select", recorded)
+        return recorded
+
+    for name in ("select", "values"):
+        monkeypatch.setattr(store, name, recording(getattr(store, name)))
     list(conversations.threads())
     plain.forks()
     assert {query.table for query in read} == {"thread"}

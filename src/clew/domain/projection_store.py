@@ -18,6 +18,7 @@ from clew.domain.projection import (
     Rows,
     RowValues,
     Span,
+    Value,
     Words,
 )
 
@@ -117,6 +118,10 @@ class ProjectionStore(Protocol):
 
     def select(self, name: str, query: Query) -> list[RowValues]:
         """Rows of a projection's live tables. Raises UnknownProjectionError if it was never built."""
+        ...
+
+    def values(self, name: str, query: Query) -> Sequence[tuple[Value, ...]]:
+        """The same rows as tuples of the query's columns; None for a column that tables of an older version lack."""
         ...
 
     def find(self, name: str, index: str, words: Words, *, before: int | None, limit: int) -> list[int]:

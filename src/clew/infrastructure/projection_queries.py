@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from operator import methodcaller
 from typing import Any, NamedTuple
@@ -11,8 +11,16 @@ from typing import Any, NamedTuple
 import orjson
 
 from clew.domain.errors import InvalidProjectionError
-from clew.domain.projection import Query, RowValues, Where
-from clew.infrastructure.projection_store import DESCENDING, SqlTable, SqlTables, quoted
+from clew.domain.projection import Query, Where
+from clew.infrastructure.projection_store import (
+    DESCENDING,
+    Decode,
+    Found,
+    SqlTable,
+    SqlTables,
+    decode_column,
+    quoted,
+)
 
 _column_of = methodcaller("lstrip", DESCENDING)
 
@@ -26,28 +34,31 @@ _DIGITS = bytes.maketrans(b"0123456789", b"0" * 10)
 _LONG_NUMBER = b"0" * 19
 
 
-def decode_json(stored: str | bytes) -> Any:
-    """The value of stored JSON. Only ``json`` reads integers of more than 64 bits, which have 19 digits or more."""
-    text = stored.encode() if isinstance(stored, str) else stored
-    is_long = len(text) >= len(_LONG_NUMBER) and _LONG_NUMBER in text.translate(_DIGITS)
-    return json.loads(text) if is_long else orjson.loads(text)
+def decode_json(stored: Sequence[str] | Sequence[bytes]) -> list[Any]:
+    """The values of stored JSON. Only ``json`` reads integers of more than 64 bits, which have 19 digits or more."""
+    texts = [each.encode() if isinstance(each, str) else each for each in stored]
+    text = b"[" + b",".join(texts) + b"]"  # one text is read and checked faster than many
+    if len(text) >= len(_LONG_NUMBER) and _LONG_NUMBER in text.translate(_DIGITS):
+        return [json.loads(each) if _LONG_NUMBER in each.translate(_DIGITS) else orjson.loads(each) for each in texts]
+    values: list[Any] = orjson.loads(text)
+    return values
 
 
 class Select(NamedTuple):
-    """The SQL of a query, and how its rows are read."""
+    """The SQL of a query, and how its rows are read: ``decoders`` are those of columns, by their place in a row."""
 
     sql: str
     columns: Sequence[str]
-    decoders: Mapping[str, Callable[[Any], Any]]
+    decoders: Mapping[int, Decode]
 
-    def read(self, stored: Iterable[Sequence[Any]]) -> list[RowValues]:
-        """The rows with their columns by name."""
-        rows = [dict(zip(self.columns, row, strict=True)) for row in stored]
-        for column, decode in self.decoders.items():
-            for row in rows:
-                if row[column] is not None:
-                    row[column] = decode(row[column])
-        return rows
+    def read(self, stored: Sequence[tuple[Any, ...]]) -> Found:
+        """The rows with decoded values, column by column."""
+        if not stored or not self.decoders:
+            return Found(self.columns, stored)
+        columns: list[Sequence[Any]] = list(zip(*stored, strict=True))
+        for place, decode in self.decoders.items():
+            columns[place] = decode_column(decode, columns[place])
+        return Found(self.columns, list(zip(*columns, strict=True)))
 
 
 def compile_query(tables: SqlTables, query: Query) -> tuple[Select, list[Any]]:
@@ -94,19 +105,20 @@ def _select(tables: SqlTables, query: Query) -> Select:
     if query.where:
         is_page = bool(query.order) and query.limit is not None
         conditions: list[str] = []
-        listed = _listed_key(table, query) if dialect.lists_subqueries else ()
+        # The shortest one, which no other condition can extend, so that nothing else seems as good.
+        listed = min(_found_by(table, query, _listed(query)), key=len, default=()) if dialect.lists_subqueries else ()
         for each in query.where:
-            sign = "+" if listed and each.column not in listed else ""
+            sign = "+" if listed and (each.column not in listed or each.is_ not in {"=", "in"}) else ""
             conditions.append(sign + _condition(tables, table, each, is_page=is_page))
         sql += f" WHERE {' AND '.join(conditions)}"
     if query.order:
         sql += f" ORDER BY {dialect.order(table.declared, query)}"
     if query.limit is not None:
         sql += f" LIMIT {dialect.placeholder}"
-    decoders: dict[str, Callable[[Any], Any]] = {}
-    for name in columns:
+    decoders: dict[int, Decode] = {}
+    for place, name in enumerate(columns):
         if table.kinds[name] in dialect.decoders:
-            decoders[name] = dialect.decoders[table.kinds[name]]
+            decoders[place] = dialect.decoders[table.kinds[name]]
     return Select(sql, columns, decoders)
 
 
@@ -120,8 +132,10 @@ def _condition(tables: SqlTables, table: SqlTable, where: Where, *, is_page: boo
             raise InvalidProjectionError(
                 f"column {column!r} in a Query of {len(value.columns)} columns: name one column."
             )
-        if is_page and dialect.lists_subqueries and (prefix := _key_prefix(tables[value.table], value)):
-            return _probe(tables, f'{table.name}."{column}"', value, prefix)
+        if is_page and dialect.lists_subqueries and not value.order and value.limit is None:
+            prefix = max(_found_by(tables[value.table], value, value.columns), key=len, default=())
+            if prefix and set(prefix).issuperset(_listed(value)):  # else the query finds the few rows that it lists
+                return _probe(tables, f'{table.name}."{column}"', value, prefix)
         return f'"{column}" IN ({_select(tables, value).sql})'
     if is_ not in _COMPARISONS:
         raise InvalidProjectionError(f"{is_!r} is not a comparison of columns. Use =, <, <=, >, >= or in.")
@@ -130,34 +144,26 @@ def _condition(tables: SqlTables, table: SqlTable, where: Where, *, is_page: boo
     return f'"{column}" {is_} {dialect.placeholder}'
 
 
-def _listed_key(table: SqlTable, query: Query) -> tuple[str, ...]:
-    """The first columns of the key, if the query lists the values of one of them, by which it finds its rows.
+def _listed(query: Query) -> list[str]:
+    """The columns that a query lists the values of."""
+    return [each.column for each in query.where if each.is_ == "in" and not isinstance(each.value, Query)]
 
-    SQLite expects a tenant to have a few rows and may read all of them. A sign before its other conditions prevents it.
+
+def _found_by(table: SqlTable, query: Query, columns: Sequence[str]) -> list[tuple[str, ...]]:
+    """The first columns of the key and of indexes, by which a query finds rows with given values of these columns.
+
+    SQLite expects a tenant to have a few rows and may read all of them. A sign before the conditions on columns that
+    are not of these prevents it.
     """
-    known: set[str] = set()
-    listed = False
-    for column, is_, value in query.where:
-        if value is not None and (is_ == "=" or (is_ == "in" and not isinstance(value, Query))):
-            known.add(column)
-            listed |= is_ == "in" and column in table.declared.key
-    return tuple(takewhile(known.__contains__, table.declared.key)) if listed else ()
-
-
-def _key_prefix(table: SqlTable, query: Query) -> tuple[str, ...]:
-    """The first columns of the key, by which the query finds rows with a value of its column; else none."""
-    if query.order or query.limit is not None:
-        return ()
-    known = {*query.columns}
-    for each in query.where:
-        if each.is_ == "=" and each.value is not None:
-            known.add(each.column)
-    prefix = tuple(takewhile(known.__contains__, table.declared.key))
-    return prefix if query.columns[0] in prefix else ()
+    known = {each.column for each in query.where if each.is_ == "=" and each.value is not None}
+    known.update(columns, _listed(query))
+    keys = (table.declared.key, *table.declared.indexes)
+    prefixes = [tuple(takewhile(known.__contains__, key)) for key in keys]
+    return [each for each in prefixes if not set(columns).isdisjoint(each)]
 
 
 def _probe(tables: SqlTables, column: str, query: Query, prefix: Sequence[str]) -> str:
-    """The condition that the query selects the column's value, found by the key for each row.
+    """The condition that the query selects the column's value, found by the key or an index for each row.
 
     The signs keep SQLite from using another index of the table, which could find many rows.
     """

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache, partial
 from operator import itemgetter
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from clew.domain.errors import InvalidProjectionError, UnknownProjectionError
 from clew.domain.projection import (
@@ -43,6 +43,32 @@ C = TypeVar("C")
 T = TypeVar("T")
 
 DESCENDING = "-"
+
+Decode: TypeAlias = Callable[[Sequence[Any]], list[Any]]
+"""Converts stored values of a column back. None of them is None."""
+
+
+def decode_column(decode: Decode, stored: Sequence[Any]) -> Sequence[Any]:
+    """The values of a column, some of which may be None."""
+    present = [each for each in stored if each is not None]
+    if not present:
+        return stored
+    decoded = decode(present)
+    if len(present) == len(stored):
+        return decoded
+    values = iter(decoded)
+    return [None if each is None else next(values) for each in stored]
+
+
+class Found(NamedTuple):
+    """The rows that a query found."""
+
+    columns: Sequence[str]
+    values: Sequence[tuple[Any, ...]]
+
+    def rows(self) -> list[RowValues]:
+        """The rows with their columns by name."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.values]
 
 
 class SqlTable:
@@ -110,8 +136,8 @@ class Dialect(ABC, Generic[C]):
     """How one database names tables, writes and reads values, and executes statements.
 
     ``placeholder`` marks a parameter. By kind of column, ``encoders`` convert a value to its stored form, and
-    ``decoders`` convert it back. Values of other kinds are stored unchanged. The statements with a name are the same in
-    all databases, except for their SQL; a statement may ignore some of its parameters.
+    ``decoders`` convert values back. Values of other kinds are stored unchanged. The statements with a name are the
+    same in all databases, except for their SQL; a statement may ignore some of its parameters.
     """
 
     lists_subqueries = False
@@ -121,7 +147,7 @@ class Dialect(ABC, Generic[C]):
         self,
         placeholder: str,
         encoders: Mapping[str, Callable[[Any], Any]],
-        decoders: Mapping[str, Callable[[Any], Any]],
+        decoders: Mapping[str, Decode],
     ) -> None:
         self.placeholder = placeholder
         self.encoders = encoders
@@ -156,9 +182,9 @@ class Dialect(ABC, Generic[C]):
     def parked(self, connection: C, name: str, limit: int) -> tuple[int, list[Parked]]:
         """The number of events that the live generation of a projection has parked, and the first of them."""
         rows = self.ask(connection, "parked", generation=self.live(connection, name)[0], limit=limit)
-        decode = self.decoders.get("text", str)
+        decode = self.decoders.get("text", list)
         return (rows[0][0] if rows else 0), [
-            Parked(position, decode(stream), version, decode(type_), decode(error))
+            Parked(position, decode([stream])[0], version, decode([type_])[0], decode([error])[0])
             for _, position, stream, version, type_, error in rows
         ]
 
@@ -205,7 +231,7 @@ class Dialect(ABC, Generic[C]):
         """The rows of the statement of this name."""
 
     @abstractmethod
-    def fetch(self, connection: C, tables: SqlTables, query: Query) -> list[RowValues]:
+    def fetch(self, connection: C, tables: SqlTables, query: Query) -> Found:
         """The stored rows that match a query."""
 
     @abstractmethod
@@ -233,7 +259,7 @@ class SqlSession(ABC, Generic[C]):
 
     def fetch(self, tables: SqlTables, query: Query) -> list[RowValues]:
         """The stored rows that match a query."""
-        return self.dialect.fetch(self._connection, tables, query)
+        return self.dialect.fetch(self._connection, tables, query).rows()
 
     def begin(self, projection: Projection, code: str, *, live: bool) -> Generation:
         """Create the tables of a new generation."""
@@ -484,7 +510,21 @@ class SqlProjections(ABC, Generic[C]):
     def select(self, name: str, query: Query) -> list[RowValues]:
         """Rows of the live tables of a projection."""
         fetch = self._dialect.fetch
-        return self._read(name, lambda connection: fetch(connection, self._live(connection, name)[1], query))
+        return self._read(name, lambda connection: fetch(connection, self._live(connection, name)[1], query)).rows()
+
+    def values(self, name: str, query: Query) -> Sequence[tuple[Value, ...]]:
+        """The same rows as tuples of the query's columns."""
+
+        def fetch(connection: C) -> Sequence[tuple[Value, ...]]:
+            tables = self._live(connection, name)[1]
+            present = [each for each in query.columns if each in tables[query.table].kinds]
+            values = self._dialect.fetch(connection, tables, query._replace(columns=present)).values
+            for place, column in enumerate(query.columns):
+                if column not in present:
+                    values = [(*row[:place], None, *row[place:]) for row in values]
+            return values
+
+        return self._read(name, fetch)
 
     def find(self, name: str, index: str, words: Words, *, before: int | None, limit: int) -> list[int]:
         """The positions of texts with these words, newest first."""

@@ -51,7 +51,7 @@ class Directory:
             ),
             key=("tenant", "thread_id"),
             indexes=(
-                ("tenant", "begun"),
+                ("tenant", "begun", "updated_at", "status"),  # threads of a label are sorted without their rows
                 ("tenant", "updated_at", "begun"),
                 ("tenant", "status", "begun"),
                 ("tenant", "status", "updated_at", "begun"),

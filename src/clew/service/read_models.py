@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from clew.domain.errors import ProjectionBehindError, StoreUnavailableError, UnknownProjectionError
 from clew.domain.ports import EventLog
-from clew.domain.projection import Generation, Projection, Query, RowValues, Table, Where, Words
+from clew.domain.projection import Generation, Projection, Query, RowValues, Table, Value, Where, Words
 from clew.domain.projection_store import BusyError, ProjectionStore
 from clew.infrastructure import code_digest, process_forks
 from clew.service.effects import Operation, Pause, Read
@@ -163,6 +163,12 @@ class ReadModels:
     def select(self, name: str, query: Query) -> Operation[list[RowValues]]:
         """Rows of a projection, with everything that was written before the call."""
         rows: list[RowValues] = yield Read(partial(self._read, name, partial(self._store.select, name, query)))
+        return rows
+
+    def values(self, name: str, query: Query) -> Operation[Sequence[tuple[Value, ...]]]:
+        """The same rows as tuples of the query's columns; None for a column that tables of an older version lack."""
+        values = partial(self._store.values, name, query)
+        rows: Sequence[tuple[Value, ...]] = yield Read(partial(self._read, name, values))
         return rows
 
     def find(self, name: str, index: str, words: Words, *, before: int | None, limit: int) -> Operation[list[int]]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from functools import partial
 from itertools import groupby
-from operator import itemgetter
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from operator import attrgetter, itemgetter
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 from clew.domain.authorization import Action, ThreadFilter
 from clew.domain.errors import (
@@ -21,6 +20,7 @@ from clew.domain.event_types import Status
 from clew.domain.events import to_microseconds, to_time
 from clew.domain.fork_tree import Branch, BranchCheckpoint, ThreadInTree, branches, containing
 from clew.domain.json_values import JsonObject, check_json, comparable
+from clew.domain.models.client import ThreadKind
 from clew.domain.projection import Query, RowValues, SaidWithin, Where
 from clew.domain.streams import MAX_LENGTH, parse_stream_name
 from clew.service.authorization import check, filter_of, permitted
@@ -44,8 +44,6 @@ FEW = 2_000
 SEPARATELY = 50
 """Most threads whose messages or audit entries are read one thread after the other."""
 
-_PLACE = ("thread_id", "updated_at", "begun")
-
 FIRST = -(2**63)
 """Less than every position and time."""
 
@@ -56,8 +54,36 @@ LAST = 2**63 - 1
 class _Place(NamedTuple):
     """The place of a thread in both orders: the time of its last change, and the position where it began."""
 
-    updated_at: int
+    updated_at: int | None
     begun: int
+
+
+class _Row(NamedTuple):
+    """The row of a thread. Tables of an older version lack some of its values, which are None then."""
+
+    thread_id: str
+    title: str | None
+    status: Status
+    version: int
+    messages: int | None
+    parent_id: str | None
+    forked_at: int | None
+    head: str
+    created_at: int
+    updated_at: int | None
+    metadata: JsonObject | None
+    labels: JsonObject
+    imported: int
+    source_id: Any
+    kind: ThreadKind | None
+    first_said: int | None
+    last_said: int | None
+    begun: int
+    tree: int
+    marked: int | None
+
+
+R = TypeVar("R", _Place, _Row)
 
 
 class _Filter(NamedTuple):
@@ -156,61 +182,67 @@ def _threads(core: Core, wanted: _Filter, after: object, limit: int) -> Operatio
     if core.authorize is not None and (permitted_threads := (yield from filter_of(core, "list"))) is not None:
         wanted = wanted.narrowed(permitted_threads)
     place = None if after is None else (yield from _place(core, after))
-    ids: list[str] | None = None
+    few: Where | None = None
     of_one_label = bool(wanted.labels) and wanted.of_one_label
     if (wanted.labels or wanted.has_parent or wanted.in_range) and not of_one_label:
-        ids, wanted = yield from _few_ids(core, wanted)
-    # Many threads may be read to find those with a label or prefix. An index has their ids and places, so their rows
-    # are not read.
-    by_index = ids is None and bool(wanted.labels or wanted.in_range)
-    if of_one_label:
-        where = (*_label_where(core, *wanted.labels[0]), wanted.beyond("begun", place and place.begun))
-        rows = yield from _rows(core, Query("label", where, wanted.ordered("begun"), limit, ["thread_id", "begun"]))
+        few, wanted = yield from _few(core, wanted)
+    # To sort more threads than the page has, the database needs their places only.
+    by_place = of_one_label or (few is not None and len(few.value) > limit)
+    rows: list[_Row]
+    if by_place:
+        if of_one_label:
+            where = (*_label_where(core, *wanted.labels[0]), wanted.beyond("begun", place and place.begun))
+            found = yield from _rows(core, Query("label", where, wanted.ordered("begun"), limit, ["begun"]))
+            places = [_Place(None, row["begun"]) for row in found]
+        else:
+            places = yield from _page(core, wanted, few, place, limit, _Place)
+        rows = yield from _at(core, wanted, places)
+        last = places[-1] if len(places) == limit else None
     else:
-        rows = yield from _page(core, wanted, ids, place, limit, _PLACE if by_index else ())
-    next_place = _Place(rows[-1].get("updated_at") or 0, rows[-1]["begun"]) if len(rows) == limit else None
-    if by_index:
-        rows = yield from _named(core, wanted, [row["thread_id"] for row in rows])
+        rows = yield from _page(core, wanted, few, place, limit, _Row)
+        last = _Place(rows[-1].updated_at, rows[-1].begun) if len(rows) == limit else None
     # If the actor may not see all of these threads, the caller reads on until the page is full.
-    return (yield from _summaries(core, (yield from _permitted(core, rows)))), next_place
+    return (yield from _summaries(core, (yield from _permitted(core, rows)))), last
 
 
 def _page(
-    core: Core, wanted: _Filter, ids: list[str] | None, place: _Place | None, limit: int, columns: Sequence[str]
-) -> Operation[list[RowValues]]:
-    """The rows of threads after a place, in order; ``ids`` are those of all that match, if they are few."""
+    core: Core, wanted: _Filter, few: Where | None, place: _Place | None, limit: int, of: type[R]
+) -> Operation[list[R]]:
+    """The places or rows of threads after a place, in order; ``few`` names all that match, if they are few."""
     where = wanted.where
     if wanted.labels:
         where += tuple([_with_label(core, *label) for label in wanted.labels])
-    if ids is not None:
-        where += of_threads(ids)
+    if few is not None:
+        where += (few,)
     if wanted.order == "updated":
-        return _by_change(core, wanted, where, place, limit, columns)
+        return _by_change(core, wanted, where, place, limit, of)
     where += (wanted.beyond("begun", place and place.begun),)
-    return _rows(core, Query("thread", where, wanted.ordered("begun"), limit, columns))
+    return _of(core, of, Query("thread", where, wanted.ordered("begun"), limit))
 
 
-def _few_ids(core: Core, wanted: _Filter) -> Operation[tuple[list[str] | None, _Filter]]:
-    """The ids of threads with one of the labels, or with the parent or prefix, if they are few enough to be sorted.
+def _few(core: Core, wanted: _Filter, column: str = "begun") -> Operation[tuple[Where | None, _Filter]]:
+    """The condition on a column that names the threads with one of the labels, or with the parent or prefix.
 
-    And what is still to be checked of these threads. For many threads, reading all of them in order is faster.
+    It is None if they are too many to be sorted: then reading all threads in order is faster. The filter has what is
+    still to be checked of these threads. ``column`` is ``begun``, which is shorter than an id, or ``thread_id``.
     """
     for label in wanted.labels:
-        query = Query("label", _label_where(core, *label), (), FEW + 1, ["thread_id"])
-        rows = yield from _rows(core, query)
+        rows = yield from _rows(core, Query("label", _label_where(core, *label), (), FEW + 1, [column]))
         if len(rows) <= FEW:
             others = tuple([each for each in wanted.labels if each != label])
-            return [row["thread_id"] for row in rows], wanted._replace(labels=others)
+            return Where(column, "in", [row[column] for row in rows]), wanted._replace(labels=others)
     queries: list[Query] = []
     if wanted.has_parent:
         # In the order of an index that begins with the parent.
-        queries.append(Query("thread", wanted.where, ["begun"], FEW + 1, ["thread_id"]))
+        queries.append(Query("thread", wanted.where, ["begun"], FEW + 1, [column]))
     if wanted.in_range:
-        queries.append(Query("thread", (wanted.where[0], *wanted.in_range), (), FEW + 1, ["thread_id"]))
+        column = "thread_id"  # which the key has
+        queries.append(Query("thread", (wanted.where[0], *wanted.in_range), (), FEW + 1, [column]))
     for query in queries:
         rows = yield from _rows(core, query)
         if len(rows) <= FEW:
-            return [row["thread_id"] for row in rows], wanted
+            (column,) = query.columns
+            return Where(column, "in", [row[column] for row in rows]), wanted
     return None, wanted
 
 
@@ -225,8 +257,8 @@ def few_permitted(core: Core, action: Action) -> Operation[list[str] | None]:
     if permitted_threads is None:
         return None
     everything = _Filter((Where("tenant", "=", core.tenant),), (), has_parent=False, order="begun", newest_first=False)
-    ids, _ = yield from _few_ids(core, everything.narrowed(permitted_threads))
-    return ids
+    few, _ = yield from _few(core, everything.narrowed(permitted_threads), "thread_id")
+    return None if few is None else few.value
 
 
 def of_threads(ids: Sequence[str] | None) -> tuple[Where, ...]:
@@ -235,17 +267,17 @@ def of_threads(ids: Sequence[str] | None) -> tuple[Where, ...]:
 
 
 def _by_change(
-    core: Core, wanted: _Filter, where: tuple[Where, ...], place: _Place | None, limit: int, columns: Sequence[str]
-) -> Operation[list[RowValues]]:
+    core: Core, wanted: _Filter, where: tuple[Where, ...], place: _Place | None, limit: int, of: type[R]
+) -> Operation[list[R]]:
     """Rows in the order of their last change; rows of the same moment in the order in which they began."""
-    rows: list[RowValues] = []
+    rows: list[R] = []
     if place is not None:
-        same = (*where, Where("updated_at", "=", place.updated_at), wanted.beyond("begun", place.begun))
-        rows = yield from _rows(core, Query("thread", same, wanted.ordered("begun"), limit, columns))
+        same = (*where, Where("updated_at", "=", place.updated_at or 0), wanted.beyond("begun", place.begun))
+        rows = yield from _of(core, of, Query("thread", same, wanted.ordered("begun"), limit))
     if len(rows) < limit:
-        where = (*where, wanted.beyond("updated_at", place and place.updated_at))
+        where = (*where, wanted.beyond("updated_at", place and (place.updated_at or 0)))
         order = wanted.ordered("updated_at", "begun")
-        rows += yield from _rows(core, Query("thread", where, order, limit - len(rows), columns))
+        rows += yield from _of(core, of, Query("thread", where, order, limit - len(rows)))
     return rows
 
 
@@ -260,17 +292,15 @@ def forks(core: Core, thread_id: str) -> Operation[list[ThreadSummary]]:
         return (yield from logged_forks(core, thread_id))
     where: tuple[Where, ...] = (Where("tenant", "=", core.tenant), Where("parent_id", "=", thread_id))
     where += of_threads((yield from few_permitted(core, "list")))
-    rows = yield from _rows(core, Query("thread", where, ["begun"]))
+    rows = yield from _of(core, _Row, Query("thread", where, ["begun"]))
     return (yield from _summaries(core, (yield from _permitted(core, rows))))
 
 
-def _named(core: Core, wanted: _Filter, ids: Sequence[str]) -> Operation[list[RowValues]]:
-    """The threads with these ids, in this order, except those that a condition excludes since."""
-    rows: dict[str, RowValues] = {}
-    for start in range(0, len(ids), ROWS):
-        where = (*wanted.where, Where("thread_id", "in", ids[start : start + ROWS]))
-        rows |= {row["thread_id"]: row for row in (yield from _rows(core, Query("thread", where)))}
-    return [rows[id_] for id_ in ids if id_ in rows]
+def _at(core: Core, wanted: _Filter, places: Sequence[_Place]) -> Operation[list[_Row]]:
+    """The threads at these places, in this order, except those that a condition excludes since."""
+    where = (*wanted.where, Where("begun", "in", [place.begun for place in places]))
+    rows = {row.begun: row for row in (yield from _of(core, _Row, Query("thread", where)))}
+    return [rows[place.begun] for place in places if place.begun in rows]
 
 
 def _place(core: Core, after: object) -> Operation[_Place | None]:
@@ -283,10 +313,10 @@ def _place(core: Core, after: object) -> Operation[_Place | None]:
     id_ = after.id if isinstance(after, ThreadSummary) else str(after)
     yield from check(core, "list", id_)
     row = yield from _row(core, id_)
-    updated_at = row["updated_at"] or 0
+    updated_at = row.updated_at or 0
     if isinstance(after, ThreadSummary) and after.updated_at != to_time(updated_at):
         updated_at = to_microseconds(after.updated_at)  # the thread has changed since that page
-    return _Place(updated_at, row["begun"])
+    return _Place(updated_at, row.begun)
 
 
 def _label_where(core: Core, name: str, values: tuple[str, ...]) -> tuple[Where, ...]:
@@ -295,7 +325,7 @@ def _label_where(core: Core, name: str, values: tuple[str, ...]) -> tuple[Where,
 
 
 def _with_label(core: Core, name: str, values: tuple[str, ...]) -> Where:
-    return Where("thread_id", "in", Query("label", _label_where(core, name, values), columns=["thread_id"]))
+    return Where("begun", "in", Query("label", _label_where(core, name, values), columns=["begun"]))
 
 
 def _of_prefix(prefix: str) -> tuple[Where, ...]:
@@ -309,30 +339,35 @@ def _rows(core: Core, query: Query) -> Operation[list[RowValues]]:
     return core.models.select(DIRECTORY, query)
 
 
-def _row(core: Core, thread_id: str) -> Operation[RowValues]:
+def _of(core: Core, of: type[R], query: Query) -> Operation[list[R]]:
+    """The places or rows of threads."""
+    found = yield from core.models.values(DIRECTORY, query._replace(columns=of._fields))
+    return list(map(of._make, found))
+
+
+def _row(core: Core, thread_id: str) -> Operation[_Row]:
     """The row of a thread. Raises UnknownThreadError."""
     core.stream(thread_id)  # raises InvalidNameError
     where = (Where("tenant", "=", core.tenant), Where("thread_id", "=", thread_id))
-    rows = yield from _rows(core, Query("thread", where))
-    if not rows or rows[0]["begun"] is None:
+    rows = yield from _of(core, _Row, Query("thread", where))
+    if not rows or rows[0].begun is None:
         raise UnknownThreadError(thread_id)
     return rows[0]
 
 
-def _permitted(core: Core, rows: Sequence[RowValues]) -> Operation[Sequence[RowValues]]:
+def _permitted(core: Core, rows: Sequence[_Row]) -> Operation[Sequence[_Row]]:
     """The rows of threads that the actor may see in a list."""
-    return permitted(core, "list", rows, itemgetter("thread_id"))
+    return permitted(core, "list", rows, attrgetter("thread_id"))
 
 
-def _summaries(core: Core, rows: Sequence[RowValues]) -> Operation[list[ThreadSummary]]:
+def _summaries(core: Core, rows: Sequence[_Row]) -> Operation[list[ThreadSummary]]:
     marks = yield from _marks(core, rows)
-    return [_summary(row, marks.get(row["thread_id"], ())) for row in rows]
+    return [_summary(row, marks.get(row.thread_id, ())) for row in rows]
 
 
-def _marks(core: Core, rows: Sequence[RowValues]) -> Operation[dict[str, list[RowValues]]]:
+def _marks(core: Core, rows: Sequence[_Row]) -> Operation[dict[str, list[RowValues]]]:
     """The checkpoints of those threads that have some, inherited ones too, in the order in which they were made."""
-    # The tables of an older version do not say which threads have checkpoints.
-    heads = {row["thread_id"]: row["version"] for row in rows if row.get("marked", 1)}
+    heads = {row.thread_id: row.version for row in rows if row.marked != 0}
     marks: dict[str, list[RowValues]] = {}
     ids = list(heads)
     for start in range(0, len(ids), ROWS):
@@ -343,31 +378,32 @@ def _marks(core: Core, rows: Sequence[RowValues]) -> Operation[dict[str, list[Ro
     return marks
 
 
-def _summary(row: RowValues, marks: Sequence[RowValues]) -> ThreadSummary:
-    metadata: JsonObject = row["metadata"] or {}
-    if row["source_id"] is not None:
-        metadata = {**metadata, "source_id": row["source_id"]}
-    first, last = row.get("first_said"), row.get("last_said")  # not in the tables of an older version
-    said: list[datetime] = []
-    if first is not None and last is not None and first < row["created_at"]:
-        said = [to_time(first), to_time(last)]
-    return ThreadSummary(  # by position: a list may have many
-        row["thread_id"],
-        row["title"],
-        row["status"],
-        row["version"],
-        row["messages"] or 0,
-        row["parent_id"],
-        row["forked_at"],
-        row["head"],
-        to_time(row["created_at"]),
-        to_time(row["updated_at"] or 0),
+def _summary(row: _Row, marks: Sequence[RowValues]) -> ThreadSummary:
+    # By position: a list may have many.
+    id_, title, status, version, messages, parent, cut, head, created, updated, metadata, labels, *more = row
+    imported, source_id, kind, first, last, *_ = more
+    metadata = metadata or {}
+    if source_id is not None:
+        metadata = {**metadata, "source_id": source_id}
+    said = first is not None and last is not None and first < created
+    return ThreadSummary(
+        id_,
+        title,
+        status,
+        version,
+        messages or 0,
+        parent,
+        cut,
+        head,
+        to_time(created),
+        to_time(updated or 0),
         metadata,
-        row["labels"],
+        labels,
         {mark["name"]: mark["at"] for mark in marks} if marks else {},
-        bool(row["imported"]),
-        row.get("kind") or "local",
-        *said,
+        bool(imported),
+        kind or "local",
+        to_time(first) if said else None,
+        to_time(last) if said else None,
     )
 
 
@@ -387,8 +423,8 @@ def _one_tree(
     core = core.read_barrier()
     yield from check(core, "list", thread_id)
     row = yield from _row(core, thread_id)
-    of_tree = (*_in_tree(core, row["tree"]), *of_threads((yield from few_permitted(core, "list"))))
-    rows = yield from _rows(core, Query("thread", of_tree, ["begun"]))
+    of_tree = (*_in_tree(core, row.tree), *of_threads((yield from few_permitted(core, "list"))))
+    rows = yield from _of(core, _Row, Query("thread", of_tree, ["begun"]))
     return (yield from _branches(core, (yield from _permitted(core, rows)))), None
 
 
@@ -405,17 +441,17 @@ def _trees(
     place = Where("tree", "<" if newest_first else ">", (LAST if newest_first else FIRST) if after is None else after)
     narrow = of_threads((yield from few_permitted(core, "list")))
     where = (Where("tenant", "=", core.tenant), place, *narrow)
-    rows = yield from _rows(core, Query("thread", where, [f"{sign}tree", f"{sign}begun"], ROWS))
+    rows = yield from _of(core, _Row, Query("thread", where, [f"{sign}tree", f"{sign}begun"], ROWS))
     if not rows:
         return [], None
-    last = rows[-1]["tree"]
+    last = rows[-1].tree
     if len(rows) == ROWS:  # the last tree may continue on the next page
-        whole = [row for row in rows if row["tree"] != last]
-        rows = whole or (yield from _rows(core, Query("thread", (*_in_tree(core, last), *narrow), [f"{sign}begun"])))
-        last = rows[-1]["tree"]
+        one_tree = Query("thread", (*_in_tree(core, last), *narrow), [f"{sign}begun"])
+        rows = [row for row in rows if row.tree != last] or (yield from _of(core, _Row, one_tree))
+        last = rows[-1].tree
     trees: list[Branch[ThreadSummary]] = []
-    for _, rows_of_tree in groupby((yield from _permitted(core, rows)), key=itemgetter("tree")):
-        trees += yield from _branches(core, sorted(rows_of_tree, key=itemgetter("begun")))
+    for _, rows_of_tree in groupby((yield from _permitted(core, rows)), key=attrgetter("tree")):
+        trees += yield from _branches(core, sorted(rows_of_tree, key=attrgetter("begun")))
     return trees, last
 
 
@@ -427,7 +463,7 @@ def sharing(core: Core, thread_id: str, owner: str, version: int) -> Operation[l
     core = core.read_barrier()
     row = yield from _row(core, thread_id)
     columns = ["thread_id", "parent_id", "forked_at", "status"]
-    rows = yield from _rows(core, Query("thread", _in_tree(core, row["tree"]), ["begun"], columns=columns))
+    rows = yield from _rows(core, Query("thread", _in_tree(core, row.tree), ["begun"], columns=columns))
     readable = yield from permitted(core, "read", rows, itemgetter("thread_id"))
     shown = {each["thread_id"] for each in readable if each["status"] != "deleted"}
     tree = [
@@ -442,18 +478,18 @@ def _in_tree(core: Core, begun: int) -> tuple[Where, ...]:
     return Where("tenant", "=", core.tenant), Where("tree", "=", begun)
 
 
-def _branches(core: Core, rows: Sequence[RowValues]) -> Operation[list[Branch[ThreadSummary]]]:
+def _branches(core: Core, rows: Sequence[_Row]) -> Operation[list[Branch[ThreadSummary]]]:
     """The branches of one tree, from its rows in the order in which the threads began."""
     marks = yield from _marks(core, rows)
     own = {
-        row["thread_id"]: [
+        row.thread_id: [
             BranchCheckpoint(mark["name"], mark["at"])
-            for mark in marks.get(row["thread_id"], ())
-            if mark["version"] > (row["forked_at"] or 0)
+            for mark in marks.get(row.thread_id, ())
+            if mark["version"] > (row.forked_at or 0)
         ]
         for row in rows
     }
-    return list(branches([_summary(row, marks.get(row["thread_id"], ())) for row in rows], own))
+    return list(branches([_summary(row, marks.get(row.thread_id, ())) for row in rows], own))
 
 
 # By the start of an id

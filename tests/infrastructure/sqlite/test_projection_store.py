@@ -25,6 +25,7 @@ from clew.infrastructure.projection_queries import Select, compile_query
 from clew.infrastructure.projection_store import SqlTables
 from clew.infrastructure.sqlite import projection_store
 from clew.infrastructure.sqlite.projection_store import SQLiteProjections
+from clew.types import ThreadOrder
 
 
 @pytest.fixture
@@ -86,26 +87,38 @@ def test_a_list_by_label_in_order_of_change_reads_only_its_page(
             conversations.start_thread("Labelled", labels={"topic": 1})
         newest = conversations.threads(labels={"topic": 1}, status=status, order="updated", newest_first=True, limit=2)
         assert [thread.title for thread in newest] == ["Labelled", "Labelled"]
-    _, scan, by_id = plans()  # the first one counts the threads with the label
-    assert re.search(r"_thread USING COVERING INDEX \w+ \(tenant=\?( AND status=\?)? AND updated_at<\?\)$", scan[0]), (
-        scan
-    )
-    assert re.search(r"probed USING PRIMARY KEY \(tenant=\? AND thread_id=\? AND name=\?\)$", scan[2]), scan
+    _, scan = plans()  # the first one counts the threads with the label
+    assert re.search(r"_thread USING INDEX \w+ \(tenant=\?( AND status=\?)? AND updated_at<\?\)$", scan[0]), scan
+    by_index = r"probed USING COVERING INDEX \w+ \(tenant=\? AND name=\? AND same=\? AND newest=\? AND begun=\?\)$"
+    assert re.search(by_index, scan[2]), scan
     assert len(scan) == 3, scan
-    assert by_id[0].endswith("_thread USING PRIMARY KEY (tenant=? AND thread_id=?)"), by_id
 
 
+@pytest.mark.parametrize("order", ["updated", "begun"])
 @pytest.mark.parametrize("status", [None, "active"])
 def test_a_list_by_a_rare_label_looks_its_threads_up(
-    url: str, plans: Callable[[], list[list[str]]], status: Status | None
+    url: str, plans: Callable[[], list[list[str]]], status: Status | None, order: ThreadOrder
 ) -> None:
     with Conversations.open(url) as conversations:
         for _ in range(3):
-            conversations.start_thread("Labelled", labels={"topic": 1})
-        newest = conversations.threads(labels={"topic": 1}, status=status, order="updated", newest_first=True, limit=2)
+            conversations.start_thread("Labelled", labels={"topic": 1, "more": 1})
+        labels = {"topic": 1, "more": 1}
+        newest = conversations.threads(labels=labels, status=status, order=order, newest_first=True, limit=2)
         assert [thread.title for thread in newest] == ["Labelled", "Labelled"]
-    _, rows = plans()  # the first one finds the ids
-    assert rows[0].endswith("_thread USING PRIMARY KEY (tenant=? AND thread_id=?)"), rows
+    _, places, rows = plans()  # the first one finds the threads
+    assert re.search(r"_thread USING COVERING INDEX \w+ \(tenant=\? AND begun=\?\)$", places[0]), places
+    assert re.search(r"_thread USING INDEX \w+ \(tenant=\? AND begun=\?\)$", rows[0]), rows
+
+
+def test_forks_are_read_with_one_query(url: str, plans: Callable[[], list[list[str]]]) -> None:
+    with Conversations.open(url) as conversations:
+        thread = conversations.start_thread()
+        forks = [thread.fork().id for _ in range(20)]
+        list(conversations.threads(limit=1))
+        before = len(plans())
+        assert [fork.id for fork in thread.forks()] == forks
+    (scan,) = plans()[before:]
+    assert re.fullmatch(r"SEARCH \w+_thread USING INDEX \w+ \(tenant=\? AND parent_id=\?\)", "".join(scan)), scan
 
 
 def test_creates_no_file_before_a_read_or_an_append(tmp_path: Path, url: str) -> None:

@@ -34,6 +34,7 @@ from clew.infrastructure.projection_queries import compile_query, decode_json
 from clew.infrastructure.projection_store import (
     DESCENDING,
     Dialect,
+    Found,
     GenerationRows,
     SqlSession,
     SqlTable,
@@ -98,7 +99,7 @@ class _PostgreSQL(Dialect[Session]):
                 "text": partial(_text, "text"),
                 "json": partial(_text, "json"),
             },
-            {"text": text, "json": decode_json},
+            {"text": lambda stored: list(map(text, stored)), "json": decode_json},
         )
 
     def table_name(self, generation: int, table: str) -> str:
@@ -143,11 +144,11 @@ class _PostgreSQL(Dialect[Session]):
     def ask(self, connection: Session, statement: str, **parameters: Any) -> Rows:
         return _rows(connection, SQL[statement], _typed(parameters))
 
-    def fetch(self, connection: Session, tables: SqlTables, query: Query) -> list[RowValues]:
+    def fetch(self, connection: Session, tables: SqlTables, query: Query) -> Found:
         try:
             select, parameters = compile_query(tables, query)
         except UnicodeEncodeError:
-            return []  # text that is not valid Unicode was never stored
+            return Found(query.columns, ())  # text that is not valid Unicode was never stored
         return select.read(_rows(connection, select.sql, parameters))
 
     find = staticmethod(text_index.find)

@@ -31,6 +31,7 @@ from clew.infrastructure.projection_queries import compile_query, decode_json
 from clew.infrastructure.projection_store import (
     DESCENDING,
     Dialect,
+    Found,
     SqlProjections,
     SqlSession,
     SqlTable,
@@ -143,10 +144,12 @@ class _SQLite(Dialect[sqlite3.Connection]):
     @lru_cache(maxsize=256)
     def create_table(name: str, table: Table) -> tuple[str, ...]:
         kinds = {column.name: column.kind for column in table.columns}
-        one_integer = len(table.key) == 1 and kinds[table.key[0]] == "integer"
-        columns = [_declaration(column, needed=one_integer and column.name in table.key) for column in table.columns]
-        # An integer key is SQLite's own row number; any other key is the order in which the rows are stored.
-        order = "" if one_integer else " WITHOUT ROWID"
+        # A key of one integer is SQLite's own row number. A table without indexes is stored in the order of its key. If
+        # it has some, it has row numbers, too: then they are small, and a list in the order in which rows were added
+        # reads neighbours.
+        numbered = bool(table.indexes) or (len(table.key) == 1 and kinds[table.key[0]] == "integer")
+        columns = [_declaration(column, needed=numbered and column.name in table.key) for column in table.columns]
+        order = "" if numbered else " WITHOUT ROWID"
         create = f"CREATE TABLE {name} ({', '.join(columns)}, PRIMARY KEY ({quoted(table.key)})){order}"
         indexes = [
             f"CREATE INDEX i{name}_{number} ON {name} ({quoted(index)})" for number, index in enumerate(table.indexes)
@@ -185,14 +188,14 @@ class _SQLite(Dialect[sqlite3.Connection]):
     def ask(self, connection: sqlite3.Connection, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
         return connection.execute(_SQL[statement], parameters).fetchall()
 
-    def fetch(self, connection: sqlite3.Connection, tables: SqlTables, query: Query) -> list[RowValues]:
+    def fetch(self, connection: sqlite3.Connection, tables: SqlTables, query: Query) -> Found:
         select, parameters = compile_query(tables, query)
         try:
             rows = connection.execute(select.sql, parameters).fetchall()
         except OverflowError:  # an integer beyond SQLite's range is compared as the nearest in it
             rows = connection.execute(select.sql, within_range(parameters)).fetchall()
         except UnicodeEncodeError:
-            return []  # text that is not valid Unicode was never stored
+            rows = []  # text that is not valid Unicode was never stored
         except (sqlite3.ProgrammingError, sqlite3.InterfaceError) as error:
             raise InvalidProjectionError(f"A query compares a column with a value of another kind: {error}") from error
         return select.read(rows)

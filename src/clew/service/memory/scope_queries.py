@@ -177,8 +177,9 @@ def _scopes(core: Core, prefix: str, after: str | None, limit: int) -> Operation
     if (end := first_after(prefix)) is not None:
         where.append(Where("name", "<", end))
     query = Query("scope", where, ["name"], limit, ScopeSummary._fields)
-    rows = yield from core.read_barrier().models.select(MEMORY, query)
-    return [ScopeSummary(*row.values()) for row in rows], rows[-1]["name"] if len(rows) == limit else None
+    rows = yield from core.read_barrier().models.values(MEMORY, query)
+    summaries = list(map(ScopeSummary._make, rows))
+    return summaries, summaries[-1].name if len(rows) == limit else None
 
 
 MEMORY = "memory"
