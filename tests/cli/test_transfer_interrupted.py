@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.acceptance.clew_command import COMMAND, ENVIRONMENT
@@ -118,23 +119,51 @@ def test_an_export_ends_when_its_reader_has_left(
     assert process.wait(PATIENCE) == 1
 
 
+def conversations_file(folder: Path) -> list[dict[str, Any]]:
+    """Write a file of many conversations of 19 messages, which are 20 events."""
+    messages = [{"role": "user", "content": f"Question {number}"} for number in range(19)]
+    values = [{"id": str(number), "messages": messages} for number in range(600)]
+    (folder / "all.jsonl").write_text("".join(json.dumps(value) + "\n" for value in values), encoding="utf-8")
+    return values
+
+
+def whole_conversations_are_completed(folder: Path, values: list[dict[str, Any]]) -> int:
+    """Check that conversations are there whole or not at all, and that another import completes them."""
+    with Conversations.open(f"sqlite:///{folder}/clew.db", projections=()) as there:
+        verdict = there.verify()
+        assert verdict.first_bad is None
+        assert verdict.events == 20 * verdict.threads, "a conversation is there whole or not at all"
+        report = there.import_files(folder / "all.jsonl")
+        assert (report.skipped, report.threads, report.failed) == (verdict.threads, len(values) - verdict.threads, [])
+        assert list(there.export()) == values
+    return verdict.threads
+
+
 def test_ctrl_c_in_a_long_import_leaves_whole_conversations_and_can_be_repeated(
     tmp_path: Path, started: list[subprocess.Popen[bytes]]
 ) -> None:
-    messages = [{"role": "user", "content": f"Question {number}"} for number in range(19)]
-    values = [{"id": str(number), "messages": messages} for number in range(600)]
-    (tmp_path / "all.jsonl").write_text("".join(json.dumps(value) + "\n" for value in values), encoding="utf-8")
+    values = conversations_file(tmp_path)
     process = start(tmp_path, "import", "all.jsonl")
     started.append(process)
     wait_until(lambda: events(tmp_path) >= 200)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=PATIENCE)
     assert (process.returncode, errors) == (130, b"clew: interrupted.\n")
-    with Conversations.open(f"sqlite:///{tmp_path}/clew.db") as there:
-        verdict = there.verify()
-        assert verdict.first_bad is None
-        assert 10 <= verdict.threads < len(values), "it was interrupted in the middle"
-        assert verdict.events == 20 * verdict.threads, "a conversation is there whole or not at all"
-        report = there.import_files(tmp_path / "all.jsonl")
-        assert (report.skipped, report.threads, report.failed) == (verdict.threads, len(values) - verdict.threads, [])
-        assert list(there.export()) == values
+    assert 10 <= whole_conversations_are_completed(tmp_path, values) < len(values), "it was interrupted in the middle"
+
+
+def test_a_killed_import_leaves_whole_conversations_and_can_be_repeated(
+    tmp_path: Path, scale: float, started: list[subprocess.Popen[bytes]]
+) -> None:
+    chance = random.Random(12)
+    for number in range(max(3, round(20 * scale))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        values = conversations_file(folder)
+        reached = chance.randrange(5 * len(values))
+        process = start(folder, "import", "all.jsonl")
+        started.append(process)
+        wait_until(lambda: events(folder) > reached)  # noqa: B023  # called at once
+        process.kill()
+        process.communicate()
+        assert 0 < whole_conversations_are_completed(folder, values) < len(values), "it was killed in the middle"

@@ -169,6 +169,16 @@ class ReadContract:
             after = rows[-1].position
         assert names == expected
 
+    def test_finds_which_of_many_streams_exist(self, recorder: Recorder) -> None:
+        assert recorder.existing(["a"]) == recorder.existing([]) == set()
+        for number in range(0, 1_200, 300):
+            append(recorder, event(f"default/thread/{number}", 1))
+        names = [f"default/thread/{number}" for number in range(1_201)]
+        assert recorder.existing(names) == {f"default/thread/{number}" for number in range(0, 1_200, 300)}
+        assert recorder.existing(["default/thread", "DEFAULT/THREAD/0", "default/thread/0", "default/thread/0"]) == {
+            "default/thread/0"
+        }
+
     def test_a_tailing_reader_sees_increasing_positions(self, recorder: Recorder) -> None:
         done = threading.Event()
         seen: list[int] = []

@@ -60,17 +60,25 @@ def test_reads_one_document_with_any_file_name(
 def test_reads_json_lines_with_any_file_name_and_counts_every_line(tmp_path: Path, name: str, end: str) -> None:
     path = write(tmp_path / name, end.join([lines(TWO).strip(), lines(ONE).strip(), lines(THREE).strip()]))
     step = end.count("\n")
-    assert list(read_conversations([path])) == [
-        Item(str(path), 1, TWO),
-        Item(str(path), 1 + step, ONE),
-        Item(str(path), 1 + 2 * step, THREE),
+    assert [item[:4] for item in read_conversations([path])] == [
+        (str(path), 1, TWO, None),
+        (str(path), 1 + step, ONE, None),
+        (str(path), 1 + 2 * step, THREE, None),
     ]
+
+
+def test_items_have_about_the_size_of_their_text(tmp_path: Path) -> None:
+    text = json.dumps(TWO)
+    path = write(tmp_path / "a.jsonl", f"{text}\n{text}\n")
+    assert [item.size for item in read_conversations([path]) if isinstance(item, Item)] == [len(text) + 1] * 2
+    path = write(tmp_path / "a.json", f"[{text},{text}]")
+    assert [item.size for item in read_conversations([path]) if isinstance(item, Item)] == [len(text) + 1] * 2
 
 
 def test_a_single_line_has_a_number_only_in_a_file_of_json_lines(tmp_path: Path) -> None:
     for name, line in [("a.jsonl", 1), ("a.json", None)]:
         path = write(tmp_path / name, lines(TWO))
-        assert list(read_conversations([path])) == [Item(str(path), line, TWO)]
+        assert [item[:4] for item in read_conversations([path])] == [(str(path), line, TWO, None)]
 
 
 def test_numbers_the_conversations_of_a_list(tmp_path: Path) -> None:

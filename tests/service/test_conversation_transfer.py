@@ -4,7 +4,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 from clew.domain.decider import Append, Delete, End, Intent, Start, Suspend
 from clew.domain.errors import ImportFormatError, StoreUnavailableError, ThreadDeletedError, UnknownThreadError
 from clew.domain.formats.conversation_import import ImportFailure, ImportReport, Item, read_conversation, thread_id
+from clew.domain.formats.openai_messages import decode
 from clew.domain.messages import FunctionResult, Message
 from clew.domain.ports import Appended, Submitted, Write
 from clew.engine import Engine
@@ -23,7 +24,6 @@ from clew.infrastructure.event_log import ConversationLog
 from clew.service import thread_commands, thread_queries
 from clew.service.async_effects import drive
 from clew.service.conversation_transfer import (
-    AHEAD,
     Cursor,
     export_page,
     export_thread,
@@ -367,13 +367,30 @@ def file_core(file_url: str) -> Iterator[Core]:
     core.close()
 
 
-def test_conversations_are_read_while_earlier_ones_are_written(file_core: Core) -> None:
+def small_groups(monkeypatch: pytest.MonkeyPatch, conversations: int) -> None:
+    """Let a group end after this many conversations of ``numbered()``."""
+    monkeypatch.setattr("clew.service.conversation_transfer.MOST_EVENTS", 3 * conversations)
+
+
+def recorded_writes(monkeypatch: pytest.MonkeyPatch) -> list[Write]:
+    writes: list[Write] = []
+    submit = ConversationLog.submit
+
+    def recorded(log: ConversationLog, write: Write) -> Submitted:
+        writes.append(write)
+        return submit(log, write)
+
+    monkeypatch.setattr(ConversationLog, "submit", recorded)
+    return writes
+
+
+def test_the_next_group_is_read_while_one_is_written(file_core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_groups(monkeypatch, 8)
     datastore: Any = file_core.log.recorder.datastore  # type: ignore[attr-defined]  # the log is an application
     before, reports, taken = datastore._writer.commits, list[ImportReport](), list[Item]()
-    items = numbered(AHEAD)
 
     def next_items() -> Iterator[Item]:
-        for item in items:
+        for item in numbered(5 * 8):
             taken.append(item)
             yield item
 
@@ -382,30 +399,111 @@ def test_conversations_are_read_while_earlier_ones_are_written(file_core: Core) 
             target=lambda: reports.append(run(import_conversations(file_core, next_items()))), daemon=True
         )
         importing.start()
-        until(lambda: len(taken) == AHEAD)
+        until(lambda: len(taken) == 2 * 8)
+        importing.join(0.05)
+        assert len(taken) == 2 * 8, "no more than one group is read ahead"
         assert file_core.log.last_position() == 0
     importing.join()
-    assert reports == [ImportReport(AHEAD, 2 * AHEAD, 3 * AHEAD, 0, [])]
-    assert datastore._writer.commits - before <= 3
+    assert reports == [ImportReport(5 * 8, 2 * 5 * 8, 3 * 5 * 8, 0, [])]
+    assert datastore._writer.commits - before == 5
 
 
-def test_an_import_begins_with_few_conversations_ahead(file_core: Core) -> None:
-    datastore: Any = file_core.log.recorder.datastore  # type: ignore[attr-defined]  # as above
-    taken: list[Item] = []
+def test_new_conversations_are_written_in_groups(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_groups(monkeypatch, 20)
+    writes = recorded_writes(monkeypatch)
+    assert run(import_conversations(core, iter(numbered(50)))).threads == 50
+    assert [len(write.previous) for write in writes] == [20, 20, 10]
+    assert [len(write.events) for write in writes] == [60, 60, 30]
+    assert [each["id"] for each in export_all(core)] == [*range(1, 51)]
 
-    def next_items() -> Iterator[Item]:
-        for item in numbered(5 * AHEAD):
-            taken.append(item)
-            yield item
 
-    with datastore.lock:
-        importing = threading.Thread(target=lambda: run(import_conversations(file_core, next_items())), daemon=True)
-        importing.start()
-        until(lambda: len(taken) == AHEAD + 1)
-        importing.join(0.05)
-        assert len(taken) == AHEAD + 1
-    importing.join()
-    assert len(export_all(file_core)) == 5 * AHEAD
+def test_a_group_ends_when_its_conversations_have_many_bytes(
+    core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clew.service.conversation_transfer.MOST_BYTES", 10_000)
+    writes = recorded_writes(monkeypatch)
+    values = [conversation({"role": "user", "content": "x" * 2_500}, id=number) for number in range(12)]
+    (tmp_path / "lines.jsonl").write_text("".join(json.dumps(value) + "\n" for value in values))
+    (tmp_path / "list.json").write_text(json.dumps([{**value, "id": str(value["id"])} for value in values]))
+    for name in ("lines.jsonl", "list.json"):
+        writes.clear()
+        assert run(import_conversations(core, read_conversations([tmp_path / name]))).threads == 12
+        assert [len(write.previous) for write in writes] == [4, 4, 4]
+
+
+def test_a_new_message_is_decoded_and_checked_once(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[object] = []
+
+    def counted(value: object, number: int) -> Message:
+        decoded.append(value)
+        return decode(value, number)
+
+    def unexpected(_: Message) -> None:
+        raise AssertionError("the message was checked when it was decoded")
+
+    monkeypatch.setattr("clew.domain.formats.conversation_import.decode", counted)
+    monkeypatch.setattr("clew.domain.decider.check_message", unexpected)
+    values = [conversation(HELLO, HI, id=number) for number in range(30)]
+    assert import_values(core, *values).messages == 60
+    assert decoded == [HELLO, HI] * 30
+
+
+def test_existing_threads_are_looked_up_once_for_a_group(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    lookups: list[int] = []
+    existing = core.log.existing
+
+    def counted(names: Sequence[str]) -> set[str]:
+        lookups.append(len(names))
+        return existing(names)
+
+    monkeypatch.setattr(core.log, "existing", counted)
+    run(import_conversations(core, iter(numbered(30))))
+    assert run(import_conversations(core, iter(numbered(40)))) == ImportReport(10, 20, 30, 30, [])
+    assert lookups == [30, 40]
+
+
+def test_a_group_with_a_new_a_known_and_a_repeated_conversation_keeps_the_order_of_the_input(core: Core) -> None:
+    import_values(core, conversation(HELLO, id="known"))
+    report = import_values(
+        core,
+        conversation(HELLO, id="a"),
+        conversation(HELLO, HI, id="known"),
+        conversation(BYE, id="b"),
+        conversation(HELLO, HI, id="a"),
+        conversation(BYE, id="known"),
+    )
+    assert report[:4] == (4, 4, 6, 0)
+    assert [each.line for each in report.failed] == [5]
+    assert export_all(core) == [
+        conversation(HELLO, HI, id="known"),
+        conversation(HELLO, HI, id="a"),
+        conversation(BYE, id="b"),
+    ]
+
+
+def test_a_conversation_of_the_group_before_is_extended(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_groups(monkeypatch, 1)
+    report = import_values(core, conversation(HELLO, HI), conversation(HELLO, HI, BYE), conversation(HELLO, HI, BYE))
+    assert report == ImportReport(2, 3, 4, 1, [])
+
+
+def test_a_group_that_meets_another_import_is_imported_one_by_one(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core.log, "existing", lambda _: set())  # the other import comes after the lookup
+    import_values(core, conversation(HELLO, id=7), conversation(BYE, id=9))
+    report = run(import_conversations(core, iter(numbered(10))))
+    assert report[:4] == (9, 17, 25, 0)
+    assert [each.line for each in report.failed] == [9]
+    assert [each["id"] for each in export_all(core)] == [7, 9, 1, 2, 3, 4, 5, 6, 8, 10]
+
+
+def test_read_models_follow_an_import_at_its_end(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_groups(monkeypatch, 4)
+    notified: list[int] = []
+    monkeypatch.setattr(core.models, "notify", lambda: notified.append(core.log.verify().events))
+    run(import_conversations(core, iter(numbered(20))))
+    assert notified == [60]
+    run(import_conversations(core, iter(numbered(20))))
+    assert notified == [60], "nothing was imported"
 
 
 def test_the_same_conversation_twice_in_a_row_is_skipped_or_extended(core: Core) -> None:
@@ -433,28 +531,35 @@ def test_progress_is_reported_in_the_order_of_the_input(core: Core) -> None:
     assert reports == [*[(number, 0) for number in range(1, 21)], *[(number, 1) for number in range(20, 41)]]
 
 
-def test_a_cancelled_import_stores_nothing_later(file_url: str) -> None:
+def test_a_cancelled_import_stores_nothing_later(file_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_groups(monkeypatch, 5)
+
     async def work() -> None:
         async with Engine.open(file_url, projections=()) as engine:
             datastore: Any = engine._core.log.recorder.datastore  # type: ignore[attr-defined]  # as above
             importing = asyncio.create_task(drive(import_conversations(engine._core, iter(numbered(20)))))
             with datastore.lock:
-                while datastore.queue.waiting < 10:  # noqa: ASYNC110  # another thread changes it
+                blocking = asyncio.create_task(engine.start_thread(thread_id="first"))
+                while not datastore.queue.waiting:  # noqa: ASYNC110  # another thread changes it
                     await asyncio.sleep(0.001)
                 importing.cancel()
                 await asyncio.sleep(0.01)
             with pytest.raises(asyncio.CancelledError):
                 await importing
+            thread = await blocking
             stored = engine._core.log.last_position()
-            assert stored < 3 * 20
-            await (await engine.start_thread()).append(Message.user("later"))
-            assert engine._core.log.last_position() == stored + 2
+            assert stored in {1, 1 + 3 * 5}
+            await thread.append(Message.user("later"))
+            assert engine._core.log.last_position() == stored + 1
             assert (await engine.verify()).first_bad is None
 
     asyncio.run(work())
 
 
-def test_an_import_raises_the_error_of_the_store(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_import_raises_the_error_of_the_store_and_keeps_whole_groups(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_groups(monkeypatch, 2)
     submit, submitted = core.log.submit, list[int]()
 
     def fail(write: Write) -> Submitted:
@@ -467,5 +572,6 @@ def test_an_import_raises_the_error_of_the_store(core: Core, monkeypatch: pytest
     monkeypatch.setattr(core.log, "submit", fail)
     with pytest.raises(StoreUnavailableError, match="is full"):
         run(import_conversations(core, iter(numbered(9))))
-    assert [each["id"] for each in export_all(core)][:2] == [1, 2]
+    assert [each["id"] for each in export_all(core)] == [1, 2, 3, 4]
     assert core.log.verify().first_bad is None
+    assert run(import_conversations(core, iter(numbered(9)))) == ImportReport(5, 10, 15, 4, [])

@@ -72,13 +72,13 @@ Said: TypeAlias = tuple[int | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Begin a thread, optionally with its first messages."""
+    """Begin a thread, optionally with its first messages. Those that are events already are checked."""
 
     title: str | None = None
     labels: JsonObject = field(default_factory=dict)
     metadata: JsonObject = field(default_factory=dict)
     source: Source | None = None
-    messages: tuple[Message, ...] = ()
+    messages: tuple[Message | MessageAppended, ...] = ()
     kind: ThreadKind = "local"
     said: Said = ()
 
@@ -98,9 +98,9 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Append messages and records."""
+    """Append messages and records. Those that are events already are checked."""
 
-    items: tuple[Message | RecordAppended, ...]
+    items: tuple[Message | MessageAppended | RecordAppended, ...]
     said: Said = ()
 
 
@@ -196,6 +196,11 @@ Intent: TypeAlias = Start | Branch | _Change
 
 _make_appended: Callable[[dict[str, Message]], MessageAppended] = MessageAppended.__pydantic_validator__.validate_python
 """Makes the event of a checked message in half the time of the model's constructor."""
+
+
+def message_appended(checked: Message) -> MessageAppended:
+    """The event of a message that is checked: it is not checked again when it is appended."""
+    return _make_appended({"message": checked})
 
 
 class Decided(NamedTuple):
@@ -298,9 +303,12 @@ def _append(_: str, control: Control, intent: Start | Append) -> list[Decided]:
     for item in intent.items if isinstance(intent, Append) else intent.messages:
         if isinstance(item, RecordAppended):
             decided.append(Decided(item, messages))
+            continue
+        messages += 1
+        if isinstance(item, MessageAppended):
+            decided.append(Decided(item, messages))
         else:
             check_message(item)
-            messages += 1
             decided.append(Decided(_make_appended({"message": item}), messages))
     if intent.said:
         return [each._replace(said=said) for each, said in zip(decided, intent.said, strict=True)]

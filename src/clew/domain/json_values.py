@@ -94,6 +94,19 @@ def check_text(value: str, where: str) -> None:
         raise InvalidContentError(message) from None
 
 
+def is_text(value: object) -> bool:
+    """Whether ``value`` is a string, but of no subclass, that can be written as UTF-8."""
+    if type(value) is not str:
+        return False
+    if value.isascii():
+        return True
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 class _NotJsonError(Exception):
     """Why a value is not JSON. The path to it is added while the error rises, innermost step first."""
 

@@ -145,16 +145,16 @@ def _document(path: Path, text: bytes, line: int | None) -> Iterator[Item | Impo
         raise ImportFormatError(f"{_shown(path)}: an empty list contains no conversation. {_ADVICE}")
     if isinstance(value, list) and any(map(_is_conversation, value)):
         for number, each in enumerate(value, start=1):
-            yield Item(_name(path), line, each, number)
+            yield Item(_name(path), line, each, number, len(text) // len(value))
     else:
-        yield Item(_name(path), line, value)
+        yield Item(_name(path), line, value, size=len(text))
 
 
 def _items(path: Path, lines: Iterable[tuple[int, bytes]]) -> Iterator[Item | ImportFailure]:
     """The conversations of JSON lines."""
     for number, text in lines:
         try:
-            item = Item(_name(path), number, _parse(text))
+            item = Item(_name(path), number, _parse(text), size=len(text))
         except ClewError as error:
             yield failure(Item(_name(path), number, None), error)
         else:

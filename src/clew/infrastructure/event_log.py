@@ -89,6 +89,7 @@ class ConversationLog(Application[str]):
         # These methods of the recorder are used as they are, because their results need no decoding.
         self.repeated = recorder.repeated
         self.stream = recorder.stream
+        self.existing = recorder.existing
         self.streams = recorder.streams
         self.forks = recorder.forks
         self.last_position = recorder.last_position
@@ -166,6 +167,7 @@ class ConversationLog(Application[str]):
     def restore(self, restore: Restore) -> Future[Appended]:
         """Pass rows of another store to the writer."""
         self._check_writable()
+        digests = [row.digest for row in restore.rows]
         return self._recorder.submit(
             Append(
                 [NewEvent(row.stream, row.version, row.type, row.state) for row in restore.rows],
@@ -176,7 +178,7 @@ class ConversationLog(Application[str]):
                 ],
                 previous=restore.previous,
                 links=[row.hash for row in restore.rows],
-                digests=[row.digest for row in restore.rows],
+                digests=digests if any(digests) else (),
                 entries=[
                     IndexEntry(row.stream, number, row.version)
                     for row in restore.rows

@@ -202,6 +202,10 @@ class Streams(Protocol):
         """The stream of that name, None if there is none."""
         ...
 
+    def existing(self, names: Sequence[str]) -> set[str]:
+        """Those of the names that a stream has. A query for hundreds of names."""
+        ...
+
     def streams(self, *, prefix: str = "", after: int = 0, limit: int) -> list[StreamInfo]:
         """Streams in the order of their creation, ``after`` < key."""
         ...

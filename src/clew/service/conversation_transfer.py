@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import NamedTuple, TypeAlias
 
@@ -20,7 +22,7 @@ from clew.domain.errors import (
     ThreadExistsError,
     UnknownThreadError,
 )
-from clew.domain.events import ThreadStarted
+from clew.domain.events import Event, ThreadStarted
 from clew.domain.formats.conversation_import import (
     Conversation,
     Extend,
@@ -39,16 +41,18 @@ from clew.domain.formats.markdown import ForkedThread, as_markdown
 from clew.domain.formats.openai_messages import encode, encode_redacted
 from clew.domain.history import HistoryBuilder
 from clew.domain.json_values import JsonObject
-from clew.domain.streams import stream_id
+from clew.domain.ports import Appended, Write
+from clew.domain.streams import ROOT, check_id, stream_id
 from clew.service import thread_directory, thread_queries
 from clew.service.authorization import check, check_existing_stream, permitted
-from clew.service.core import ATTEMPTS, CommitOptions, Core, commit
-from clew.service.effects import Ahead, Operation, read
+from clew.service.core import ATTEMPTS, CommitOptions, Core, commit, decide_events
+from clew.service.effects import Operation, read, wait, withdraw
 from clew.service.thread_commands import start
 from clew.service.thread_queries import At
 
-AHEAD = 32
-"""How many conversations are passed to the writer before the outcome of the first is awaited."""
+MOST_EVENTS = 1_000
+MOST_BYTES = 1 << 20
+"""A group of conversations ends with the one that brings it to this many events, or bytes of JSON."""
 
 Progress: TypeAlias = Callable[[ImportReport], None]
 """Called after every conversation with the report so far."""
@@ -65,87 +69,177 @@ class Imported(NamedTuple):
 def import_conversations(
     core: Core, items: Iterator[Item | ImportFailure], *, actor: str | None = None, progress: Progress | None = None
 ) -> Operation[ImportReport]:
-    """Import conversations in their order, each in one append. The next ones are read while earlier ones are written.
+    """Import conversations in their order, in groups. The next group is read while one is written.
 
-    Failures are in the report and do not stop the import. Raises the errors of the reader of the items, and StoreError
-    if the store fails. Earlier imports stay; of the next ones, up to ``AHEAD`` may be stored, too.
+    The new threads of a group are written in one append. Failures are in the report and do not stop the import. Raises
+    the errors of the reader of the items, and StoreError if the store fails. Earlier groups stay.
     """
-    counts: Counter[str] = Counter()
-    importing = _Import(progress)
+    if actor is not None:
+        check_id(actor, "actor")
+    importing = _Import(core, items, actor, progress)
+    written: _Group | None = None
     try:
-        while (item := (yield from read(lambda: next(items, None)))) is not None:
-            if isinstance(item, ImportFailure):
-                yield from importing.finish()
-                importing.note_failure(item)
-            else:
-                yield from importing.begin(item, _import_item(core, item, counts, actor))
-        yield from importing.finish()
-    except Exception:
-        with suppress(Exception):  # of the reader's error and those of the store, the first is raised
-            yield from importing.finish()
+        while (group := (yield from read(importing.next_group))) is not None:
+            if written is not None:
+                yield from importing.finish(written)
+            written = group
+            importing.begin(group)
+        if written is not None:
+            yield from importing.finish(written)
+    except (Exception, KeyboardInterrupt, asyncio.CancelledError):
+        if written is not None and written.outcome is not None:
+            yield from withdraw(written.outcome)
         raise
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        yield from importing.withdraw()
-        raise
+    finally:
+        if importing.report.events:
+            core.models.notify()  # at the end: until then, projecting the events would only slow the import down
     return importing.report
 
 
+@dataclass(slots=True)
+class _Part:
+    """A conversation of a group, and the id of its thread."""
+
+    item: Item
+    conversation: Conversation
+    occurrence: int
+    thread_id: str
+
+
+@dataclass(slots=True)
+class _Group:
+    """Conversations, and those that cannot be read, in the order of the input.
+
+    ``new`` are the ids of threads that do not exist, which ``write`` begins. ``error`` is the error with which the
+    reader ended after them.
+    """
+
+    parts: list[_Part | ImportFailure] = field(default_factory=list)
+    new: set[str] = field(default_factory=set)
+    write: Write | None = None
+    outcome: Future[Appended] | None = None
+    error: Exception | None = None
+
+
 class _Import:
-    """An import: its report, and the conversations that were begun and are not in it yet."""
+    """An import: its input, the group that was read last, and its report."""
 
-    def __init__(self, progress: Progress | None) -> None:
+    def __init__(
+        self, core: Core, items: Iterator[Item | ImportFailure], actor: str | None, progress: Progress | None
+    ) -> None:
         self.report = ImportReport(0, 0, 0, 0, [])
+        self._core = core
+        self._items = items
+        self._options = CommitOptions(actor=actor, base=Control())
         self._progress = progress
-        self._ahead: deque[tuple[Item, Ahead[Imported]]] = deque()
+        self._counts: Counter[str] = Counter()
+        self._begun: set[str] = set()
+        """The new threads of the group that was read last: they may not be stored yet."""
+        self._ended = False
 
-    def begin(self, item: Item, operation: Operation[Imported]) -> Operation[None]:
-        """Begin with a conversation. Finish the first one if too many were begun, and all if one has the same id."""
-        id_ = _id_of(item)
-        if id_ is not None and any(_id_of(other) == id_ for other, _ in self._ahead):
-            yield from self.finish()
-        ahead = Ahead(operation)
-        self._ahead.append((item, ahead))
-        yield from ahead.begin()
-        if len(self._ahead) > AHEAD:
-            yield from self._finish_first()
+    def next_group(self) -> _Group | None:
+        """Read the next group and decide on its new threads; None at the end."""
+        group, events, size = _Group(), 0, 0
+        try:
+            while not self._ended and events < MOST_EVENTS and size < MOST_BYTES:
+                item = next(self._items, None)
+                if item is None:
+                    self._ended = True
+                    break
+                part = item if isinstance(item, ImportFailure) else self._read(item)
+                group.parts.append(part)
+                events += 1
+                if isinstance(part, _Part):
+                    events += len(part.conversation.messages)
+                    size += part.item.size
+        except Exception as error:  # noqa: BLE001  # finish() raises it, after what was read before is imported
+            group.error, self._ended = error, True
+        if not group.parts and group.error is None:
+            return None
+        self._decide(group)
+        return group
 
-    def finish(self) -> Operation[None]:
-        """Finish all that were begun."""
-        while self._ahead:
-            yield from self._finish_first()
+    def _read(self, item: Item) -> _Part | ImportFailure:
+        try:
+            conversation = read_conversation(item.value)
+        except (ImportFormatError, InvalidContentError) as error:
+            return failure(item, error)
+        occurrence = count_occurrence(conversation, self._counts)
+        return _Part(item, conversation, occurrence, thread_id(conversation.key(occurrence)))
 
-    def withdraw(self) -> Operation[None]:
-        """Cancel the writes of all that were begun, and wait for those that cannot be cancelled."""
-        for _, ahead in self._ahead:
-            yield from ahead.withdraw()
+    def _decide(self, group: _Group) -> None:
+        """Decide on the threads that neither exist nor are begun by the group before."""
+        core = self._core
+        first: dict[str, _Part] = {}
+        for part in group.parts:
+            if isinstance(part, _Part) and part.thread_id not in self._begun:
+                first.setdefault(core.stream(part.thread_id), part)
+        existing = core.log.existing(list(first)) if first else set()
+        events: list[Event] = []
+        previous: dict[str, bytes] = {}
+        snapshots: list[tuple[str, Control]] = []
+        for stream, part in first.items():
+            if stream not in existing:
+                intents = (part.conversation.start(),)
+                decided, taken, _ = decide_events(core, part.thread_id, stream, Control(), intents, self._options)
+                events += decided
+                snapshots += taken
+                previous[stream] = ROOT
+                group.new.add(part.thread_id)
+        self._begun = set(group.new)
+        if events:
+            group.write = Write(events, previous, controls=snapshots)
 
-    def note_failure(self, failure: ImportFailure) -> None:
-        """Add a conversation that was not imported."""
+    def begin(self, group: _Group) -> None:
+        """Have a thread write the new threads of a group."""
+        if group.write is None:
+            return
+        try:
+            group.outcome = self._core.log.submit(group.write).outcome
+        except InvalidContentError:  # of one conversation, but the others must be imported
+            group.new.clear()
+        else:
+            group.outcome.add_done_callback(_do_nothing)  # so that another thread writes it now
+        group.write = None  # its events need much memory
+
+    def finish(self, group: _Group) -> Operation[None]:
+        """Wait for the new threads of a group, and import its other conversations, each in an append of its own."""
+        if group.outcome is not None:
+            try:
+                yield from wait(group.outcome)
+            except ConflictError:  # another import was faster with one of them
+                group.new.clear()
+        for part in group.parts:
+            if isinstance(part, ImportFailure):
+                self._note_failure(part)
+            elif part.thread_id in group.new:
+                group.new.remove(part.thread_id)
+                messages = len(part.conversation.messages)
+                self._note(Imported(part.thread_id, messages, 1 + messages))
+            else:
+                try:
+                    done = yield from import_conversation(
+                        self._core, part.conversation, part.occurrence, self._options.actor
+                    )
+                except (ImportFormatError, InvalidContentError, NotAuthorizedError) as error:
+                    self._note_failure(failure(part.item, error))
+                else:
+                    self._note(done)
+        if group.error is not None:
+            raise group.error
+
+    def _note_failure(self, failure: ImportFailure) -> None:
         self.report.failed.append(failure)
         if self._progress is not None:
             self._progress(self.report)
 
-    def _finish_first(self) -> Operation[None]:
-        item, ahead = self._ahead[0]
-        try:
-            done = yield from ahead.finish()
-        except (ImportFormatError, InvalidContentError, NotAuthorizedError) as error:
-            self._ahead.popleft()
-            self.note_failure(failure(item, error))
-        except Exception:
-            self._ahead.popleft()
-            raise
-        else:
-            self._ahead.popleft()
-            self.report = _add_imported(self.report, done)
-            if self._progress is not None:
-                self._progress(self.report)
+    def _note(self, done: Imported) -> None:
+        self.report = _add_imported(self.report, done)
+        if self._progress is not None:
+            self._progress(self.report)
 
 
-def _id_of(item: Item) -> str | None:
-    """What tells the ids of conversations apart, None for a conversation without an id."""
-    id_ = item.value.get("id") if isinstance(item.value, dict) else None
-    return None if id_ is None else repr(id_)
+def _do_nothing(_: object) -> None: ...
 
 
 def import_conversation(
@@ -177,11 +271,6 @@ def import_conversation(
             attempts += 1
             if attempts == ATTEMPTS:
                 raise
-
-
-def _import_item(core: Core, item: Item, counts: Counter[str], actor: str | None) -> Operation[Imported]:
-    conversation = yield from read(lambda: read_conversation(item.value))
-    return (yield from import_conversation(core, conversation, count_occurrence(conversation, counts), actor))
 
 
 def _add_imported(report: ImportReport, done: Imported) -> ImportReport:

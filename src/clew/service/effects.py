@@ -58,6 +58,13 @@ def wait(outcome: Future[T]) -> Operation[T]:
     return result
 
 
+def withdraw(outcome: Future[Any]) -> Operation[None]:
+    """Cancel a write, or wait for it if a thread has begun it: then nothing of it is stored later."""
+    if not outcome.cancel():
+        with suppress(BaseException):  # the caller raises what interrupted it
+            yield Wait(outcome)
+
+
 def pause(seconds: float) -> Operation[None]:
     """Wait that many seconds."""
     yield Pause(seconds)
@@ -83,60 +90,6 @@ def run(operation: Operation[T]) -> T:
     except StopIteration as done:
         outcome: T = done.value
         return outcome
-
-
-class Ahead(Generic[T]):
-    """An operation that is begun before its result is needed: its first write is written while others are begun.
-
-    After ``begin``, either ``finish`` returns its result or raises its error, or ``withdraw`` ends it.
-    """
-
-    def __init__(self, operation: Operation[T]) -> None:
-        self._operation = operation
-        self._step: Step | None = None
-        self._result: list[T] = []
-        self._error: Exception | None = None
-
-    def begin(self) -> Operation[None]:
-        """Run it up to its first wait for the writer, or to its end."""
-        try:
-            yield from self._run(to_the_end=False)
-        except Exception as error:  # noqa: BLE001  # finish() raises it
-            self._error = error
-        if isinstance(self._step, Wait):
-            self._step.outcome.add_done_callback(_do_nothing)  # so that another thread writes it now
-
-    def finish(self) -> Operation[T]:
-        """Run the rest of it."""
-        if self._error is not None:
-            raise self._error
-        if not self._result:
-            yield from self._run(to_the_end=True)
-        return self._result[0]
-
-    def withdraw(self) -> Operation[None]:
-        """Cancel its write, or wait for it if a thread has begun it."""
-        if isinstance(self._step, Wait) and not self._step.outcome.cancel():
-            with suppress(BaseException):  # the caller raises what interrupted it
-                yield self._step
-        self._operation.close()
-
-    def _run(self, *, to_the_end: bool) -> Operation[None]:
-        try:
-            step = self._step or next(self._operation)
-            while to_the_end or not isinstance(step, Wait):
-                try:
-                    result = yield step
-                except BaseException as error:  # noqa: BLE001  # as in run()
-                    step = self._operation.throw(error)
-                else:
-                    step = self._operation.send(result)
-            self._step = step
-        except StopIteration as done:
-            self._result.append(done.value)
-
-
-def _do_nothing(_: object) -> None: ...
 
 
 PAGE = 100

@@ -82,7 +82,7 @@ def start(
     core: Core, thread_id: str | None, intent: Start, actor: str | None, appended: Sequence[Appendable] = ()
 ) -> Operation[str]:
     """Begin a thread, with what is appended to it in the same commit; returns its id. Raises ThreadExistsError."""
-    _check_messages(intent.messages)
+    _check_messages([item for item in intent.messages if not isinstance(item, MessageAppended)])
     intents: list[Intent] = [intent, Append(checked_items(appended))] if appended else [intent]
     id_ = core.thread_id() if thread_id is None else thread_id
     try:
@@ -484,7 +484,9 @@ def _key(
     return Key(core.stream(thread_id), key, json.dumps(content, sort_keys=True).encode())
 
 
-def key_content(items: Sequence[Message | RecordAppended], said: int | None, on_behalf_of: str | None) -> list[object]:
+def key_content(
+    items: Sequence[Message | MessageAppended | RecordAppended], said: int | None, on_behalf_of: str | None
+) -> list[object]:
     """What an idempotency key stands for."""
     for item in items:
         if isinstance(item, Message):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from clew.domain.decider import message_appended
 from clew.domain.decider_state import Control
 from clew.domain.errors import ImportFormatError, InvalidContentError
 from clew.domain.event_types import Status
@@ -159,10 +160,10 @@ def test_a_redacted_message_equals_any_other() -> None:
 def test_extends_an_active_thread_with_the_remaining_messages() -> None:
     thread = stored_thread(conversation(HELLO), version=9)
     assert plan("t", conversation(HELLO, HI, BYE), thread) == Extend(
-        (Message.assistant("Hi"), Message.user("Bye")), (None, None), 9
+        (message_appended(Message.assistant("Hi")), message_appended(Message.user("Bye"))), (), 9
     )
     assert plan("t", conversation(BYE, HI), stored_thread(conversation(HELLO), redacted=(0,))) == Extend(
-        (Message.assistant("Hi"),), (None,), 2
+        (message_appended(Message.assistant("Hi")),), (), 2
     )
 
 
@@ -249,4 +250,4 @@ NOON = 1_714_557_600_000_000  # 2024-05-01T10:00:00Z
 def test_reads_when_a_message_was_said(fields: dict[str, Any], expected: int | None) -> None:
     assert said({"role": "user", "content": "Hello", **fields}) == expected
     start = conversation(HI, {**HELLO, **fields}).start()
-    assert start.said == (None, expected)
+    assert start.said == (() if expected is None else (None, expected))

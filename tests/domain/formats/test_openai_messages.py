@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clew.domain.errors import ImportFormatError, InvalidContentError
+from clew.domain.formats import openai_messages
 from clew.domain.formats.openai_messages import decode, difference, encode, encode_redacted, patched, same
 from clew.domain.json_values import check_json
 from clew.domain.messages import (
@@ -180,6 +181,65 @@ def test_round_trips_every_form_of_a_message(value: dict[str, Any]) -> None:
 @given(messages)
 def test_round_trips_any_message(value: dict[str, Any]) -> None:
     assert_round_trip(value)
+
+
+usual_calls = st.fixed_dictionaries(
+    {
+        "id": texts,
+        "type": st.just("function"),
+        "function": st.fixed_dictionaries({"name": texts, "arguments": texts}),
+    }
+)
+usual_messages = st.one_of(
+    st.fixed_dictionaries({"role": st.sampled_from(["system", "developer", "user", "assistant"]), "content": texts}),
+    st.fixed_dictionaries(
+        {
+            "role": st.just("assistant"),
+            "content": st.none() | texts,
+            "tool_calls": st.lists(usual_calls, min_size=1, max_size=2),
+        }
+    ),
+    st.fixed_dictionaries({"role": st.just("tool"), "tool_call_id": texts, "content": texts}, optional={"name": texts}),
+)
+
+
+def decode_slowly(value: dict[str, Any]) -> Message:
+    """Decode by the rules for all messages."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(openai_messages, "_read_exact", lambda _: None)
+        return decode(value, 1)
+
+
+@given(usual_messages)
+def test_a_usual_message_is_decoded_once_as_the_rules_for_all_messages_say(value: dict[str, Any]) -> None:
+    expected = decode_slowly(value)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr(openai_messages, "_read")
+        message = decode(value, 1)
+    assert message == expected
+    assert (message.model_dump_json(), message.source) == (expected.model_dump_json(), {})
+    assert_round_trip(value)
+
+
+@given(messages)
+def test_decodes_any_message_as_the_rules_for_all_messages_say(value: dict[str, Any]) -> None:
+    assert decode(value, 1).model_dump_json() == decode_slowly(value).model_dump_json()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"role": "user", "content": "\ud800"},
+        {"role": "assistant", "content": None, "tool_calls": [{**CALL, "id": "\udfff"}]},
+        {"role": "assistant", "content": "\ud800", "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "\ud800", "content": "x"},
+        {"role": "tool", "tool_call_id": "1", "name": "\ud800", "content": "x"},
+    ],
+    ids=repr,
+)
+def test_refuses_a_usual_message_that_is_not_valid_unicode(value: dict[str, Any]) -> None:
+    with pytest.raises(InvalidContentError, match=r"message 1: .*lone surrogate"):
+        decode(value, 1)
 
 
 def test_round_trips_real_conversations(corpus: list[dict[str, Any]]) -> None:

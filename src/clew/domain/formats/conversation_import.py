@@ -9,13 +9,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import takewhile
 from typing import NamedTuple
 
-from clew.domain.decider import Start
+from clew.domain.decider import Start, message_appended
 from clew.domain.decider_state import Control
 from clew.domain.errors import ClewError, ImportFormatError
-from clew.domain.events import FIRST_MICROSECOND, LAST_MICROSECOND, Source, ThreadStarted, to_microseconds
+from clew.domain.events import (
+    FIRST_MICROSECOND,
+    LAST_MICROSECOND,
+    MessageAppended,
+    Source,
+    ThreadStarted,
+    to_microseconds,
+)
 from clew.domain.formats.openai_messages import decode, encode, same
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import Json, JsonObject, canonical, check_json, one_line
@@ -40,13 +48,15 @@ _MOST_NAMES = 5
 class Item(NamedTuple):
     """A conversation of a file: ``value`` is its parsed JSON.
 
-    ``line`` is the number of its line in a file of JSON lines; ``number`` is its place, from 1, in a list.
+    ``line`` is the number of its line in a file of JSON lines; ``number`` is its place, from 1, in a list. ``size`` is
+    about how many bytes its JSON has, 0 if that is not known.
     """
 
     file: str
     line: int | None
     value: object
     number: int | None = None
+    size: int = 0
 
 
 class ImportFailure(NamedTuple):
@@ -71,7 +81,7 @@ class ImportReport(NamedTuple):
     failed: list[ImportFailure]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Conversation:
     """A conversation in the OpenAI chat format.
 
@@ -86,14 +96,19 @@ class Conversation:
 
     @property
     def said(self) -> tuple[int | None, ...]:
-        """When each message was said, in microseconds since 1970."""
-        return tuple(map(said, self.values))
+        """When each message was said, in microseconds since 1970; empty if no message says it."""
+        times = tuple(map(said, self.values))
+        return times if any(time is not None for time in times) else ()
+
+    def appended(self, first: int = 0) -> tuple[MessageAppended, ...]:
+        """The events of its messages, which were checked when they were decoded, from an index on."""
+        return tuple(map(message_appended, self.messages[first:]))
 
     def key(self, occurrence: int) -> Json:
         """Its key; ``occurrence`` counts from 1 and separates equal conversations without ids."""
         return [self.digest, occurrence] if self.id is None else self.id
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """The SHA-256 of its content, in hex."""
         return _digest({**self.fields, "messages": list(self.values)})
@@ -108,7 +123,7 @@ class Conversation:
             title=title if isinstance(title, str) else None,
             metadata=own_metadata,
             source=Source(id=self.id, fields=rest),
-            messages=self.messages,
+            messages=self.appended(),
             said=self.said,
         )
 
@@ -128,7 +143,7 @@ class StoredThread:
 class Extend(NamedTuple):
     """Append the rest of the messages to the thread, if it is still at this version."""
 
-    messages: tuple[Message, ...]
+    messages: tuple[MessageAppended, ...]
     said: tuple[int | None, ...]
     expected_version: int
 
@@ -183,6 +198,8 @@ def said(message: JsonObject) -> int | None:
     A number counts seconds since 1970, or milliseconds or microseconds if it is that large. A text is ISO 8601 with a
     UTC offset: without one it names no moment.
     """
+    if message.keys().isdisjoint(SAID_FIELDS):  # most are
+        return None
     times = (_microseconds(message[name]) for name in SAID_FIELDS if name in message)
     return next((time for time in times if time is not None), None)
 
@@ -239,7 +256,7 @@ def plan(thread_id: str, conversation: Conversation, stored: StoredThread | None
         )
     if equal == len(given):
         return None
-    return Extend(conversation.messages[equal:], conversation.said[equal:], stored.control.version)
+    return Extend(conversation.appended(equal), conversation.said[equal:], stored.control.version)
 
 
 def failure(item: Item, error: ClewError | str) -> ImportFailure:

@@ -136,6 +136,11 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder, process_forks.ForkA
         with self._open_lock():
             return self._events.stream(name)
 
+    def existing(self, names: Sequence[str]) -> set[str]:
+        """Those of the names that a stream has."""
+        with self._open_lock():
+            return {name for name in names if self._events.stream(name) is not None}
+
     def forks(self, stream: str) -> list[StreamInfo]:
         """The streams whose parent is this one, in the order of their creation."""
         with self._open_lock():

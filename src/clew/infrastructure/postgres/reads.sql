@@ -233,6 +233,9 @@ SELECT s.began, s.name, coalesce(p.name, convert_to('#' || s.parent::text, 'UTF8
 FROM clew_stream AS s LEFT JOIN clew_stream AS p ON p.id = s.parent
 WHERE s.id = %(id)b AND s.name = %(name)b
 
+-- names of ids
+SELECT name FROM clew_stream WHERE id = ANY (%(ids)b::int8[])
+
 -- entries
 SELECT entry.number, entry.version
 FROM clew_stream AS s JOIN clew_entry AS entry ON entry.stream = s.id

@@ -197,6 +197,12 @@ class PostgresRecorder(LibraryRecorder):
         found = self._of(name, "stream")
         return _info(found[0]) if found else None
 
+    def existing(self, names: Sequence[str]) -> set[str]:
+        """Those of the names that a stream has."""
+        ids = [Int8(stream_id(name)) for name in names]
+        found = self.datastore.query(SQL["names of ids"], {"ids": ids})
+        return {text(name) for (name,) in found}.intersection(names)
+
     def forks(self, stream: str) -> list[StreamInfo]:
         """The forks of a stream, in the order of creation."""
         return list(map(_info, self._of(stream, "forks")))

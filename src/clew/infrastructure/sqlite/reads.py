@@ -36,7 +36,7 @@ FEW_STREAMS = 1_000
 """Streams with a prefix that are found by their names: for more, the order of keys is faster."""
 
 POSITIONS = 500
-"""Positions in one query."""
+"""Positions, or names, in one query."""
 
 MOST_READERS = 8
 """Reading connections that stay open."""
@@ -340,6 +340,15 @@ class SQLiteReads:
         """The stream of that name, None if there is none."""
         rows = self.query(_STREAMS + "WHERE s.name = ?", (name,))
         return _info(rows[0]) if rows else None
+
+    def existing(self, names: Sequence[str]) -> set[str]:
+        """Those of the names that a stream has."""
+        found: set[str] = set()
+        for start in range(0, len(names), POSITIONS):
+            part = names[start : start + POSITIONS]
+            sql = f"SELECT name FROM stream WHERE name IN ({','.join('?' * len(part))})"  # noqa: S608 - of constants
+            found.update(name for (name,) in self.query(sql, part))
+        return found
 
     def forks(self, stream: str) -> list[StreamInfo]:
         """The streams whose parent is this one, in the order of their creation."""
