@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import io
 import random
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -14,11 +15,14 @@ from tests.service.transferred_stores import CANARY, fill, heads, import_lines
 
 from clew.conversations import Conversations
 from clew.domain.errors import ThreadDivergedError, UnknownThreadError
+from clew.domain.events import Event
 from clew.domain.formats.clew_jsonl import Entry, read_line
 from clew.domain.formats.event_import import EventsReport
 from clew.domain.messages import Message
-from clew.domain.ports import Appended, Restore
+from clew.domain.ports import Appended, Restore, Row
 from clew.engine import Engine
+from clew.infrastructure.envelope import decode_row
+from clew.service import event_transfer
 
 
 @pytest.fixture
@@ -281,7 +285,7 @@ def test_lines_are_read_and_written_lazily(monkeypatch: pytest.MonkeyPatch) -> N
         result = copy.import_events(file, progress=lambda seen: ahead.append(CountingFile.read - seen.line))
         assert result.events == 3_000
         assert len(ahead) == 7
-        assert max(ahead) <= 2
+        assert max(ahead) <= event_transfer.MOST_EVENTS + 2, "lines of one batch are read ahead"
         pages: list[int] = []
         rows_after = store._core.log.rows_after
 
@@ -296,6 +300,69 @@ def test_lines_are_read_and_written_lazily(monkeypatch: pytest.MonkeyPatch) -> N
             next(exported)
         assert len(pages) <= 3
         assert len(list(exported)) == 3_002 - 150
+
+
+def test_the_next_lines_are_read_while_a_batch_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_transfer, "MOST_EVENTS", 10)
+    with (
+        Conversations.open("memory:") as store,
+        Conversations.open(f"sqlite:///{tmp_path}/c.db", projections=()) as copy,
+    ):
+        store.start_thread(thread_id="t", messages=[Message.user(str(number)) for number in range(99)])
+        lines = list(store.export_events())
+        log: Any = copy._core.log
+        file = io.BytesIO(b"".join(lines))
+        with log.recorder.datastore.lock:
+            importing = threading.Thread(target=lambda: copy.import_events(file), daemon=True)
+            importing.start()
+            wait_until(lambda: file.tell() == len(b"".join(lines[:21])))
+            importing.join(0.05)
+            assert file.tell() == len(b"".join(lines[:21])), "the header, a batch, and as many lines ahead"
+            assert log.last_position() == 0
+        importing.join()
+        assert list(copy.export_events()) == lines
+
+
+def test_an_event_is_parsed_and_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed, decoded = list[bytes](), list[Row]()
+
+    def counted_line(text: bytes) -> Any:
+        parsed.append(text)
+        return read_line(text)
+
+    def counted_row(row: Row) -> Event:
+        decoded.append(row)
+        return decode_row(row)
+
+    monkeypatch.setattr(event_transfer, "MOST_EVENTS", 3)
+    with Conversations.open("memory:", projections=()) as store, Conversations.open("memory:", projections=()) as copy:
+        store.start_thread(thread_id="t", messages=[Message.user(str(number)) for number in range(20)])
+        lines = list(store.export_events())
+        monkeypatch.setattr(event_transfer, "read_line", counted_line)
+        monkeypatch.setattr(event_transfer, "decode_row", counted_row)
+        assert import_lines(copy, lines).events == 21
+    assert parsed == lines[1:]
+    assert [row.version for row in decoded] == list(range(1, 22))
+
+
+def test_a_cancelled_import_of_events_stores_nothing_later(lines: list[bytes], tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Engine.open(f"sqlite:///{tmp_path}/c.db", projections=()) as engine:
+            log: Any = engine._core.log
+            with log.recorder.datastore.lock:
+                importing = asyncio.create_task(engine.import_events(io.BytesIO(b"".join(lines))))
+                while log.recorder.datastore.queue._writing == 0:  # noqa: ASYNC110  # another thread changes it
+                    await asyncio.sleep(0.001)
+                importing.cancel()
+                await asyncio.sleep(0.01)
+            with pytest.raises(asyncio.CancelledError):
+                await importing
+            stored = log.last_position()
+            await engine.start_thread()
+            assert log.last_position() == stored + 1
+            assert (await engine.verify()).first_bad is None
+
+    asyncio.run(work())
 
 
 def test_many_threads_are_merged_in_their_order() -> None:

@@ -26,8 +26,10 @@ from clew.domain.errors import (
     ThreadExistsError,
     UnknownThreadError,
 )
-from clew.domain.events import ThreadStarted
+from clew.domain.events import Event, ThreadStarted
 from clew.domain.messages import Message
+from clew.domain.ports import Row
+from clew.infrastructure.envelope import decode_row
 from clew.service import thread_documents
 from clew.sync.threads import Thread
 
@@ -301,6 +303,21 @@ def test_a_restored_long_thread_has_snapshots(source: Conversations, conversatio
     recorder: Any = conversations._core.log._recorder  # type: ignore[attr-defined]  # the log is an application
     assert recorder.snapshot("default/thread/long").version == 2 * SNAPSHOT_EVERY
     assert conversations.verify().first_bad is None
+
+
+def test_decodes_each_event_of_a_document_once(
+    source: Conversations, conversations: Conversations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = document_of(source, "other")
+    decoded: list[tuple[str, int]] = []
+
+    def counted(row: Row) -> Event:
+        decoded.append((row.stream, row.version))
+        return decode_row(row)
+
+    monkeypatch.setattr(thread_documents, "decode_row", counted)
+    conversations.restore_thread(document)
+    assert len(decoded) == len(set(decoded)) == source.thread("other").version
 
 
 def test_folds_each_event_of_a_long_thread_only_once(source: Conversations, conversations: Conversations) -> None:

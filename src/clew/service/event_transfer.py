@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import heapq
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from operator import attrgetter
@@ -36,7 +38,7 @@ from clew.infrastructure.envelope import decode_row
 from clew.infrastructure.event_files import EventFile, FileLine, Redactions
 from clew.service.authorization import action_on, allows, check_existing_stream
 from clew.service.core import ATTEMPTS, BoundedCache, CacheBudget, Core
-from clew.service.effects import Operation, read, wait
+from clew.service.effects import Operation, read, wait, withdraw
 from clew.service.thread_commands import forget
 
 PAGE = 100
@@ -174,7 +176,7 @@ def own_rows(log: EventLog, stream: str, limit: int) -> Iterator[Row]:
 def import_events(
     core: Core, source: str | Path | BinaryIO, progress: Callable[[EventsReport], None] | None = None
 ) -> Operation[EventsReport]:
-    """Import the events of a file in Clew's own JSONL, commit by commit.
+    """Import the events of a file in Clew's own JSONL, commit by commit. The next lines are read during a commit.
 
     Raises ImportFormatError for another format, NotAuthorizedError for an existing thread that the caller may not read
     and for a fork of such a thread, and StoreError. Commits that were made before the error stay.
@@ -184,14 +186,18 @@ def import_events(
         since = yield from read(core.log.last_position)
         report = EventsReport(0, 0, 0, 0, torn=False, line=1, failed=[])
         reader = _Reader(core, file)
-        while not reader.ended:
-            batch = yield from _write(core, reader, (yield from read(reader.next_batch)))
-            report = add_batch(report, batch, since=since, line=reader.line)
-            report = report._replace(
-                torn=reader.torn, failed=report.failed + reader.failed, definitions=reader.definitions
-            )
-            if progress is not None:
-                progress(report)
+        try:
+            while not reader.ended:
+                batch = yield from _write(core, reader, (yield from read(reader.next_batch)))
+                report = add_batch(report, batch, since=since, line=reader.line)
+                report = report._replace(
+                    torn=reader.torn, failed=report.failed + reader.failed, definitions=reader.definitions
+                )
+                if progress is not None:
+                    progress(report)
+        finally:
+            if report.events:
+                core.models.notify()  # at the end: until then, projecting the events would only slow the import down
     return report
 
 
@@ -206,7 +212,7 @@ def _write(core: Core, reader: _Reader, batch: Batch) -> Operation[Batch]:
     for _ in range(ATTEMPTS):
         try:
             if batch.rows:
-                yield from write_batch(core, batch)
+                yield from write_batch(core, batch, reader.read_ahead)
             return reader.written(batch)
         except ConflictError as error:
             conflict = error
@@ -222,8 +228,29 @@ class _Pending(NamedTuple):
     blobs: tuple[Blob, ...]
 
 
+class _Line(NamedTuple):
+    """A parsed line of the file and its number, None for its end or a line that is cut off, or why it is refused."""
+
+    number: int
+    parsed: Entry | Blob | End | ImportFormatError | None
+
+    @property
+    def size(self) -> int:
+        """Its stored bytes."""
+        match self.parsed:
+            case Entry(row=row):
+                return len(row.state)
+            case Blob(data=data):
+                return len(data)
+            case _:
+                return 0
+
+
 class _Reader:
-    """Reads a file batch by batch and remembers refused streams. It only holds the events of one batch in memory."""
+    """Reads a file batch by batch and remembers refused streams.
+
+    It holds the events of one batch in memory, and about as many lines that were read ahead and are not checked yet.
+    """
 
     def __init__(self, core: Core, file: EventFile) -> None:
         self._core = core
@@ -232,7 +259,9 @@ class _Reader:
         self._refused: dict[str, int] = {}
         self._checked: set[str] = set()
         self._states = States()
-        self._ahead: Redactions | None = None
+        self._ahead: deque[_Line] = deque()
+        """The next lines of the file. A batch takes all of them before it reads more."""
+        self._redactions: Redactions | None = None
         self._blobs: list[Blob] = []
         self._threads = self._events = self._blobs_read = 0
         self.line = 1
@@ -292,34 +321,52 @@ class _Reader:
         if not batch.open or size < MOST_WAITING_BYTES:
             return bool(batch.open)
         try:
-            self._ahead = self._ahead or self._file.redactions()
+            self._redactions = self._redactions or self._file.redactions()
         except ImportFormatError as error:
             self._fail(self._file.number, error)
             return False
-        missing = batch.open.keys() - self._ahead.rows
+        missing = batch.open.keys() - self._redactions.rows
         if missing:
-            self._stop(batch, torn=not self._ahead.ended)
+            self._stop(batch, torn=not self._redactions.ended)
         return bool(missing)
+
+    def read_ahead(self) -> None:
+        """Read and parse lines of the next batch."""
+        size, last = 0, self.ended
+        while not last and len(self._ahead) < MOST_EVENTS and size < MOST_BYTES:
+            line = self._next_line()
+            self._ahead.append(line)
+            size += line.size
+            last = not isinstance(line.parsed, Entry | Blob)
 
     def _read_into(self, batch: Batch) -> int:
         """Read one line into the batch. Returns the number of its stored bytes."""
+        line = self._ahead.popleft() if self._ahead else self._next_line()
         try:
-            line = self._file.next()
-            parsed = None if line is None else self._parse(line)
-            match parsed:
+            match line.parsed:
                 case Entry() as entry:
-                    self._add(batch, entry)
-                    return len(entry.row.state)
+                    self._add(batch, line.number, entry)
                 case Blob() as blob:
                     self._add_blob(blob)
-                    return len(blob.data)
                 case End() as end:
                     self._finish(batch, end)
                 case None:
                     self._stop(batch, torn=True)
+                case error:
+                    raise error
         except ImportFormatError as error:
-            self._fail(self._file.number, error)
-        return 0
+            self._fail(self._file.number if isinstance(line.parsed, End) else line.number, error)
+            return 0
+        return line.size
+
+    def _next_line(self) -> _Line:
+        parsed: Entry | Blob | End | ImportFormatError | None
+        try:
+            line = self._file.next()
+            parsed = None if line is None else self._parse(line)
+        except ImportFormatError as error:
+            parsed = error
+        return _Line(self._file.number, parsed)
 
     def _parse(self, line: FileLine) -> Entry | Blob | End | None:
         """The parsed line, None for a line that is cut off."""
@@ -333,10 +380,10 @@ class _Reader:
             raise ImportFormatError(f"A second file begins here. Import each on its own. {AGAIN}")
         return parsed
 
-    def _add(self, batch: Batch, entry: Entry) -> None:
-        line = self._file.number
-        check_stream(entry, self._core.tenant)
-        self._check_readable(entry)
+    def _add(self, batch: Batch, line: int, entry: Entry) -> None:
+        if entry.fork is not None or entry.row.stream not in self._checked:
+            check_stream(entry, self._core.tenant)
+            self._check_readable(entry)
         blobs, self._blobs = tuple(self._blobs), []
         if blobs:
             _check_named(entry.row, blobs)
@@ -445,19 +492,25 @@ class StoredRows:
         return known
 
 
-def write_batch(core: Core, batch: Batch) -> Operation[None]:
+def write_batch(core: Core, batch: Batch, meanwhile: Callable[[], None] | None = None) -> Operation[None]:
     """Commit rows, their redactions and snapshots, and invalidate the caches of their streams. Raises ConflictError.
 
-    The snapshots are at the versions where appends make them.
+    The snapshots are at the versions where appends make them. ``meanwhile`` is called while another thread writes.
     """
     controls = [
         (stream, control) for (stream, version), control in batch.controls.items() if not version % SNAPSHOT_EVERY
     ]
     restore = Restore(batch.rows, batch.previous, batch.forks, tuple(batch.shreds.values()), controls)
-    yield from wait(core.log.restore(restore))
+    outcome = core.log.restore(restore)
+    try:
+        if meanwhile is not None:
+            yield from read(meanwhile)
+        yield from wait(outcome)
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        yield from withdraw(outcome)
+        raise
     for name in batch.previous:
         core.caches.submitted.drop(name)
-    core.models.notify()
     for (name, version), redacted_by in batch.redacted_by.items():
         yield from forget(core, name, version, redacted_by)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial, reduce
 from operator import attrgetter
 from typing import Any, NamedTuple, get_args
@@ -112,13 +112,15 @@ def _add_missing(core: Core, lineage: Lineage) -> Operation[int]:
     If another writer changes one of the threads meanwhile, the missing rows are determined again.
     """
     conflict = ConflictError(lineage.stream, 0, 0)
+    decode = _decoder(lineage)
     for _ in range(ATTEMPTS):
         missing, ahead = yield from read(partial(_missing, core.log, lineage))
         if not missing:
             return ahead
-        batch = yield from read(partial(_batch, core.log, missing))
+        batch = yield from read(partial(_batch, core.log, missing, decode))
         try:
             yield from write_batch(core, batch)
+            core.models.notify()
         except ConflictError as error:
             conflict = error
         else:
@@ -186,9 +188,21 @@ def _hash(stream: StreamRows, version: int) -> bytes | None:
     return stream.rows[index].hash if 0 <= index < len(stream.rows) else None
 
 
-def _batch(log: EventLog, missing: Sequence[Entry]) -> Batch:
+def _decoder(lineage: Lineage) -> Callable[[Row], Event]:
+    """Decodes rows like ``decode_row``, but those of the lineage were decoded when it was verified."""
+    events = {(event.stream, event.version): event for event in (*lineage.events, *lineage.after_cuts)}
+
+    def decode(row: Row) -> Event:
+        event = events.get((row.stream, row.version))
+        known = event is not None and event.hash == row.hash and event.redacted == (row.digest is not None)
+        return event if event is not None and known else decode_row(row)
+
+    return decode
+
+
+def _batch(log: EventLog, missing: Sequence[Entry], decode: Callable[[Row], Event]) -> Batch:
     """The rows to write, checked against the store, with the redactions of stored rows."""
-    batch = Batch(StoredRows(log, States()), decode_row, {})
+    batch = Batch(StoredRows(log, States()), decode, {})
     try:
         for number, entry in enumerate(missing):
             batch.add(number, entry)
