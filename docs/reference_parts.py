@@ -87,7 +87,7 @@ PARTS = {
     "Results": (
         "History HistoryMessage ThreadRecord types.ThreadState types.Control types.Step types.ModelView types.Repair "
         "types.ThreadSummary types.Branch types.BranchCheckpoint types.Hit types.SnippetPart types.AuditEntry "
-        "types.Redaction "
+        "types.Redaction types.Purged "
         "types.UsageCounts types.Diff types.DiffRow types.DiffCounts types.ContentDiff types.RecordDiff types.DiffPart "
         "types.FieldDiff "
         "types.Verdict types.IntegrityFault types.ImportReport types.ImportFailure types.Item types.RefusedLine "

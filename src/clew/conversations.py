@@ -33,6 +33,7 @@ from clew.service import (
     event_transfer,
     message_search,
     projection_status,
+    redactions,
     thread_commands,
     thread_directory,
     thread_documents,
@@ -143,15 +144,18 @@ class Conversations:
         labels: JsonObject | None = None,
         metadata: JsonObject | None = None,
         messages: Sequence[Message | Record] = (),
+        replace_deleted: bool = False,
         actor: str | None = None,
     ) -> LocalThread:
         """Start a thread, with its first messages and records if there are any, in one commit.
 
-        Raises ThreadExistsError.
+        With ``replace_deleted`` the id of a purged thread can be used again: its history begins anew, and its versions
+        go on. Raises ThreadExistsError.
         """
         first = tuple(messages)
         intent = Start(title, labels or {}, metadata or {})
-        started = run(thread_commands.start(self._core, thread_id, intent, actor, first))
+        starting = thread_commands.start(self._core, thread_id, intent, actor, first, replace_deleted=replace_deleted)
+        started = run(starting)
         return LocalThread(self._core, self._live, started)
 
     def open_thread(self, thread_id: str, *, actor: str | None = None) -> LocalThread | RemoteThread:
@@ -379,7 +383,7 @@ class Conversations:
         A redaction usually does so itself, unless another program reads an older state of the store at that moment.
         This call waits for such programs, at most ``timeout`` seconds. True means that nothing is left.
         """
-        return run(thread_commands.erase(self._core, timeout))
+        return run(redactions.erase(self._core, timeout))
 
     def rebuild(self, projection: str, *, progress: Callable[[int, int], None] | None = None) -> None:
         """Build a projection again from the log. Reads use the old tables until it is done.

@@ -45,6 +45,7 @@ from clew.service import (
     event_transfer,
     message_search,
     projection_status,
+    redactions,
     thread_commands,
     thread_directory,
     thread_documents,
@@ -157,17 +158,20 @@ class Engine:
         labels: JsonObject | None = None,
         metadata: JsonObject | None = None,
         messages: Sequence[Message | Record] = (),
+        replace_deleted: bool = False,
         context_providers: ContextProviders | None = None,  # asyncio only
         actor: str | None = None,
     ) -> LocalThread:
         """Start a thread, with its first messages and records if there are any, in one commit.
 
-        Raises ThreadExistsError.
+        With ``replace_deleted`` the id of a purged thread can be used again: its history begins anew, and its versions
+        go on. Raises ThreadExistsError.
         """
         first = tuple(messages)
         attached = as_providers(context_providers)  # asyncio only
         intent = Start(title, labels or {}, metadata or {})
-        started = await drive(thread_commands.start(self._core, thread_id, intent, actor, first))
+        starting = thread_commands.start(self._core, thread_id, intent, actor, first, replace_deleted=replace_deleted)
+        started = await drive(starting)
         thread = LocalThread(self._core, self._live, started)
         thread.context_providers.add(*attached)  # asyncio only
         created = [message for message in first if isinstance(message, Message)]  # asyncio only
@@ -430,7 +434,7 @@ class Engine:
         A redaction usually does so itself, unless another program reads an older state of the store at that moment.
         This call waits for such programs, at most ``timeout`` seconds. True means that nothing is left.
         """
-        return await drive(thread_commands.erase(self._core, timeout))
+        return await drive(redactions.erase(self._core, timeout))
 
     async def rebuild(self, projection: str, *, progress: Callable[[int, int], None] | None = None) -> None:
         """Build a projection again from the log. Reads use the old tables until it is done.

@@ -97,8 +97,8 @@ if TYPE_CHECKING:
     from clew.service.memory.scope_queries import ScopeSummary
     from clew.service.message_search import Hit
     from clew.service.projection_status import ProjectionStatus
+    from clew.service.redactions import Purged, Redaction
     from clew.service.shards import ShardEvent, ShardEvents
-    from clew.service.thread_commands import Redaction
     from clew.service.thread_directory import Order as ThreadOrder
     from clew.service.thread_queries import At, ThreadSummary
     from clew.service.thread_versions import Variant
@@ -191,6 +191,7 @@ __all__ = [
     "Proceed",
     "ProjectionStatus",
     "ProviderState",
+    "Purged",
     "Question",
     "Raw",
     "ReadFrom",
@@ -341,13 +342,14 @@ _HOMES = {
     "Proceed": "clew.agents.middleware",
     "ProjectionStatus": "clew.service.projection_status",
     "ProviderState": "clew.domain.context.state",
+    "Purged": "clew.service.redactions",
     "Question": "clew.domain.models.client",
     "Raw": "clew.domain.messages",
     "ReadFrom": "clew.agents.run_setup",
     "Reasoning": "clew.domain.messages",
     "ReasoningDelta": "clew.domain.models.client",
     "RecordDiff": "clew.domain.differences.record_diff",
-    "Redaction": "clew.service.thread_commands",
+    "Redaction": "clew.service.redactions",
     "ReductionTrigger": "clew.domain.reducers.reducer",
     "RefusedLine": "clew.domain.formats.event_import",
     "RemoteThread": "clew.aio.threads",

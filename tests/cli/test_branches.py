@@ -196,9 +196,8 @@ def test_refuses_a_text_that_is_not_utf_8(filled: Clew, monkeypatch: pytest.Monk
         ("2026-01-31T12:00:00Z", 2, "give message:N"),
         ("", 2, "give message:N"),
         ("²", 2, "give message:N"),
-        ("message:0", 1, "not a message"),
+        ("message:0", 2, "The first is message:1"),
         ("message:9", 1, "no message 9"),
-        ("1", 1, "version 1 of thread"),
         ("99", 1, "no version 99"),
         ("0", 1, "no version 0"),
         ("9" * 30, 1, "MESSAGE: no thread has a version of 30 digits"),
@@ -211,6 +210,14 @@ def test_edit_and_redact_refuse_an_invalid_message(filled: Clew, message: str, c
     assert why in filled.refused(code, "edit", first, message, "text")
     assert why in filled.refused(code, "redact", first, message, "--yes")
     assert filled.lines("threads", "--json") == before
+
+
+def test_version_1_is_no_message_but_has_the_title_which_can_be_redacted(filled: Clew) -> None:
+    first = filled.ids()[0]
+    assert "version 1 of thread" in filled.refused(1, "edit", first, "1", "text")
+    filled.text("redact", first, "1", "--yes")
+    assert filled.lines("threads", "--json")[0]["title"] is None
+    assert "is already redacted" in filled.refused(1, "redact", first, "1", "--yes")
 
 
 def test_the_actor_comes_from_the_option_or_else_the_environment(filled: Clew) -> None:

@@ -57,6 +57,7 @@ ARGUMENTS = {
 OPTIONS: dict[str, list[str]] = {
     "diff": ["--at", "2"],
     "rebuild": ["--all"],
+    "purge": ["--yes"],
     "redact": ["--yes"],
     "rewind": ["--to", "2"],
 }

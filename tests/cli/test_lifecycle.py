@@ -101,6 +101,36 @@ def test_says_that_a_redaction_is_pending_and_waits_for_it(filled: Clew) -> None
     assert result == {"thread_id": first, "message": 4, "version": 8, "errors": [], "pending": False}
 
 
+def test_a_purge_has_the_documented_shape_and_is_refused_for_a_thread_with_forks(filled: Clew) -> None:
+    first = filled.ids()[0]
+    filled.text("fork", first)
+    assert "has a fork" in filled.refused(1, "purge", first, "--yes")
+    result = filled.object("purge", first, "--yes", "--forks", "--reason", "Asked", "--json")
+    assert list(result) == ["thread_id", "version", "events", "pending"]
+    assert (result["thread_id"], result["pending"]) == (first, False)
+    assert filled.lines("log", first, "--json")[-1]["data"]["reason"] == "Asked"
+    assert "is already purged" in filled.refused(1, "purge", first, "--yes", "--forks")
+    assert b"My teapot broke" not in (filled.folder / "clew.db").read_bytes()
+    assert filled.object("verify", "--json")["ok"] is True
+    second = filled.ids()[1]
+    done = f"Destroyed the content of 1 event of {second}. Its events remain as stubs.\n"
+    assert filled.text("purge", second, "-y") == done
+
+
+def test_says_that_a_purge_is_pending_and_waits_for_it(filled: Clew) -> None:
+    first, second = filled.ids()
+    reader = sqlite3.connect(filled.folder / "clew.db", isolation_level=None, check_same_thread=False)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM event").fetchall()
+    done = filled.run("purge", first, "--yes")
+    assert (done.returncode, done.stderr) == (5, "")
+    assert "Pending: another program still keeps the content in the files." in done.stdout
+    assert f"default/thread/{first} version 8" in filled.run("doctor").stdout
+    threading.Timer(0.5, reader.close).start()
+    assert filled.object("purge", second, "--yes", "--wait", "--json")["pending"] is False
+    assert b"My teapot broke" not in b"".join(path.read_bytes() for path in filled.folder.glob("clew.db*"))
+
+
 def test_without_a_terminal_a_redaction_needs_yes(filled: Clew, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
     assert "Add --yes" in filled.refused(2, "redact", filled.ids()[0], "message:2")
@@ -134,7 +164,7 @@ def test_an_invalid_redaction_is_refused_without_a_question(filled: Clew, monkey
     filled.text("redact", first, "3", "--yes")
     monkeypatch.setattr(sys, "stdin", Terminal(""))
     assert "is already redacted" in filled.refused(1, "redact", first, "3")
-    assert "not a message" in filled.refused(1, "redact", first, "1")
+    assert "holds no text" in filled.refused(1, "redact", first, "7")
 
 
 def test_a_question_can_be_interrupted(filled: Clew, monkeypatch: pytest.MonkeyPatch) -> None:

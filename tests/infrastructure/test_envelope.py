@@ -19,6 +19,7 @@ from clew.domain.events import (
     EVENT_TYPES,
     TYPE_NAMES,
     Event,
+    HistoryRewound,
     MessageAppended,
     Opaque,
     RecordAppended,
@@ -305,7 +306,7 @@ def test_the_stub_of_an_event_with_text_keeps_the_rest_of_its_data(written: Even
 
 
 def test_the_stub_of_an_event_without_a_role_has_no_role() -> None:
-    written = event(ThreadLabelled(labels={"name": "secret"}), subject="secret", metadata={"k": "secret"})
+    written = event(HistoryRewound(to=1, service_thread_id="secret"), subject="secret", metadata={"k": "secret"})
     assert b"secret" not in stub(written)
     assert read(written, stub(written)).data == Shredded(None)
 

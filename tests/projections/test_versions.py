@@ -21,6 +21,7 @@ ROWS = {
     ("directory", 2): ("e54c9f45e98dfc7e", "e53b913e891dd9e4"),
     ("directory", 3): ("directory-3", "b71426c03ad507a5"),
     ("directory", 4): ("directory-4", "b8f48765392a2bf6"),
+    ("directory", 5): ("directory-5", "443e8f7cb8ccf53d"),
     ("search", 2): ("search-2", "2b7e5ac9ad661689"),
     ("audit", 2): ("789a87746c675c6d", "a3e9ff6bcf269105"),
     ("usage", 2): ("db49d3be8c8891ee", "21560433454bc638"),

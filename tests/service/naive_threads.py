@@ -10,6 +10,7 @@ from clew.domain.errors import (
     NotRedactableError,
     ThreadDeletedError,
     ThreadExistsError,
+    ThreadHasForksError,
     ThreadStatusError,
     UnknownCheckpointError,
     UnknownVersionError,
@@ -33,7 +34,17 @@ ALLOWED = {
     "ended": {"label", "checkpoint", "fork", "edit", "redact", "delete"},
     "deleted": {"redact"},
 }
-CHANGES = {"suspend": "suspended", "resume": "active", "end": "ended", "delete": "deleted", "fork": "active"}
+CHANGES = {
+    "suspend": "suspended",
+    "resume": "active",
+    "end": "ended",
+    "delete": "deleted",
+    "fork": "active",
+    "restart": "active",
+}
+
+
+BEGINNINGS = {"start", "fork", "restart"}
 
 
 class Refused(Exception):  # noqa: N818  # the model's stand-in for an error of Clew
@@ -106,8 +117,9 @@ class NaiveThreads:
     def title(self, thread: str, version: int | None = None) -> str | None:
         title = None
         for event in self.lines[thread][:version]:
-            if event.kind in {"start", "fork"} and event.payload is not None:
-                title = event.payload
+            own = None if (event.owner, event.version) in self.redacted else event.payload
+            if event.kind in {"start", "restart", "purge"} or (event.kind == "fork" and own is not None):
+                title = own
         return title
 
     def labels(self, thread: str, version: int | None = None) -> dict[str, Any]:
@@ -116,12 +128,20 @@ class NaiveThreads:
             if event.kind == "label":
                 name, value = event.payload
                 labels.pop(name, None)
-                if value is not None:
+                if value is not None and (event.owner, event.version) not in self.redacted:
                     labels[name] = value
+            elif event.kind == "purge":
+                labels.clear()
         return labels
 
     def checkpoints(self, thread: str, version: int | None = None) -> dict[str, int]:
-        return dict(event.payload for event in self.lines[thread][:version] if event.kind == "checkpoint")
+        marks: dict[str, int] = {}
+        for event in self.lines[thread][:version]:
+            if event.kind == "checkpoint" and (event.owner, event.version) not in self.redacted:
+                marks.update([event.payload])
+            elif event.kind == "purge":
+                marks.clear()
+        return marks
 
     def parent(self, thread: str) -> tuple[str | None, int | None]:
         line = self.lines[thread]
@@ -138,7 +158,8 @@ class NaiveThreads:
             raise Refused(ThreadDeletedError if status == "deleted" else ThreadStatusError)
 
     def at_version(self, thread: str, version: int) -> int:
-        if not 1 <= version <= self.version(thread):
+        began = max((event.version for event in self.lines[thread] if event.kind == "restart"), default=1)
+        if not 1 <= version <= self.version(thread) or 1 < version < began:
             raise Refused(UnknownVersionError)
         return version
 
@@ -149,9 +170,7 @@ class NaiveThreads:
 
     def at_time(self, thread: str, time: int) -> int:
         count = sum(event.time <= time for event in self.lines[thread])
-        if not count:
-            raise Refused(UnknownVersionError)
-        return count
+        return self.at_version(thread, count)
 
     def at_message(self, thread: str, number: int) -> int:
         messages = self.history(thread, self.version(thread))
@@ -213,14 +232,41 @@ class NaiveThreads:
         self.record(new, "message", (old.payload[0], text), now)
 
     def redact(self, thread: str, version: int, now: int) -> int:
-        old = self.message(thread, version)
-        if (old.owner, old.version) in self.redacted:
+        old = self.event(thread, version)
+        if not self.holds_text(old) or (old.owner, old.version) in self.redacted:
             raise Refused(NotRedactableError)
         self.redacted.add((old.owner, old.version))
         return self.record(old.owner, "redact", version, now)
 
+    def holds_text(self, event: NaiveEvent) -> bool:
+        if event.kind == "label":
+            return event.payload[1] is not None
+        return event.kind in {"message", "checkpoint"} or (event.kind in BEGINNINGS and event.payload is not None)
+
+    def purge(self, thread: str, now: int, *, forks: bool) -> None:
+        if not forks and any(self.parent(each)[0] == thread for each in self.lines):
+            raise Refused(ThreadHasForksError)
+        line = self.lines[thread]
+        if line[-1].kind == "purge" and line[-1].owner == thread:
+            raise Refused(NotRedactableError)
+        self.redacted |= {(thread, each.version) for each in line if each.owner == thread and self.holds_text(each)}
+        if self.status(thread) != "deleted":
+            self.record(thread, "delete", None, now)
+        self.record(thread, "purge", None, now)
+
+    def restart(self, thread: str, title: str, now: int) -> None:
+        if self.lines[thread][-1].kind != "purge":
+            raise Refused(ThreadExistsError)
+        self.record(thread, "restart", title, now)
+        self.record(thread, "rewind", 1, now)
+
+    def event(self, thread: str, version: int) -> NaiveEvent:
+        if not 1 <= version <= self.version(thread):
+            raise Refused(UnknownVersionError)
+        return self.lines[thread][version - 1]
+
     def message(self, thread: str, version: int) -> NaiveEvent:
-        event = self.lines[thread][self.at_version(thread, version) - 1]
+        event = self.event(thread, version)
         if event.kind != "message":
             raise Refused(NotRedactableError)
         return event

@@ -16,7 +16,7 @@ from tests.service import recorded_runs
 from clew.conversations import Conversations
 from clew.domain.errors import ClewError
 from clew.domain.events import to_time
-from clew.domain.json_values import Json
+from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import FunctionCall, FunctionResult, Message, Text
 from clew.domain.ports import EventLog
 from clew.domain.projection import Projection, Query, Recorded, Words
@@ -34,8 +34,9 @@ CANARY = "Canarybird"
 OPERATIONS = (
     *("start", "start", "start", "append", "append", "append", "append", "append", "append", "fork", "fork"),
     *("rewind", "label", "label", "checkpoint", "run", "run"),
-    *("redact", "redact", "suspend", "resume", "end", "delete", "opaque", "edit"),
+    *("redact", "redact", "redact any", "suspend", "resume", "end", "delete", "opaque", "edit", "purge", "again"),
 )
+REMOVING = {"redact", "redact any", "purge", "again"}
 
 
 class History:
@@ -54,12 +55,31 @@ class History:
                 self._start(choice)
                 return
             tenant, thread_id = self.threads[choice % len(self.threads)]
-            self._change(operation, tenant, thread_id, version)
+            if operation in REMOVING:
+                self._remove(operation, tenant, thread_id, version)
+            else:
+                self._change(operation, tenant, thread_id, version)
 
     def _start(self, choice: int) -> None:
         tenant, thread_id = choice % len(TENANTS), f"thread-{len(self.threads)}"
         self.tenants[tenant].start_thread(f"title {choice}", thread_id=thread_id, labels={"topic": choice % 3})
         self.threads.append((tenant, thread_id))
+
+    def _remove(self, operation: str, tenant: int, thread_id: str, version: int) -> None:
+        thread = self.tenants[tenant].thread(thread_id)
+        at = version % thread.version + 1
+        match operation:
+            case "redact":
+                unredacted = [each.version for each in thread.history() if not each.redacted]
+                thread.redact(unredacted[version % len(unredacted)] if unredacted else at)
+            case "redact any":
+                thread.redact(at)
+            case "purge":
+                if not version % 3:  # seldom enough that threads get long
+                    thread.purge(forks=True)
+            case _:
+                labels: JsonObject = {"topic": version % 3}
+                self.tenants[tenant].start_thread("again", thread_id=thread_id, labels=labels, replace_deleted=True)
 
     def _change(self, operation: str, tenant: int, thread_id: str, version: int) -> None:
         thread = self.tenants[tenant].thread(thread_id)
@@ -96,9 +116,6 @@ class History:
                 thread.label({("topic", "tier")[version % 2]: values[version % 3]})
             case "checkpoint":
                 thread.checkpoint(f"mark {version % 4}", at=at if version % 2 else None)
-            case "redact":
-                unredacted = [each.version for each in thread.history() if not each.redacted]
-                thread.redact(unredacted[version % len(unredacted)] if unredacted else at)
             case "opaque":
                 name = f"{TENANTS[tenant]}/{('thread', 'memory')[version % 2]}/opaque-{version % 3}"
                 after = [row.version for row in self.log.recorder.own_rows(name, limit=1_000)]

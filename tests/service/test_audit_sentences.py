@@ -88,6 +88,8 @@ RESULT = {"type": "function-result", "call_id": "1", "result": "secret"}
         ("thread-resumed", {}, "resumed the thread"),
         ("thread-ended", {}, "ended the thread"),
         ("thread-deleted", {}, "deleted the thread"),
+        ("thread-purged", {"rows": 3, "digest": "ab"}, "destroyed the content of 3 events"),
+        ("thread-restarted", {"title": "New"}, "started the thread again"),
         ("thread-deleted", {"service": [{"id": "a"}]}, "deleted the thread and its side at the service"),
         ("thread-deleted", {"service": [{"id": "a", "failed": "x"}, {"id": "b"}]}, REMAINS),
         ("thread-started", {"kind": "remote", "title": "A"}, "started the remote thread 'A'"),

@@ -117,6 +117,7 @@ THREAD = {
     "rewind": [writes(lambda held: held.thread.rewind(2))],
     "edit": [writes(lambda held: held.thread.edit(2, "Else"))],
     "redact": [writes(lambda held: held.thread.redact(2))],
+    "purge": [writes(lambda held: held.thread.purge(forks=True))],
     "suspend": [writes(lambda held: held.thread.suspend())],
     "resume": [writes(lambda held: held.thread.resume())],
     "end": [writes(lambda held: held.thread.end())],

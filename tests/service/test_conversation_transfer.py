@@ -21,7 +21,7 @@ from clew.engine import Engine
 from clew.infrastructure import clock
 from clew.infrastructure.conversation_files import read_conversations
 from clew.infrastructure.event_log import ConversationLog
-from clew.service import thread_commands, thread_queries
+from clew.service import redactions, thread_commands, thread_queries
 from clew.service.async_effects import drive
 from clew.service.conversation_transfer import (
     Cursor,
@@ -183,7 +183,7 @@ def test_compares_with_the_present_path_after_a_rewind(core: Core) -> None:
 
 def test_a_redacted_message_equals_any_and_is_exported_without_content(core: Core) -> None:
     import_values(core, conversation(HELLO, HI))
-    run(thread_commands.redact(core, thread_id("c"), 3, None, None))
+    run(redactions.redact(core, thread_id("c"), 3, None, None))
     assert import_values(core, conversation(HELLO, HI)).skipped == 1
     assert export_all(core) == [conversation(HELLO, {"role": "assistant", "content": None, "redacted": True})]
     assert import_values(core, conversation(HELLO, HI, BYE)).messages == 1

@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -145,10 +145,10 @@ def test_removes_text_from_an_index_unknown_to_the_redacting_process(
             models.stop()
             forget = models.projector.forget
 
-            def delayed(stream: str, version: int, by: int) -> None:
+            def delayed(stream: str, versions: Sequence[int], by: int) -> None:
                 if first:
                     program._core.models.projector.drain()
-                forget(stream, version, by)
+                forget(stream, versions, by)
 
             monkeypatch.setattr(models.projector, "forget", delayed)
             other.thread("t").redact(2)

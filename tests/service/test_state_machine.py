@@ -19,6 +19,7 @@ from clew.domain.events import to_time
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Message
 from clew.domain.streams import parse_stream_name
+from clew.service.redactions import Purged
 from clew.sync.threads import Thread
 
 STEPS = 100_000
@@ -38,6 +39,8 @@ KINDS = {
     "resume": "thread-resumed",
     "end": "thread-ended",
     "delete": "thread-deleted",
+    "purge": "thread-purged",
+    "restart": "thread-restarted",
 }
 
 # A number chooses a thread or a version by its remainder, so that shrinking keeps its effect.
@@ -191,6 +194,24 @@ class ConversationsAgreeWithTheModel(RuleBasedStateMachine):
         self.agree(
             lambda: self.model.change(thread, kind, self.now),
             lambda store: getattr(store.thread(thread), kind)(),
+        )
+
+    @rule(choice=number, forks=st.booleans(), move=ticks)
+    def purge(self, choice: int, *, forks: bool, move: int) -> None:
+        self.now += move
+        thread = self.pick(choice)
+        self.agree(
+            lambda: self.model.purge(thread, self.now, forks=forks),
+            lambda store: purged(store.thread(thread).purge(forks=forks)),
+        )
+
+    @rule(choice=number, move=ticks)
+    def use_an_id_again(self, choice: int, move: int) -> None:
+        self.now += move
+        thread = self.pick(choice)
+        self.agree(
+            lambda: self.model.restart(thread, "Again", self.now),
+            lambda store: started(store.start_thread("Again", thread_id=thread, replace_deleted=True)),
         )
 
     # Travelling in time
@@ -364,6 +385,11 @@ class ConversationsAgreeWithTheModel(RuleBasedStateMachine):
             for id_ in list(living)[-2:]:
                 hits = store.search(f'"{event.payload[1]}"', thread=id_)
                 assert [hit.version for hit in hits] == [event.version] * (id_ in expected)
+
+
+def purged(result: Purged) -> None:
+    """Ignore the versions; the model returns nothing for a purge."""
+    assert not result.pending
 
 
 def started(thread: Thread) -> None:

@@ -236,6 +236,8 @@ def version_of(thread: Thread, when: Moment) -> int | str | datetime | None:
 def message_version(thread: Thread, text: str) -> int:
     """The version that MESSAGE names: ``message:N`` of the current thread, or a version. Raises WrongUsage."""
     when = parse_moment(text, "MESSAGE") if text.startswith("message:") or text.isdecimal() else Moment()
+    if when.at_message == 0:  # elsewhere this is the version before the first message
+        raise WrongUsage(f"MESSAGE {text!r}: not a message. The first is message:1")
     version = version_of(thread, when)
     if not isinstance(version, int):
         raise WrongUsage(f"MESSAGE {text!r}: give message:N for the N-th message, or its version")

@@ -37,6 +37,8 @@ from clew.domain.events import (
     ThreadEvent,
     ThreadForked,
     ThreadLabelled,
+    ThreadPurged,
+    ThreadRestarted,
     ThreadResumed,
     ThreadStarted,
     ThreadSuspended,
@@ -187,8 +189,38 @@ class Delete:
     service: tuple[ServiceDeletion, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Purge:
+    """State that the texts of a deleted thread were shredded: the number of rows, and the digest of all of them."""
+
+    rows: int
+    digest: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Use the id of a purged thread again."""
+
+    title: str | None = None
+    labels: JsonObject = field(default_factory=dict)
+    metadata: JsonObject = field(default_factory=dict)
+
+
 _Change: TypeAlias = (
-    Append | Advance | RecordEvents | Label | Checkpoint | Rewind | Redact | Suspend | Resume | End | Delete
+    Append
+    | Advance
+    | RecordEvents
+    | Label
+    | Checkpoint
+    | Rewind
+    | Redact
+    | Suspend
+    | Resume
+    | End
+    | Delete
+    | Purge
+    | Restart
 )
 
 Intent: TypeAlias = Start | Branch | _Change
@@ -427,6 +459,20 @@ def _delete(_: str, control: Control, intent: Delete) -> list[Decided]:
     return [Decided(ThreadDeleted(reason=intent.reason, service=intent.service), control.messages)]
 
 
+def _purge(_: str, control: Control, intent: Purge) -> list[Decided]:
+    _check_text(intent.reason, "reason")
+    return [Decided(ThreadPurged(rows=intent.rows, digest=intent.digest, reason=intent.reason), control.messages)]
+
+
+def _restart(_: str, control: Control, intent: Restart) -> list[Decided]:
+    _check_text(intent.title, "title")
+    _check_labels(intent.labels)
+    check_json(intent.metadata, "metadata")
+    labels, metadata = deepcopy(intent.labels), deepcopy(intent.metadata)
+    restarted = ThreadRestarted(title=intent.title, labels=labels, metadata=metadata)
+    return [Decided(restarted, control.messages), Decided(HistoryRewound(to=1), 0)]
+
+
 _DECISIONS: dict[type, Callable[[str, Control, Any], list[Decided]]] = {
     Start: _start,
     Branch: _branch,
@@ -441,6 +487,8 @@ _DECISIONS: dict[type, Callable[[str, Control, Any], list[Decided]]] = {
     Resume: _resume,
     End: _end,
     Delete: _delete,
+    Purge: _purge,
+    Restart: _restart,
 }
 """How each intent is decided."""
 
@@ -467,6 +515,8 @@ _STATUSES: dict[type, frozenset[Status]] = {
     Resume: _declared(ThreadResumed).statuses,
     End: _declared(ThreadEnded).statuses,
     Delete: _declared(ThreadDeleted).statuses,
+    Purge: _declared(ThreadPurged).statuses,
+    Restart: _declared(ThreadRestarted).statuses,
 }
 """The statuses that allow each intent: those in which a thread accepts its event."""
 
@@ -504,10 +554,15 @@ def _check_part(part: object, where: str) -> None:
 
 
 def check_version(thread_id: str, control: Control, version: int) -> None:
-    """Raise UnknownVersionError unless the thread has the version, counted from 1."""
+    """Raise UnknownVersionError unless the thread has the version, counted from 1, since its id was used again."""
     if not 1 <= version <= control.version:
         message = f"Thread {thread_id!r} has no version {version}: its versions are 1 to {control.version}."
         raise UnknownVersionError(message)
+    if 1 < version < control.began:
+        raise UnknownVersionError(
+            f"Thread {thread_id!r}: version {version} is of the thread that had this id before and was purged. "
+            f"The versions of this thread are {control.began} to {control.version}, and 1 for its start."
+        )
 
 
 def _check_labels(labels: JsonObject) -> None:

@@ -21,6 +21,8 @@ from clew.domain.events import (
     ThreadEnded,
     ThreadForked,
     ThreadLabelled,
+    ThreadPurged,
+    ThreadRestarted,
     ThreadResumed,
     ThreadStarted,
     ThreadSuspended,
@@ -129,7 +131,8 @@ class Control(NamedTuple):
     ``service_thread_id`` is the id of the thread at the service that stores it. ``as_of`` is a cut (thread and
     version): the thread reads memory scopes in their state at this cut; with None it reads their current state.
     ``context`` says where components recorded their states. ``bound`` is the version of the newest event with an id of
-    the service, on the path or not. No field is changed in place.
+    the service, on the path or not.
+    ``began`` is the version at which the id of a purged thread was used again, else 1. No field is changed in place.
     """
 
     version: int = 0
@@ -155,6 +158,7 @@ class Control(NamedTuple):
     unnamed: int = 0
     context: ContextVersions = NO_CONTEXT_VERSIONS
     bound: int = 0
+    began: int = 1
 
 
 def without_checkpoints(control: Control) -> Control:
@@ -170,7 +174,7 @@ def unnamed_checkpoints(control: Control) -> tuple[int, int] | None:
 
 def with_checkpoints(control: Control, events: Iterable[Event]) -> Control:
     """The control with the names of all its checkpoints; ``events`` make those that it lacks."""
-    made = [event.data for event in events if isinstance(event.data, CheckpointMade)]
+    made = [event.data for event in events if isinstance(event.data, CheckpointMade) and event.data.name]
     return control._replace(checkpoints={**{each.name: each.at for each in made}, **control.checkpoints}, unnamed=0)
 
 
@@ -235,7 +239,30 @@ def _labelled(control: Control, _: Event, labelled: ThreadLabelled) -> Control:
     return control._replace(labels={key: value for key, value in labels.items() if value is not None})
 
 
+def _purged(control: Control, *_: object) -> Control:
+    """What a fork has inherited goes, too: a purged thread shows nothing."""
+    return control._replace(title=None, labels=_EMPTY, metadata=_EMPTY, checkpoints=_EMPTY)._replace(
+        made_checkpoints=(0, 0), unnamed=0
+    )
+
+
+def _restarted(control: Control, event: Event, restarted: ThreadRestarted) -> Control:
+    """A new thread, as a child of the same parent, that goes on counting."""
+    return Control(
+        *control[:4],
+        title=restarted.title,
+        labels={key: value for key, value in restarted.labels.items() if value is not None},
+        metadata=restarted.metadata,
+        parent_id=control.parent_id,
+        forked_at=control.forked_at,
+        created_at=event.recorded_at,
+        began=event.version,
+    )
+
+
 def _checkpointed(control: Control, event: Event, made: CheckpointMade) -> Control:
+    if not made.name:  # it was redacted
+        return control
     first = control.made_checkpoints[0] or event.version
     checkpoints = {**control.checkpoints, made.name: made.at}
     return control._replace(checkpoints=checkpoints, made_checkpoints=(first, event.version))
@@ -283,6 +310,8 @@ _CHANGES: dict[type, Callable[[Control, Event, Any], Control]] = {
     ThreadSuspended: lambda control, *_: control._replace(status="suspended"),
     ThreadResumed: lambda control, *_: control._replace(status="active"),
     ThreadEnded: lambda control, *_: control._replace(status="ended", run=None),
+    ThreadPurged: _purged,
+    ThreadRestarted: _restarted,
     ThreadDeleted: lambda control, *_: control._replace(status="deleted", run=None),
     HistoryRewound: _rewound,
     ServiceThreadBound: _bound,

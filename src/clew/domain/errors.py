@@ -12,6 +12,7 @@ ClewError
 ├── UnknownCheckpointError       the thread has no checkpoint with that name
 ├── ThreadExistsError            the id is already used
 │   └── ThreadAheadError         … by the same thread, which has newer events than the document
+├── ThreadHasForksError          a purge would also destroy what forks have inherited
 ├── CheckpointExistsError        the checkpoint name is already used along the lineage
 ├── ThreadStatusError            the thread's status does not allow it
 │   └── ThreadDeletedError       … because the thread is deleted
@@ -148,6 +149,19 @@ class ThreadExistsError(ClewError):
     def __init__(self, thread_id: str, details: str = "", advice: str = "Choose another id, or") -> None:
         super().__init__(f"There is already a thread {thread_id!r}{details}. {advice} open the existing one.")
         self.thread_id = thread_id
+
+
+class ThreadHasForksError(ClewError):
+    """A purge would also destroy what forks have inherited. ``forks`` is their number."""
+
+    def __init__(self, thread_id: str, forks: int) -> None:
+        count = "a fork" if forks == 1 else f"{forks:,} forks"
+        super().__init__(
+            f"Thread {thread_id!r} has {count}, which would lose what they have inherited from it. Purge it with "
+            "forks=True, on the command line --forks, or purge the forks and then this thread with it."
+        )
+        self.thread_id = thread_id
+        self.forks = forks
 
 
 class ThreadAheadError(ThreadExistsError):

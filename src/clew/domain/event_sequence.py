@@ -156,7 +156,7 @@ def _data_problem(control: Control, event: Event) -> str | None:
             check_version("", control, data.to)
         elif isinstance(data, CheckpointMade):
             check_version("", control, data.at)
-            if data.name in control.checkpoints:
+            if data.name and data.name in control.checkpoints:
                 return f"it makes a checkpoint of a name that version {control.checkpoints[data.name]} already has"
     except ClewError:
         target = data.to if isinstance(data, HistoryRewound) else getattr(data, "at", 0)

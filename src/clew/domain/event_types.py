@@ -31,6 +31,7 @@ ModelT = TypeVar("ModelT", bound=Value)
 ACTIVE: tuple[Status, ...] = ("active",)
 OPEN: tuple[Status, ...] = ("active", "suspended")
 UNDELETED: tuple[Status, ...] = ("active", "suspended", "ended")
+DELETED: tuple[Status, ...] = ("deleted",)
 ANY: tuple[Status, ...] = ("active", "suspended", "ended", "deleted")
 
 LONGEST = 60

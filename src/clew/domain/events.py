@@ -13,7 +13,7 @@ from pydantic import Field, field_validator
 from clew.domain import event_sentences, event_types
 from clew.domain.context.events import ContextEvent
 from clew.domain.errors import InvalidTimeError
-from clew.domain.event_types import ACTIVE, ANY, OPEN, UNDELETED, event_type, without
+from clew.domain.event_types import ACTIVE, ANY, DELETED, OPEN, UNDELETED, event_type, without
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.memory.events import MemoryEvent
 from clew.domain.messages import Message, Role, Value, is_none
@@ -41,12 +41,18 @@ class Source(Value):
     fields: JsonObject = Field(default_factory=dict, exclude_if=not_)
 
 
+def _started(data: ThreadStarted) -> ThreadStarted:
+    source = None if data.source is None else Source(id=data.source.id)
+    return ThreadStarted(kind=data.kind, labels=dict.fromkeys(data.labels), source=source)
+
+
 @event_type(
     "thread-started",
     headline="The thread began",
     sentence=event_sentences.thread_started,
     sample={"title": "Refund", "labels": {"topic": "refund"}},
     shreddable=False,
+    remains=_started,
 )
 class ThreadStarted(Value):
     """A thread began. ``kind`` says who stores its history: Clew or a service."""
@@ -64,6 +70,7 @@ class ThreadStarted(Value):
     sentence=event_sentences.thread_forked,
     sample={"parent_id": "a", "parent_version": 3, "parent_hash": "ab" * 32},
     shreddable=False,
+    remains=without("title", "metadata"),
 )
 class ThreadForked(Value):
     """A thread began as a fork: its past is another thread up to the cut. ``parent_hash`` is the cut's hash, in hex."""
@@ -80,12 +87,17 @@ class ThreadForked(Value):
     """The metadata of the thread, None for the parent's."""
 
 
+def _labelled(data: ThreadLabelled) -> ThreadLabelled:
+    return ThreadLabelled(labels=dict.fromkeys(data.labels))
+
+
 @event_type(
     "thread-labelled",
     headline="Labels were set",
     sentence=event_sentences.thread_labelled,
     sample={"labels": {"topic": "refund"}},
     statuses=UNDELETED,
+    remains=_labelled,
 )
 class ThreadLabelled(Value):
     """Labels were set, or removed with None."""
@@ -174,15 +186,20 @@ class HistoryRewound(Value):
     """The id of the thread at its service at that version."""
 
 
+def _made(data: CheckpointMade) -> CheckpointMade:
+    return CheckpointMade(name="", at=data.at)
+
+
 @event_type(
     "checkpoint-made",
     headline="A checkpoint was made",
     sentence="made checkpoint {name} at version {at}",
     sample={"name": "before refund", "at": 2},
     statuses=UNDELETED,
+    remains=_made,
 )
 class CheckpointMade(Value):
-    """Version ``at`` was named."""
+    """Version ``at`` was named. The name is empty if it was redacted: then it is no checkpoint any more."""
 
     name: str
     at: int
@@ -257,6 +274,47 @@ class ThreadDeleted(Value):
 
 
 @event_type(
+    "thread-purged",
+    headline="The content of the thread was destroyed",
+    sentence="destroyed the content of {rows} events",
+    sample={"rows": 3, "digest": "ab" * 32},
+    statuses=DELETED,
+    shreddable=False,
+)
+class ThreadPurged(Value):
+    """The texts of the thread's own events before this one were shredded: those of ``rows`` events.
+
+    ``digest`` is the SHA-256, in hex, of their versions, of the digests of their bytes, and of the stubs that replace
+    them.
+    """
+
+    rows: int
+    digest: str
+    reason: str | None = Field(default=None, exclude_if=is_none)
+
+
+def _restarted(data: ThreadRestarted) -> ThreadRestarted:
+    return ThreadRestarted(labels=dict.fromkeys(data.labels))
+
+
+@event_type(
+    "thread-restarted",
+    headline="The thread was started again",
+    sentence="started the thread again",
+    sample={"title": "Refund"},
+    statuses=DELETED,
+    shreddable=False,
+    remains=_restarted,
+)
+class ThreadRestarted(Value):
+    """The id of a purged thread was used again. A rewind to version 1 follows, so that the history begins anew."""
+
+    title: str | None = None
+    labels: JsonObject = Field(default_factory=dict, exclude_if=not_)
+    metadata: JsonObject = Field(default_factory=dict, exclude_if=not_)
+
+
+@event_type(
     "state-claimed",
     headline="The state of a component was claimed for a thread",
     sentence="recorded that a state of {provider} belongs to {thread_id}",
@@ -298,6 +356,8 @@ ThreadEvent: TypeAlias = (
     | ThreadResumed
     | ThreadEnded
     | ThreadDeleted
+    | ThreadPurged
+    | ThreadRestarted
     | RunEvent
     | ContextEvent
 )
@@ -325,6 +385,9 @@ control, so a control can be folded without reading its content."""
 NEVER_SHREDDED = frozenset(name for name, declared in EVENT_TYPES.items() if not declared.shreddable)
 """The types whose stored bytes are never replaced by a stub without their data."""
 
+
+STATE_TYPES = frozenset({"thread-started", "thread-forked", "thread-labelled", "checkpoint-made", "thread-restarted"})
+"""The types whose texts are in the state of the thread, in its snapshots, and in the states of its forks."""
 
 REDACTABLE_TYPES = APPENDED_TYPES | {name for name, declared in EVENT_TYPES.items() if declared.remains is not None}
 """The types with texts of users or services, which a redaction can remove."""

@@ -77,6 +77,14 @@ class Shred:
 
 
 @dataclass(frozen=True, slots=True)
+class Forget:
+    """Drop the snapshots of a stream and of its forks, and if ``keys`` its idempotency keys."""
+
+    stream: str
+    keys: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Key:
     """An idempotency key. The store keeps a salted digest of ``content``, the content of the append with the key."""
 
@@ -154,6 +162,7 @@ class Write(NamedTuple):
     forks: Mapping[str, Fork] = NOTHING
     shreds: Sequence[Shred] = ()
     controls: Sequence[tuple[str, Control]] = ()
+    forgets: Sequence[Forget] = ()
     key: Key | None = None
     blobs: Sequence[Blob] = ()
     claims: Sequence[Claim] = ()
@@ -172,6 +181,7 @@ class Restore(NamedTuple):
     forks: Mapping[str, Fork] = NOTHING
     shreds: Sequence[Shred] = ()
     controls: Sequence[tuple[str, Control]] = ()
+    forgets: Sequence[Forget] = ()
 
 
 class Submitted(NamedTuple):
@@ -306,6 +316,10 @@ class ThreadReader(Protocol):
 
     def redactable(self, stream: str, version: int) -> Redactable | None:
         """The data to shred one of the stream's own rows, None if it is already shredded."""
+        ...
+
+    def redactable_rows(self, rows: Sequence[Row]) -> list[Redactable | None]:
+        """The data to shred each of these rows; None for one that is shredded, or holds no text."""
         ...
 
     def verify(self, *streams: str) -> Verdict:

@@ -138,8 +138,15 @@ class IndexText(NamedTuple):
     scopes: tuple[str, ...] = ()
 
 
+ALL_VERSIONS = 0
+"""As the version of a ForgetText: all events of the thread before."""
+
+
 class ForgetText(NamedTuple):
-    """Remove an event from an index, and its text from the store: the event was shredded."""
+    """Remove an event from an index, and its text from the store: the event was shredded.
+
+    With ``ALL_VERSIONS`` all own events of the thread so far.
+    """
 
     text_index: str
     tenant: str

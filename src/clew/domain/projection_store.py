@@ -77,6 +77,10 @@ class ProjectionSession(Protocol):
         """Remove everything from the stale parts; they stay stale."""
         ...
 
+    def clean(self, generation: Generation) -> None:
+        """Texts were removed from the rows of a generation: remove them from the files, too, as far as possible."""
+        ...
+
     def flush(self) -> None:
         """Write the changes that wait. A server ends a transaction that is idle for long."""
         ...

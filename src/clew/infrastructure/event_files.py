@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, NamedTuple, Self
@@ -11,6 +11,7 @@ from clew.domain.errors import CorruptEventError, ImportFormatError
 from clew.domain.events import MessageRedacted
 from clew.domain.formats.clew_jsonl import End, Entry, is_header, read_line
 from clew.domain.json_values import MAX_BYTES
+from clew.domain.ports import NOTHING
 from clew.infrastructure.envelope import decode_row
 
 LONGEST_LINE = 7 * MAX_BYTES
@@ -31,6 +32,12 @@ class Redactions(NamedTuple):
 
     rows: set[tuple[str, int]]
     ended: bool
+    purged: Mapping[str, int] = NOTHING
+    """The version of the last purge of each stream."""
+
+    def missing(self, rows: Iterable[tuple[str, int]]) -> bool:
+        """Whether one of these rows is neither redacted nor purged."""
+        return any(row not in self.rows and self.purged.get(row[0], 0) <= row[1] for row in rows)
 
 
 class EventFile:
@@ -80,20 +87,23 @@ class EventFile:
             )
         position, ended = self._file.tell(), False
         rows: set[tuple[str, int]] = set()
+        purged: dict[str, int] = {}
         try:
             while text := self._file.readline(LONGEST_LINE):
                 if text.strip():
                     ended = False
-                if b'"message-redacted"' in text or text.startswith(b'{"end"'):
+                if b'"message-redacted"' in text or b'"thread-purged"' in text or text.startswith(b'{"end"'):
                     line = _read(text)
                     ended = isinstance(line, End)
                     if isinstance(line, Entry):
                         rows |= _redacted_rows(line)
+                        if line.row.type == "thread-purged":
+                            purged[line.row.stream] = line.row.version
         except OSError as error:
             raise _unreadable(error) from None
         finally:
             self._file.seek(position)
-        return Redactions(rows, ended)
+        return Redactions(rows, ended, purged)
 
     def close(self) -> None:
         """Close the file if ``open`` opened it."""

@@ -13,7 +13,7 @@ from eventsourcing.utils import Environment
 
 from clew.domain.decider_state import SNAPSHOT_EVERY, Control, advance, unnamed_checkpoints, with_checkpoints
 from clew.domain.errors import CorruptEventError, ReadOnlyStoreError
-from clew.domain.events import APPENDED_TYPES, CHECKPOINT_MADE, Event
+from clew.domain.events import APPENDED_TYPES, CHECKPOINT_MADE, EVENT_TYPES, Event, Opaque, holds_text
 from clew.domain.history import HistoryMessage
 from clew.domain.ports import (
     Appended,
@@ -152,6 +152,7 @@ class ConversationLog(Application[str]):
                 stored,
                 forks=write.forks,
                 shreds=write.shreds,
+                forgets=write.forgets,
                 snapshots=snapshots,
                 key=write.key,
                 previous=write.previous,
@@ -173,6 +174,7 @@ class ConversationLog(Application[str]):
                 [NewEvent(row.stream, row.version, row.type, row.state) for row in restore.rows],
                 forks=restore.forks,
                 shreds=[self._with_numbers(shred) for shred in restore.shreds],
+                forgets=restore.forgets,
                 snapshots=[
                     Snapshot(stream, control.version, write_control(control)) for stream, control in restore.controls
                 ],
@@ -283,6 +285,10 @@ class ConversationLog(Application[str]):
                 return Redactable(digest(row.state), stub(event), numbers_of_key(event))
         return None
 
+    def redactable_rows(self, rows: Sequence[Row]) -> list[Redactable | None]:
+        """What is needed to shred each of these rows; None for one that is shredded, or holds no text."""
+        return [_redactable(row) for row in rows]
+
     def blob(self, digest: bytes) -> Blob | None:
         """The blob with that digest. Raises CorruptEventError when its bytes do not match it."""
         blob = self._recorder.blob(digest)
@@ -298,6 +304,16 @@ class ConversationLog(Application[str]):
         """Write all submitted appends, then release everything."""
         self._recorder.close()
         super().close()
+
+
+def _redactable(row: Row) -> Redactable | None:
+    if row.digest is not None:
+        return None
+    event = _event(row)
+    unknown = row.type not in EVENT_TYPES and isinstance(event.data, Opaque)
+    if row.type not in APPENDED_TYPES and not unknown and not holds_text(event):
+        return None
+    return Redactable(digest(row.state), stub(event), numbers_of_key(event))
 
 
 def _event(row: Row) -> Event:

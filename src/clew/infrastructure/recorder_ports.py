@@ -16,7 +16,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from clew.domain.decider_state import Control, without_checkpoints
 from clew.domain.errors import ConflictError
-from clew.domain.ports import NOTHING, Appended, Blob, Claim, Draft, Fork, Key, Lease, Row, Shred, StreamInfo
+from clew.domain.ports import NOTHING, Appended, Blob, Claim, Draft, Forget, Fork, Key, Lease, Row, Shred, StreamInfo
 
 HIGHEST = 2**63 - 1
 """The highest version, position, time and limit: stores have integers of 64 bits."""
@@ -127,6 +127,7 @@ class Append(NamedTuple):
     events: Sequence[StoredEvent | NewEvent]
     forks: Mapping[str, Fork] = NOTHING
     shreds: Sequence[Shred] = ()
+    forgets: Sequence[Forget] = ()
     snapshots: Sequence[Snapshot] = ()
     key: Key | None = None
     tracking: Tracking | None = None

@@ -12,8 +12,17 @@ from typing import TYPE_CHECKING, NamedTuple
 from clew.domain.decider_state import Control, advance, unnamed_checkpoints, with_checkpoints, without_checkpoints
 from clew.domain.errors import CorruptEventError
 from clew.domain.event_sequence import ScopeSequence, is_next_message, thread_problem
-from clew.domain.events import CHECKPOINT_MADE, NEVER_SHREDDED, Event, MessageRedacted, Shredded, ThreadForked
+from clew.domain.events import (
+    CHECKPOINT_MADE,
+    NEVER_SHREDDED,
+    Event,
+    MessageRedacted,
+    Shredded,
+    ThreadForked,
+    ThreadPurged,
+)
 from clew.domain.ports import Blob, IntegrityFault, Row, StreamInfo, Verdict
+from clew.domain.purges import purged_rows
 from clew.domain.record_index import INDEXED_TYPES, numbers_of
 from clew.domain.streams import ROOT, digest, is_thread, parse_stream_name
 from clew.infrastructure.envelope import decode, decode_row, mark_in, peek
@@ -143,7 +152,7 @@ def _verify_rows(recorder: Recorder, stream: StreamInfo, *, trusted: bool) -> _C
         reason = "the version that it was forked from is missing"
     if reason is not None or previous is None:
         return _Checked(1, IntegrityFault(thread_id, first.version, reason or ""))
-    shreds, keys, index = _Shreds({}, {}), _Keys(recorder), _Index(recorder)
+    shreds, keys, index = _Shreds({}, {}, []), _Keys(recorder), _Index(recorder)
     sequence = _sequence_of(recorder, stream, trusted=trusted)
     for count, row in enumerate(chain((first,), rows), start=1):
         if row.version != expected:
@@ -347,10 +356,11 @@ class _Shreds(NamedTuple):
 
     shredded: dict[int, tuple[str, str]]
     redacted: dict[int, tuple[str, str]]
+    purges: list[tuple[int, ThreadPurged]]
 
     def note(self, row: Row, *, of_thread: bool) -> str | None:
         """Add the next row. Returns what is wrong with the row itself, or None."""
-        redacts = of_thread and row.type == "message-redacted"
+        redacts = of_thread and row.type in {"message-redacted", "thread-purged"}
         data: object = None
         if redacts or (row.digest is not None and row.type in NEVER_SHREDDED):
             try:
@@ -363,6 +373,8 @@ class _Shreds(NamedTuple):
             self.shredded[row.version] = (row.digest.hex(), row.state.decode("latin-1"))
         if isinstance(data, MessageRedacted):
             self.redacted[data.version] = (data.digest, data.stub)
+        elif isinstance(data, ThreadPurged):
+            self.purges.append((row.version, data))
         return None
 
     def compare(self, thread_id: str, read_again: Callable[[int], Row | None]) -> IntegrityFault | None:
@@ -374,7 +386,13 @@ class _Shreds(NamedTuple):
             row = read_again(version)
             if row is not None:
                 self.note(row, of_thread=True)
-        for version in sorted(self.shredded.keys() | self.redacted.keys()):
+        purged: set[int] = set()
+        for at, purge in self.purges:
+            found = self._purged(purged | self.redacted.keys(), at, purge, read_again)
+            if found is None:
+                return IntegrityFault(thread_id, at, "it does not fit the rows before it that were shredded")
+            purged |= found
+        for version in sorted((self.shredded.keys() - purged) | self.redacted.keys()):
             if version not in self.redacted:
                 return IntegrityFault(thread_id, version, "its bytes were shredded, but no event records that")
             if version not in self.shredded:
@@ -382,6 +400,19 @@ class _Shreds(NamedTuple):
             if self.shredded[version] != self.redacted[version]:
                 return IntegrityFault(thread_id, version, "its stub does not match the event that redacted it")
         return None
+
+    def _purged(
+        self, explained: set[int], at: int, purge: ThreadPurged, read_again: Callable[[int], Row | None]
+    ) -> set[int] | None:
+        """The rows of a purge. They are read again if they do not fit: they may have been purged after their check."""
+        found = purged_rows(self.shredded, explained, at, purge)
+        if found is not None:
+            return found
+        for version in range(1, at):
+            row = read_again(version)
+            if row is not None and row.digest is not None:
+                self.shredded[version] = (row.digest.hex(), row.state.decode("latin-1"))
+        return purged_rows(self.shredded, explained, at, purge)
 
 
 def _row(recorder: Recorder, name: str, version: int) -> Row | None:

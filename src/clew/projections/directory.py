@@ -7,7 +7,20 @@ from typing import Any
 
 from clew.domain.events import APPENDED_TYPES, FIRST_MICROSECOND, MESSAGE_APPENDED
 from clew.domain.json_values import comparable
-from clew.domain.projection import Change, Column, Query, Recorded, Rows, Table, Upsert, Where
+from clew.domain.projection import Change, Column, Delete, Query, Recorded, Rows, RowValues, Table, Upsert, Where
+
+_STATUSES = {
+    "thread-suspended": "suspended",
+    "thread-resumed": "active",
+    "thread-ended": "ended",
+    "thread-deleted": "deleted",
+}
+"""The status after each of these events."""
+
+_GIVEN_BY = {"title": "titled", "metadata": "described"}
+"""For each of these columns of a thread the column with the version of the event that gave it its value."""
+
+_NOTHING: dict[str, Any] = {"title": None, "metadata": {}}
 
 _THREAD = (Column("tenant"), Column("thread_id"))
 
@@ -18,12 +31,13 @@ class Directory:
     ``begun`` is the position of the thread's first event. ``tree`` is that position of the root of its tree of forks.
     ``marked`` is 1 if it has checkpoints, inherited ones included. ``first_said`` is when the thread began, or when the
     first of its own messages and records was said, if that was earlier; ``last_said`` is when the last one was said. A
-    message without ``said_at``, or with a later time, was said when it was recorded.
+    message without ``said_at``, or with a later time, was said when it was recorded. ``titled`` and ``described`` are
+    the versions of the events that gave it its title and its metadata: a fork inherits them, and redactions name them.
     """
 
     name = "directory"
-    version = 4
-    code_digest = "directory-4"  # of this version: change both where it makes other rows
+    version = 5
+    code_digest = "directory-5"  # of this version: change both where it makes other rows
     tables = (
         Table(
             "thread",
@@ -48,6 +62,8 @@ class Directory:
                 Column("marked", "integer"),
                 Column("first_said", "integer"),
                 Column("last_said", "integer"),
+                Column("titled", "integer"),
+                Column("described", "integer"),
             ),
             key=("tenant", "thread_id"),
             indexes=(
@@ -65,8 +81,9 @@ class Directory:
             (*_THREAD, Column("name"), Column("at", "integer"), Column("version", "integer")),
             key=("tenant", "thread_id", "name"),
         ),
-        # Every value that a label ever had, so that a fork inherits that of the cut; newest is 1 for what it is now.
-        # same is what values are compared by, begun that of the thread, so that threads are found in that order.
+        # Every value that a label ever had, at the version of its event, so that a fork copies that of the cut. newest
+        # is 1 for what it is now, same is what values are compared by, begun that of the thread, so that threads are
+        # found in that order.
         Table(
             "label",
             (
@@ -120,75 +137,41 @@ class Directory:
                 source = data.get("source")
                 row |= _begun(event)
                 row |= {
-                    "title": data.get("title"),
-                    "metadata": data.get("metadata", {}),
                     "imported": int(source is not None),
                     "source_id": None if source is None else source.get("id"),
                     "kind": data.get("kind", "local"),
                 }
-                yield from self._label(event, data.get("labels", {}), row, {}, event.position)
+                yield from _start(event, data, row, event.position)
+            case "thread-restarted":
+                row |= {"imported": 0, "source_id": None, "kind": "local"}
+                row |= {"status": "active", "created_at": event.recorded_at, "marked": 0}
+                row |= {"first_said": event.recorded_at, "last_said": None}
+                yield from _start(event, data, row, _there(event, rows).get("begun"))
             case "thread-forked":
                 row |= _begun(event)
-                yield from self._fork(event, data, row, rows)
+                yield from _fork(event, data, row, rows)
             case "thread-labelled":
-                there = rows.get("thread", event.tenant, event.thread_id) or {}
-                of_thread = (Where("tenant", "=", event.tenant), Where("thread_id", "=", event.thread_id))
-                newest = rows.select(Query("label", (*of_thread, Where("newest", "=", 1))))
-                now = {each["name"]: each for each in newest}
-                yield from self._label(event, data["labels"], row, now, there.get("begun"))
+                newest = Query("label", (*_of(event.tenant, event.thread_id), Where("newest", "=", 1)))
+                yield from _label(event, data["labels"], row, rows.select(newest), _there(event, rows).get("begun"))
             case "checkpoint-made":
-                row["marked"] = 1
-                yield _mark(event, data["name"], data["at"], event.version)
-            case "thread-suspended":
-                row["status"] = "suspended"
-            case "thread-resumed":
-                row["status"] = "active"
-            case "thread-ended":
-                row["status"] = "ended"
-            case "thread-deleted":
-                row["status"] = "deleted"
+                if data["name"]:  # it is empty if it was redacted
+                    row["marked"] = 1
+                    yield _mark(event, data["name"], data["at"], event.version)
+            case "message-redacted" if '"d":' in data["stub"]:  # not of a message: its texts may be in these rows
+                yield from _forget(event, data["version"], data["version"], rows)
+            case "thread-purged":
+                yield from _forget(event, (_there(event, rows).get("forked_at") or 0) + 1, event.version, rows)
+                yield from (Delete(table, (event.tenant, event.thread_id)) for table in ("checkpoint", "label"))
+                row |= {**_NOTHING, **dict.fromkeys(_GIVEN_BY.values(), event.version), "labels": {}, "marked": 0}
+            case type_ if type_ in _STATUSES:
+                row["status"] = _STATUSES[type_]
             case _:
                 pass
-
-    def _fork(self, event: Recorded, data: dict[str, Any], row: dict[str, Any], rows: Rows) -> Iterator[Change]:
-        """Copy what the thread inherits from its parent at the cut."""
-        parent, cut = data["parent_id"], data["parent_version"]
-        there = rows.get("thread", event.tenant, parent) or {}
-        title, metadata = data.get("title"), data.get("metadata")
-        row |= {
-            "title": there.get("title") if title is None else title,
-            "metadata": (there.get("metadata") or {}) if metadata is None else metadata,
-            "imported": 0,
-            "source_id": None,
-            "parent_id": parent,
-            "forked_at": cut,
-            "tree": there.get("tree", event.position),
-            "kind": data.get("kind") or there.get("kind", "local"),
-        }
-        of_parent = (Where("tenant", "=", event.tenant), Where("thread_id", "=", parent), Where("version", "<=", cut))
-        for mark in rows.select(Query("checkpoint", of_parent)):
-            row["marked"] = 1
-            yield _mark(event, mark["name"], mark["at"], mark["version"])
-        labels: dict[str, Any] = {}
-        for each in rows.select(Query("label", of_parent, order=("name", "version"))):
-            labels[each["name"]] = each["value"]
-        yield from self._label(event, labels, row, {}, event.position)
-
-    def _label(
-        self, event: Recorded, labels: dict[str, Any], row: dict[str, Any], now: dict[str, Any], begun: int | None
-    ) -> Iterator[Change]:
-        """Set labels, in addition to those that the thread has ``now``, which are rows by name."""
-        for name, value in labels.items():
-            if name in now:
-                yield Upsert("label", {**now[name], "newest": 0})
-            now[name] = {"tenant": event.tenant, "thread_id": event.thread_id, "name": name, "version": event.version}
-            now[name] |= {"value": value, "same": comparable(value), "newest": 1, "begun": begun}
-            yield Upsert("label", now[name])
-        row["labels"] = {name: each["value"] for name, each in now.items() if each["value"] is not None}
 
 
 def _begun(event: Recorded) -> dict[str, Any]:
     return {
+        **dict.fromkeys(_GIVEN_BY.values(), event.version),
         "begun": event.position,
         "tree": event.position,
         "status": "active",
@@ -208,6 +191,114 @@ def _said(event: Recorded, said: int, rows: Rows) -> dict[str, int]:
         "first_said": said if first is None else min(first, said),
         "last_said": said if last is None else max(last, said),
     }
+
+
+def _start(event: Recorded, data: dict[str, Any], row: dict[str, Any], begun: int | None) -> Iterator[Change]:
+    for column, given_by in _GIVEN_BY.items():
+        row[column], row[given_by] = data.get(column, _NOTHING[column]), event.version
+    yield from _label(event, data.get("labels", {}), row, (), begun)
+
+
+def _fork(event: Recorded, data: dict[str, Any], row: dict[str, Any], rows: Rows) -> Iterator[Change]:
+    """Copy what the thread inherits from its parent at the cut."""
+    parent, cut = data["parent_id"], data["parent_version"]
+    there = rows.get("thread", event.tenant, parent) or {}
+    row |= {
+        "imported": 0,
+        "source_id": None,
+        "parent_id": parent,
+        "forked_at": cut,
+        "tree": there.get("tree", event.position),
+        "kind": data.get("kind") or there.get("kind", "local"),
+    }
+    for column, given_by in _GIVEN_BY.items():
+        if data.get(column) is None:
+            row |= _inherited(row, column, rows, {})
+        else:
+            row[column], row[given_by] = data[column], event.version
+    of_parent = (*_of(event.tenant, parent), Where("version", "<=", cut))
+    for mark in rows.select(Query("checkpoint", of_parent)):
+        row["marked"] = 1
+        yield _mark(event, mark["name"], mark["at"], mark["version"])
+    at_cut = {each["name"]: each for each in rows.select(Query("label", of_parent, order=("name", "version")))}
+    for each in at_cut.values():
+        yield Upsert("label", {**each, "thread_id": event.thread_id, "newest": 1, "begun": event.position})
+    row["labels"] = _values(at_cut)
+
+
+def _inherited(row: RowValues, column: str, rows: Rows, known: dict[str, RowValues]) -> RowValues:
+    """A column of a fork, and the version that gave it its value, from its parent at the cut.
+
+    ``known`` rows are newer than those in the tables. A parent that was purged has its value from a later version: the
+    value at the cut is then that of the parent's own parent.
+    """
+    given_by = _GIVEN_BY[column]
+    nearest: RowValues | None = row
+    while nearest is not None and (parent := nearest["parent_id"]) is not None:
+        cut = nearest["forked_at"]
+        nearest = known.get(parent) or rows.get("thread", row["tenant"], parent)
+        if nearest is not None and nearest[given_by] <= cut:
+            return {column: nearest[column], given_by: nearest[given_by]}
+    return {column: _NOTHING[column]}
+
+
+def _label(
+    event: Recorded, labels: dict[str, Any], row: dict[str, Any], newest: Iterable[RowValues], begun: int | None
+) -> Iterator[Change]:
+    """Set labels, in addition to the ``newest`` rows of the thread."""
+    now = {each["name"]: each for each in newest}
+    for name, value in labels.items():
+        if name in now:
+            yield Upsert("label", {**now[name], "newest": 0})
+        now[name] = {"tenant": event.tenant, "thread_id": event.thread_id, "name": name, "version": event.version}
+        now[name] |= {"value": value, "same": comparable(value), "newest": 1, "begun": begun}
+        yield Upsert("label", now[name])
+    row["labels"] = _values(now)
+
+
+def _values(labels: dict[str, RowValues]) -> dict[str, Any]:
+    return {name: each["value"] for name, each in labels.items() if each["value"] is not None}
+
+
+def _forget(event: Recorded, first: int, last: int, rows: Rows) -> Iterator[Change]:
+    """Remove the texts of the thread's own events from one version to another, also from the rows of its forks."""
+    known: dict[str, RowValues] = {}
+    threads = [(event.thread_id, last)]
+    for thread_id, upto in threads:
+        of_thread = _of(event.tenant, thread_id)
+        of_events = (*of_thread, Where("version", ">=", first), Where("version", "<=", upto))
+        labels, marks = rows.select(Query("label", of_events)), rows.select(Query("checkpoint", of_events))
+        row = rows.get("thread", event.tenant, thread_id) or {}
+        lost = [column for column, given_by in _GIVEN_BY.items() if first <= row.get(given_by, 0) <= upto]
+        if not labels and not marks and not lost:
+            continue  # so its forks have inherited nothing
+        others = rows.select(Query("checkpoint", of_thread, limit=len(marks) + 1)) if marks else []
+        for each in labels:
+            yield Upsert("label", {**each, "value": None, "same": comparable(None)})
+        for each in marks:
+            yield Delete("checkpoint", (event.tenant, thread_id, each["name"]))
+        known[thread_id] = row = {**row}
+        for column in lost:
+            is_own = row["parent_id"] is None or row[_GIVEN_BY[column]] > row["forked_at"] + 1
+            row |= {column: _NOTHING[column]} if is_own else _inherited(row, column, rows, known)
+        emptied = {each["name"] for each in labels if each["newest"]}
+        row["labels"] = {name: value for name, value in row["labels"].items() if name not in emptied}
+        if marks and len(others) == len(marks):
+            row["marked"] = 0
+        changed = ("tenant", "thread_id", "labels", "marked", *_GIVEN_BY, *_GIVEN_BY.values())
+        yield Upsert("thread", {column: row[column] for column in changed})
+        of_parent = (Where("tenant", "=", event.tenant), Where("parent_id", "=", thread_id))
+        forks = rows.select(Query("thread", of_parent, columns=("thread_id", "forked_at")))
+        threads += [(fork["thread_id"], min(upto, fork["forked_at"])) for fork in forks if fork["forked_at"] >= first]
+
+
+def _there(event: Recorded, rows: Rows) -> RowValues:
+    """The row of the event's thread."""
+    return rows.get("thread", event.tenant, event.thread_id) or {}
+
+
+def _of(tenant: str, thread_id: str) -> tuple[Where, Where]:
+    return Where("tenant", "=", tenant), Where("thread_id", "=", thread_id)
 
 
 def _mark(event: Recorded, name: str, at: int, version: int) -> Upsert:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from clew.domain.projection import Change, Column, Delete, Recorded, Rows, Table, Upsert
+from clew.domain.projection import Change, Column, Delete, Query, Recorded, Rows, Table, Upsert, Where
 
 
 class Memory:
@@ -54,6 +54,7 @@ class Memory:
     types = frozenset(
         {
             "context-provided",
+            "thread-purged",
             "scope-opened",
             "fact-remembered",
             "fact-superseded",
@@ -68,7 +69,14 @@ class Memory:
         if event.kind == "memory":
             yield from _of_scope(event, event.data or {}, rows)
         elif event.kind == "thread" and event.data is not None:
-            yield from _uses(event, event.data)
+            yield from _purged(event, rows) if event.type == "thread-purged" else _uses(event, event.data)
+
+
+def _purged(event: Recorded, rows: Rows) -> Iterator[Change]:
+    """A purged thread used nothing."""
+    of_thread = (Where("tenant", "=", event.tenant), Where("thread_id", "=", event.thread_id))
+    for use in rows.select(Query("used", of_thread)):
+        yield Delete("used", (event.tenant, use["scope"], use["fact"], use["position"]))
 
 
 def _uses(event: Recorded, data: dict[str, Any]) -> Iterator[Change]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clew.domain.projection import Change, ForgetText, IndexText, Recorded, Rows
+from clew.domain.projection import ALL_VERSIONS, Change, ForgetText, IndexText, Recorded, Rows
 from clew.domain.search_terms import only_words, searchable, tenant_scope, thread_scope
 
 
@@ -19,7 +19,7 @@ class Search:
     code_digest = "search-2"  # of this version: change both where it makes other rows
     tables = ()
     texts = ("words",)
-    types = frozenset({"message-appended", "message-redacted"})
+    types = frozenset({"message-appended", "message-redacted", "thread-purged"})
 
     def project(self, event: Recorded, rows: Rows) -> Iterable[Change]:
         """A message can be found until it is redacted."""
@@ -27,6 +27,8 @@ class Search:
         if event.data is None or event.kind != "thread":
             return ()
         tenant, thread_id = event.tenant, event.thread_id
+        if event.type == "thread-purged":
+            return (ForgetText("words", tenant, event.kind, thread_id, ALL_VERSIONS),)
         if event.type == "message-redacted":
             return (ForgetText("words", tenant, event.kind, thread_id, event.data["version"]),)
         scopes = (tenant_scope(tenant), thread_scope(tenant, thread_id))

@@ -80,7 +80,7 @@ class Usage:
         elif event.type == "model-answered" and event.data is not None:
             values |= tokens(event.data.get("usage"))
         counted = Upsert("usage", values)
-        if event.type == "message-redacted":
+        if event.type in {"message-redacted", "thread-purged"}:
             return (counted, Recount("usage", event.tenant, event.kind, event.thread_id))
         return (counted,)
 

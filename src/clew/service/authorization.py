@@ -11,7 +11,7 @@ from clew.domain.errors import InvalidAuthorizeError, NotAuthorizedError
 from clew.domain.json_values import JsonObject
 from clew.domain.projection import Query, Where
 from clew.domain.streams import parse_stream_name
-from clew.service.core import Core, read_control
+from clew.service.core import Core, newest_control
 from clew.service.effects import Operation, read
 from clew.service.read_models import DIRECTORY
 
@@ -125,5 +125,5 @@ def _labels(core: Core, ids: Sequence[str]) -> Operation[Mapping[str, JsonObject
 
 def _labels_in_log(core: Core, ids: Sequence[str]) -> Mapping[str, JsonObject]:
     streams = {id_: core.stream(id_) for id_ in ids}
-    controls = {id_: read_control(core.log, stream, core.caches.stored.get(stream)) for id_, stream in streams.items()}
+    controls = {id_: newest_control(core, stream) for id_, stream in streams.items()}
     return {id_: control.labels for id_, control in controls.items() if control.version}

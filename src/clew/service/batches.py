@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from itertools import chain, islice
 from typing import Generic, NamedTuple, TypeVar
 
@@ -31,6 +32,7 @@ from clew.service.core import (
     Core,
     decide_events,
     load,
+    load_to_decide,
     note_stored,
 )
 from clew.service.effects import Operation, Read, Wait
@@ -231,8 +233,10 @@ def _decide_and_submit(
     for reads_all in (False, True):
         loaded: dict[str, Control] = {}
         for stream, each in threads.items():
-            if reads_all or batch.core.caches.submitted.get(stream) is None:
-                loaded[stream] = yield from load(batch.core, each.thread_id)
+            reading = load if reads_all else partial(load_to_decide, intents=[part.intent for part in batch.appends])
+            control = yield from reading(batch.core, each.thread_id)
+            if control is not None:
+                loaded[stream] = control
         folds: dict[str, ScopeFold] = {}
         for stream, scope in scopes.items():
             folds[stream] = yield from streams.load(batch.core, scope.scope.name, ScopeFold)

@@ -15,11 +15,11 @@ from clew.domain.authorization import Authorize, check_function
 from clew.domain.decider import Checkpoint, Intent, decide
 from clew.domain.decider_state import SNAPSHOT_EVERY, Control, advance
 from clew.domain.errors import ClewError, ConflictError, CorruptEventError, InvalidContentError
-from clew.domain.events import APPENDED_TYPES, LAST_MICROSECOND, TYPE_NAMES, Event
+from clew.domain.events import APPENDED_TYPES, LAST_MICROSECOND, TYPE_NAMES, Event, MessageRedacted
 from clew.domain.folds import KnownStates
 from clew.domain.history import HistoryBuilder, unshared
 from clew.domain.memory.ports import VectorIndex
-from clew.domain.ports import NOTHING, Appended, Blob, Claim, Draft, EventLog, Fork, Key, Shred, Write
+from clew.domain.ports import NOTHING, Appended, Blob, Claim, Draft, EventLog, Forget, Fork, Key, Shred, Write
 from clew.domain.projection import Projection, check_projections
 from clew.domain.runs.errors import RunInProgressError
 from clew.domain.streams import ROOT, check_id, stream_prefix, thread_stream
@@ -149,6 +149,13 @@ class Caches(process_forks.ForkAware):
         self.scopes: BoundedCache[CachedFold] = BoundedCache(self.budget)
         self.folds: BoundedCache[CachedStates] = BoundedCache(self.budget)
         self.blobs: set[bytes] = set()
+        self.shredded = 0
+        """The log's number of shredded rows that the controls of forks were last compared with."""
+
+    def forget_states(self) -> None:
+        """Empty the caches of controls."""
+        self.submitted.clear()
+        self.stored.clear()
 
     @contextmanager
     def locked(self, streams: Iterable[str]) -> Iterator[None]:
@@ -272,6 +279,7 @@ class CommitOptions(NamedTuple):
     base: Control | None = None
     fork: Fork | None = None
     shreds: tuple[Shred, ...] = ()
+    forgets: tuple[Forget, ...] = ()
     retry: bool = True
     blobs: tuple[Blob, ...] = ()
     claims: tuple[Claim, ...] = ()
@@ -294,7 +302,7 @@ class Committed:
 def load(core: Core, thread_id: str) -> Operation[Control]:
     """The control of a thread at its head in the log; ``Control()`` if the thread does not exist."""
     stream = core.stream(thread_id)
-    control: Control = yield Read(partial(read_control, core.log, stream, core.caches.stored.get(stream)))
+    control: Control = yield Read(partial(newest_control, core, stream))
     before = core.caches.stored.get(stream)
     if control.version > (0 if before is None else before.version):
         core.caches.stored.put(stream, control, CONTROL_BYTES + CHECKPOINT_BYTES * len(control.checkpoints))
@@ -314,12 +322,30 @@ def with_checkpoints(core: Core, thread_id: str, control: Control) -> Operation[
     return named
 
 
-def read_control(log: EventLog, stream: str, control: Control | None) -> Control:
-    """The control at the head, advanced from a cached one if there is one."""
+def newest_control(core: Core, stream: str) -> Control:
+    """The control of a stream at its head in the log, advanced from the cached one if there is one."""
+    cached = core.caches.stored.get(stream)
+    if cached is not None and cached.parent_id is not None:
+        _drop_outdated_states(core)
+        cached = core.caches.stored.get(stream)
+    return _read_control(core.log, stream, cached)
+
+
+def _drop_outdated_states(core: Core) -> None:
+    """Drop the controls if anything was shredded: those of forks may have an inherited text that is gone."""
+    shredded = core.log.shredded()
+    if shredded != core.caches.shredded:
+        core.caches.shredded = shredded
+        core.caches.forget_states()
+
+
+def _read_control(log: EventLog, stream: str, control: Control | None) -> Control:
     if control is None:
         return log.control(stream)
     try:
         for event in log.lineage(stream, after=control.version):
+            if isinstance(event.data, MessageRedacted):  # of a title, a label or a checkpoint, perhaps
+                return log.control(stream)
             control = advance(control, event)
     except CorruptEventError:  # the control does not depend on the content of a damaged message
         return log.control(stream)
@@ -344,8 +370,9 @@ def commit(
     conflict: ConflictError | None = None
     loaded = options.base
     for _ in range(ATTEMPTS):
-        if loaded is None and core.caches.submitted.get(stream) is None:
-            loaded = yield from load(core, thread_id)
+        submitted = core.caches.submitted.get(stream)
+        if loaded is None and (submitted is None or submitted.parent_id is not None):
+            loaded = yield from load_to_decide(core, thread_id, intents)
         needs_names = intents and intents[0].__class__ is Checkpoint  # whether a name is new is decided on all names
         latest = loaded or core.caches.submitted.get(stream) or Control() if needs_names else None
         known = loaded if latest is None else (yield from with_checkpoints(core, thread_id, latest))
@@ -370,7 +397,8 @@ def commit(
                 break
             loaded = None
         else:
-            return note_stored(core, stream, events, control, appended, shreds=bool(options.shreds))
+            shreds, forgets = bool(options.shreds), bool(options.forgets)
+            return note_stored(core, stream, events, control, appended, shreds=shreds, forgets=forgets)
     raise conflict or ConflictError(thread_id, 0, 0)
 
 
@@ -384,7 +412,14 @@ def _conflict(thread_id: str, error: BaseException) -> ConflictError:
 
 
 def note_stored(
-    core: Core, stream: str, events: list[Event], control: Control, appended: Appended, *, shreds: bool
+    core: Core,
+    stream: str,
+    events: list[Event],
+    control: Control,
+    appended: Appended,
+    *,
+    shreds: bool,
+    forgets: bool = False,
 ) -> Committed:
     """Update the caches and notify the read models."""
     if appended.repeated:
@@ -397,6 +432,8 @@ def note_stored(
         core.caches.folds.clear()  # they may hold what was redacted, and may never be asked for again
     elif core.caches.histories.get(stream) is not None:
         _extend_history(core, stream, events)
+    if forgets:  # these states, and those of forks, may hold what was redacted
+        core.caches.forget_states()
     if core.models.follows_appends:
         core.models.notify()
     return Committed(tuple(events), appended.versions)
@@ -422,12 +459,15 @@ def _submit(
         if options.expected_version is not None and control.version != options.expected_version:
             raise ConflictError(thread_id, options.expected_version, control.version)
         events, snapshots, after = decide_events(core, thread_id, stream, control, intents, options)
+        if options.forgets:  # a snapshot may have what is shredded here
+            snapshots = []
         outcome, heads = core.log.submit(
             Write(
                 events,
                 {stream: control.head or ROOT},
                 forks=NOTHING if options.fork is None else {stream: options.fork},
                 shreds=options.shreds,
+                forgets=options.forgets,
                 controls=snapshots,
                 key=options.key,
                 blobs=options.blobs,
@@ -441,6 +481,25 @@ def _submit(
         if submitted is None or submitted.version < after.version:
             core.caches.submitted.put(stream, after, CONTROL_BYTES + CHECKPOINT_BYTES * len(after.checkpoints))
     return events, after, outcome
+
+
+def load_to_decide(core: Core, thread_id: str, intents: Sequence[Intent]) -> Operation[Control | None]:
+    """The control of a thread in the log; None if the submitted one can be used.
+
+    A fork gets no snapshot of a control with inherited texts that another process has redacted.
+    """
+    stream = core.stream(thread_id)
+    submitted = core.caches.submitted.get(stream)
+    if submitted is not None and submitted.parent_id is not None and _may_reach_snapshot(submitted, intents):
+        yield Read(partial(_drop_outdated_states, core))
+        submitted = core.caches.submitted.get(stream)
+    return (yield from load(core, thread_id)) if submitted is None else None
+
+
+def _may_reach_snapshot(control: Control, intents: Sequence[Intent]) -> bool:
+    """Whether one of the events of the intents may get a snapshot: there is one for each item, or fewer."""
+    items = (getattr(intent, name, ()) for intent in intents for name in ("items", "steps", "events"))
+    return control.version % SNAPSHOT_EVERY + 2 * len(intents) + sum(map(len, items)) >= SNAPSHOT_EVERY
 
 
 def decide_events(

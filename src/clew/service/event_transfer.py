@@ -25,6 +25,7 @@ from clew.domain.formats.event_import import (
     AGAIN,
     NAMES_BLOBS,
     TRANSFERRED,
+    Address,
     Batch,
     EventsReport,
     RefusedLine,
@@ -39,7 +40,7 @@ from clew.infrastructure.event_files import EventFile, FileLine, Redactions
 from clew.service.authorization import action_on, allows, check_existing_stream
 from clew.service.core import ATTEMPTS, BoundedCache, CacheBudget, Core
 from clew.service.effects import Operation, read, wait, withdraw
-from clew.service.thread_commands import forget
+from clew.service.redactions import forget
 
 PAGE = 100
 """Rows that are read at once. A row may have the size of the largest event."""
@@ -262,6 +263,7 @@ class _Reader:
         self._ahead: deque[_Line] = deque()
         """The next lines of the file. A batch takes all of them before it reads more."""
         self._redactions: Redactions | None = None
+        self._unexplained: dict[Address, Row] = {}
         self._blobs: list[Blob] = []
         self._threads = self._events = self._blobs_read = 0
         self.line = 1
@@ -295,7 +297,8 @@ class _Reader:
             senseless = {**senseless, **batch.found}
 
     def _empty_batch(self, senseless: Mapping[str, RefusedLine]) -> Batch:
-        return Batch(StoredRows(self._core.log, self._states), decode_row, self._refused, senseless)
+        stored = StoredRows(self._core.log, self._states)
+        return Batch(stored, decode_row, self._refused, senseless, unexplained=dict(self._unexplained))
 
     def missing(self) -> list[Blob]:
         """The blobs of these events that the store does not have."""
@@ -305,8 +308,12 @@ class _Reader:
     def written(self, batch: Batch) -> Batch:
         """Note that a batch is written."""
         self._refused.update(batch.diverged)
-        for name, control in {stream: control for (stream, _), control in batch.controls.items()}.items():
-            self._states.controls.put(name, control, 1)
+        self._unexplained = batch.unexplained
+        if batch.forgets:
+            self._states = States()  # the states of forks may have what was shredded
+        else:
+            for name, control in {stream: control for (stream, _), control in batch.controls.items()}.items():
+                self._states.controls.put(name, control, 1)
         for name, scope in batch.scopes.items():
             self._states.scopes.put(name, scope, len(scope) + MOST_IDS // MOST_STREAMS)
         if self._pending:
@@ -325,10 +332,10 @@ class _Reader:
         except ImportFormatError as error:
             self._fail(self._file.number, error)
             return False
-        missing = batch.open.keys() - self._redactions.rows
+        missing = self._redactions.missing(batch.open)
         if missing:
             self._stop(batch, torn=not self._redactions.ended)
-        return bool(missing)
+        return missing
 
     def read_ahead(self) -> None:
         """Read and parse lines of the next batch."""
@@ -498,9 +505,12 @@ def write_batch(core: Core, batch: Batch, meanwhile: Callable[[], None] | None =
     The snapshots are at the versions where appends make them. ``meanwhile`` is called while another thread writes.
     """
     controls = [
-        (stream, control) for (stream, version), control in batch.controls.items() if not version % SNAPSHOT_EVERY
+        (stream, control)
+        for (stream, version), control in batch.controls.items()
+        if not version % SNAPSHOT_EVERY and not batch.forgets  # they may have what is shredded here
     ]
-    restore = Restore(batch.rows, batch.previous, batch.forks, tuple(batch.shreds.values()), controls)
+    forgets = tuple(batch.forgets.values())
+    restore = Restore(batch.rows, batch.previous, batch.forks, tuple(batch.shreds.values()), controls, forgets)
     outcome = core.log.restore(restore)
     try:
         if meanwhile is not None:
@@ -511,8 +521,12 @@ def write_batch(core: Core, batch: Batch, meanwhile: Callable[[], None] | None =
         raise
     for name in batch.previous:
         core.caches.submitted.drop(name)
+    if forgets:
+        core.caches.forget_states()
     for (name, version), redacted_by in batch.redacted_by.items():
-        yield from forget(core, name, version, redacted_by)
+        gone.setdefault((name, redacted_by), []).append(version)
+    for (name, redacted_by), versions in gone.items():
+        yield from forget(core, name, versions, redacted_by)
 
 
 def _named_blobs(row: Row) -> list[bytes]:

@@ -12,8 +12,10 @@ from pathlib import PurePath
 from typing import NamedTuple, TypeAlias
 
 from clew.domain.errors import InvalidProjectionError, StoreError
+from clew.domain.events import MESSAGE_APPENDED
 from clew.domain.ports import EventLog
 from clew.domain.projection import (
+    ALL_VERSIONS,
     Delete,
     ForgetText,
     Generation,
@@ -37,6 +39,9 @@ LONGEST_SECONDS = 0.25
 
 AT_ONCE = 50
 """Events that one projection applies before the next one does: few, so that decoded events stay in memory."""
+
+_REMOVING = frozenset({"message-redacted", "thread-purged"})
+"""The types of events after which texts are gone from rows."""
 
 PAGE = 1_000
 """Events that are read together, of a thread that is recounted or a part of an index that is built again."""
@@ -139,6 +144,9 @@ class Batch:
         # Once a batch: each redaction of a thread requests a recount of the whole thread.
         for (_, recount), target in self._recounts.items():
             self._recount(target, recount, events[applied - 1].position)
+        if any(event.type in _REMOVING for event in events[:applied]):
+            for generation, _ in self._targets:
+                self._session.clean(generation)
         return applied
 
     def _apply(self, target: Target, events: Events) -> None:
@@ -187,10 +195,21 @@ class Batch:
         for each in from_log:
             if isinstance(each, ForgetText):
                 stream = stream_name(each.tenant, each.kind, each.thread_id)
-                position = self._log.position_of(stream, each.version)
-                if position is not None:
+                for position in self._positions(stream, each.version, event.position):
                     self._session.forget(target.generation, each.text_index, position, event.position)
                     self.forgot = True
+
+    def _positions(self, stream: str, version: int, before: int) -> Iterator[int]:
+        """The position of a version; of all messages of the stream before a position for ``ALL_VERSIONS``."""
+        if version != ALL_VERSIONS:
+            position = self._log.position_of(stream, version)
+            if position is not None:
+                yield position
+            return
+        after = 0
+        while rows := self._log.own_rows(stream, after=after, limit=PAGE):
+            yield from (row.position for row in rows if row.type == MESSAGE_APPENDED and row.position < before)
+            after = rows[-1].version
 
     def _recount(self, target: Target, what: Recount, upto: int) -> None:
         """Delete a thread's rows and project its events again, up to a position."""

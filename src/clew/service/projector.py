@@ -428,20 +428,23 @@ class Projector:
         while self.advance():
             pass
 
-    def forget(self, stream: str, version: int, by: int) -> None:
-        """Remove the words of a text from all indexes at once; the event at version ``by`` shredded it.
+    def forget(self, stream: str, versions: Iterable[int], by: int) -> None:
+        """Remove the words of texts from all indexes at once; the event at version ``by`` shredded them.
 
         If this process cannot rebuild that part of an index, it empties the part until another process rebuilds it.
         """
-        position, shredded = self.log.position_of(stream, version), self.log.position_of(stream, by)
-        if position is None or shredded is None:
+        found = [self.log.position_of(stream, version) for version in versions]
+        positions, shredded = [each for each in found if each is not None], self.log.position_of(stream, by)
+        if not positions or shredded is None:
             return
         # Read inside the transaction: another one that has read the text may be about to commit its words.
         with self.store.session(self.log.last_position()) as session:
             for generation in session.generations():
-                if generation.position < position:
+                if generation.position < min(positions):
                     continue
-                session.forget(generation, None, position, shredded)
+                for position in positions:
+                    if position <= generation.position:
+                        session.forget(generation, None, position, shredded)
                 if self.maintains(generation):
                     reindex(self.log, session, Target(generation, self.projections[generation.name]))
                 else:

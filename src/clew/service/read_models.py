@@ -120,13 +120,13 @@ class ReadModels:
         if self.follows_appends:
             self._background.notify()
 
-    def forget(self, stream: str, version: int, by: int) -> None:
-        """Remove the words of a text from the indexes now; the event at version ``by`` shredded it.
+    def forget(self, stream: str, versions: Sequence[int], by: int) -> None:
+        """Remove the words of texts from the indexes now; the event at version ``by`` shredded them.
 
         If only another process can maintain the indexes, that process removes the words when it reaches the event.
         """
         if not self.projector.log.is_bound():
-            self.projector.forget(stream, version, by)
+            self.projector.forget(stream, versions, by)
             self.erase()
 
     def erase(self) -> bool:

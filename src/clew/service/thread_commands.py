@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -20,7 +19,7 @@ from clew.domain.decider import (
     Intent,
     Label,
     RecordEvents,
-    Redact,
+    Restart,
     Rewind,
     Start,
 )
@@ -29,36 +28,32 @@ from clew.domain.errors import (
     ConflictError,
     InvalidContentError,
     NotRedactableError,
-    StoreError,
-    StoreUnavailableError,
     ThreadExistsError,
     UnknownVersionError,
 )
 from clew.domain.events import (
-    APPENDED_TYPES,
     MESSAGE_APPENDED,
-    REDACTABLE_TYPES,
     Event,
     MemoryReading,
     MessageAppended,
     RecordAppended,
     Shredded,
-    holds_text,
+    ThreadPurged,
     to_utc_microseconds,
 )
 from clew.domain.history import HistoryMessage, as_message
 from clew.domain.json_values import Json, JsonObject, check_text
 from clew.domain.messages import Message, Text, check_message
 from clew.domain.models.client import ServiceKind, ThreadKind
-from clew.domain.ports import Claim, Draft, Fork, Key, Shred
+from clew.domain.ports import Claim, Draft, Fork, Key
 from clew.domain.records import Record, ThreadRecord, as_record, record_appended
 from clew.domain.runs.errors import RunInProgressError, RunTakenOverError
-from clew.domain.runs.events import QUOTING, Failure, RunAbandoned, ServiceThreadBound
+from clew.domain.runs.events import RunAbandoned, ServiceThreadBound
 from clew.domain.runs.state import interrupted
 from clew.domain.streams import check_id, check_idempotency_key, stream_id
 from clew.service.authorization import check
 from clew.service.core import ATTEMPTS, CommitOptions, Committed, Core, commit, load
-from clew.service.effects import Operation, Pause, Read, read
+from clew.service.effects import Operation, Read, read
 from clew.service.remote_threads import check_fork, check_rewind, kind_of_fork
 from clew.service.thread_queries import At, MessageRef, cut, event, existing, readable, resolve
 
@@ -68,28 +63,52 @@ ContentRef: TypeAlias = HistoryMessage | ThreadRecord | int
 Appendable: TypeAlias = Message | Record
 """What can be appended to a thread."""
 
-PAGE = 1_000
-"""Rows in one read."""
-
-ERASE_SECONDS = 0.1
-"""The pause between attempts to remove redacted text while another program reads it."""
-
 Items: TypeAlias = list[HistoryMessage | ThreadRecord]
 """What was appended, in its order."""
 
 
 def start(
-    core: Core, thread_id: str | None, intent: Start, actor: str | None, appended: Sequence[Appendable] = ()
+    core: Core,
+    thread_id: str | None,
+    intent: Start,
+    actor: str | None,
+    appended: Sequence[Appendable] = (),
+    *,
+    replace_deleted: bool = False,
 ) -> Operation[str]:
-    """Begin a thread, with what is appended to it in the same commit; returns its id. Raises ThreadExistsError."""
+    """Begin a thread, with what is appended to it in the same commit; returns its id. Raises ThreadExistsError.
+
+    With ``replace_deleted``, the id of a purged thread can be used again.
+    """
     _check_messages([item for item in intent.messages if not isinstance(item, MessageAppended)])
     intents: list[Intent] = [intent, Append(checked_items(appended))] if appended else [intent]
     id_ = core.thread_id() if thread_id is None else thread_id
     try:
         yield from commit(core, id_, intents, CommitOptions(actor=actor, base=Control()))
     except ConflictError:
-        raise ThreadExistsError(id_) from None
+        if not replace_deleted:
+            raise ThreadExistsError(id_) from None
+        yield from _restart(core, id_, intents, actor)
     return id_
+
+
+def _restart(core: Core, thread_id: str, intents: Sequence[Intent], actor: str | None) -> Operation[None]:
+    """Use the id of a purged thread again: its history begins anew. Raises ThreadExistsError for any other thread."""
+    control = yield from existing(core, thread_id)
+    newest = yield from event(core, thread_id, control.version)
+    if not isinstance(newest.data, ThreadPurged):
+        if control.status != "deleted":
+            raise ThreadExistsError(thread_id)
+        raise ThreadExistsError(
+            thread_id, ", which is deleted, but not purged", "Purge it to use its id again, choose another id, or"
+        )
+    first, *appended = intents
+    again = [Restart(first.title, first.labels, first.metadata)] if isinstance(first, Start) else []
+    options = CommitOptions(actor=actor, expected_version=control.version, retry=False)
+    try:
+        yield from commit(core, thread_id, [*again, *appended], options)
+    except ConflictError:
+        raise ThreadExistsError(thread_id) from None  # another process was first
 
 
 def start_remote(core: Core, service_thread_id: str | None) -> Operation[str]:
@@ -349,103 +368,6 @@ def edit(
     check_message(message)
     fork_start = ForkStart(title, then=message)
     return (yield from fork(core, thread_id, fork_start, at=version - 1, at_message=None, new_id=new_id, actor=actor))
-
-
-class Redaction(NamedTuple):
-    """What a redaction has removed.
-
-    ``version`` is that of the redaction's event, in the thread that recorded the content. ``errors`` are the versions
-    of the errors that were redacted with a message, because a service may have quoted it in them. ``pending`` is true
-    if another program still reads an older state of the store: until it ends, the content remains in the files of a
-    SQLite store, where only other programs can find it. ``erase()`` waits for that.
-    """
-
-    version: int
-    errors: tuple[int, ...] = ()
-    pending: bool = False
-
-
-def redact(core: Core, thread_id: str, ref: ContentRef, reason: str | None, actor: str | None) -> Operation[Redaction]:
-    """Shred the content of an event in the stream that owns it.
-
-    With a message or a record, also the errors after it: their service may have quoted it.
-    """
-    yield from existing(core, thread_id)
-    version = _version(ref)
-    old = yield from content_event(core, thread_id, ref, "redact", REDACTABLE_TYPES)
-    if not old.redacted and old.type not in APPENDED_TYPES and not holds_text(old):
-        raise NotRedactableError(f"redact: version {version} of thread {thread_id!r}, {old.type}, holds no text.")
-    owner = old.thread_id
-    if owner != thread_id:
-        yield from check(core, "read", owner)  # the redaction is recorded there, and its readers lose the message
-    conflict = ConflictError(thread_id, 0, 0)
-    for _ in range(ATTEMPTS):
-        errors = (yield from _quoting_errors(core, old)) if old.type in APPENDED_TYPES else ()
-        shreds = yield from _shreds(core, old.stream, (version, *errors))
-        if all(shred.version != version for shred in shreds):
-            raise NotRedactableError(f"Version {version} of thread {thread_id!r} is already redacted.")
-        intents = [Redact(each.version, each.digest.hex(), each.stub.decode("latin-1"), reason) for each in shreds]
-        options = CommitOptions(actor=actor, shreds=shreds, retry=False)
-        try:
-            by = (yield from commit(core, owner, intents, options)).versions[0]
-        except ConflictError as error:
-            conflict = error  # another process appended, or redacted the same message: try again
-        else:
-            if old.type == MESSAGE_APPENDED:
-                yield from forget(core, old.stream, version, by)
-            gone = tuple(shred.version for shred in shreds[1:])
-            return Redaction(by, gone, pending=not (yield from read(partial(_erase, core))))
-    raise conflict
-
-
-def _shreds(core: Core, stream: str, versions: Sequence[int]) -> Operation[tuple[Shred, ...]]:
-    """How to shred these rows of a stream, without those that are shredded already."""
-    found: list[Shred] = []
-    for version in versions:
-        redactable = yield from read(partial(core.log.redactable, stream, version))
-        if redactable is not None:
-            found.append(Shred(stream, version, *redactable))
-    return tuple(found)
-
-
-def _quoting_errors(core: Core, message: Event) -> Operation[tuple[int, ...]]:
-    """The versions of the errors after a message, in its own stream, that hold words of a service."""
-    found: list[int] = []
-    after = message.version
-    while rows := (yield from read(partial(core.log.own_rows, message.stream, after=after, limit=PAGE))):
-        for row in rows:
-            if row.type in QUOTING and row.digest is None:
-                each = yield from event(core, message.thread_id, row.version)
-                error: Failure | None = getattr(each.data, "error", None)
-                if error is not None and (error.message or error.code):
-                    found.append(row.version)
-        after = rows[-1].version
-    return tuple(found)
-
-
-def erase(core: Core, timeout: float | None) -> Operation[bool]:
-    """Remove what redactions have left in the files; False if another program still reads it after ``timeout``."""
-    until = None if timeout is None else time.monotonic() + timeout
-    while not (yield Read(partial(_erase, core))):
-        if until is not None and time.monotonic() >= until:
-            return False
-        yield Pause(ERASE_SECONDS)
-    return True
-
-
-def _erase(core: Core) -> bool:
-    return (core.log.erase() is None) & core.models.erase()
-
-
-def forget(core: Core, stream: str, version: int, by: int) -> Operation[None]:
-    """Remove the words of a message from the indexes. The event at version ``by`` is its redaction."""
-    try:
-        yield from read(partial(core.models.forget, stream, version, by))
-    except StoreError as error:
-        raise StoreUnavailableError(
-            f"{stream} version {version} is redacted, by version {by}; do not redact it again. "
-            f"But its words are still in the search index until the index is rebuilt. {error}"
-        ) from error
 
 
 def checked_items(items: Appendable | Sequence[Appendable]) -> tuple[Message | RecordAppended, ...]:

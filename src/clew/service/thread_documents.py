@@ -145,7 +145,10 @@ def _missing(log: EventLog, lineage: Lineage) -> tuple[list[Entry], int]:
             _check_same(log, stream, min(stored, end))
         last = min(stored, rows[-1].version)
         if not stored or _stored_hash(log, stream.name, last) == _hash(stream, last):
-            missing += (Entry(row, stream.fork if row is rows[0] else None) for row in rows if row.version > stored)
+            # Shredded rows that are stored, too: a purge among the missing ones explains them.
+            new = [row for row in rows if row.version > stored or row.digest is not None]
+            if new and new[-1].version > stored:
+                missing += (Entry(row, stream.fork if row is rows[0] else None) for row in new)
     return missing, 0
 
 

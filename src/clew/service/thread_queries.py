@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from clew.domain.authorization import Action
-from clew.domain.decider import check_readable
+from clew.domain.decider import check_readable, check_version
 from clew.domain.decider_state import Control, detached
 from clew.domain.errors import (
     CorruptEventError,
@@ -422,9 +422,7 @@ def _at(thread_id: str, control: Control, at: int | str | None) -> int:
     if not isinstance(at, int) or isinstance(at, bool):
         kind = type(at).__name__
         raise UnknownVersionError(f"{kind} is not a version. Give a number, a checkpoint's name or an aware datetime.")
-    if not 1 <= at <= control.version:
-        message = f"Thread {thread_id!r} has no version {at}: its versions are 1 to {control.version}."
-        raise UnknownVersionError(message)
+    check_version(thread_id, control, at)
     return at
 
 
@@ -460,6 +458,7 @@ def _at_time(core: Core, thread_id: str, control: Control, at: datetime) -> Oper
         first = yield from event(core, thread_id, 1)
         message = f"Thread {thread_id!r} did not exist at {at.isoformat()}: it began at {first.time.isoformat()}."
         raise UnknownVersionError(message)
+    check_version(thread_id, control, version)
     return version
 
 

@@ -24,6 +24,7 @@ from clew.service import (
     conversation_transfer,
     folds,
     model_requests,
+    redactions,
     thread_commands,
     thread_directory,
     thread_documents,
@@ -33,7 +34,7 @@ from clew.service import (
 from clew.service.core import Core
 from clew.service.effects import run
 from clew.service.feeds import thread_feed
-from clew.service.thread_commands import Redaction
+from clew.service.redactions import Purged, Redaction
 from clew.service.thread_queries import At, ThreadSummary
 from clew.service.thread_versions import Variant
 from clew.sync.subscription import Subscription
@@ -318,10 +319,23 @@ class Thread:
         ``message`` is a message of the thread's history, a record, or the version of one. The errors after it in the
         thread that recorded it go, too: a service may have quoted it. With the version of another event, the texts of
         that event go: the message of an error, the reason of an approval or a status, what a provider gave or stored,
-        the summary of a reduction. The result says if another program still keeps the content in the files. Raises
-        NotRedactableError for an event that holds no such text.
+        the summary of a reduction, a title, labels, the name of a checkpoint. The result says if another program still
+        keeps the content in the files. Raises NotRedactableError for an event that holds no such text.
         """
-        return run(thread_commands.redact(self._core, self.id, message, reason, actor))
+        return run(redactions.redact(self._core, self.id, message, reason, actor))
+
+    def purge(self, *, reason: str | None = None, forks: bool = False, actor: str | None = None) -> Purged:
+        """Destroy every text of the thread in one commit, and delete it. The chain, and a stub of each event, stay.
+
+        Messages, records, errors, states and contributions of context providers, title, labels, metadata, names of
+        checkpoints, reasons, drafts and idempotency keys go; the time, actor, run, role and type of each event stay.
+        A thread with forks is refused, unless ``forks`` is true: they continue, and show as redacted what they have
+        inherited from this thread. What this thread has inherited itself belongs to its parent, and stays there. Facts
+        that were learned stay in their memory, definitions of agents with their agents, and a copy at a service stays
+        there: see ``delete(service=True)``. ``start_thread(thread_id=…, replace_deleted=True)`` may take the id
+        again. Raises ThreadHasForksError, and NotRedactableError for a thread that is already purged.
+        """
+        return run(redactions.purge(self._core, self.id, reason, actor, forks=forks))
 
     def summary(self) -> ThreadSummary:
         """The thread as it appears in a list."""

@@ -35,7 +35,7 @@ from clew.cli.rendering import json_shapes
 if TYPE_CHECKING:
     from clew.domain.events import Event
     from clew.domain.history import History
-    from clew.service.thread_commands import Redaction
+    from clew.service.redactions import Purged, Redaction
     from clew.service.thread_queries import ThreadSummary
 
 TitleOption = Annotated[str | None, typer.Option("--title", metavar="T", help="The new thread's title.")]
@@ -195,20 +195,49 @@ def redact(
     as_json: AsJson = False,
 ) -> None:
     """Destroy the content of a message or record, here and in every fork. This cannot be undone; the chain verifies."""
-    from clew.domain.events import REDACTABLE_TYPES
+    from clew.domain.events import APPENDED_TYPES, holds_text
 
     ask = must_confirm(context, yes=yes)
     with open_store(context) as conversations:
         opened = conversations.thread(conversations.find(thread))
         version = message_version(opened, message)
         event = next(opened.events(after=version - 1, at=version))
-        if ask and event.type in REDACTABLE_TYPES and not event.redacted:
+        if ask and not event.redacted and (event.type in APPENDED_TYPES or holds_text(event)):
             confirm(f"Destroy version {version} of {one_line(event.thread_id)} for ever? {_content_start(event)}")
         redaction = opened.redact(version, reason=reason, actor=actor)
         if redaction.pending:
             redaction = redaction._replace(pending=not conversations.erase(timeout=None if wait else 0))
     write_result(json_shapes.redaction(event, redaction), redact_text(event, redaction), as_json=as_json)
     if redaction.pending:
+        raise typer.Exit(PENDING)
+
+
+@command('clew purge 3f2a --reason "Asked to be forgotten"', "clew purge 3f2a --yes --forks", heading="Change")
+def purge(
+    context: typer.Context,
+    thread: ThreadArgument,
+    reason: ReasonOption = None,
+    yes: YesOption = False,
+    forks: Annotated[
+        bool, typer.Option("--forks", help="Purge a thread with forks: they lose what they have inherited from it.")
+    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until no other program keeps the content in the files.")
+    ] = False,
+    actor: ActorOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Destroy every text of a thread, and delete it. This cannot be undone; stubs of its events stay, and verify."""
+    ask = must_confirm(context, yes=yes)
+    with open_store(context) as conversations:
+        opened = conversations.thread(conversations.find(thread))
+        if ask:
+            confirm(f"Destroy the content of {one_line(opened.id)}, {plural(opened.version, 'event')}, for ever?")
+        purged = opened.purge(reason=reason, forks=forks, actor=actor)
+        if purged.pending:
+            purged = purged._replace(pending=not conversations.erase(timeout=None if wait else 0))
+    write_result(json_shapes.purge(opened.id, purged), purge_text(opened.id, purged), as_json=as_json)
+    if purged.pending:
         raise typer.Exit(PENDING)
 
 
@@ -236,11 +265,16 @@ def redact_text(event: Event, redaction: Redaction) -> str:
     """The output of ``clew redact``."""
     errors = f", and {plural(len(redaction.errors), 'error')} that may quote it" if redaction.errors else ""
     text = f"Redacted version {event.version} of {one_line(event.thread_id)}, here and in every fork{errors}."
-    if not redaction.pending:
-        return text
-    return (
-        f"{text}\nPending: another program still keeps the content in the files. `--wait` waits; `clew doctor` checks."
-    )
+    return text + _PENDING * redaction.pending
+
+
+def purge_text(id_: str, purged: Purged) -> str:
+    """The output of ``clew purge``."""
+    text = f"Destroyed the content of {plural(purged.events, 'event')} of {one_line(id_)}. Its events remain as stubs."
+    return text + _PENDING * purged.pending
+
+
+_PENDING = "\nPending: another program still keeps the content in the files. `--wait` waits; `clew doctor` checks."
 
 
 def _content_start(event: Event) -> str:

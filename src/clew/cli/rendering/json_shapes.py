@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from clew.service.memory.scope_queries import ScopeSummary
     from clew.service.message_search import Hit
     from clew.service.projection_status import ProjectionStatus
-    from clew.service.thread_commands import Redaction
+    from clew.service.redactions import Purged, Redaction
     from clew.service.thread_queries import ThreadSummary
     from clew.service.usage_queries import UsageCounts
 
@@ -264,6 +264,11 @@ def redaction(message: Event, redaction: Redaction) -> dict[str, Any]:
         "message": message.version,
         **_fields(redaction, "version", "errors", "pending"),
     }
+
+
+def purge(thread_id: str, purged: Purged) -> dict[str, Any]:
+    """A purged thread: the version of the event of the purge, and the number of events that lost their texts."""
+    return {"thread_id": thread_id, **_fields(purged, "version", "events", "pending")}
 
 
 def request(thread_id: str, path: str, request: Request) -> dict[str, Any]:

@@ -12,10 +12,11 @@ from clew.domain.context.events import ContextProvided
 from clew.domain.decider_state import Control, advance
 from clew.domain.errors import ClewError, ImportFormatError, InvalidNameError, ThreadDivergedError
 from clew.domain.event_sequence import ScopeSequence, thread_problem
-from clew.domain.events import MESSAGE_APPENDED, Event, MessageRedacted, ThreadForked
+from clew.domain.events import MESSAGE_APPENDED, STATE_TYPES, Event, MessageRedacted, ThreadForked, ThreadPurged
 from clew.domain.formats.clew_jsonl import Entry
 from clew.domain.formats.lineage import names_fork, read_event
-from clew.domain.ports import Fork, Row, Shred
+from clew.domain.ports import Forget, Fork, Row, Shred
+from clew.domain.purges import statement
 from clew.domain.runs.events import RunResumed, RunStarted
 from clew.domain.streams import ROOT, Kind, check_id, is_thread, parse_stream_name, stream_id, stream_name
 
@@ -121,7 +122,8 @@ class Batch:
     """Rows that continue the store's rows and each other, each checked before any is written.
 
     ``refused`` maps the streams that were refused before to the first refused version. ``open`` are shredded rows whose
-    redaction has not come yet: the store would not verify with them. ``senseless`` are the streams of which an event
+    redaction has not come yet: the store would not verify with them. ``unexplained`` are these rows, those of earlier
+    batches, and rows of which only the store has the content. ``senseless`` are the streams of which an event
     makes no sense after those before it. Nothing of such a stream may be written, so a batch that ``found`` one is
     replaced by a batch of the same events that knows it as ``senseless`` from the beginning.
     """
@@ -137,7 +139,9 @@ class Batch:
     shreds: dict[Address, Shred] = field(default_factory=dict)
     redacted_by: dict[Address, int] = field(default_factory=dict)
     """The version of the redaction of each shred."""
+    forgets: dict[str, Forget] = field(default_factory=dict)
     open: dict[Address, int] = field(default_factory=dict)
+    unexplained: dict[Address, Row] = field(default_factory=dict)
     failed: list[RefusedLine] = field(default_factory=list)
     diverged: dict[str, int] = field(default_factory=dict)
     extended: dict[str, int] = field(default_factory=dict)
@@ -178,6 +182,8 @@ class Batch:
                 return
         elif (stored.version, stored.hash) == (row.version, row.hash):
             self.skipped += 1
+            if row.digest is not None and stored.digest is None:
+                self.unexplained[row.stream, row.version] = row
         else:
             stored_hash = stored.hash.hex() if stored.version == row.version else None
             error = ThreadDivergedError(stream_id(row.stream), row.version, stored_hash, row.hash.hex())
@@ -240,8 +246,11 @@ class Batch:
             return False
         if row.digest is not None:
             self.open[row.stream, row.version] = number
+            self.unexplained[row.stream, row.version] = row
         if isinstance(event.data, MessageRedacted):
             self._redact(row, event.data)
+        elif isinstance(event.data, ThreadPurged):
+            self._purge(row, event.data)
         if row.stream not in self.previous:
             self.previous[row.stream] = previous
             before = None if entry.begins else self.stored.row(row.stream, row.version - 1)
@@ -288,6 +297,8 @@ class Batch:
         shredded = target._replace(state=stub, digest=target.content_digest)
         if target.digest is None:
             self._decode(shredded)
+            if target.type in STATE_TYPES:
+                self.forgets.setdefault(row.stream, Forget(row.stream))
         if shredded.state.decode("latin-1") != redaction.stub or (target.digest is not None and target != shredded):
             raise ImportFormatError(f"{_named(row)}: the stub of the message does not match the event. {AGAIN}")
         if address in self._places:
@@ -296,6 +307,22 @@ class Batch:
             self.shreds[address] = Shred(*address, target.content_digest, stub)
             self.redacted_by[address] = row.version
         self.open.pop(address, None)
+        self.unexplained.pop(address, None)
+
+    def _purge(self, row: Row, purged: ThreadPurged) -> None:
+        """Compare a purge with the rows that it shredded, and shred those of which the store has the content."""
+        found = sorted(address for address in self.unexplained if address[0] == row.stream)
+        shredded = [self.unexplained.pop(address) for address in found]
+        stated = statement((each.version, each.content_digest.hex(), each.state.decode("latin-1")) for each in shredded)
+        if stated != (purged.rows, purged.digest):
+            raise ImportFormatError(f"{_named(row)}: it does not fit the events before it that were shredded. {AGAIN}")
+        for address, each in zip(found, shredded, strict=True):
+            stored = None if self.open.pop(address, None) is not None else self.stored.row(*address)
+            if stored is not None and stored.digest is None:
+                self._decode(each)
+                self.shreds[address] = Shred(*address, each.content_digest, each.state)
+                self.redacted_by[address] = row.version
+        self.forgets[row.stream] = Forget(row.stream, keys=True)
 
     def _row_after(self, address: Address) -> Row | None:
         """A row of the batch, or of the store after the batch's shreds."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from clew.domain.decider_state import Control, advance
@@ -15,8 +15,10 @@ from clew.domain.events import (
     MessageRedacted,
     Shredded,
     ThreadForked,
+    ThreadPurged,
 )
 from clew.domain.ports import Fork, Row
+from clew.domain.purges import purged_rows
 from clew.domain.streams import ROOT, StreamName, check_id, parse_stream_name, stream_id, stream_name
 
 AGAIN = "Take another copy of the document, or serialize the thread again."
@@ -76,7 +78,9 @@ def required_rows(rows: Iterable[Row], cut: int | None, decode: Callable[[Row], 
                 return
         if row.digest is not None:
             unmatched.add(row.version)
-        if unmatched and row.type == "message-redacted":
+        if unmatched and row.type == "thread-purged":
+            unmatched.clear()
+        elif unmatched and row.type == "message-redacted":
             data = decode(row).data
             unmatched.discard(data.version if isinstance(data, MessageRedacted) else 0)
         previous_type = row.type
@@ -129,6 +133,7 @@ def _verify_rows(stream: StreamRows, previous: bytes, decode: Callable[[Row], Ev
     first = 1 if stream.fork is None else stream.fork.cut + 1
     shredded: dict[int, tuple[str, str]] = {}
     redacted: dict[int, tuple[str, str]] = {}
+    purges: list[tuple[int, ThreadPurged]] = []
     if not stream.rows:
         raise ThreadDocumentError(f"{where}: it has no rows. {AGAIN}")
     for expected, row in enumerate(stream.rows, start=first):
@@ -144,14 +149,34 @@ def _verify_rows(stream: StreamRows, previous: bytes, decode: Callable[[Row], Ev
             shredded[row.version] = row.digest.hex(), row.state.decode("latin-1")
         if isinstance(event.data, MessageRedacted):
             redacted[event.data.version] = event.data.digest, event.data.stub
+        elif isinstance(event.data, ThreadPurged):
+            purges.append((row.version, event.data))
         events.append(event)
         previous = row.hash
-    for version in sorted(shredded.keys() | redacted.keys()):
+    _check_shredded(shredded, redacted, purges, where)
+    return events
+
+
+def _check_shredded(
+    shredded: Mapping[int, tuple[str, str]],
+    redacted: Mapping[int, tuple[str, str]],
+    purges: Iterable[tuple[int, ThreadPurged]],
+    where: str,
+) -> None:
+    """Raise unless events explain every shredded row: a redaction, or the purge of the thread."""
+    purged: set[int] = set()
+    for at, purge in purges:
+        found = purged_rows(shredded, purged | redacted.keys(), at, purge)
+        if found is None:
+            raise ThreadDocumentError(
+                f"{where}: the purge at version {at} does not fit the rows that were shredded. {AGAIN}"
+            )
+        purged |= found
+    for version in sorted((shredded.keys() - purged) | redacted.keys()):
         if shredded.get(version) != redacted.get(version):
             raise ThreadDocumentError(
                 f"{where}: the stub of redacted version {version} does not match the event that redacted it. {AGAIN}"
             )
-    return events
 
 
 def _follow(before: Sequence[Event], own: Sequence[Event], control: Control, cut: int | None, where: str) -> Control:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from uuid import UUID
 
-from clew.domain.ports import Appended, Blob, Draft, Fork, Key, Lease, Row, Shred, StreamInfo
+from clew.domain.ports import Appended, Blob, Draft, Forget, Fork, Key, Lease, Row, Shred, StreamInfo
 from clew.infrastructure import clock
 from clew.infrastructure.append_plan import (
     KnownHead,
@@ -69,6 +69,8 @@ class InMemoryEvents:
             self._shred(shred)
         for entry in append.entries:
             self._streams[entry.stream].entries.setdefault(entry.number, []).append(entry.version)
+        for forget in append.forgets:
+            self._forget(forget)
         for snapshot in append.snapshots:
             self._streams[snapshot.stream].snapshots[snapshot.version] = snapshot
         if append.key is not None:
@@ -113,6 +115,15 @@ class InMemoryEvents:
         for name, first in self._keys.items():
             if row.position in first.appended.positions:
                 self._keys[name] = Outcome(first.salt, None, first.appended)
+
+    def _forget(self, forget: Forget) -> None:
+        if forget.keys:
+            self._keys = {key: first for key, first in self._keys.items() if key[0] != forget.stream}
+        names = [forget.stream]
+        while names:
+            name = names.pop()
+            self._streams[name].snapshots.clear()
+            names += [fork.name for fork in self._forks.get(name, ())]
 
     # Reads for the plan of the next append
 

@@ -144,6 +144,8 @@ class Transaction:
         shredded = len(append.shreds) + sum(digest is not None for digest in append.digests)
         if shredded:
             unsent.append(_bind("count shredded", count=int8(shredded)))
+        unsent += [_bind("drop snapshots", stream=int8(stream_id(each.stream))) for each in append.forgets]
+        unsent += [_drop_keys(each.stream, session) for each in append.forgets if each.keys]
         for snapshot in sorted(append.snapshots, key=lambda each: (stream_id(each.stream), each.version)):
             version = int8(snapshot.version)
             unsent.append(_bind("put snapshot", **_ids(snapshot.stream), version=version, state=snapshot.state))
@@ -238,6 +240,13 @@ def _shred(shred: Shred, tenant: str | None) -> BoundStatement:
         stub=shred.stub,
         digest=shred.digest,
     )
+
+
+def _drop_keys(stream: str, session: Session) -> BoundStatement:
+    if not session.secured:
+        return _bind("drop keys", stream=int8(stream_id(stream)))
+    tenant = (session.tenant or tenant_of(stream)).encode()
+    return _bind("drop keys of a tenant", tenant=tenant, stream=int8(stream_id(stream)))
 
 
 def _put_key(key: Key, first: int, last: int) -> BoundStatement:

@@ -90,6 +90,21 @@ ON CONFLICT (stream, number, version) DO NOTHING
 DELETE FROM clew_entry
 WHERE stream = %(stream)b AND version = %(version)b AND number = ANY (%(numbers)b::int8[])
 
+-- drop snapshots
+WITH RECURSIVE line (id) AS (
+    SELECT %(stream)b::int8
+    UNION SELECT fork.id FROM line JOIN clew_stream AS fork ON fork.parent = line.id
+)
+DELETE FROM clew_snapshot WHERE stream IN (SELECT id FROM line)
+
+-- drop keys
+DELETE FROM clew_key WHERE stream = %(stream)b
+
+-- drop keys of a tenant
+-- Sets the tenant first, as for a shred.
+WITH whose AS MATERIALIZED (SELECT set_config('clew.tenant', %(tenant)b, true) AS tenant)
+SELECT clew_forget_keys(%(stream)b) FROM whose WHERE tenant IS NOT NULL
+
 -- put blobs
 INSERT INTO clew_blob (tenant, digest, kind, data, came)
 SELECT %(tenant)b::int8, digest, kind, data, %(first)b::int8 + n - 1

@@ -288,6 +288,9 @@ class PostgresSession(SqlSession[Session]):
         self._session.connection.execute("COMMIT")
         self.drain()
 
+    def clean(self, generation: Generation) -> None:
+        """Nothing: the server removes old versions of rows when it vacuums the table."""
+
     def flush(self) -> None:
         """Write the changes that wait, and check that the server took all of them."""
         try:

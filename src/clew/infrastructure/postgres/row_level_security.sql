@@ -56,7 +56,7 @@ DECLARE
         JOIN pg_catalog.pg_class AS meta ON meta.oid = 'clew_meta'::regclass::oid
         JOIN pg_catalog.pg_roles AS maker ON maker.oid = made.owner
         WHERE made.home = meta.relnamespace AND made.owner <> meta.relowner AND NOT maker.rolsuper
-            AND made.name NOT IN ('clew_base', 'clew_find', 'clew_shred', 'clew_count_shreds')
+            AND made.name NOT IN ('clew_base', 'clew_find', 'clew_shred', 'clew_count_shreds', 'clew_forget_keys')
             AND (
                 pg_catalog.starts_with(made.name, 'clew_'::text)
                 OR made.name IN (SELECT name FROM made WHERE home = 'pg_catalog'::regnamespace::oid)
@@ -139,6 +139,11 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION clew_base IS 'is added to transaction ids; raised if a restored dump has higher ones';
 
+CREATE OR REPLACE FUNCTION clew_forget_keys(stream bigint) RETURNS void LANGUAGE sql AS $$
+    DELETE FROM clew_key AS key WHERE key.stream = $1
+$$;
+COMMENT ON FUNCTION clew_forget_keys IS 'remove the idempotency keys of a purged stream of this tenant';
+
 CREATE OR REPLACE FUNCTION clew_check_parent() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
     -- A session of one tenant must not learn that another tenant's stream exists.
@@ -211,7 +216,8 @@ BEGIN
             'USING (digest IS NULL AND type IN (''message-appended'', ''record-appended'', ''model-failed'', '
             '''run-failed'', ''answer-interrupted'', ''approval-given'', ''context-provided'', ''context-failed'', '
             '''context-state-recorded'', ''history-reduced'', ''message-redacted'', ''thread-suspended'', '
-            '''thread-ended'', ''thread-deleted'')) '
+            '''thread-ended'', ''thread-deleted'', ''thread-started'', ''thread-forked'', ''thread-labelled'', '
+            '''checkpoint-made'', ''thread-restarted'')) '
             -- The replacement must be a stub, which has no content, and not another message.
             'WITH CHECK (digest IS NOT NULL AND substr(state, 1, 1) = ''\x02'')', given
         );
@@ -308,14 +314,14 @@ BEGIN
     GRANT SELECT, INSERT ON clew_stream, clew_event, clew_key, clew_snapshot, clew_blob, clew_lease, clew_draft,
         clew_entry TO clew_app;
     GRANT UPDATE (began) ON clew_stream TO clew_app, clew_operator; -- to lock rows: the policies allow no update
-    GRANT UPDATE (state) ON clew_snapshot TO clew_app;
+    GRANT UPDATE (state), DELETE ON clew_snapshot TO clew_app;
     GRANT UPDATE, DELETE ON clew_lease, clew_draft TO clew_app;
     GRANT DELETE ON clew_entry TO clew_app; -- a redacted record loses the numbers of its key
     GRANT SELECT, INSERT, DELETE ON clew_vector TO clew_app;
     GRANT SELECT ON clew_meta, clew_generation, clew_stretch, clew_worker, clew_parked TO clew_app;
     GRANT SELECT ON clew_stream, clew_event, clew_key, clew_meta TO clew_shredder;
     GRANT UPDATE (state, digest) ON clew_event TO clew_shredder;
-    GRANT UPDATE (digest) ON clew_key TO clew_shredder;
+    GRANT UPDATE (digest), DELETE ON clew_key TO clew_shredder;
     GRANT UPDATE (shredded) ON clew_meta TO clew_shredder;
 END $$
 
@@ -323,6 +329,8 @@ END $$
 -- What an application can change in rows only through these functions.
 ALTER FUNCTION clew_shred SECURITY DEFINER SET search_path FROM CURRENT;
 ALTER FUNCTION clew_count_shreds SECURITY DEFINER SET search_path FROM CURRENT;
+ALTER FUNCTION clew_forget_keys SECURITY DEFINER SET search_path FROM CURRENT;
+ALTER FUNCTION clew_forget_keys OWNER TO clew_shredder;
 ALTER FUNCTION clew_shred OWNER TO clew_shredder;
 ALTER FUNCTION clew_count_shreds OWNER TO clew_shredder;
 ALTER FUNCTION clew_base OWNER TO clew_operator;
@@ -345,7 +353,7 @@ BEGIN
         EXECUTE format('REVOKE ALL ON FUNCTION %s FROM %s CASCADE', given, holder);
     END LOOP;
 END $$;
-GRANT EXECUTE ON FUNCTION clew_shred, clew_count_shreds, clew_base, clew_find TO clew_app, clew_operator;
+GRANT EXECUTE ON FUNCTION clew_shred, clew_count_shreds, clew_forget_keys, clew_base, clew_find TO clew_app, clew_operator;
 -- Everybody has this right, unless default privileges revoke it.
 GRANT EXECUTE ON FUNCTION clew_number, clew_tenant, clew_tenant_name TO clew_app, clew_operator, clew_shredder;
 GRANT EXECUTE ON FUNCTION clew_protect, clew_publish, clew_take_back TO clew_operator

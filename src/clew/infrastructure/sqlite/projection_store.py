@@ -228,6 +228,10 @@ class SQLiteSession(SqlSession[sqlite3.Connection]):
         self.flush()
         text_index.mark(self._connection, generation.id, index, position, by)
 
+    def clean(self, generation: Generation) -> None:
+        """Empty the write-ahead log after the transaction."""
+        self.forgot.add(generation.id)
+
     def stale(self, generation: Generation) -> list[Span]:
         """The stretches that must be built again."""
         return text_index.stale(self._connection, generation.id)

@@ -34,7 +34,7 @@ _UNMARK = "DELETE FROM counter WHERE name = 'unerased'"
 _MARKED = "SELECT value FROM counter WHERE name = 'unerased'"
 PENDING = (
     "SELECT s.name, e.version FROM event e JOIN stream s ON s.id = e.stream "  # noqa: S608 - of constants
-    f"WHERE e.position >= ({_MARKED}) AND e.type = 'message-redacted' ORDER BY e.position"
+    f"WHERE e.position >= ({_MARKED}) AND e.type IN ('message-redacted', 'thread-purged') ORDER BY e.position"
 )
 """Stream and version of the redactions that the mark stands for."""
 

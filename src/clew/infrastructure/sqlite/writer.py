@@ -68,6 +68,12 @@ _PUT_DRAFT = (
     "INSERT OR REPLACE INTO draft (stream, run, margin, data) "  # noqa: S608 - of constants
     f"VALUES ({_STREAM}, ?, zeroblob((SELECT page_size FROM pragma_page_size)), ?)"
 )
+_DROP_SNAPSHOTS = """WITH RECURSIVE line (id) AS (
+    SELECT id FROM stream WHERE name = ?
+    UNION SELECT fork.id FROM line JOIN stream fork ON fork.parent = line.id
+)
+DELETE FROM snapshot WHERE stream IN (SELECT id FROM line)"""
+_DROP_KEYS = f"DELETE FROM append_key WHERE stream = {_STREAM}"  # noqa: S608 - of constants
 _DROP_DRAFT = f"DELETE FROM draft WHERE stream = {_STREAM}"  # noqa: S608 - of constants
 
 Outcomes = Sequence[Appended | Exception]
@@ -231,7 +237,7 @@ class SQLiteWriter:
         self._last += len(plan.rows)
         self._heads.update(plan.heads)
         self._written.update(plan.heads)
-        if append.shreds or append.snapshots or append.key is not None:
+        if append.shreds or append.snapshots or append.forgets or append.key is not None:
             self._insert_shreds_snapshots_and_key(connection, append, first)
         if append.entries:
             entries = [(self._id(connection, each.stream), each.number, each.version) for each in append.entries]
@@ -275,6 +281,10 @@ class SQLiteWriter:
     def _insert_shreds_snapshots_and_key(self, connection: sqlite3.Connection, append: Append, first: int) -> None:
         for shred in append.shreds:
             self._shred(connection, shred)
+        for forget in append.forgets:
+            connection.execute(_DROP_SNAPSHOTS, (forget.stream,))
+            if forget.keys:
+                connection.execute(_DROP_KEYS, (forget.stream,))
         if append.shreds:
             connection.execute(MARK, (first,))
         if append.snapshots:

@@ -1,0 +1,228 @@
+"""Redactions and purges: they destroy texts of a thread, and the chain still verifies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+from clew.domain.decider import Delete, Intent, Purge, Redact
+from clew.domain.decider_state import holder_of
+from clew.domain.errors import (
+    ConflictError,
+    NotRedactableError,
+    StoreError,
+    StoreUnavailableError,
+    ThreadHasForksError,
+)
+from clew.domain.events import (
+    APPENDED_TYPES,
+    MESSAGE_APPENDED,
+    REDACTABLE_TYPES,
+    STATE_TYPES,
+    Event,
+    holds_text,
+)
+from clew.domain.ports import Claim, Draft, Forget, Shred
+from clew.domain.purges import statement
+from clew.domain.runs.events import QUOTING, Failure
+from clew.service.authorization import check
+from clew.service.core import ATTEMPTS, CommitOptions, Core, commit, load
+from clew.service.effects import Operation, Pause, Read, read
+from clew.service.thread_commands import ContentRef, content_event
+from clew.service.thread_queries import event, existing
+
+PAGE = 1_000
+"""Rows in one read."""
+
+ERASE_SECONDS = 0.1
+"""The pause between attempts to remove redacted text while another program reads it."""
+
+
+class Redaction(NamedTuple):
+    """What a redaction has removed.
+
+    ``version`` is that of the redaction's event, in the thread that recorded the content. ``errors`` are the versions
+    of the errors that were redacted with a message, because a service may have quoted it in them. ``pending`` is true
+    if another program still reads an older state of the store: until it ends, the content remains in the files of a
+    SQLite store, where only other programs can find it. ``erase()`` waits for that.
+    """
+
+    version: int
+    errors: tuple[int, ...] = ()
+    pending: bool = False
+
+
+def redact(core: Core, thread_id: str, ref: ContentRef, reason: str | None, actor: str | None) -> Operation[Redaction]:
+    """Shred the content of an event in the stream that owns it.
+
+    With a message or a record, also the errors after it: their service may have quoted it.
+    """
+    yield from existing(core, thread_id)
+    old = yield from content_event(core, thread_id, ref, "redact", REDACTABLE_TYPES)
+    version = old.version
+    if not old.redacted and old.type not in APPENDED_TYPES and not holds_text(old):
+        raise NotRedactableError(f"redact: version {version} of thread {thread_id!r}, {old.type}, holds no text.")
+    owner = old.thread_id
+    if owner != thread_id:
+        yield from check(core, "read", owner)  # the redaction is recorded there, and its readers lose the message
+    conflict = ConflictError(thread_id, 0, 0)
+    for _ in range(ATTEMPTS):
+        errors = (yield from _quoting_errors(core, old)) if old.type in APPENDED_TYPES else ()
+        shreds = yield from _shreds(core, old.stream, (version, *errors))
+        if all(shred.version != version for shred in shreds):
+            raise NotRedactableError(f"Version {version} of thread {thread_id!r} is already redacted.")
+        intents = [Redact(each.version, each.digest.hex(), each.stub.decode("latin-1"), reason) for each in shreds]
+        forgets = (Forget(old.stream),) if old.type in STATE_TYPES else ()
+        options = CommitOptions(actor=actor, shreds=shreds, forgets=forgets, retry=False)
+        try:
+            by = (yield from commit(core, owner, intents, options)).versions[0]
+        except ConflictError as error:
+            conflict = error  # another process appended, or redacted the same message: try again
+        else:
+            if forgets and core.models.embedded:
+                yield from core.models.wait(None)  # the read models have no log of what was in their rows
+            if old.type == MESSAGE_APPENDED:
+                yield from forget(core, old.stream, [version], by)
+            gone = tuple(shred.version for shred in shreds[1:])
+            return Redaction(by, gone, pending=not (yield from read(partial(_erase, core))))
+    raise conflict
+
+
+class Purged(NamedTuple):
+    """What a purge has destroyed.
+
+    ``version`` is that of the purge's event, ``events`` the number of events whose texts were destroyed; ``pending`` as
+    in Redaction.
+    """
+
+    version: int
+    events: int
+    pending: bool = False
+
+
+def check_purge(core: Core, thread_id: str, *, forks: bool) -> Operation[bool]:
+    """Whether the thread is deleted. Raises the errors of a purge that is refused."""
+    control = yield from existing(core, thread_id)
+    if (yield from event(core, thread_id, control.version)).type == "thread-purged":
+        raise NotRedactableError(f"Thread {thread_id!r} is already purged.")
+    found = [] if forks else (yield from read(partial(core.log.forks, core.stream(thread_id))))
+    if found:
+        raise ThreadHasForksError(thread_id, len(found))
+    return control.status == "deleted"
+
+
+def purge(core: Core, thread_id: str, reason: str | None, actor: str | None, *, forks: bool) -> Operation[Purged]:
+    """Shred every text in a thread's own events, in one commit, and delete the thread if it is not deleted.
+
+    A run that is in progress loses its lease, so that it writes no draft any more.
+    """
+    stream = core.stream(thread_id)
+    conflict = ConflictError(thread_id, 0, 0)
+    for _ in range(ATTEMPTS):
+        yield from check_purge(core, thread_id, forks=forks)
+        control = yield from load(core, thread_id)
+        messages, shreds = yield from _texts_of(core, stream)
+        stated = statement((each.version, each.digest.hex(), each.stub.decode("latin-1")) for each in shreds)
+        intents: list[Intent] = [] if control.status == "deleted" else [Delete()]
+        intents.append(Purge(*stated, reason))
+        release = () if control.run is None else (Claim(stream, holder_of(control.run), core.now(), 0),)
+        options = CommitOptions(
+            actor=actor,
+            expected_version=control.version,
+            shreds=shreds,
+            forgets=(Forget(stream, keys=True),),
+            claims=release,
+            drafts=(Draft(stream, "", None),),
+            retry=False,
+        )
+        try:
+            by = (yield from commit(core, thread_id, intents, options)).versions[-1]
+        except ConflictError as error:
+            conflict = error  # another process appended: read its events, too
+            core.caches.stored.drop(stream)
+        else:
+            if core.models.embedded:
+                yield from core.models.wait(None)  # as after a redaction
+            yield from forget(core, stream, messages, by)
+            return Purged(by, len(shreds), pending=not (yield from read(partial(_erase, core))))
+    raise conflict
+
+
+def _texts_of(core: Core, stream: str) -> Operation[tuple[list[int], tuple[Shred, ...]]]:
+    """The versions of a stream's own messages, and how to shred all of its texts."""
+    messages: list[int] = []
+    shreds: list[Shred] = []
+    after = 0
+    while True:
+        found, page, last = yield from read(partial(_page_of_texts, core, stream, after))
+        messages += found
+        shreds += page
+        if last is None:
+            return messages, tuple(shreds)
+        after = last
+
+
+def _page_of_texts(core: Core, stream: str, after: int) -> tuple[list[int], list[Shred], int | None]:
+    rows = core.log.own_rows(stream, after=after, limit=PAGE)
+    shreds = [
+        Shred(stream, row.version, *found)
+        for row, found in zip(rows, core.log.redactable_rows(rows), strict=True)
+        if found is not None
+    ]
+    gone = {shred.version for shred in shreds}
+    messages = [row.version for row in rows if row.type == MESSAGE_APPENDED and row.version in gone]
+    return messages, shreds, rows[-1].version if rows else None
+
+
+def _shreds(core: Core, stream: str, versions: Sequence[int]) -> Operation[tuple[Shred, ...]]:
+    """How to shred these rows of a stream, without those that are shredded already."""
+    found: list[Shred] = []
+    for version in versions:
+        redactable = yield from read(partial(core.log.redactable, stream, version))
+        if redactable is not None:
+            found.append(Shred(stream, version, *redactable))
+    return tuple(found)
+
+
+def _quoting_errors(core: Core, message: Event) -> Operation[tuple[int, ...]]:
+    """The versions of the errors after a message, in its own stream, that hold words of a service."""
+    found: list[int] = []
+    after = message.version
+    while rows := (yield from read(partial(core.log.own_rows, message.stream, after=after, limit=PAGE))):
+        for row in rows:
+            if row.type in QUOTING and row.digest is None:
+                each = yield from event(core, message.thread_id, row.version)
+                error: Failure | None = getattr(each.data, "error", None)
+                if error is not None and (error.message or error.code):
+                    found.append(row.version)
+        after = rows[-1].version
+    return tuple(found)
+
+
+def erase(core: Core, timeout: float | None) -> Operation[bool]:
+    """Remove what redactions have left in the files; False if another program still reads it after ``timeout``."""
+    until = None if timeout is None else time.monotonic() + timeout
+    while not (yield Read(partial(_erase, core))):
+        if until is not None and time.monotonic() >= until:
+            return False
+        yield Pause(ERASE_SECONDS)
+    return True
+
+
+def _erase(core: Core) -> bool:
+    return (core.log.erase() is None) & core.models.erase()
+
+
+def forget(core: Core, stream: str, versions: Sequence[int], by: int) -> Operation[None]:
+    """Remove the words of messages from the indexes. The event at version ``by`` is their redaction."""
+    if not versions:
+        return
+    try:
+        yield from read(partial(core.models.forget, stream, versions, by))
+    except StoreError as error:
+        raise StoreUnavailableError(
+            f"{stream} version {versions[0]} is redacted, by version {by}; do not redact it again. "
+            f"But its words are still in the search index until the index is rebuilt. {error}"
+        ) from error
