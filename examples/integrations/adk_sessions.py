@@ -16,7 +16,7 @@ from google.adk.sessions.base_session_service import BaseSessionService, GetSess
 from google.adk.sessions.session import Session
 
 from clew import Engine, Fold, Record
-from clew.errors import ConflictError, ThreadExistsError, UnknownThreadError
+from clew.errors import ConflictError, ThreadDeletedError, ThreadExistsError, UnknownThreadError
 from clew.events import MessageAppended, RecordAppended
 
 
@@ -42,7 +42,7 @@ STATE: Fold[State | None] = Fold("adk", 1, None, evolve, types=["message-appende
 
 
 class ClewSessionService(BaseSessionService):
-    """A deleted session is off the path of its thread, so that its id can be used again. The log keeps it."""
+    """A deleted session is purged: its content is destroyed, and its id can be used again."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -53,7 +53,7 @@ class ClewSessionService(BaseSessionService):
         id = (session_id or "").strip() or str(uuid4())
         names: Any = {"app": app_name, "user": user_id, "session": id}
         with suppress(ThreadExistsError):
-            await self.engine.start_thread(thread_id=name(*names.values()), labels=names)
+            await self.engine.start_thread(thread_id=name(*names.values()), labels=names, replace_deleted=True)
         thread, version, there = await self._find(app_name, user_id, id)
         deltas = extract_state_delta(make_json_safe_state(state or {}))
         now = time.time()
@@ -90,7 +90,7 @@ class ClewSessionService(BaseSessionService):
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
         thread, _, state = await self._find(app_name, user_id, session_id)
         if state is not None:
-            await thread.rewind(1)  # to its start
+            await (thread.rewind(1) if await thread.forks() else thread.purge())  # forks keep what they share
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
         return {fact.key: fact.value for fact in await (await self._scopes(app_name, user_id))["user"].facts()}
@@ -129,10 +129,10 @@ class ClewSessionService(BaseSessionService):
         """The thread of a session, its version, and the state there, which is None if the session does not exist."""
         try:
             thread = await self.engine.thread(name(app, user, id))
-        except UnknownThreadError:
+            version = await thread.version
+            return thread, version, await thread.fold(STATE, at=version)
+        except (UnknownThreadError, ThreadDeletedError):
             return None, 0, None
-        version = await thread.version
-        return thread, version, await thread.fold(STATE, at=version)
 
     async def _session(self, app: str, user: str, id: str, state: State) -> Session:
         values = dict(state.values)

@@ -26,7 +26,7 @@ def awaited(method: Any) -> Any:
 
 
 class ClewSaver(base.BaseCheckpointSaver[str]):
-    """What is deleted is no longer on the path of its thread. The log keeps it."""
+    """A deleted thread is purged: its content is destroyed unless it has copies. The log keeps the rest."""
 
     def __init__(self, conversations: Conversations, *, serde: Any = None) -> None:
         super().__init__(serde=serde)
@@ -67,9 +67,8 @@ class ClewSaver(base.BaseCheckpointSaver[str]):
         versions = {channel: each for channel, each in checkpoint["channel_versions"].items() if channel in values}
         rest = {key: value for key, value in checkpoint.items() if key != "channel_values"}
         content = [rest, base.get_checkpoint_metadata(config, metadata)]
-        path = ["checkpoint", ns, checkpoint["id"]]
-        records.append(stored.record(self.serde, path, content, parent=parent, versions=versions))
-        self._thread(thread_id).append(records)
+        path, data = ["checkpoint", ns, checkpoint["id"]], {"parent": parent, "versions": versions}
+        self._thread(thread_id).append([*records, stored.record(self.serde, path, content, **data)])
         return stored.config(thread_id, ns, checkpoint["id"])
 
     def put_writes(self, config: Any, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = "") -> None:
@@ -86,7 +85,7 @@ class ClewSaver(base.BaseCheckpointSaver[str]):
 
     def delete_thread(self, thread_id: str) -> None:
         if (thread := self._thread(thread_id, start=False)) is not None:
-            thread.rewind(1)
+            thread.rewind(1) if thread.forks() else thread.purge()  # copies keep what they share
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         for thread_id in self._thread_ids():
@@ -118,9 +117,11 @@ class ClewSaver(base.BaseCheckpointSaver[str]):
     def _thread(self, thread_id: Any, *, start: bool = True) -> Any:
         name = f"{PREFIX}{thread_id}"
         with suppress(UnknownThreadError):
-            return self.conversations.thread(name)
+            if (thread := self.conversations.thread(name)).status != "deleted":
+                return thread
         with suppress(ThreadExistsError):  # another process was faster
-            return self.conversations.start_thread(thread_id=name, labels=LABELS) if start else None
+            start_thread = self.conversations.start_thread
+            return start_thread(thread_id=name, labels=LABELS, replace_deleted=True) if start else None
         return self.conversations.thread(name)
 
     def _thread_ids(self) -> Iterator[str]:

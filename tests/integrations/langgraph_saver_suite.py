@@ -231,11 +231,12 @@ def test_an_interrupt_is_replaced_and_other_writes_are_not(conversations: Conver
     assert {(channel, value) for _, channel, value in answers[0] or ()} == {("c", "first"), (special, "second")}
 
 
-def test_a_deleted_thread_begins_again(conversations: Conversations) -> None:
+def test_a_deleted_thread_is_destroyed_and_begins_again(conversations: Conversations, tmp_path: Path) -> None:
     saver = ClewSaver(conversations)
     graph, config = order_graph(saver), {"configurable": {"thread_id": "order"}}
     graph.invoke({"steps": ["asked"]}, config)
     saver.delete_thread("order")
     assert saver.get_tuple(config) is None
+    assert b"asked" not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
     graph.invoke({"steps": ["asked again"]}, config)
     assert graph.get_state(config).values["steps"][0] == "asked again"

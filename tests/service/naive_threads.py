@@ -244,11 +244,11 @@ class NaiveThreads:
         return event.kind in {"message", "checkpoint"} or (event.kind in BEGINNINGS and event.payload is not None)
 
     def purge(self, thread: str, now: int, *, forks: bool) -> None:
-        if not forks and any(self.parent(each)[0] == thread for each in self.lines):
-            raise Refused(ThreadHasForksError)
         line = self.lines[thread]
         if line[-1].kind == "purge" and line[-1].owner == thread:
             raise Refused(NotRedactableError)
+        if not forks and any(self.parent(each)[0] == thread for each in self.lines):
+            raise Refused(ThreadHasForksError)
         self.redacted |= {(thread, each.version) for each in line if each.owner == thread and self.holds_text(each)}
         if self.status(thread) != "deleted":
             self.record(thread, "delete", None, now)

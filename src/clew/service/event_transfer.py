@@ -523,6 +523,7 @@ def write_batch(core: Core, batch: Batch, meanwhile: Callable[[], None] | None =
         core.caches.submitted.drop(name)
     if forgets:
         core.caches.forget_states()
+    gone: dict[tuple[str, int], list[int]] = {}
     for (name, version), redacted_by in batch.redacted_by.items():
         gone.setdefault((name, redacted_by), []).append(version)
     for (name, redacted_by), versions in gone.items():

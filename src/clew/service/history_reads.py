@@ -9,7 +9,7 @@ from clew.domain.context.state import ContextState, context_state_of
 from clew.domain.decider_state import Control
 from clew.domain.history import History, HistoryMessage, NeededHistory, Walk
 from clew.domain.ports import EventLog
-from clew.service.core import Core, read_control
+from clew.service.core import Core, newest_control
 from clew.service.effects import Operation, read, run
 
 PAGE = 500
@@ -34,10 +34,7 @@ def read_part(core: Core, thread_id: str, version: int | None, needed: NeededHis
     there, without the events in it.
     """
     stream = core.stream(thread_id)
-    if version is None:
-        control = read_control(core.log, stream, core.caches.stored.get(stream))
-    else:
-        control = core.log.control(stream, version)
+    control = newest_control(core, stream) if version is None else core.log.control(stream, version)
     context = _recorded_context(core.log, stream, control)
     unneeded = () if context is None else needed.unneeded(context)
     if context is None or not unneeded:

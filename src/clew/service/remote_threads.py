@@ -14,7 +14,7 @@ from clew.domain.record_index import REWINDS
 from clew.domain.runs.errors import AgentConfigurationError, ModelError, ServiceCannotForkError, UnsupportedThreadError
 from clew.domain.runs.events import ServiceThreadBound
 from clew.domain.runs.remote_threads import ServiceState, service_state
-from clew.service.core import Core, read_control
+from clew.service.core import Core, newest_control
 from clew.service.effects import Operation, read
 from clew.service.history_reads import FIRST_PAGE_BACK
 from clew.service.thread_queries import At, readable, resolve
@@ -33,8 +33,7 @@ def read_service_state(core: Core, stream: str, of: str, upto: int | None = None
 
     The lineage is read backwards, until earlier events do not matter.
     """
-    known = core.caches.stored.get(stream)
-    do = partial(read_control, core.log, stream, known) if upto is None else partial(core.log.control, stream, upto)
+    do = partial(newest_control, core, stream) if upto is None else partial(core.log.control, stream, upto)
     control = yield from read(do)
     if not control.bound:
         return ServiceState()
