@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import pytest
 from eventsourcing.persistence import StoredEvent
 from tests.infrastructure.append_contract import AppendContract, KeyContract
+from tests.infrastructure.fold_contract import FoldContract
 from tests.infrastructure.index_contract import IndexContract
 from tests.infrastructure.lineage_contract import ForkContract, RestoreContract, ShredContract
 from tests.infrastructure.recorder_steps import PATIENCE, Opener, append, event, fill, run_threads
@@ -214,6 +215,7 @@ class RecorderContract(
     ShredContract,
     RestoreContract,
     ReadContract,
+    FoldContract,
     IndexContract,
     BlobContract,
     LeaseContract,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ from clew import Conversations, Engine, Event, Fold, Message, Record
 from clew.domain.errors import InvalidContentError, InvalidNameError, ThreadDeletedError, UnknownVersionError
 from clew.domain.events import HistoryRewound, MessageAppended, Shredded
 from clew.domain.folds import KnownStates, weight
+from clew.domain.ports import FoldState, Write
 from clew.sync.threads import Thread
 
 State = tuple[Any, ...]
@@ -85,22 +89,42 @@ def change(conversations: Conversations, threads: list[Thread], step: str, threa
                 thread.redact(redactable[number % len(redactable)])
         case "drop":
             conversations._core.caches.clear()
+        case "drop stored":
+            recorder: Any = conversations._core.log
+            for stream in recorder.recorder._events._streams.values():
+                stream.folds.clear()
         case _:
             check(thread, version)
 
 
 def check(thread: Thread, version: int) -> None:
-    for fold in (ALL, TEXTS):
+    for fold in (ALL, TEXTS, STORED, STORED_TEXTS):
         assert thread.fold(fold, at=version) == folded_from_the_start(fold, thread, version)
 
 
-STEPS = ["append"] * 4 + ["rewind", "fork", "redact", "drop", "fold", "fold"]
+STORED = Fold[State]("stored", 1, (), add, state_type=tuple[tuple[int, str], ...])
+STORED_TEXTS = Fold[State]("stored", 2, (), add, types=["message-appended"], state_type=tuple[tuple[int, str], ...])
 
 
+def stored(conversations: Conversations, thread: Thread, fold: Fold[State] = STORED) -> list[int]:
+    """The versions whose states the store has, the newest first."""
+    log, versions = conversations._core.log, []
+    found = log.fold_state(f"default/thread/{thread.id}", fold.name, thread.version)
+    while found is not None:
+        versions.append(found[0])
+        found = log.fold_state(f"default/thread/{thread.id}", fold.name, found[0] - 1)
+    return versions
+
+
+STEPS = ["append"] * 4 + ["rewind", "fork", "redact", "drop", "drop", "drop stored", "fold", "fold", "fold"]
+
+
+@pytest.mark.parametrize("every", [1, 4, 128])
 @settings(max_examples=25)
 @given(steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 99), st.integers(0, 9_999)), max_size=40))
-def test_a_fold_equals_folding_all_events_at_every_version(steps: list[tuple[str, int, int]]) -> None:
-    with Conversations.open("memory:") as conversations:
+def test_a_fold_equals_folding_all_events_at_every_version(every: int, steps: list[tuple[str, int, int]]) -> None:
+    with Conversations.open("memory:") as conversations, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("clew.service.folds.SNAPSHOT_EVERY", every)
         threads: list[Thread] = [conversations.start_thread()]
         for step, choice, number in steps:
             change(conversations, threads, step, threads[choice % len(threads)], number)
@@ -164,6 +188,125 @@ def test_a_fold_continues_from_what_it_knows(conversations: Conversations, monke
     fork = thread.fork(at=1_900)
     assert reads.of(fork, ALL) <= 256
     assert reads.of(fork, ALL) == 0
+
+
+def with_messages(conversations: Conversations, count: int) -> Thread:
+    thread = conversations.start_thread(thread_id="t")
+    thread.append([Message.user(f"secret {number}") for number in range(count)])
+    return thread
+
+
+def test_a_new_process_continues_from_stored_states(shared_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Conversations.open(shared_url) as before:
+        thread = with_messages(before, 1_000)
+        thread.fold(STORED)
+        for number in range(300):
+            thread.append(Message.user(str(number)))
+            thread.fold(STORED)
+        thread.fork(at=1_200, thread_id="fork").append(Message.user("fork"))
+        expected = thread.fold(STORED)
+    with Conversations.open(shared_url) as conversations:
+        thread, fork = conversations.thread("t"), conversations.thread("fork")
+        assert stored(conversations, thread) == [1_257, 1_129]
+        reads = CountedReads(conversations, monkeypatch)
+        assert reads.of(thread, STORED) <= 256
+        assert reads.of(fork, STORED) <= 512
+        assert reads.of(thread, STORED, at=1_150) <= 256
+        for each, version in ((thread, 1_301), (thread, 1_100), (fork, 1_202), (thread, 900)):
+            assert each.fold(STORED, at=version) == folded_from_the_start(STORED, each, version)
+        assert thread.fold(STORED) == expected
+
+
+def test_states_of_another_version_types_or_history_are_not_used(shared_url: str) -> None:
+    with Conversations.open(shared_url) as conversations:
+        thread = with_messages(conversations, 200)
+        other = conversations.start_thread(thread_id="other")
+        other.append([Message.user(str(number)) for number in range(200)])
+        of_other = other.fold(STORED)
+        conversations.start_thread(thread_id="writes what waits")
+        core = conversations._core
+        copied = core.log.fold_state(core.stream("other"), "stored", 201)
+        assert copied is not None
+        state = FoldState(core.stream("t"), "stored", copied[0], 1, copied[1], core.log.shredded())
+        core.log.submit(Write((), {}, folds=[state])).outcome.result()
+        assert stored(conversations, thread) == [201]
+        for fold in (STORED, STORED_TEXTS, replace(STORED, types=["thread-started"])):
+            core.caches.clear()
+            assert thread.fold(fold) == folded_from_the_start(fold, thread, 201) != of_other
+
+
+def test_no_byte_of_a_redacted_text_remains_in_stored_states(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/clew.db"
+    with Conversations.open(url) as conversations:
+        thread = with_messages(conversations, 400)
+        fork = thread.fork(thread_id="fork")
+        small = Fold[State]("small", 1, (), lambda state, event: add(state[-2:], event), state_type=STORED.state_type)
+        for each in (thread, fork):
+            for version in range(130, 402, 3):
+                each.fold(small, at=version)
+            each.fold(STORED)
+            each.append(Message.user("writes what waits"))
+        for name in ("stored", "small"):
+            found = conversations._core.log.fold_state("default/thread/fork", name, 402)
+            assert found is not None
+            assert b"secret 3" in found[1]
+        for number in range(390, 400):
+            thread.redact(2 + number)
+            text = f"secret {number}".encode()
+            assert [file.name for file in tmp_path.iterdir() if text in file.read_bytes()] == []
+        for each in (thread, fork):
+            assert each.fold(STORED) == folded_from_the_start(STORED, each, each.version)
+
+
+def test_a_redaction_drops_the_stored_states_of_all_forks(shared_url: str) -> None:
+    with Conversations.open(shared_url) as conversations:
+        thread = with_messages(conversations, 200)
+        early, late = thread.fork(at=100, thread_id="early"), thread.fork(thread_id="late")
+        for each in (thread, early, late):
+            each.append([Message.user(str(number)) for number in range(200)])
+            each.fold(STORED)
+        conversations.start_thread(thread_id="writes what waits")
+        assert [len(stored(conversations, each)) for each in (thread, early, late)] == [1, 1, 1]
+        thread.redact(150)
+        assert [len(stored(conversations, each)) for each in (thread, early, late)] == [0, 1, 0]
+
+
+def test_large_states_are_stored_less_often(conversations: Conversations) -> None:
+    grows = Fold[str]("grows", 1, "", lambda text, _: text + "x" * 1_000, state_type=str)
+    thread = with_messages(conversations, 100)
+    sizes: list[int] = []
+    log: Any = conversations._core.log
+    submit = log.submit
+
+    def measure(write: Write) -> Any:
+        sizes.extend(len(each.state) for each in write.folds)
+        return submit(write)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log, "submit", measure)
+        for number in range(600):
+            thread.append(Message.user(str(number)))
+            thread.fold(grows)
+    assert [round(size, -3) for size in sizes] == [128_000, 628_000]
+
+
+def test_a_state_that_does_not_survive_is_not_stored(conversations: Conversations) -> None:
+    thread = with_messages(conversations, 200)
+    for kind in (list[tuple[int, str]], int, float):
+        fold = Fold[Any]("lossy", 1, (), add, state_type=kind)
+        assert thread.fold(fold) == folded_from_the_start(fold, thread, 201)
+    assert thread.fold(Fold("nan", 1, 0.0, lambda _, __: math.nan, state_type=float)) is not None
+    thread.append(Message.user("writes what waits"))
+    assert stored(conversations, thread, fold) == stored(conversations, thread, replace(fold, name="nan")) == []
+
+
+def test_a_store_that_is_only_read_is_folded(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/clew.db"
+    with Conversations.open(url) as before:
+        with_messages(before, 200)
+    with Conversations.open(url, read_only=True) as conversations:
+        thread = conversations.thread("t")
+        assert thread.fold(STORED) == folded_from_the_start(STORED, thread, 201)
 
 
 def test_folds_are_told_apart_by_name_version_and_code(conversations: Conversations) -> None:
@@ -237,8 +380,10 @@ def count(number: int, _: Event) -> int:
         (Fold("a", "1", 0, count), InvalidContentError),  # type: ignore[arg-type]
         (Fold("a", 1, 0, None), InvalidContentError),  # type: ignore[arg-type]
         (Fold("a", 1, 0, count, types="message-appended"), InvalidNameError),
+        (Fold("a", 1, 0, count, state_type=object()), InvalidContentError),
+        (Fold("a", 1, 0, count, state_type=Slotted), InvalidContentError),
     ],
-    ids=["text", "name", "bool", "version", "evolve", "types"],
+    ids=["text", "name", "bool", "version", "evolve", "types", "value as a type", "type that pydantic does not know"],
 )
 def test_refuses_what_is_not_a_fold(conversations: Conversations, fold: Any, error: type[Exception]) -> None:
     thread = conversations.start_thread()

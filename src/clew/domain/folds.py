@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, islice
 from sys import getsizeof
 from types import FunctionType, MethodType, ModuleType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+from pydantic import PydanticUserError, TypeAdapter
 
 from clew.domain.errors import InvalidContentError
 from clew.domain.events import Event
@@ -26,6 +29,9 @@ class Fold(Generic[StateT]):
     ``name`` and ``version`` identify the fold; give it another version when ``evolve`` changes. With ``types`` it gets
     only events of these types; the data of a redacted event is ``Shredded``. ``evolve`` is pure: it returns the next
     state and never changes one, because Clew keeps states and continues from them. Any thread may call it.
+
+    With ``state_type``, a type that pydantic can write as JSON and read, stores keep some states of long threads, so
+    that a new process need not fold all events. A state that is not equal after it was written and read is not stored.
     """
 
     name: str
@@ -33,6 +39,17 @@ class Fold(Generic[StateT]):
     initial: StateT
     evolve: Callable[[StateT, Event], StateT]
     types: Collection[str] | None = None
+    state_type: Any = None
+
+    @cached_property
+    def adapter(self) -> TypeAdapter[StateT]:
+        """What writes and reads a stored state. Raises InvalidContentError for a type that pydantic does not know."""
+        try:
+            return TypeAdapter(self.state_type)
+        except PydanticUserError as error:
+            raise InvalidContentError(
+                f"fold {self.name!r}: pydantic cannot write state_type={self.state_type!r}: {error.message}"
+            ) from None
 
 
 def check_fold(fold: object) -> None:
@@ -47,6 +64,39 @@ def check_fold(fold: object) -> None:
     if not callable(fold.evolve):
         kind = type(fold.evolve).__name__
         raise InvalidContentError(f"fold {fold.name!r}: evolve is {kind}, not a function of a state and an event.")
+    if fold.state_type is not None:
+        _ = fold.adapter  # raises InvalidContentError
+
+
+def write_state(fold: Fold[StateT], head: bytes, state: StateT) -> bytes | None:
+    """The bytes that store the state after the event with the hash ``head``; None if they would not give it back."""
+    try:
+        body = fold.adapter.dump_json(state, warnings="error")
+        if fold.adapter.validate_json(body) != state:
+            return None
+    except (ValueError, TypeError):  # what pydantic raises, or the comparison
+        return None
+    return _before(fold, head) + body
+
+
+def read_state(fold: Fold[StateT], head: bytes, stored: bytes) -> tuple[StateT] | None:
+    """The state in stored bytes, in a tuple.
+
+    None if another fold or version of it wrote them, or after another event, or if they cannot be read.
+    """
+    before = _before(fold, head)
+    if not stored.startswith(before):
+        return None
+    try:
+        return (fold.adapter.validate_json(stored[len(before) :]),)
+    except ValueError:  # pydantic's is one
+        return None
+
+
+def _before(fold: Fold[StateT], head: bytes) -> bytes:
+    """What comes before a stored state: all that it depends on, except for the code of ``evolve``."""
+    types = "" if fold.types is None else " ".join(sorted(fold.types))
+    return b"%b%d %b\n" % (head, fold.version, types.encode())
 
 
 class KnownStates(Generic[StateT]):
@@ -61,6 +111,10 @@ class KnownStates(Generic[StateT]):
         self._states: dict[int, tuple[int, StateT]] = {}
         self.weight = 0
         """An estimate of the memory of all states, in bytes."""
+        self.unstored = 0
+        """The events that were folded since a state was stored."""
+        self.store_after = 0
+        """How many events are folded before the next state is stored: more for large states."""
 
     def put(self, version: int, state: StateT) -> None:
         """Keep the state at a version, from 1."""

@@ -138,6 +138,24 @@ class Draft(NamedTuple):
     data: bytes | None
 
 
+class FoldState(NamedTuple):
+    """The state of an application's fold at a version of a stream, as bytes. It is outside the chain.
+
+    It can be dropped at any time.
+    A store keeps it only if ``shredded`` is still the number of shredded rows: otherwise it may hold what was redacted
+    after its events were read. It keeps one state of a fold for each ``slot``, and drops the states from a shredded row
+    on, also those of forks.
+    """
+
+    stream: str
+    name: str
+    """The name of the fold."""
+    version: int
+    slot: int
+    state: bytes
+    shredded: int
+
+
 class Appended(NamedTuple):
     """The outcome of an append: a position, a hash and a version for each event, in the order of the events."""
 
@@ -154,7 +172,8 @@ class Write(NamedTuple):
     ``previous`` maps a stream to the hash of the event that the append was decided on. Another hash in the store, or no
     event, is a conflict, even if the versions fit. For a new stream it is the hash to which its first event is linked.
     ``controls`` are snapshots with their streams, one for each snapshot version among the events; the log sets their
-    heads. ``blobs`` that exist are not changed. ``claims`` and ``drafts`` are outside the chain and need no events.
+    heads. ``blobs`` that exist are not changed. ``claims``, ``drafts`` and ``folds`` are outside the chain and need no
+    events.
     """
 
     events: Sequence[Event]
@@ -167,6 +186,7 @@ class Write(NamedTuple):
     blobs: Sequence[Blob] = ()
     claims: Sequence[Claim] = ()
     drafts: Sequence[Draft] = ()
+    folds: Sequence[FoldState] = ()
 
 
 class Restore(NamedTuple):
@@ -403,6 +423,10 @@ class SideReader(Protocol):
 
     def draft(self, stream: str) -> Draft | None:
         """The part of an answer that a run on the stream stored last."""
+        ...
+
+    def fold_state(self, stream: str, name: str, upto: int) -> tuple[int, bytes] | None:
+        """The newest stored state of a fold along the lineage at a version ≤ ``upto``: its version, and its bytes."""
         ...
 
     def shredded(self) -> int:

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from clew.domain.errors import IdempotencyKeyReusedError, InvalidNameError
-from clew.domain.ports import Appended, Blob, Claim, Fork, Key, Lease
+from clew.domain.ports import Appended, Blob, Claim, Fork, Key, Lease, Shred
 from clew.domain.runs.errors import RunInProgressError, RunTakenOverError
 from clew.domain.streams import ROOT, digest, link
 from clew.infrastructure.recorder_ports import HIGHEST, Append, RecordedConflictError
@@ -88,7 +88,7 @@ class Plan:
     began: dict[str, Fork | None]
     """The new streams of the append, in order, with the fork of each."""
     has_side_tables: bool = False
-    """Whether the append has blobs, claims or drafts."""
+    """Whether the append has blobs, claims, drafts or states of folds."""
     leases: tuple[tuple[str, Lease | None], ...] = ()
     """The result of its claims: a lease that is taken or extended, None for a released one."""
 
@@ -122,7 +122,7 @@ def make_plan(append: Append, known: Known) -> Plan | Appended:
         _plan_events(plan, known)
         if append.key is not None or append.snapshots or append.shreds:
             _check_key_snapshots_and_shreds(plan, known)
-        if append.claims or append.drafts or append.blobs:
+        if append.claims or append.drafts or append.blobs or append.folds:
             _check_side_tables(plan, known)
     except UnicodeEncodeError as error:
         raise InvalidNameError(
@@ -254,6 +254,9 @@ def _check_side_tables(plan: Plan, known: Known) -> None:
         (draft.stream + draft.run_id).encode()  # raises for a lone surrogate
     for blob in append.blobs:
         _check_blob(blob)
+    for fold in append.folds:
+        fold.name.encode()  # raises for a lone surrogate
+        _check_stream(plan, fold.stream, fold.version, known)
 
 
 def _check_blob(blob: Blob) -> None:
@@ -269,6 +272,14 @@ def _check_stream(plan: Plan, name: str, version: int, known: Known) -> None:
 
 def _version(head: KnownHead | None) -> int:
     return 0 if head is None else head[0]
+
+
+def lowest_shredded(shreds: Sequence[Shred]) -> dict[str, int]:
+    """By stream, the lowest version that is shredded. States of folds from there on may hold its text."""
+    lowest: dict[str, int] = {}
+    for shred in shreds:
+        lowest[shred.stream] = min(shred.version, lowest.get(shred.stream, shred.version))
+    return lowest
 
 
 def first_after(prefix: str) -> str | None:

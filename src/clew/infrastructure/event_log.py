@@ -101,6 +101,7 @@ class ConversationLog(Application[str]):
         self.is_served = recorder.is_served
         self.lease = recorder.lease
         self.draft = recorder.draft
+        self.fold_state = recorder.fold_state
         self.shredded = recorder.shredded
         self._read_only: str | None = None
 
@@ -161,6 +162,7 @@ class ConversationLog(Application[str]):
                 claims=write.claims,
                 drafts=write.drafts,
                 entries=entries,
+                folds=write.folds,
             )
         )
         return Submitted(outcome, heads)

@@ -16,7 +16,21 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from clew.domain.decider_state import Control, without_checkpoints
 from clew.domain.errors import ConflictError
-from clew.domain.ports import NOTHING, Appended, Blob, Claim, Draft, Forget, Fork, Key, Lease, Row, Shred, StreamInfo
+from clew.domain.ports import (
+    NOTHING,
+    Appended,
+    Blob,
+    Claim,
+    Draft,
+    FoldState,
+    Forget,
+    Fork,
+    Key,
+    Lease,
+    Row,
+    Shred,
+    StreamInfo,
+)
 
 HIGHEST = 2**63 - 1
 """The highest version, position, time and limit: stores have integers of 64 bits."""
@@ -119,9 +133,9 @@ class Append(NamedTuple):
 
     ``entries`` are those of its events in the index. A shredded row loses the numbers that its ``Shred`` names.
 
-    ``blobs``, ``claims`` and ``drafts`` may come without events; then ``previous`` is not checked. Claims are decided
-    in their order, after those of earlier appends. A stream that is claimed, or has a draft, must exist or begin in
-    this append. Releasing a stream that does not exist, or removing its draft, does nothing.
+    ``blobs``, ``claims``, ``drafts`` and ``folds`` may come without events; then ``previous`` is not checked. Claims
+    are decided in their order, after those of earlier appends. A stream that is claimed, or has a draft, must exist or
+    begin in this append. Releasing a stream that does not exist, or removing its draft, does nothing.
     """
 
     events: Sequence[StoredEvent | NewEvent]
@@ -138,6 +152,7 @@ class Append(NamedTuple):
     claims: Sequence[Claim] = ()
     drafts: Sequence[Draft] = ()
     entries: Sequence[IndexEntry] = ()
+    folds: Sequence[FoldState] = ()
 
 
 class Appends(Protocol):
@@ -290,6 +305,10 @@ class SideTables(Protocol):
 
     def draft(self, stream: str) -> Draft | None:
         """The part of an answer that was stored last for the stream, None if there is none."""
+        ...
+
+    def fold_state(self, stream: str, name: str, upto: int) -> tuple[int, bytes] | None:
+        """The newest stored state of a fold along the lineage at a version ≤ ``upto``: its version, and its bytes."""
         ...
 
     def shredded(self) -> int:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from clew.domain.decider_state import Control
+from clew.domain.decider_state import SNAPSHOT_EVERY, Control
+from clew.domain.errors import ClosedError, ReadOnlyStoreError
 from clew.domain.events import HISTORY_REWOUND, Event
-from clew.domain.folds import Fold, KnownStates, check_fold
+from clew.domain.folds import Fold, KnownStates, check_fold, read_state, write_state
 from clew.domain.history import previous_version
+from clew.domain.json_values import MAX_BYTES
+from clew.domain.ports import FoldState, Write
 from clew.service.core import CachedStates, Core
 from clew.service.effects import Operation, read
 from clew.service.history_reads import FIRST_PAGE_BACK, PAGE
 from clew.service.thread_queries import At, checked_types, readable, resolve
 
 StateT = TypeVar("StateT")
+
+BYTES_PER_EVENT = 256
+"""A state is stored once an event was folded for this many bytes of it, so that storing stays a part of the work."""
 
 
 def fold(
@@ -43,10 +51,13 @@ def _folded(
     """The state at a version: the path is walked back to a known state, and folded from there."""
     shredded = core.log.shredded()
     states = _known(core, thread_id, declared, shredded) or _of_parent(core, control, declared, shredded)
-    stream, place, size = core.stream(thread_id), version, FIRST_PAGE_BACK
+    stream, place, size, sought = core.stream(thread_id), version, FIRST_PAGE_BACK, version + 1
     pending: list[Event] = []
     wanted = None if types is None else types | {HISTORY_REWOUND}
     while place and states.get(place) is None:
+        if declared.state_type is not None and place < sought and place - states.last(place) >= SNAPSHOT_EVERY:
+            sought = _restore(core, stream, states, place)
+            continue
         after = max(place - size, states.last(place))
         page = {event.version: event for event in core.log.lineage(stream, after=after, upto=place, types=wanted)}
         size = min(2 * size, PAGE)
@@ -63,8 +74,41 @@ def _folded(
     if place != version:
         states.put(version, state)
         states.weigh()
+    states.unstored += len(pending)
+    if pending and declared.state_type is not None and states.unstored >= max(SNAPSHOT_EVERY, states.store_after):
+        _store(core, states, state, pending[0], shredded)
     core.caches.folds.put(_name(core, thread_id, declared), CachedStates(states, shredded), states.weight)
     return state
+
+
+def _restore(core: Core, stream: str, states: KnownStates[StateT], upto: int) -> int:
+    """Add the newest stored state up to a version, if it is of these events; returns its version, 0 for none."""
+    found = core.log.fold_state(stream, states.fold.name, upto)
+    if found is None:
+        return 0
+    version, stored = found
+    for event in core.log.lineage(stream, after=version - 1, upto=version):
+        restored = read_state(states.fold, event.hash or b"", stored)
+        if restored is not None:
+            states.put(version, restored[0])
+            states.weigh()
+    return version
+
+
+def _store(core: Core, states: KnownStates[StateT], state: StateT, last: Event, shredded: int) -> None:
+    """Store the state after the event that was folded last, with the next append or at the latest when the log closes.
+
+    Nobody waits for it, and nothing is lost if it is not stored.
+    """
+    stored = write_state(states.fold, last.hash or b"", state)
+    states.unstored = 0
+    states.store_after = sys.maxsize if stored is None else len(stored) // BYTES_PER_EVENT
+    if stored is not None and len(stored) <= MAX_BYTES:
+        number = last.version // SNAPSHOT_EVERY
+        # Few states are kept, whose distances grow with the distance from the end, as in the cache.
+        folded = FoldState(last.stream, states.fold.name, last.version, number & -number, stored, shredded)
+        with suppress(ReadOnlyStoreError, ClosedError):
+            core.log.submit(Write((), {}, folds=(folded,)))
 
 
 def _known(core: Core, thread_id: str, declared: Fold[StateT], shredded: int) -> KnownStates[StateT] | None:

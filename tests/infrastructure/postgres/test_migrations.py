@@ -25,9 +25,9 @@ def test_the_migration_to_schema_2_indexes_records_and_rewinds(postgres: str) ->
         expected = {id_: conversations.thread(id_).records() for id_ in ("t", "fork")}
     before = ask(postgres, ENTRIES)
     with psycopg.connect(postgres) as connection:
-        connection.execute("DROP TABLE clew_entry")
+        connection.execute("DROP TABLE clew_entry, clew_fold_state")
         connection.execute("UPDATE clew_meta SET schema = 1")
-    with pytest.raises(StoreSchemaError, match=r"has schema 1, and this Clew knows schema 2.*`clew migrate`"):
+    with pytest.raises(StoreSchemaError, match=r"has schema 1, and this Clew knows schema 3.*`clew migrate`"):
         Conversations.open(postgres)
     assert store_at(postgres).migrate() == (1, SCHEMA_VERSION)
     assert ask(postgres, ENTRIES) == before

@@ -25,7 +25,7 @@ EVENT = "INSERT INTO clew_event (position, tenant, stream, version, type, state,
 
 @pytest.mark.parametrize("tenant", [None, "", "missing", "a/b"])
 def test_without_a_tenant_no_row_is_visible(shared_logins: Logins, tenant: str | None) -> None:
-    for table in ("clew_event", "clew_stream", "clew_key", "clew_snapshot", "clew_entry"):
+    for table in ("clew_event", "clew_stream", "clew_key", "clew_snapshot", "clew_entry", "clew_fold_state"):
         assert ask_as_tenant(shared_logins.app, f"SELECT count(*) FROM {table}", tenant) == [(0,)]  # noqa: S608 - built from constants
     assert ask_as_tenant(shared_logins.app, "SELECT count(*), min(tenant), max(tenant) FROM clew_stream", "a") == [
         (1, A, A)
@@ -73,6 +73,7 @@ def test_neither_role_can_change_or_delete_events(shared_logins: Logins, role: s
         "INSERT INTO clew_key (tenant, stream, key, salt, first, last) VALUES ({a}, {theirs}, '', '', 1, 1)",
         "INSERT INTO clew_snapshot (tenant, stream, version, state) VALUES ({a}, {theirs}, 9, '')",
         "INSERT INTO clew_entry (tenant, stream, number, version) VALUES ({a}, {theirs}, 1, 9)",
+        "INSERT INTO clew_fold_state (tenant, stream, name, slot, version, state) VALUES ({a}, {theirs}, '', 1, 1, '')",
         "INSERT INTO clew_blob (tenant, digest, kind, data, came) VALUES ({b}, '', '', '', 1)",
         "UPDATE clew_meta SET base = 0",
         "UPDATE clew_generation SET position = 0",

@@ -8,7 +8,19 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from uuid import UUID
 
-from clew.domain.ports import Appended, Blob, Draft, Forget, Fork, Key, Lease, Row, Shred, StreamInfo
+from clew.domain.ports import (
+    Appended,
+    Blob,
+    Draft,
+    FoldState,
+    Forget,
+    Fork,
+    Key,
+    Lease,
+    Row,
+    Shred,
+    StreamInfo,
+)
 from clew.infrastructure import clock
 from clew.infrastructure.append_plan import (
     KnownHead,
@@ -16,6 +28,7 @@ from clew.infrastructure.append_plan import (
     Plan,
     StoredState,
     content_digest,
+    lowest_shredded,
     outcome,
 )
 from clew.infrastructure.recorder_ports import Snapshot, StoredKey
@@ -31,6 +44,8 @@ class _Stream:
     snapshots: dict[int, Snapshot] = field(default_factory=dict)
     entries: dict[int, list[int]] = field(default_factory=dict)
     """The versions under each number of the index, in order."""
+    folds: dict[tuple[str, int], FoldState] = field(default_factory=dict)
+    """The states of folds, by name and slot."""
 
 
 class InMemoryEvents:
@@ -67,6 +82,8 @@ class InMemoryEvents:
         appended = outcome(plan.rows, first)
         for shred in append.shreds:
             self._shred(shred)
+        for name, version in lowest_shredded(append.shreds).items():
+            self._drop_folds(name, version)
         for entry in append.entries:
             self._streams[entry.stream].entries.setdefault(entry.number, []).append(entry.version)
         for forget in append.forgets:
@@ -94,6 +111,9 @@ class InMemoryEvents:
                 self.drafts.pop(draft.stream, None)
             else:
                 self.drafts[draft.stream] = draft
+        for fold in plan.append.folds:
+            if fold.shredded == self.shredded:
+                self._streams[fold.stream].folds[fold.name, fold.slot] = fold
 
     def _begin(self, name: str, fork: Fork | None, first: int, originator_id: UUID | str) -> _Stream:
         parent, cut = (None, None) if fork is None else (fork.parent, fork.cut)
@@ -124,6 +144,15 @@ class InMemoryEvents:
             name = names.pop()
             self._streams[name].snapshots.clear()
             names += [fork.name for fork in self._forks.get(name, ())]
+
+    def _drop_folds(self, stream: str, version: int) -> None:
+        """Drop the states of folds from a version on, of a stream and of the forks that have the version."""
+        names = [stream]
+        for name in names:
+            folds = self._streams[name].folds
+            for key in [key for key, fold in folds.items() if fold.version >= version]:
+                del folds[key]
+            names += [fork.name for fork in self.forks(name) if fork.cut is not None and fork.cut >= version]
 
     # Reads for the plan of the next append
 
@@ -213,6 +242,15 @@ class InMemoryEvents:
             versions = [version for version in line.snapshots if end is None or version <= end]
             if versions:
                 return line.snapshots[max(versions)]
+        return None
+
+    def fold_state(self, stream: str, name: str, upto: int) -> tuple[int, bytes] | None:
+        """The newest state of a fold along the lineage at a version ≤ ``upto``."""
+        for line, end in self._line(stream, -1, upto):
+            known = {fold.version: fold.state for (of, _), fold in line.folds.items() if of == name}
+            versions = [version for version in known if end is None or version <= end]
+            if versions:
+                return max(versions), known[max(versions)]
         return None
 
     def _own(self, stream: str, version: int) -> Row | None:

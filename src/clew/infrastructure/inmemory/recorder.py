@@ -157,6 +157,11 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder, process_forks.ForkA
         with self._open_lock():
             return self._events.snapshot(stream, upto)
 
+    def fold_state(self, stream: str, name: str, upto: int) -> tuple[int, bytes] | None:
+        """The newest state of a fold along the lineage at a version ≤ ``upto``."""
+        with self._open_lock():
+            return self._events.fold_state(stream, name, upto)
+
     def blob(self, digest: bytes, key: int | None = None) -> Blob | None:
         """The blob with that digest."""
         del key

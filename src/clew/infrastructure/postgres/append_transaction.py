@@ -10,7 +10,7 @@ import psycopg
 from psycopg.types.numeric import Int8
 
 from clew.domain.errors import StoreError
-from clew.domain.ports import Appended, Draft, Key, Lease, Shred
+from clew.domain.ports import Appended, Draft, FoldState, Key, Lease, Shred
 from clew.infrastructure import clock
 from clew.infrastructure.append_plan import (
     KnownHead,
@@ -19,6 +19,7 @@ from clew.infrastructure.append_plan import (
     PlannedRow,
     StoredState,
     content_digest,
+    lowest_shredded,
 )
 from clew.infrastructure.postgres.connection import ORDINAL_BITS, Rows, Session
 from clew.infrastructure.postgres.pipeline import (
@@ -143,7 +144,7 @@ class Transaction:
             unsent = []
         shredded = len(append.shreds) + sum(digest is not None for digest in append.digests)
         if shredded:
-            unsent.append(_bind("count shredded", count=int8(shredded)))
+            unsent += [_bind("count shredded", count=int8(shredded)), *_drop_derived(append.shreds)]
         unsent += [_bind("drop snapshots", stream=int8(stream_id(each.stream))) for each in append.forgets]
         unsent += [_drop_keys(each.stream, session) for each in append.forgets if each.keys]
         for snapshot in sorted(append.snapshots, key=lambda each: (stream_id(each.stream), each.version)):
@@ -151,14 +152,21 @@ class Transaction:
             unsent.append(_bind("put snapshot", **_ids(snapshot.stream), version=version, state=snapshot.state))
         if append.entries:
             unsent.append(_put_entries(append.entries))
-        unsent += [_drop_entries(shred) for shred in append.shreds if shred.numbers]
         if append.key is not None:
             unsent.append(_put_key(append.key, self.first, self.first + len(made.rows) - 1))
-        if append.blobs:
-            unsent.append(self._put_blobs())
-        unsent += [_put_lease(name, lease) for name, lease in sorted(made.leases)]
-        unsent += map(_put_draft, append.drafts)
+        if made.has_side_tables:
+            unsent += self._side_tables(made)
         return unsent
+
+    def _side_tables(self, made: Plan) -> list[BoundStatement]:
+        """The statements that write blobs, leases, drafts and states of folds."""
+        append = made.append
+        bound = [self._put_blobs()] if append.blobs else []
+        bound += [_put_lease(name, lease) for name, lease in sorted(made.leases)]
+        bound += map(_put_draft, append.drafts)
+        if append.folds:
+            bound += [_bind("folding"), *map(_put_fold, append.folds)]
+        return bound
 
     def _shred(self, bound: Sequence[BoundStatement]) -> None:
         rows = self._session.execute_together(*bound)
@@ -287,6 +295,20 @@ def _put_draft(draft: Draft) -> BoundStatement:
     if draft.data is None:
         return _bind("drop draft", stream=int8(stream_id(draft.stream)))
     return _bind("put draft", **_ids(draft.stream), run=draft.run_id.encode(), data=draft.data)
+
+
+def _put_fold(fold: FoldState) -> BoundStatement:
+    values = {"slot": int8(fold.slot), "version": int8(fold.version), "shredded": int8(fold.shredded)}
+    return _bind("put fold state", **_ids(fold.stream), fold=fold.name.encode(), state=fold.state, **values)
+
+
+def _drop_derived(shreds: Sequence[Shred]) -> Iterator[BoundStatement]:
+    """Remove what was derived from shredded rows: their numbers in the index, and states of folds."""
+    yield from (_drop_entries(shred) for shred in shreds if shred.numbers)
+    if shreds:
+        yield _bind("shredding")
+    for name, version in sorted(lowest_shredded(shreds).items()):
+        yield _bind("drop fold states", stream=int8(stream_id(name)), version=int8(version))
 
 
 def _ids(stream: str) -> dict[str, bytes]:

@@ -105,6 +105,29 @@ DELETE FROM clew_key WHERE stream = %(stream)b
 WITH whose AS MATERIALIZED (SELECT set_config('clew.tenant', %(tenant)b, true) AS tenant)
 SELECT clew_forget_keys(%(stream)b) FROM whose WHERE tenant IS NOT NULL
 
+-- shredding
+-- Before the states of folds are dropped: one that is stored meanwhile may hold the shredded bytes.
+SELECT pg_advisory_xact_lock(1131177328)
+
+-- folding
+-- Waits for transactions that shred, so that the next statement sees how many rows are shredded.
+SELECT pg_advisory_xact_lock_shared(1131177328)
+
+-- put fold state
+INSERT INTO clew_fold_state (tenant, stream, name, slot, version, state)
+SELECT %(tenant)b::int8, %(stream)b::int8, %(fold)b::bytea, %(slot)b::int8, %(version)b::int8, %(state)b::bytea
+FROM clew_meta WHERE shredded = %(shredded)b
+ON CONFLICT (stream, name, slot) DO UPDATE SET version = excluded.version, state = excluded.state
+
+-- drop fold states
+WITH RECURSIVE holder (id, tenant) AS (
+    SELECT id, tenant FROM clew_stream WHERE id = %(stream)b
+    UNION
+    SELECT s.id, s.tenant FROM holder JOIN clew_stream AS s ON s.parent = holder.id AND s.tenant = holder.tenant
+    WHERE s.cut >= %(version)b
+)
+DELETE FROM clew_fold_state WHERE version >= %(version)b AND stream IN (SELECT id FROM holder)
+
 -- put blobs
 INSERT INTO clew_blob (tenant, digest, kind, data, came)
 SELECT %(tenant)b::int8, digest, kind, data, %(first)b::int8 + n - 1

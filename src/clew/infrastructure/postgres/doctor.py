@@ -37,6 +37,7 @@ READ = (
     "clew_draft",
     "clew_entry",
     "clew_event",
+    "clew_fold_state",
     "clew_key",
     "clew_lease",
     "clew_meta",

@@ -296,6 +296,21 @@ FROM line CROSS JOIN LATERAL (
 ) AS newest
 ORDER BY line.depth LIMIT 1
 
+-- fold state
+WITH RECURSIVE line (id, tenant, name, parent, cut, upto, depth) AS (
+    SELECT id, tenant, name, parent, cut, %(upto)b::int8, 0 FROM clew_stream WHERE id = %(id)b AND name = %(name)b
+    UNION ALL
+    SELECT p.id, p.tenant, p.name, p.parent, p.cut, least(line.upto, line.cut), line.depth + 1
+    FROM line JOIN clew_stream AS p ON p.id = line.parent AND p.tenant = line.tenant
+    WHERE p.cut IS NULL OR p.cut < line.cut
+)
+SELECT newest.version, newest.state
+FROM line CROSS JOIN LATERAL (
+    SELECT version, state FROM clew_fold_state
+    WHERE stream = line.id AND name = %(fold)b AND version <= line.upto ORDER BY version DESC LIMIT 1
+) AS newest
+ORDER BY line.depth LIMIT 1
+
 -- blob
 SELECT digest, kind, data FROM clew_blob WHERE digest = %(digest)b LIMIT 1
 

@@ -217,6 +217,11 @@ class PostgresRecorder(LibraryRecorder):
         found = self._of(stream, "snapshot", upto=Int8(within(HIGHEST if upto is None else upto)))
         return Snapshot(text(found[0][0]), *found[0][1:]) if found else None
 
+    def fold_state(self, stream: str, name: str, upto: int) -> tuple[int, bytes] | None:
+        """The newest state of a fold along the lineage at a version ≤ ``upto``."""
+        found = self._of(stream, "fold state", fold=name.encode(), upto=Int8(within(upto)))
+        return (found[0][0], found[0][1]) if found else None
+
     def blob(self, digest: bytes, key: int | None = None) -> Blob | None:
         """The stored blob with that digest: the tenant's own, or the one with a key."""
         tenant = self.datastore.tenant

@@ -316,6 +316,7 @@ BEGIN
     GRANT UPDATE (began) ON clew_stream TO clew_app, clew_operator; -- to lock rows: the policies allow no update
     GRANT UPDATE (state), DELETE ON clew_snapshot TO clew_app;
     GRANT UPDATE, DELETE ON clew_lease, clew_draft TO clew_app;
+    GRANT SELECT, INSERT, UPDATE, DELETE ON clew_fold_state TO clew_app;
     GRANT DELETE ON clew_entry TO clew_app; -- a redacted record loses the numbers of its key
     GRANT SELECT, INSERT, DELETE ON clew_vector TO clew_app;
     GRANT SELECT ON clew_meta, clew_generation, clew_stretch, clew_worker, clew_parked TO clew_app;

@@ -16,7 +16,7 @@ from clew.infrastructure.postgres.errors import unavailable
 from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.postgres.stream_ids import text
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 WITH_INDEX = 2
 """The first schema with an index of records and rewinds."""

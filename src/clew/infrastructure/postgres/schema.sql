@@ -187,3 +187,17 @@ CREATE TABLE clew_entry (
     PRIMARY KEY (stream, number, version)
 ) /* PARTITION BY HASH (stream) */;
 COMMENT ON TABLE clew_entry IS 'the index of records by type and key, and of rewinds; a number is a part of a digest';
+
+-- schema 3
+
+CREATE TABLE clew_fold_state (
+    tenant bigint NOT NULL,
+    stream bigint NOT NULL,
+    name bytea NOT NULL,
+    slot bigint NOT NULL,
+    version bigint NOT NULL,
+    state bytea NOT NULL,
+    PRIMARY KEY (stream, name, slot)
+);
+COMMENT ON TABLE clew_fold_state IS 'states of the folds of applications: all rows can be deleted at any time';
+ALTER TABLE clew_fold_state ALTER COLUMN state SET STATISTICS 0;

@@ -58,6 +58,7 @@ def streams_of(append: Append) -> Iterable[str]:
     yield from (snapshot.stream for snapshot in append.snapshots)
     yield from (claim.stream for claim in append.claims)
     yield from (draft.stream for draft in append.drafts)
+    yield from (fold.stream for fold in append.folds)
     if append.key is not None:
         yield append.key.stream
 

@@ -84,6 +84,11 @@ _SNAPSHOT = f"""{_LINE}
 SELECT line.name, s.version, s.state FROM line CROSS JOIN snapshot s ON s.stream = line.id AND s.version =
     (SELECT max(n.version) FROM snapshot n WHERE n.stream = line.id AND n.version <= line.upto)
 LIMIT 1"""  # noqa: S608 - of constants
+_FOLD_STATE = f"""{_LINE}
+SELECT f.version, f.state FROM line CROSS JOIN fold_state f ON f.stream = line.id AND f.name = :fold
+    AND f.version = (SELECT max(n.version) FROM fold_state n
+        WHERE n.stream = line.id AND n.name = :fold AND n.version <= line.upto)
+LIMIT 1"""  # noqa: S608 - of constants
 _ROWS = f"SELECT {_columns('s.name')} FROM event e CROSS JOIN stream s ON s.id = e.stream "  # noqa: S608 - of constants
 _OWN_ROWS = (
     f"SELECT {_columns('s.name')} FROM stream s CROSS JOIN event e ON e.stream = s.id "  # noqa: S608 - of constants
@@ -365,6 +370,11 @@ class SQLiteReads:
         # The query goes from the stream to its ancestors and stops at the first that has one.
         rows = self.query(_SNAPSHOT, {"name": stream, "after": -1, "upto": HIGHEST if upto is None else upto})
         return Snapshot(*rows[0]) if rows else None
+
+    def fold_state(self, stream: str, name: str, upto: int) -> tuple[int, bytes] | None:
+        """The newest state of a fold along the lineage at a version ≤ ``upto``."""
+        rows = self.query(_FOLD_STATE, {"name": stream, "fold": name, "after": -1, "upto": upto})
+        return (rows[0][0], rows[0][1]) if rows else None
 
     def blob(self, digest: bytes, key: int | None = None) -> Blob | None:
         """The blob with that digest as it is stored."""

@@ -14,7 +14,7 @@ from clew.domain.errors import StoreSchemaError
 APPLICATION_ID = 0x436C6577
 """``Clew`` in ASCII, in the header of the file."""
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 _SIDE_TABLES = (
     # A table with row ids, so that a new blob never moves the others: the writer explains why shredding needs this.
@@ -39,7 +39,18 @@ _INDEX = """CREATE TABLE entry (
     ) WITHOUT ROWID"""
 """The index of records and rewinds, since schema 3."""
 
-MIGRATIONS: dict[int, tuple[str, ...]] = {1: _SIDE_TABLES, 2: (_INDEX,)}
+_FOLDS = """CREATE TABLE fold_state (
+        stream INTEGER NOT NULL,
+        name TEXT NOT NULL,
+        slot INTEGER NOT NULL,
+        version INTEGER NOT NULL,
+        margin BLOB NOT NULL,
+        state BLOB NOT NULL,
+        PRIMARY KEY (stream, name, slot)
+    )"""
+"""The states of folds, since schema 4. The margin has the same reason as that of a draft."""
+
+MIGRATIONS: dict[int, tuple[str, ...]] = {1: _SIDE_TABLES, 2: (_INDEX,), 3: (_FOLDS,)}
 """The statements that lead from a schema to the next one; the migration to schema 3 then fills the index."""
 
 ADD_TAG = "INSERT OR IGNORE INTO counter (name, value) VALUES ('store', abs(random() % 4294967296))"
@@ -91,6 +102,7 @@ TABLES = (
     ADD_TAG,
     *_SIDE_TABLES,
     _INDEX,
+    _FOLDS,
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )

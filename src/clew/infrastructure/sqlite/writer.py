@@ -19,6 +19,7 @@ from clew.infrastructure.append_plan import (
     Plan,
     StoredState,
     content_digest,
+    lowest_shredded,
     make_plan,
     outcome,
 )
@@ -74,6 +75,18 @@ _DROP_SNAPSHOTS = """WITH RECURSIVE line (id) AS (
 )
 DELETE FROM snapshot WHERE stream IN (SELECT id FROM line)"""
 _DROP_KEYS = f"DELETE FROM append_key WHERE stream = {_STREAM}"  # noqa: S608 - of constants
+_PUT_FOLD = (
+    "INSERT OR REPLACE INTO fold_state (stream, name, slot, version, margin, state) "  # noqa: S608 - of constants
+    f"SELECT {_STREAM}, ?, ?, ?, zeroblob((SELECT page_size FROM pragma_page_size)), ? "
+    "WHERE (SELECT value FROM counter WHERE name = 'shredded') = ?"
+)
+_DROP_FOLDS = """DELETE FROM fold_state WHERE version >= ?2 AND stream IN (
+    WITH RECURSIVE holder (id) AS (
+        SELECT id FROM stream WHERE name = ?1
+        UNION SELECT s.id FROM holder CROSS JOIN stream s ON s.parent = holder.id WHERE s.cut >= ?2
+    )
+    SELECT id FROM holder
+)"""
 _DROP_DRAFT = f"DELETE FROM draft WHERE stream = {_STREAM}"  # noqa: S608 - of constants
 
 Outcomes = Sequence[Appended | Exception]
@@ -286,6 +299,7 @@ class SQLiteWriter:
             if forget.keys:
                 connection.execute(_DROP_KEYS, (forget.stream,))
         if append.shreds:
+            connection.executemany(_DROP_FOLDS, lowest_shredded(append.shreds).items())
             connection.execute(MARK, (first,))
         if append.snapshots:
             connection.executemany(
@@ -338,7 +352,7 @@ class SQLiteWriter:
         )
 
     def _put_side_tables(self, connection: sqlite3.Connection, plan: Plan) -> None:
-        """Write blobs, leases and drafts of an append, whose streams exist."""
+        """Write blobs, leases, drafts and states of folds of an append, whose streams exist."""
         for blob in plan.append.blobs:
             connection.execute(_PUT_BLOB, blob)
             self.checkpoints.written += len(blob.data)
@@ -354,6 +368,10 @@ class SQLiteWriter:
                 connection.execute(_PUT_DRAFT, draft)
                 self.checkpoints.written += len(draft.data)
             self.checkpoints.wipe_due = True
+        for fold in plan.append.folds:
+            row = fold.stream, fold.name, fold.slot, fold.version, fold.state, fold.shredded
+            connection.execute(_PUT_FOLD, row)
+            self.checkpoints.written += len(fold.state)
 
     def after_batch(self) -> float | None:
         """Notify the listeners and make a checkpoint if one is due. Returns the seconds until the next call."""
