@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from operator import methodcaller
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import orjson
 
@@ -36,10 +36,13 @@ _LONG_NUMBER = b"0" * 19
 
 def decode_json(stored: Sequence[str] | Sequence[bytes]) -> list[Any]:
     """The values of stored JSON. Only ``json`` reads integers of more than 64 bits, which have 19 digits or more."""
-    texts = [each.encode() if isinstance(each, str) else each for each in stored]
-    text = b"[" + b",".join(texts) + b"]"  # one text is read and checked faster than many
+    # One text is read and checked faster than many.
+    if isinstance(stored[0], str):
+        text = f"[{','.join(cast('Sequence[str]', stored))}]".encode()
+    else:
+        text = b"[%b]" % b",".join(cast("Sequence[bytes]", stored))
     if len(text) >= len(_LONG_NUMBER) and _LONG_NUMBER in text.translate(_DIGITS):
-        return [json.loads(each) if _LONG_NUMBER in each.translate(_DIGITS) else orjson.loads(each) for each in texts]
+        return list(map(json.loads, stored))
     values: list[Any] = orjson.loads(text)
     return values
 
@@ -57,7 +60,8 @@ class Select(NamedTuple):
             return Found(self.columns, stored)
         columns: list[Sequence[Any]] = list(zip(*stored, strict=True))
         for place, decode in self.decoders.items():
-            columns[place] = decode_column(decode, columns[place])
+            values = columns[place]
+            columns[place] = decode_column(decode, values) if None in values else decode(values)
         return Found(self.columns, list(zip(*columns, strict=True)))
 
 
@@ -106,7 +110,7 @@ def _select(tables: SqlTables, query: Query) -> Select:
         is_page = bool(query.order) and query.limit is not None
         conditions: list[str] = []
         # The shortest one, which no other condition can extend, so that nothing else seems as good.
-        listed = min(_found_by(table, query, _listed(query)), key=len, default=()) if dialect.lists_subqueries else ()
+        listed = min(_found_by(table, query), key=len, default=()) if dialect.lists_subqueries else ()
         for each in query.where:
             sign = "+" if listed and (each.column not in listed or each.is_ not in {"=", "in"}) else ""
             conditions.append(sign + _condition(tables, table, each, is_page=is_page))
@@ -146,20 +150,33 @@ def _condition(tables: SqlTables, table: SqlTable, where: Where, *, is_page: boo
 
 def _listed(query: Query) -> list[str]:
     """The columns that a query lists the values of."""
-    return [each.column for each in query.where if each.is_ == "in" and not isinstance(each.value, Query)]
+    listed: list[str] = []
+    for column, is_, value in query.where:
+        if is_ == "in" and not isinstance(value, Query):
+            listed.append(column)
+    return listed
 
 
-def _found_by(table: SqlTable, query: Query, columns: Sequence[str]) -> list[tuple[str, ...]]:
+def _found_by(table: SqlTable, query: Query, columns: Sequence[str] = ()) -> list[tuple[str, ...]]:
     """The first columns of the key and of indexes, by which a query finds rows with given values of these columns.
 
-    SQLite expects a tenant to have a few rows and may read all of them. A sign before the conditions on columns that
-    are not of these prevents it.
+    Without columns, those that it lists the values of. SQLite expects a tenant to have a few rows and may read all of
+    them. A sign before the conditions on columns that are not of these prevents it.
     """
-    known = {each.column for each in query.where if each.is_ == "=" and each.value is not None}
-    known.update(columns, _listed(query))
-    keys = (table.declared.key, *table.declared.indexes)
-    prefixes = [tuple(takewhile(known.__contains__, key)) for key in keys]
-    return [each for each in prefixes if not set(columns).isdisjoint(each)]
+    known, listed = {*columns}, set[str]()
+    for column, is_, value in query.where:
+        if is_ == "=" and value is not None:
+            known.add(column)
+        elif is_ == "in" and not isinstance(value, Query):
+            listed.add(column)
+    known |= listed
+    sought = {*columns} or listed
+    found: list[tuple[str, ...]] = []
+    for key in (table.declared.key, *table.declared.indexes) if sought else ():
+        prefix = tuple(takewhile(known.__contains__, key))
+        if not sought.isdisjoint(prefix):
+            found.append(prefix)
+    return found
 
 
 def _probe(tables: SqlTables, column: str, query: Query, prefix: Sequence[str]) -> str:

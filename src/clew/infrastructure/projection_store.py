@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache, partial
+from itertools import repeat
 from operator import itemgetter
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -49,14 +50,11 @@ Decode: TypeAlias = Callable[[Sequence[Any]], list[Any]]
 
 
 def decode_column(decode: Decode, stored: Sequence[Any]) -> Sequence[Any]:
-    """The values of a column, some of which may be None."""
+    """The values of a column, some of which are None."""
     present = [each for each in stored if each is not None]
     if not present:
         return stored
-    decoded = decode(present)
-    if len(present) == len(stored):
-        return decoded
-    values = iter(decoded)
+    values = iter(decode(present))
     return [None if each is None else next(values) for each in stored]
 
 
@@ -68,7 +66,7 @@ class Found(NamedTuple):
 
     def rows(self) -> list[RowValues]:
         """The rows with their columns by name."""
-        return [dict(zip(self.columns, row, strict=True)) for row in self.values]
+        return list(map(dict, map(zip, repeat(self.columns), self.values)))
 
 
 class SqlTable:
@@ -517,7 +515,7 @@ class SqlProjections(ABC, Generic[C]):
 
         def fetch(connection: C) -> Sequence[tuple[Value, ...]]:
             tables = self._live(connection, name)[1]
-            present = [each for each in query.columns if each in tables[query.table].kinds]
+            present = list(filter(tables[query.table].kinds.__contains__, query.columns))
             values = self._dialect.fetch(connection, tables, query._replace(columns=present)).values
             for place, column in enumerate(query.columns):
                 if column not in present:

@@ -324,11 +324,20 @@ def with_checkpoints(core: Core, thread_id: str, control: Control) -> Operation[
 
 def newest_control(core: Core, stream: str) -> Control:
     """The control of a stream at its head in the log, advanced from the cached one if there is one."""
-    cached = core.caches.stored.get(stream)
-    if cached is not None and cached.parent_id is not None:
+    control = core.caches.stored.get(stream)
+    if control is not None and control.parent_id is not None:
         _drop_outdated_states(core)
-        cached = core.caches.stored.get(stream)
-    return _read_control(core.log, stream, cached)
+        control = core.caches.stored.get(stream)
+    if control is None:
+        return core.log.control(stream)
+    try:
+        for event in core.log.lineage(stream, after=control.version):
+            if isinstance(event.data, MessageRedacted):  # of a title, a label or a checkpoint, perhaps
+                return core.log.control(stream)
+            control = advance(control, event)
+    except CorruptEventError:  # the control does not depend on the content of a damaged message
+        return core.log.control(stream)
+    return control
 
 
 def _drop_outdated_states(core: Core) -> None:
@@ -337,19 +346,6 @@ def _drop_outdated_states(core: Core) -> None:
     if shredded != core.caches.shredded:
         core.caches.shredded = shredded
         core.caches.forget_states()
-
-
-def _read_control(log: EventLog, stream: str, control: Control | None) -> Control:
-    if control is None:
-        return log.control(stream)
-    try:
-        for event in log.lineage(stream, after=control.version):
-            if isinstance(event.data, MessageRedacted):  # of a title, a label or a checkpoint, perhaps
-                return log.control(stream)
-            control = advance(control, event)
-    except CorruptEventError:  # the control does not depend on the content of a damaged message
-        return log.control(stream)
-    return control
 
 
 def commit(
