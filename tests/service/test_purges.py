@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.service.recorded_runs import JOKER, record
 
-from clew import Agent, Conversations, Engine, Message, Record, ScriptedChatClient
+from clew import Agent, ContextProvider, Conversations, Engine, Message, Record, ScriptedChatClient
 from clew.domain.decider_state import holder_of
 from clew.domain.errors import (
+    InvalidContentError,
     NotRedactableError,
     ThreadDeletedError,
     ThreadExistsError,
@@ -380,3 +381,44 @@ def test_no_byte_of_a_purged_thread_stays(
         assert conversations.verify().first_bad is None
         assert conversations.erase(timeout=60)
         assert files_with(secret(gone.id, ""), folder) == []
+
+
+@pytest.mark.parametrize("forks", ["yes", "no", 1, None])
+def test_only_a_bool_says_that_forks_may_be_purged(conversations: Conversations, forks: Any) -> None:
+    thread = conversations.start_thread(messages=[Message.user("1")])
+    with pytest.raises(InvalidContentError, match="is not a bool"):
+        thread.purge(forks=forks)
+    assert texts(thread) == ["1"]
+
+
+def test_a_conversation_is_not_imported_into_the_thread_that_uses_its_id_again(
+    conversations: Conversations, tmp_path: Path
+) -> None:
+    path = tmp_path / "one.jsonl"
+    path.write_text('{"id": "a", "messages": [{"role": "user", "content": "hello"}]}')
+    conversations.import_files([path])
+    (summary,) = conversations.threads()
+    conversations.thread(summary.id).purge()
+    again = conversations.start_thread("Another", thread_id=summary.id, replace_deleted=True)
+    report = conversations.import_files([path])
+    assert (report.threads, [each.error for each in report.failed] != []) == (0, True)
+    assert texts(again) == []
+
+
+def test_a_thread_begins_again_without_the_context_of_the_purged_one(conversations: Conversations) -> None:
+    async def work(engine: Engine) -> None:
+        thread = await engine.start_thread(thread_id="t")
+        agent = Agent(ScriptedChatClient(["one"]), name="Clerk", context_providers=[Preferences()])
+        await agent.run("hi", thread=thread)
+        await thread.purge()
+        again = await engine.start_thread(thread_id="t", replace_deleted=True)
+        bare = Agent(ScriptedChatClient(["two"]), name="Clerk")
+        await bare.run("hi", thread=again)
+        started = [each async for each in again.events() if each.type == "run-started"]
+        assert getattr(started[-1].data, "missing", None) == ()
+
+    asyncio.run(work(conversations.awaited))
+
+
+class Preferences(ContextProvider):
+    id = "preferences"

@@ -176,6 +176,7 @@ def _begun(event: Recorded) -> dict[str, Any]:
         "tree": event.position,
         "status": "active",
         "created_at": event.recorded_at,
+        "updated_at": event.recorded_at,
         "labels": {},
         "marked": 0,
         "first_said": event.recorded_at,

@@ -290,8 +290,10 @@ def _stored_thread(core: Core, id_: str) -> Operation[StoredThread | None]:
     builder = HistoryBuilder(id_)
     builder.add(events)
     first = events[0]
-    started = first.data if first.stream == stream and isinstance(first.data, ThreadStarted) else None
-    return StoredThread(started, reduce(advance, events, Control()), builder.history().messages)
+    control = reduce(advance, events, Control())
+    is_first = first.stream == stream and control.began == 1  # else it was purged, and began again as another thread
+    started = first.data if is_first and isinstance(first.data, ThreadStarted) else None
+    return StoredThread(started, control, builder.history().messages)
 
 
 PAGE = 50

@@ -96,7 +96,7 @@ def _restore(core: Core, stream: str, states: KnownStates[StateT], upto: int) ->
 
 
 def _store(core: Core, states: KnownStates[StateT], state: StateT, last: Event, shredded: int) -> None:
-    """Store the state after the event that was folded last, with the next append or at the latest when the log closes.
+    """Have another thread store the state after the event that was folded last.
 
     Nobody waits for it, and nothing is lost if it is not stored.
     """
@@ -108,7 +108,12 @@ def _store(core: Core, states: KnownStates[StateT], state: StateT, last: Event, 
         # Few states are kept, whose distances grow with the distance from the end, as in the cache.
         folded = FoldState(last.stream, states.fold.name, last.version, number & -number, stored, shredded)
         with suppress(ReadOnlyStoreError, ClosedError):
-            core.log.submit(Write((), {}, folds=(folded,)))
+            stored_soon = core.log.submit(Write((), {}, folds=(folded,))).outcome
+            stored_soon.add_done_callback(_do_nothing)  # so that another thread writes it now, and none wait in a queue
+
+
+def _do_nothing(_: object) -> None:
+    pass
 
 
 def _known(core: Core, thread_id: str, declared: Fold[StateT], shredded: int) -> KnownStates[StateT] | None:

@@ -8,9 +8,10 @@ from functools import partial
 from typing import NamedTuple
 
 from clew.domain.decider import Delete, Intent, Purge, Redact
-from clew.domain.decider_state import holder_of
+from clew.domain.decider_state import Control, holder_of
 from clew.domain.errors import (
     ConflictError,
+    InvalidContentError,
     NotRedactableError,
     StoreError,
     StoreUnavailableError,
@@ -102,6 +103,12 @@ class Purged(NamedTuple):
     pending: bool = False
 
 
+def check_forks(forks: object) -> None:
+    """Raise InvalidContentError for anything but a bool: a purge cannot be undone."""
+    if not isinstance(forks, bool):
+        raise InvalidContentError(f"forks={forks!r} is not a bool. Say True to purge a thread with forks, else False.")
+
+
 def check_purge(core: Core, thread_id: str, *, forks: bool) -> Operation[bool]:
     """Whether the thread is deleted. Raises the errors of a purge that is refused."""
     control = yield from existing(core, thread_id)
@@ -120,20 +127,24 @@ def purge(core: Core, thread_id: str, reason: str | None, actor: str | None, *, 
     """
     stream = core.stream(thread_id)
     conflict = ConflictError(thread_id, 0, 0)
-    for _ in range(ATTEMPTS):
+    for attempt in range(ATTEMPTS):
         yield from check_purge(core, thread_id, forks=forks)
         control = yield from load(core, thread_id)
+        if attempt and control.status != "deleted":  # it is in use: nothing is appended to a deleted thread
+            yield from commit(
+                core, thread_id, Delete(), CommitOptions(actor=actor, claims=_release(core, stream, control))
+            )
+            continue
         messages, shreds = yield from _texts_of(core, stream)
         stated = statement((each.version, each.digest.hex(), each.stub.decode("latin-1")) for each in shreds)
         intents: list[Intent] = [] if control.status == "deleted" else [Delete()]
         intents.append(Purge(*stated, reason))
-        release = () if control.run is None else (Claim(stream, holder_of(control.run), core.now(), 0),)
         options = CommitOptions(
             actor=actor,
             expected_version=control.version,
             shreds=shreds,
             forgets=(Forget(stream, keys=True),),
-            claims=release,
+            claims=_release(core, stream, control),
             drafts=(Draft(stream, "", None),),
             retry=False,
         )
@@ -148,6 +159,11 @@ def purge(core: Core, thread_id: str, reason: str | None, actor: str | None, *, 
             yield from forget(core, stream, messages, by)
             return Purged(by, len(shreds), pending=not (yield from read(partial(_erase, core))))
     raise conflict
+
+
+def _release(core: Core, stream: str, control: Control) -> tuple[Claim, ...]:
+    """What releases the lease of a run that is in progress."""
+    return () if control.run is None else (Claim(stream, holder_of(control.run), core.now(), 0),)
 
 
 def _texts_of(core: Core, stream: str) -> Operation[tuple[list[int], tuple[Shred, ...]]]:

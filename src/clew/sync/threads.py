@@ -327,14 +327,16 @@ class Thread:
     def purge(self, *, reason: str | None = None, forks: bool = False, actor: str | None = None) -> Purged:
         """Destroy every text of the thread in one commit, and delete it. The chain, and a stub of each event, stay.
 
-        Messages, records, errors, states and contributions of context providers, title, labels, metadata, names of
-        checkpoints, reasons, drafts and idempotency keys go; the time, actor, run, role and type of each event stay.
+        Messages, records, errors, states and contributions of context providers, title, values of labels, metadata,
+        names of checkpoints, reasons, drafts and idempotency keys go; the time, actor, run, role and type of each event
+        and the names of labels stay.
         A thread with forks is refused, unless ``forks`` is true: they continue, and show as redacted what they have
         inherited from this thread. What this thread has inherited itself belongs to its parent, and stays there. Facts
         that were learned stay in their memory, definitions of agents with their agents, and a copy at a service stays
         there: see ``delete(service=True)``. ``start_thread(thread_id=…, replace_deleted=True)`` may take the id
         again. Raises ThreadHasForksError, and NotRedactableError for a thread that is already purged.
         """
+        redactions.check_forks(forks)
         return run(redactions.purge(self._core, self.id, reason, actor, forks=forks))
 
     def summary(self) -> ThreadSummary:

@@ -21,8 +21,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+RESTARTED = "thread-restarted"
+"""The type of the event with which the id of a purged thread is used again."""
+
 CONTEXT_STATE_EVENTS = frozenset(
-    {"context-state-recorded", "history-reduced", "run-started", "run-completed", "run-failed", "run-abandoned"}
+    {
+        "context-state-recorded",
+        "history-reduced",
+        "run-started",
+        "run-completed",
+        "run-failed",
+        "run-abandoned",
+        RESTARTED,
+    }
 )
 """The types of the events that change the context state of a thread."""
 
@@ -127,7 +138,7 @@ def next_context_state(state: ContextState, event: Event) -> ContextState:
         case RunCompleted() | RunFailed() | RunAbandoned() if state.open_runs:
             return after_run_ended(state, event)
         case _:
-            return state
+            return NO_CONTEXT_STATE if event.type == RESTARTED else state
 
 
 def context_state_of(versions: ContextVersions, events: Mapping[int, Event]) -> ContextState | None:
@@ -204,7 +215,10 @@ class ContextStateBuilder:
         """Add the next event of a type in CONTEXT_STATE_EVENTS."""
         self.weight += _EVENT_BYTES
         data = event.data
-        if isinstance(data, ContextStateRecorded):
+        if event.type == RESTARTED:  # no version before it can be read any more
+            self.continue_from(NO_CONTEXT_STATE)
+            self._runs.clear()
+        elif isinstance(data, ContextStateRecorded):
             self.weight += bytes_in_memory(data.state)
             self._states.setdefault(data.provider, []).append((event.version, _provider_state(event, data)))
         elif isinstance(data, HistoryReduced):

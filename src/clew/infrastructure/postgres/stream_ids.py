@@ -66,7 +66,7 @@ def streams_of(append: Append) -> Iterable[str]:
 def only_stream(append: Append) -> str | None:
     """The stream of an append that only has events of one stream; None for any other append."""
     events = append.events
-    if not events or any(append[1:6]) or any(append[8:]):
+    if not events or any(append[1:7]) or any(append[9:]):  # all but ``previous`` and ``links``
         return None
     if len(events) > 1 and len({event.originator_id for event in events}) > 1:
         return None
