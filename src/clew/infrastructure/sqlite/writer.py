@@ -80,10 +80,10 @@ _PUT_FOLD = (
     f"SELECT {_STREAM}, ?, ?, ?, zeroblob((SELECT page_size FROM pragma_page_size)), ? "
     "WHERE (SELECT value FROM counter WHERE name = 'shredded') = ?"
 )
-_DROP_FOLDS = """DELETE FROM fold_state WHERE version >= ?2 AND stream IN (
+_DROP_FOLDS = """DELETE FROM fold_state WHERE version >= :version AND stream IN (
     WITH RECURSIVE holder (id) AS (
-        SELECT id FROM stream WHERE name = ?1
-        UNION SELECT s.id FROM holder CROSS JOIN stream s ON s.parent = holder.id WHERE s.cut >= ?2
+        SELECT id FROM stream WHERE name = :stream
+        UNION SELECT s.id FROM holder CROSS JOIN stream s ON s.parent = holder.id WHERE s.cut >= :version
     )
     SELECT id FROM holder
 )"""
@@ -299,7 +299,8 @@ class SQLiteWriter:
             if forget.keys:
                 connection.execute(_DROP_KEYS, (forget.stream,))
         if append.shreds:
-            connection.executemany(_DROP_FOLDS, lowest_shredded(append.shreds).items())
+            for name, lowest in lowest_shredded(append.shreds).items():
+                connection.execute(_DROP_FOLDS, {"stream": name, "version": lowest})
             connection.execute(MARK, (first,))
         if append.snapshots:
             connection.executemany(
