@@ -150,7 +150,7 @@ class Conversations:
         """Start a thread, with its first messages and records if there are any, in one commit.
 
         With ``replace_deleted`` the id of a purged thread can be used again: its history begins anew, and its versions
-        go on. Raises ThreadExistsError.
+        continue. Raises ThreadExistsError.
         """
         first = tuple(messages)
         intent = Start(title, labels or {}, metadata or {})

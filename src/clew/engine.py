@@ -165,7 +165,7 @@ class Engine:
         """Start a thread, with its first messages and records if there are any, in one commit.
 
         With ``replace_deleted`` the id of a purged thread can be used again: its history begins anew, and its versions
-        go on. Raises ThreadExistsError.
+        continue. Raises ThreadExistsError.
         """
         first = tuple(messages)
         attached = as_providers(context_providers)  # asyncio only

@@ -247,7 +247,7 @@ def _purged(control: Control, *_: object) -> Control:
 
 
 def _restarted(control: Control, event: Event, restarted: ThreadRestarted) -> Control:
-    """A new thread, as a child of the same parent, that goes on counting."""
+    """A new thread, as a child of the same parent, whose versions continue."""
     return Control(
         *control[:4],
         title=restarted.title,

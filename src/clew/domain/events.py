@@ -199,7 +199,7 @@ def _made(data: CheckpointMade) -> CheckpointMade:
     remains=_made,
 )
 class CheckpointMade(Value):
-    """Version ``at`` was named. The name is empty if it was redacted: then it is no checkpoint any more."""
+    """Version ``at`` was named. An event with a redacted name has an empty one, and is not a checkpoint."""
 
     name: str
     at: int

@@ -342,7 +342,7 @@ class _Index:
                 self._expected |= {(number, row.version) for number in numbers_of(decode_row(row))}
 
     def complete(self, name: str, thread_id: str, checked: _Checked) -> _Checked:
-        """The result after the last row, with the first event that is not in the index if there is no other fault."""
+        """The result after the last row, with the first event that the index lacks, unless another fault was found."""
         if not self._expected or checked.changed or checked.senseless:
             return checked
         missing = [version for _, version in self._expected - self._recorder.entries(name)]

@@ -65,7 +65,7 @@ def read_part(core: Core, thread_id: str, version: int | None, needed: NeededHis
 
 
 def _recorded_context(log: EventLog, stream: str, control: Control) -> ContextState | None:
-    """The context state that belongs to a control, None if an event that held a part of it does so no more."""
+    """The context state that belongs to a control, None if an event lost its part of it to a redaction."""
     versions = control.context.known(lambda at: log.control(stream, at).context)
     recorded = {*versions.states.values(), *versions.reductions.values()}
     events = {at: event for at in recorded for event in log.lineage(stream, after=at - 1, upto=at)}
