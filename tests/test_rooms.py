@@ -24,7 +24,7 @@ def imported(folder: str) -> list[tuple[str, str]]:
 
 
 def imported_by(file: Path) -> Iterator[tuple[str, str]]:
-    for node in ast.walk(ast.parse(file.read_bytes())):
+    for node in statements(ast.parse(file.read_bytes())):
         where = f"{file.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
         if isinstance(node, ast.Import):
             yield from ((where, alias.name) for alias in node.names)
@@ -32,6 +32,14 @@ def imported_by(file: Path) -> Iterator[tuple[str, str]]:
             assert node.level == 0, f"{where} imports relatively; name the module in full"
             assert node.module is not None
             yield where, node.module
+
+
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """The statements in a node, and in those. An import is in no expression, and most nodes are in expressions."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+            yield child
+            yield from statements(child)
 
 
 def test_the_domain_imports_only_pydantic_and_eventsourcings_domain_of_third_parties() -> None:

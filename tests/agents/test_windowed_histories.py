@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import current_thread, main_thread
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.agents.recording_providers import Watching
 from tests.agents.reduced_runs import TRIGGERS, checked, lookup, short, talk, texts_sent, within
@@ -135,6 +136,7 @@ def whole_histories() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("reducer", REDUCERS)
+@settings(max_examples=math.ceil(settings.default.max_examples / 3))  # each example takes three conversations
 @given(when=st.sampled_from(TRIGGERS), steps=STEPS, forgets_after=st.integers(1, 4))
 def test_sends_what_the_whole_history_would_give(
     reducer: str, when: ReductionTrigger, steps: list[Step], forgets_after: int

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple, get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clew import Conversations, Engine, Message
@@ -145,6 +146,7 @@ def check(url: str, made: Threads, allowed: ThreadFilter) -> list[Any]:
 
 
 @pytest.mark.parametrize(("few", "separately"), [(2_000, 50), (2_000, 2), (2, 1), (0, 0)])
+@settings(max_examples=math.ceil(settings.default.max_examples / 2))  # for each of the four
 @given(made=threads(), allowed=filters())
 def test_a_filter_shows_what_checking_each_thread_shows(
     few: int, separately: int, made: Threads, allowed: ThreadFilter

@@ -425,7 +425,7 @@ def all_events(store: Conversations) -> list[Any]:
 
 def test_both_stores_agree_with_a_naive_model(scale: float) -> None:
     machine = ConversationsAgreeWithTheModel
-    target = math.ceil(STEPS * scale)
+    target = math.ceil(STEPS * scale**1.3)  # half of a tenth in `make test`, which has little time
     machine.steps = 0
     rounds = 0
     while machine.steps < target and rounds < 10:
