@@ -136,7 +136,7 @@ def whole_histories() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("reducer", REDUCERS)
-@settings(max_examples=math.ceil(settings.default.max_examples / 3))  # each example takes three conversations
+@settings(max_examples=math.ceil(settings().max_examples / 3))  # each example takes three conversations
 @given(when=st.sampled_from(TRIGGERS), steps=STEPS, forgets_after=st.integers(1, 4))
 def test_sends_what_the_whole_history_would_give(
     reducer: str, when: ReductionTrigger, steps: list[Step], forgets_after: int

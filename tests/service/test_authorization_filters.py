@@ -146,7 +146,7 @@ def check(url: str, made: Threads, allowed: ThreadFilter) -> list[Any]:
 
 
 @pytest.mark.parametrize(("few", "separately"), [(2_000, 50), (2_000, 2), (2, 1), (0, 0)])
-@settings(max_examples=math.ceil(settings.default.max_examples / 2))  # for each of the four
+@settings(max_examples=math.ceil(settings().max_examples / 2))  # for each of the four
 @given(made=threads(), allowed=filters())
 def test_a_filter_shows_what_checking_each_thread_shows(
     few: int, separately: int, made: Threads, allowed: ThreadFilter
