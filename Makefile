@@ -44,7 +44,7 @@ demo: $(RUNTIME) ## Show what Clew does, on a temporary database
 # acceptance` runs all on each.
 .PHONY: test
 test: $(RUNTIME) ## Run everything: linters, types, imports, the wheel on each Python, tests at a tenth of the scale
-	@nice $(MAKE) --no-print-directory servers & servers=$$!; nice $(MAKE) --no-print-directory wheels & wheels=$$!; \
+	@$(MAKE) --no-print-directory servers & servers=$$!; $(MAKE) --no-print-directory wheels & wheels=$$!; \
 	$(MAKE) --no-print-directory check; checked=$$?; \
 	wait $$servers && wait $$wheels && exit $$checked
 	@$(MAKE) --no-print-directory tested-wheels ON_OWN=tests/acceptance/test_command_line_bad_input.py \
