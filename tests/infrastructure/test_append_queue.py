@@ -217,9 +217,11 @@ def test_many_threads_lose_nothing_and_write_in_order(written: Written) -> None:
 
 
 def lines_of_the_queue() -> Points:
-    """Each line of the queue's code that the interrupted thread executes."""
+    """Each line of the queue's code that the interrupted thread executes, and of notifications."""
 
     def is_point(frame: FrameType, kind: str) -> bool | None:
+        if frame.f_code.co_filename == threading.__file__ and frame.f_code.co_name == "notify":
+            return kind == "line" and linecache.getline(threading.__file__, frame.f_lineno).strip() != "try:"
         if frame.f_code.co_filename != append_queue.__file__:
             return None
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
@@ -240,6 +242,19 @@ def test_continues_wherever_the_main_thread_is_interrupted(written: Written, pla
             assert error is None or (number == place and isinstance(error, KeyboardInterrupt))
         wait_until(lambda: not written.queue.waiting and not written.queue._writing)
     assert lines.count > (20 if place == 0 else 5)
+
+
+def test_closes_wherever_the_thread_that_notifies_the_writer_thread_is_interrupted() -> None:
+    lines = Interruptions(lines_of_the_queue)
+    while lines.more:
+        queue = Written().queue
+        assert queue.submit(append("a")).result(PATIENCE) == DONE
+        wait_until(lambda: bool(queue._work._waiters))  # type: ignore[attr-defined]  # noqa: B023  # called at once
+        lines.interrupt_next(lambda: queue.submit(append("b")))  # noqa: B023  # the same
+        closing = in_thread(queue.close)
+        closing.join(PATIENCE)
+        assert not closing.is_alive()
+    assert lines.count > 10
 
 
 def test_continues_wherever_another_thread_is_interrupted(written: Written) -> None:

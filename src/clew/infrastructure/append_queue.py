@@ -82,7 +82,9 @@ class AppendQueue:
     def restart(self) -> None:
         """Start empty and without a thread: for the child of a fork."""
         self._lock = lock = threading.Lock()
-        # One condition for each kind of waiting thread: a notification must not wake another kind.
+        # One condition for each kind of waiting thread: a notification must not wake another kind. Only the writer
+        # thread waits for work. It is notified with notify_all: an interrupted notify can leave a thread in its list
+        # that has its notification, and would then notify that one again instead.
         self._work = threading.Condition(lock)
         self._finished = threading.Condition(lock)
         self._waiting: deque[_Job] = deque()
@@ -148,7 +150,7 @@ class AppendQueue:
             if self._waiting and not self._writing:
                 if self._thread is None:
                     self._start_thread()
-                self._work.notify()
+                self._work.notify_all()
         if self._threadless:
             self._work_without_thread()
 
@@ -156,7 +158,7 @@ class AppendQueue:
         """Write everything that was submitted, then end the thread. Does nothing the second time."""
         with self._lock:
             self._closed = True
-            self._work.notify()
+            self._work.notify_all()
         self.write_soon()
         with self._lock:
             while (self._waiting or self._writing) and self._writing != threading.get_ident():
@@ -181,7 +183,7 @@ class AppendQueue:
         """Have the writer thread do what is left to do."""
         if self._thread is None and (self._waiting or self._pause is not None):
             self._start_thread()
-        self._work.notify()
+        self._work.notify_all()
         if self._closed:
             self._finished.notify_all()
 

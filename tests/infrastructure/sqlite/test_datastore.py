@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -202,6 +204,29 @@ def test_reports_a_full_disk_and_continues_when_it_has_space(recorder: SQLiteRec
     connection.execute("PRAGMA max_page_count = 1000000")
     append(recorder, large)
     assert addresses(recorder.rows(after=0, limit=10))[-2:] == [("b", 1), ("a", 4)]
+
+
+def test_opens_and_appends_if_the_length_of_the_emptied_log_cannot_be_stored(
+    recorder: SQLiteRecorder, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(recorder, "a", 3)
+    copied = str(tmp_path / "copy.db")
+    for suffix in ("", "-wal"):
+        shutil.copy(path + suffix, copied + suffix)
+    other = sqlite3.connect(copied)  # without it, SQLite removes the log when Clew first looks at the file
+    assert other.execute("SELECT count(*) FROM event").fetchone() == (3,)
+
+    def refuse(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", refuse)
+        copy = SQLiteRecorder.open(copied)
+        assert copy.datastore._writer.checkpoints.purge_due
+        fill(copy, "a", 4, start=4)
+    copy.close()
+    other.close()
+    assert addresses(SQLiteRecorder.open(copied).own_rows("a", limit=10))[-1] == ("a", 4)
 
 
 def test_reports_that_another_program_locks_the_database(path: str) -> None:

@@ -209,7 +209,7 @@ class AppendPool:
         job.poll = self._last_ready = self._polls
         (self._ready if job.batchable else self._ready_alone)[job] = None
         if self._flusher_sleeps:
-            self._submitted.notify()
+            self._submitted.notify_all()  # one thread waits; once interrupted, notify can notify none
 
     def _remove(self, job: _Job) -> None:
         """Take a job out of its queues, so that the next one gets ready."""
@@ -272,7 +272,12 @@ class AppendPool:
         """Have one more thread of the pool look for work."""
         if self._idle:
             self._idle -= 1
-            self._work.notify()
+            try:
+                self._work.notify()
+            except BaseException:  # interrupted: the next notification could go to a thread that has it already
+                self._idle = 0
+                self._work.notify_all()
+                raise
         elif len(self._threads) < self._workers:
             thread = self._start_thread(self._work_loop, f"clew-writer-{len(self._threads) + 1}")
             if thread is not None:

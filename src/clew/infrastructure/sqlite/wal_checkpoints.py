@@ -138,20 +138,24 @@ class Checkpoints:
         finally:
             connection.execute(f"PRAGMA busy_timeout = {int(self._store.lock_timeout * 1000)}")
         if not busy and mode == "TRUNCATE":
-            if self.purge_due and self._store.synchronous != "OFF":
-                _sync(self._store.path + "-wal")
+            if self.purge_due and self._store.synchronous != "OFF" and not _synced(self._store.path + "-wal"):
+                return False  # the disk fails: the next checkpoint tries again
             self.purge_due = self.wipe_due = False
             self.unmark_due = True
         return not busy
 
 
-def _sync(path: str) -> None:
+def _synced(path: str) -> bool:
     """Store the length of a file that SQLite has emptied: it does not wait for that, and a power loss could undo it."""
-    fd = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError:
+        return False
+    return True
 
 
 def log_size(path: str) -> int:
