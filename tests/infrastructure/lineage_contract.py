@@ -170,6 +170,17 @@ class ForkContract:
         append(recorder, snapshots=[Snapshot("a", 1, b"new")])
         assert recorder.snapshot("a") == Snapshot("a", 1, b"new")
 
+    def test_stores_a_snapshot_only_if_nothing_was_shredded_since_its_state_was_read(self, recorder: Recorder) -> None:
+        fill(recorder, "a", 2)
+        read = recorder.shredded()
+        append(recorder, event("f", 3), forks={"f": Fork("a", 2)}, snapshots=[Snapshot("f", 3, b"f3", read)])
+        assert recorder.snapshot("f") == Snapshot("f", 3, b"f3")
+        append(recorder, event("a", 3), shreds=[Shred("a", 1, digest(b"a 1"), b"stub")])
+        append(recorder, event("f", 4), snapshots=[Snapshot("f", 4, b"f4", read)])
+        assert recorder.snapshot("f") == Snapshot("f", 3, b"f3")
+        append(recorder, event("f", 5), snapshots=[Snapshot("f", 5, b"f5", recorder.shredded())])
+        assert recorder.snapshot("f") == Snapshot("f", 5, b"f5")
+
     def test_refuses_a_snapshot_of_a_missing_version_or_stream(self, recorder: Recorder) -> None:
         error = failure(recorder, event("a", 1), snapshots=[Snapshot("a", 3, b"")])
         assert isinstance(error, RecordedConflictError)

@@ -218,7 +218,7 @@ controls = st.builds(
 @given(controls)
 @settings(suppress_health_check=[HealthCheck.too_slow])
 def test_a_snapshot_restores_the_control_state(control: Control) -> None:
-    assert repr(read_control(write_control(control))) == repr(without_checkpoints(control))
+    assert repr(read_control(write_control(control))) == repr(without_checkpoints(control)._replace(shredded=0))
 
 
 def test_ignores_a_snapshot_with_other_fields() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
@@ -194,6 +195,79 @@ def test_a_snapshot_does_not_keep_a_title(tmp_path: Path) -> None:
         assert conversations.verify().first_bad is None
         assert fork.summary().title is None
     assert files_with(f"{TEXT} title", tmp_path) == []
+
+
+@contextmanager
+def before_the_next_write(conversations: Conversations, work: Callable[[], object]) -> Iterator[None]:
+    """Do the work after the next append is decided, and before it is written."""
+    log = conversations._core.log
+    submit = log.submit
+
+    def submit_later(write: Write) -> Any:
+        patch.undo()
+        work()
+        return submit(write)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log, "submit", submit_later)
+        yield
+
+
+def snapshots_of(conversations: Conversations, thread_id: str) -> list[int]:
+    """The versions of a thread's own snapshots."""
+    log: Any = conversations._core.log
+    stream = conversations._core.stream(thread_id)
+    found = (log._recorder.snapshot(stream, upto) for upto in range(127, 1_500, 128))
+    return sorted({each.version for each in found if each is not None and each.stream == stream})
+
+
+@pytest.mark.parametrize(
+    "removal", [lambda thread: thread.purge(forks=True), lambda thread: thread.redact(1)], ids=["purge", "redaction"]
+)
+def test_a_snapshot_of_a_fork_does_not_keep_what_its_parent_lost_before_it_was_written(
+    shared_url: str, removal: Callable[[Any], object]
+) -> None:
+    with Conversations.open(shared_url) as one, Conversations.open(shared_url) as two:
+        thread = one.start_thread(f"{TEXT} title", thread_id="t", messages=[Message.user("x")])
+        thread.fork(thread_id="f")
+        fork = two.thread("f")
+        assert fork.summary().title == f"{TEXT} title"
+        with before_the_next_write(two, lambda: removal(thread)):
+            fork.append([Message.user("y")] * 300)
+        assert snapshots_of(two, "f") == []
+        assert (fork.summary().title, one.thread("f").summary().title) == (None, None)
+        fork.append([Message.user("z")] * 300)
+        assert snapshots_of(two, "f") == [384, 512]
+        assert one.verify().first_bad is None
+
+
+def test_a_fork_that_is_made_while_its_parent_is_purged_has_no_snapshot_of_its_title(shared_url: str) -> None:
+    with Conversations.open(shared_url) as conversations:
+        messages = [Message.user("x")] * 126
+        thread = conversations.start_thread(f"{TEXT} title", thread_id="t", messages=messages)
+        with before_the_next_write(conversations, thread.purge):
+            fork = thread.fork(thread_id="f")
+        assert fork.version == 128
+        assert snapshots_of(conversations, "f") == []
+        assert fork.summary().title is None
+        assert conversations.verify().first_bad is None
+
+
+def test_an_import_stores_snapshots_of_forks_in_a_store_with_redactions(tmp_path: Path) -> None:
+    with Conversations.open(tmp_path / "source.db") as source:
+        thread = source.start_thread("title", thread_id="t", messages=[Message.user("x")] * 2)
+        thread.redact(2)
+        fork = thread.fork(thread_id="f")
+        for _ in range(4):
+            fork.append([Message.user("y")] * 200)
+        fork.redact(fork.version)
+        fork.append([Message.user("y")] * 300)
+        exported, version = b"".join(source.export_events()), fork.version
+    with Conversations.open(tmp_path / "clew.db") as conversations:
+        conversations.start_thread(messages=[Message.user("x")]).redact(2)
+        assert conversations.import_events(BytesIO(exported)).failed == []
+        assert snapshots_of(conversations, "f") == list(range(128, version, 128))
+        assert conversations.verify().first_bad is None
 
 
 def test_exports_and_imports_a_purged_thread(tmp_path: Path, conversations: Conversations) -> None:

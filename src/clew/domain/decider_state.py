@@ -132,7 +132,9 @@ class Control(NamedTuple):
     version): the thread reads memory scopes in their state at this cut; with None it reads their current state.
     ``context`` says where components recorded their states. ``bound`` is the version of the newest event with an id of
     the service, on the path or not.
-    ``began`` is the version at which the id of a purged thread was used again, else 1. No field is changed in place.
+    ``began`` is the version at which the id of a purged thread was used again, else 1. ``shredded`` is a number of
+    shredded rows that the store had before the state was read: once it has more, texts that a fork has inherited may be
+    gone. No field is changed in place.
     """
 
     version: int = 0
@@ -159,6 +161,7 @@ class Control(NamedTuple):
     context: ContextVersions = NO_CONTEXT_VERSIONS
     bound: int = 0
     began: int = 1
+    shredded: int = 0
 
 
 def without_checkpoints(control: Control) -> Control:

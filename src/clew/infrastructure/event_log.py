@@ -48,7 +48,7 @@ from clew.infrastructure.recorder_ports import (
     Recorder,
     Snapshot,
     read_control,
-    write_control,
+    snapshot_of,
 )
 from clew.infrastructure.verification import is_whole, verify_lineages, verify_store
 
@@ -146,8 +146,7 @@ class ConversationLog(Application[str]):
                 entries += [IndexEntry(name, number, version) for number in numbers_of(event)]
         snapshots: list[Snapshot] = []
         for stream, control in write.controls:
-            state = write_control(control._replace(head=hashes[stream, control.version]))
-            snapshots.append(Snapshot(stream, control.version, state))
+            snapshots.append(snapshot_of(stream, control._replace(head=hashes[stream, control.version])))
         outcome = self._recorder.enqueue(
             Append(
                 stored,
@@ -177,9 +176,7 @@ class ConversationLog(Application[str]):
                 forks=restore.forks,
                 shreds=[self._with_numbers(shred) for shred in restore.shreds],
                 forgets=restore.forgets,
-                snapshots=[
-                    Snapshot(stream, control.version, write_control(control)) for stream, control in restore.controls
-                ],
+                snapshots=[snapshot_of(*each) for each in restore.controls],
                 previous=restore.previous,
                 links=[row.hash for row in restore.rows],
                 digests=digests if any(digests) else (),

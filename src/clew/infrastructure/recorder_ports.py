@@ -41,7 +41,7 @@ PAGE_BYTES = 1 << 24
 SNAPSHOT_FORMAT = b"5"
 """The first byte of a stored control. A snapshot with another one has another shape and is not used."""
 
-_CONTROL_SHAPE: Any = tuple[tuple(get_type_hints(Control).values())]  # type: ignore[misc]  # one item for each field
+_CONTROL_SHAPE: Any = tuple[tuple(get_type_hints(Control).values())[:-1]]  # type: ignore[misc]  # an item for each field
 _CONTROL: TypeAdapter[Any] = TypeAdapter(_CONTROL_SHAPE, config=ConfigDict(ser_json_bytes="hex", val_json_bytes="hex"))
 
 
@@ -82,16 +82,30 @@ class RecordedConflictError(ConflictError, IntegrityError):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The control of a stream at a version. It is outside the chain and can be dropped."""
+    """The control of a stream at a version. It is outside the chain and can be dropped.
+
+    With ``shredded``, it is stored only if this is still the number of shredded rows: the state of a fork may have what
+    was shredded after it was read.
+    """
 
     stream: str
     version: int
     state: bytes
+    shredded: int | None = None
+
+
+def snapshot_of(stream: str, control: Control) -> Snapshot:
+    """The snapshot of a thread."""
+    shredded = None if control.parent_id is None else control.shredded
+    return Snapshot(stream, control.version, write_control(control), shredded)
 
 
 def write_control(control: Control) -> bytes:
-    """The state of a snapshot: the format, then the fields of the control without checkpoints, as a JSON list."""
-    return SNAPSHOT_FORMAT + _CONTROL.dump_json(tuple(without_checkpoints(control)))
+    """The state of a snapshot: the format, then the fields of the control without checkpoints, as a JSON list.
+
+    Without the last field, ``shredded``, which is true only for the store and the moment.
+    """
+    return SNAPSHOT_FORMAT + _CONTROL.dump_json(without_checkpoints(control)[:-1])
 
 
 def read_control(state: bytes) -> Control | None:
@@ -99,7 +113,7 @@ def read_control(state: bytes) -> Control | None:
     if not state.startswith(SNAPSHOT_FORMAT):
         return None
     try:
-        return Control._make(_CONTROL.validate_json(state[len(SNAPSHOT_FORMAT) :]))
+        return Control(*_CONTROL.validate_json(state[len(SNAPSHOT_FORMAT) :]))
     except ValidationError:
         return None
 

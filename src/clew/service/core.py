@@ -150,12 +150,12 @@ class Caches(process_forks.ForkAware):
         self.folds: BoundedCache[CachedStates] = BoundedCache(self.budget)
         self.blobs: set[bytes] = set()
         self.shredded = 0
-        """The log's number of shredded rows that the controls of forks were last compared with."""
+        """A number of shredded rows that the log has had: the last one that was read."""
 
-    def forget_states(self) -> None:
-        """Empty the caches of controls."""
-        self.submitted.clear()
-        self.stored.clear()
+    def forget_control(self, stream: str) -> None:
+        """Drop the controls of a thread."""
+        self.submitted.drop(stream)
+        self.stored.drop(stream)
 
     @contextmanager
     def locked(self, streams: Iterable[str]) -> Iterator[None]:
@@ -325,27 +325,27 @@ def with_checkpoints(core: Core, thread_id: str, control: Control) -> Operation[
 def newest_control(core: Core, stream: str) -> Control:
     """The control of a stream at its head in the log, advanced from the cached one if there is one."""
     control = core.caches.stored.get(stream)
-    if control is not None and control.parent_id is not None:
-        _drop_outdated_states(core)
-        control = core.caches.stored.get(stream)
-    if control is None:
-        return core.log.control(stream)
+    if control is None or (control.parent_id is not None and _is_outdated(core, control)):
+        return _control(core, stream)
     try:
         for event in core.log.lineage(stream, after=control.version):
             if isinstance(event.data, MessageRedacted):  # of a title, a label or a checkpoint, perhaps
-                return core.log.control(stream)
+                return _control(core, stream)
             control = advance(control, event)
     except CorruptEventError:  # the control does not depend on the content of a damaged message
-        return core.log.control(stream)
+        return _control(core, stream)
     return control
 
 
-def _drop_outdated_states(core: Core) -> None:
-    """Drop the controls if anything was shredded: those of forks may have an inherited text that is gone."""
-    shredded = core.log.shredded()
-    if shredded != core.caches.shredded:
-        core.caches.shredded = shredded
-        core.caches.forget_states()
+def _control(core: Core, stream: str) -> Control:
+    shredded = core.caches.shredded  # before the state is read
+    return core.log.control(stream)._replace(shredded=shredded)
+
+
+def _is_outdated(core: Core, control: Control) -> bool:
+    """Whether something was shredded since the control of a fork was read: it may have an inherited text."""
+    core.caches.shredded = core.log.shredded()
+    return core.caches.shredded != control.shredded
 
 
 def commit(
@@ -428,8 +428,8 @@ def note_stored(
         core.caches.folds.clear()  # they may hold what was redacted, and may never be asked for again
     elif core.caches.histories.get(stream) is not None:
         _extend_history(core, stream, events)
-    if forgets:  # these states, and those of forks, may hold what was redacted
-        core.caches.forget_states()
+    if forgets:  # they may hold what was redacted; those of forks are compared with the number of shredded rows
+        core.caches.forget_control(stream)
     if core.models.follows_appends:
         core.models.notify()
     return Committed(tuple(events), appended.versions)
@@ -455,8 +455,6 @@ def _submit(
         if options.expected_version is not None and control.version != options.expected_version:
             raise ConflictError(thread_id, options.expected_version, control.version)
         events, snapshots, after = decide_events(core, thread_id, stream, control, intents, options)
-        if options.forgets:  # a snapshot may have what is shredded here
-            snapshots = []
         outcome, heads = core.log.submit(
             Write(
                 events,
@@ -464,7 +462,7 @@ def _submit(
                 forks=NOTHING if options.fork is None else {stream: options.fork},
                 shreds=options.shreds,
                 forgets=options.forgets,
-                controls=snapshots,
+                controls=snapshots and lasting(snapshots, options.shreds, options.forgets),
                 key=options.key,
                 blobs=options.blobs,
                 claims=options.claims,
@@ -486,9 +484,10 @@ def load_to_decide(core: Core, thread_id: str, intents: Sequence[Intent]) -> Ope
     """
     stream = core.stream(thread_id)
     submitted = core.caches.submitted.get(stream)
-    if submitted is not None and submitted.parent_id is not None and _may_reach_snapshot(submitted, intents):
-        yield Read(partial(_drop_outdated_states, core))
-        submitted = core.caches.submitted.get(stream)
+    may_reach = submitted is not None and submitted.parent_id is not None and _may_reach_snapshot(submitted, intents)
+    if submitted is not None and may_reach and (yield Read(partial(_is_outdated, core, submitted))):
+        core.caches.submitted.drop(stream)
+        submitted = None
     return (yield from load(core, thread_id)) if submitted is None else None
 
 
@@ -496,6 +495,15 @@ def _may_reach_snapshot(control: Control, intents: Sequence[Intent]) -> bool:
     """Whether one of the events of the intents may get a snapshot: there is one for each item, or fewer."""
     items = (getattr(intent, name, ()) for intent in intents for name in ("items", "steps", "events"))
     return control.version % SNAPSHOT_EVERY + 2 * len(intents) + sum(map(len, items)) >= SNAPSHOT_EVERY
+
+
+def lasting(
+    snapshots: list[tuple[str, Control]], shreds: Sequence[Shred], forgets: Sequence[Forget]
+) -> list[tuple[str, Control]]:
+    """The snapshots without those that may have a text that the same append shreds."""
+    if forgets:
+        return []
+    return [each for each in snapshots if each[1].parent_id is None] if shreds else snapshots
 
 
 def decide_events(

@@ -38,7 +38,7 @@ from clew.domain.streams import Kind, is_thread, stream_prefix
 from clew.infrastructure.envelope import decode_row
 from clew.infrastructure.event_files import EventFile, FileLine, Redactions
 from clew.service.authorization import action_on, allows, check_existing_stream
-from clew.service.core import ATTEMPTS, BoundedCache, CacheBudget, Core
+from clew.service.core import ATTEMPTS, BoundedCache, CacheBudget, Core, lasting
 from clew.service.effects import Operation, read, wait, withdraw
 from clew.service.redactions import forget
 
@@ -259,7 +259,7 @@ class _Reader:
         self._pending: list[_Pending] = []
         self._refused: dict[str, int] = {}
         self._checked: set[str] = set()
-        self._states = States()
+        self._states = States(self._core.log.shredded())
         self._ahead: deque[_Line] = deque()
         """The next lines of the file. A batch takes all of them before it reads more."""
         self._redactions: Redactions | None = None
@@ -288,7 +288,7 @@ class _Reader:
         """The same events, checked against the current store, without the streams of which an event makes no sense."""
         senseless: dict[str, RefusedLine] = {}
         while True:
-            self._states = States()
+            self._states = States(self._core.log.shredded())
             batch = self._empty_batch(senseless)
             for pending in self._pending:
                 batch.add(pending.line, pending.entry)
@@ -310,10 +310,11 @@ class _Reader:
         self._refused.update(batch.diverged)
         self._unexplained = batch.unexplained
         if batch.forgets:
-            self._states = States()  # the states of forks may have what was shredded
+            self._states = States(self._core.log.shredded())  # the states of forks may have what was shredded
         else:
+            self._states.shredded += len(batch.shreds) + sum(row.digest is not None for row in batch.rows)
             for name, control in {stream: control for (stream, _), control in batch.controls.items()}.items():
-                self._states.controls.put(name, control, 1)
+                self._states.controls.put(name, control._replace(shredded=self._states.shredded), 1)
         for name, scope in batch.scopes.items():
             self._states.scopes.put(name, scope, len(scope) + MOST_IDS // MOST_STREAMS)
         if self._pending:
@@ -446,9 +447,13 @@ class _Reader:
 
 
 class States:
-    """The states of the streams at their newest versions, as an import checks events against them."""
+    """The states of the streams at their newest versions, as an import checks events against them.
 
-    def __init__(self) -> None:
+    ``shredded`` is the number of shredded rows that the store had before, and that the import has added.
+    """
+
+    def __init__(self, shredded: int) -> None:
+        self.shredded = shredded
         self.controls: BoundedCache[Control] = BoundedCache(CacheBudget(MOST_STREAMS))
         self.scopes: BoundedCache[ScopeSequence] = BoundedCache(CacheBudget(MOST_IDS))
 
@@ -479,11 +484,14 @@ class StoredRows:
         return next(iter(self._log.own_rows(stream, after=-1, limit=1)), None)
 
     def control(self, stream: str, version: int) -> Control:
-        """The state of a thread at a version, with all checkpoints."""
+        """The state of a thread at a version, or 0, with all checkpoints."""
+        if not version:
+            return Control(shredded=self._states.shredded)
         known = self._states.controls.get(stream)
         if known is not None and known.version == version:
             return known
-        return self._log.with_checkpoints(stream, self._log.control(stream, version))
+        control = self._log.control(stream, version)._replace(shredded=self._states.shredded)
+        return self._log.with_checkpoints(stream, control)
 
     def count(self, stream: str, version: int) -> int:
         """The number of messages that the event of a thread at a version counts, -1 if it has none."""
@@ -505,12 +513,11 @@ def write_batch(core: Core, batch: Batch, meanwhile: Callable[[], None] | None =
     The snapshots are at the versions where appends make them. ``meanwhile`` is called while another thread writes.
     """
     controls = [
-        (stream, control)
-        for (stream, version), control in batch.controls.items()
-        if not version % SNAPSHOT_EVERY and not batch.forgets  # they may have what is shredded here
+        (stream, control) for (stream, version), control in batch.controls.items() if not version % SNAPSHOT_EVERY
     ]
-    forgets = tuple(batch.forgets.values())
-    restore = Restore(batch.rows, batch.previous, batch.forks, tuple(batch.shreds.values()), controls, forgets)
+    shreds, forgets = tuple(batch.shreds.values()), tuple(batch.forgets.values())
+    controls = lasting(controls, shreds, forgets)
+    restore = Restore(batch.rows, batch.previous, batch.forks, shreds, controls, forgets)
     outcome = core.log.restore(restore)
     try:
         if meanwhile is not None:
@@ -521,8 +528,8 @@ def write_batch(core: Core, batch: Batch, meanwhile: Callable[[], None] | None =
         raise
     for name in batch.previous:
         core.caches.submitted.drop(name)
-    if forgets:
-        core.caches.forget_states()
+    for forget_ in forgets:
+        core.caches.forget_control(forget_.stream)
     gone: dict[tuple[str, int], list[int]] = {}
     for (name, version), redacted_by in batch.redacted_by.items():
         gone.setdefault((name, redacted_by), []).append(version)

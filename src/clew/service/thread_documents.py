@@ -205,7 +205,7 @@ def _decoder(lineage: Lineage) -> Callable[[Row], Event]:
 
 def _batch(log: EventLog, missing: Sequence[Entry], decode: Callable[[Row], Event]) -> Batch:
     """The rows to write, checked against the store, with the redactions of stored rows."""
-    batch = Batch(StoredRows(log, States()), decode, {})
+    batch = Batch(StoredRows(log, States(log.shredded())), decode, {})
     try:
         for number, entry in enumerate(missing):
             batch.add(number, entry)

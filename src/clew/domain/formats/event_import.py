@@ -71,7 +71,7 @@ class StoreRows(Protocol):
         ...
 
     def control(self, stream: str, version: int) -> Control:
-        """The state of a thread at a version."""
+        """The state of a thread at a version, or 0."""
         ...
 
     def count(self, stream: str, version: int) -> int:
@@ -274,7 +274,7 @@ class Batch:
             return problem
         control = self.controls.get((name, version))
         if control is None:
-            control = self.stored.control(name, version) if version else Control()
+            control = self.stored.control(name, version)
         problem = thread_problem(control, event, partial(self._count, name), begins=entry.begins)
         if problem is None:
             self.controls[event.stream, event.version] = advance(control, event)

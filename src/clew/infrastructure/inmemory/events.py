@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from uuid import UUID
 
@@ -70,7 +70,7 @@ class InMemoryEvents:
     def put(self, plan: Plan) -> Appended:
         """Store an append."""
         append = plan.append
-        first = len(self.rows) + 1
+        first, before = len(self.rows) + 1, self.shredded
         digests = append.digests or repeat(None)
         for row, event, shredded in zip(plan.rows, append.events, digests, strict=False):  # digests may have no end
             stream = self._streams.get(row[0])
@@ -80,6 +80,7 @@ class InMemoryEvents:
             self.shredded += shredded is not None
             stream.positions.append(len(self.rows))
         appended = outcome(plan.rows, first)
+        self._put_snapshots([each for each in append.snapshots if each.shredded in {None, before}])
         for shred in append.shreds:
             self._shred(shred)
         for name, version in lowest_shredded(append.shreds).items():
@@ -88,8 +89,6 @@ class InMemoryEvents:
             self._streams[entry.stream].entries.setdefault(entry.number, []).append(entry.version)
         for forget in append.forgets:
             self._forget(forget)
-        for snapshot in append.snapshots:
-            self._streams[snapshot.stream].snapshots[snapshot.version] = snapshot
         if append.key is not None:
             salt = clock.salt()
             outcome_of_key = Outcome(salt, content_digest(salt, append.key.content), appended)
@@ -97,6 +96,10 @@ class InMemoryEvents:
         if plan.has_side_tables:
             self._put_side_tables(plan)
         return appended
+
+    def _put_snapshots(self, snapshots: Sequence[Snapshot]) -> None:
+        for each in snapshots:
+            self._streams[each.stream].snapshots[each.version] = replace(each, shredded=None)
 
     def _put_side_tables(self, plan: Plan) -> None:
         for blob in plan.append.blobs:

@@ -32,7 +32,7 @@ from clew.infrastructure.postgres.pipeline import (
 )
 from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.postgres.stream_ids import stream_id, streams_of, tenant_id, tenant_of, text
-from clew.infrastructure.recorder_ports import HIGHEST, Append, IndexEntry, RecordedConflictError
+from clew.infrastructure.recorder_ports import HIGHEST, Append, IndexEntry, RecordedConflictError, Snapshot
 
 COPY_THRESHOLD = 50
 """From this number of rows on, COPY is faster than an INSERT, as measured: COPY needs extra round trips."""
@@ -139,6 +139,9 @@ class Transaction:
         elif made.rows:
             digests = byteas(append.digests or [None] * len(made.rows))
             unsent.append(_bind("insert", first=int8(self.first), digests=digests, **columns(made.rows)))
+        if any(each.shredded is not None for each in append.snapshots):
+            unsent.append(_bind("deriving"))
+        unsent += map(_put_snapshot, sorted(append.snapshots, key=lambda each: (stream_id(each.stream), each.version)))
         if append.shreds:
             self._shred([*unsent, *(_shred(shred, session.tenant) for shred in append.shreds)])
             unsent = []
@@ -147,9 +150,6 @@ class Transaction:
             unsent += [_bind("count shredded", count=int8(shredded)), *_drop_derived(append.shreds)]
         unsent += [_bind("drop snapshots", stream=int8(stream_id(each.stream))) for each in append.forgets]
         unsent += [_drop_keys(each.stream, session) for each in append.forgets if each.keys]
-        for snapshot in sorted(append.snapshots, key=lambda each: (stream_id(each.stream), each.version)):
-            version = int8(snapshot.version)
-            unsent.append(_bind("put snapshot", **_ids(snapshot.stream), version=version, state=snapshot.state))
         if append.entries:
             unsent.append(_put_entries(append.entries))
         if append.key is not None:
@@ -165,7 +165,7 @@ class Transaction:
         bound += [_put_lease(name, lease) for name, lease in sorted(made.leases)]
         bound += map(_put_draft, append.drafts)
         if append.folds:
-            bound += [_bind("folding"), *map(_put_fold, append.folds)]
+            bound += [_bind("deriving"), *map(_put_fold, append.folds)]
         return bound
 
     def _shred(self, bound: Sequence[BoundStatement]) -> None:
@@ -295,6 +295,12 @@ def _put_draft(draft: Draft) -> BoundStatement:
     if draft.data is None:
         return _bind("drop draft", stream=int8(stream_id(draft.stream)))
     return _bind("put draft", **_ids(draft.stream), run=draft.run_id.encode(), data=draft.data)
+
+
+def _put_snapshot(snapshot: Snapshot) -> BoundStatement:
+    shredded = None if snapshot.shredded is None else int8(snapshot.shredded)
+    version, state = int8(snapshot.version), snapshot.state
+    return _bind("put snapshot", **_ids(snapshot.stream), version=version, state=state, shredded=shredded)
 
 
 def _put_fold(fold: FoldState) -> BoundStatement:

@@ -75,7 +75,9 @@ SELECT clew_shred(%(stream)b, %(version)b, %(digest)b, %(stub)b) FROM whose WHER
 SELECT clew_count_shreds(%(count)b)
 
 -- put snapshot
-INSERT INTO clew_snapshot (tenant, stream, version, state) VALUES (%(tenant)b, %(stream)b, %(version)b, %(state)b)
+INSERT INTO clew_snapshot (tenant, stream, version, state)
+SELECT %(tenant)b::int8, %(stream)b::int8, %(version)b::int8, %(state)b::bytea
+FROM clew_meta WHERE shredded = coalesce(%(shredded)b::int8, shredded)
 ON CONFLICT (stream, version) DO UPDATE SET state = excluded.state
 
 -- put entries
@@ -106,10 +108,10 @@ WITH whose AS MATERIALIZED (SELECT set_config('clew.tenant', %(tenant)b, true) A
 SELECT clew_forget_keys(%(stream)b) FROM whose WHERE tenant IS NOT NULL
 
 -- shredding
--- Before the states of folds are dropped: one that is stored meanwhile may hold the shredded bytes.
+-- Before states of folds and snapshots are dropped: one that is stored meanwhile may hold the shredded bytes.
 SELECT pg_advisory_xact_lock(1131177328)
 
--- folding
+-- deriving
 -- Waits for transactions that shred, so that the next statement sees how many rows are shredded.
 SELECT pg_advisory_xact_lock_shared(1131177328)
 

@@ -69,6 +69,10 @@ _PUT_DRAFT = (
     "INSERT OR REPLACE INTO draft (stream, run, margin, data) "  # noqa: S608 - of constants
     f"VALUES ({_STREAM}, ?, zeroblob((SELECT page_size FROM pragma_page_size)), ?)"
 )
+_PUT_SNAPSHOT = (
+    "INSERT OR REPLACE INTO snapshot (stream, version, state) SELECT ?, ?, ? "
+    "WHERE coalesce(?, -1) IN (-1, (SELECT value FROM counter WHERE name = 'shredded'))"
+)
 _DROP_SNAPSHOTS = """WITH RECURSIVE line (id) AS (
     SELECT id FROM stream WHERE name = ?
     UNION SELECT fork.id FROM line JOIN stream fork ON fork.parent = line.id
@@ -245,13 +249,13 @@ class SQLiteWriter:
             self._pending.append((position, stream, *row[1:]))
             written += len(row[3])
         self.checkpoints.written += written
-        if append.digests:
-            self._insert_digests(connection, append.digests)
+        if append.snapshots or append.digests:
+            self._insert_snapshots_and_digests(connection, append)
         self._last += len(plan.rows)
         self._heads.update(plan.heads)
         self._written.update(plan.heads)
-        if append.shreds or append.snapshots or append.forgets or append.key is not None:
-            self._insert_shreds_snapshots_and_key(connection, append, first)
+        if append.shreds or append.forgets or append.key is not None:
+            self._insert_shreds_and_key(connection, append, first)
         if append.entries:
             entries = [(self._id(connection, each.stream), each.number, each.version) for each in append.entries]
             connection.executemany(PUT_ENTRY, entries)
@@ -260,8 +264,13 @@ class SQLiteWriter:
         self._plans.append((plan, first))
         return outcome(plan.rows, first)
 
-    def _insert_digests(self, connection: sqlite3.Connection, digests: Sequence[bytes | None]) -> None:
-        """Write the pending rows, the last ones with these digests: a digest that is added later makes a row grow."""
+    def _insert_snapshots_and_digests(self, connection: sqlite3.Connection, append: Append) -> None:
+        """Write snapshots, and the pending rows with their digests: one that is added later makes a row grow."""
+        snapshots = [(self._id(connection, s.stream), s.version, s.state, s.shredded) for s in append.snapshots]
+        connection.executemany(_PUT_SNAPSHOT, snapshots)
+        digests = append.digests
+        if not digests:
+            return
         restored, self._pending = self._pending[-len(digests) :], self._pending[: -len(digests)]
         self._flush(connection)
         rows = [(*row, digest) for row, digest in zip(restored, digests, strict=True)]
@@ -291,7 +300,7 @@ class SQLiteWriter:
             if cursor.lastrowid is not None:
                 self._ids[name] = cursor.lastrowid
 
-    def _insert_shreds_snapshots_and_key(self, connection: sqlite3.Connection, append: Append, first: int) -> None:
+    def _insert_shreds_and_key(self, connection: sqlite3.Connection, append: Append, first: int) -> None:
         for shred in append.shreds:
             self._shred(connection, shred)
         for forget in append.forgets:
@@ -302,11 +311,6 @@ class SQLiteWriter:
             for name, lowest in lowest_shredded(append.shreds).items():
                 connection.execute(_DROP_FOLDS, {"stream": name, "version": lowest})
             connection.execute(MARK, (first,))
-        if append.snapshots:
-            connection.executemany(
-                "INSERT OR REPLACE INTO snapshot (stream, version, state) VALUES (?, ?, ?)",
-                [(self._id(connection, s.stream), s.version, s.state) for s in append.snapshots],
-            )
         if append.key is not None:
             salt = clock.salt()
             stream = self._id(connection, append.key.stream)
