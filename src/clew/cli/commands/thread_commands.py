@@ -194,7 +194,10 @@ def redact(
     actor: ActorOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Destroy the content of a message or record, here and in every fork. This cannot be undone; the chain verifies."""
+    """Destroy the content of a message or record, or the texts of another event, here and in every fork.
+
+    This cannot be undone; the chain verifies.
+    """
     from clew.domain.events import APPENDED_TYPES, holds_text
 
     ask = must_confirm(context, yes=yes)
