@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from types import FrameType
@@ -255,6 +256,30 @@ def test_closes_wherever_the_thread_that_notifies_the_writer_thread_is_interrupt
         closing.join(PATIENCE)
         assert not closing.is_alive()
     assert lines.count > 10
+
+
+def test_another_thread_closes_wherever_the_main_thread_is_interrupted() -> None:
+    lines = Interruptions(lines_of_the_queue)
+    while lines.more:
+        written = Written()
+        written.pauses = True
+        (future,) = written.enqueue("a")
+        closing = threading.Thread(target=written.queue.close)
+
+        def close_meanwhile(written: Written = written, closing: threading.Thread = closing) -> None:
+            assert written.paused.acquire(timeout=PATIENCE)
+            closing.start()
+            time.sleep(0.02)  # so that it waits, if the append is being written
+            written.go.release()
+
+        meanwhile = in_thread(close_meanwhile)
+        lines.interrupt_next(future.result)
+        written.paused.release()  # if the interruption came before the write
+        written.go.release()
+        meanwhile.join(PATIENCE)
+        closing.join(PATIENCE)
+        assert not closing.is_alive()
+    assert lines.count > 20
 
 
 def test_continues_wherever_another_thread_is_interrupted(written: Written) -> None:

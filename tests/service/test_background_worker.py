@@ -134,3 +134,20 @@ def test_has_no_thread_without_requests() -> None:
         wait_until(lambda: work.done == round_)  # noqa: B023 - called at once
         wait_until(lambda: not [each for each in threading.enumerate() if each.name == "clew-projector"])
     worker.close()
+
+
+def test_works_after_a_request_that_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Work()
+    worker = BackgroundWorker(work)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for target in (threading.Thread, worker._requested):
+        with monkeypatch.context() as patch:
+            patch.setattr(target, "start" if target is threading.Thread else "set", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                worker.notify()
+    worker.notify()
+    wait_until(lambda: work.done > 0)
+    worker.close()

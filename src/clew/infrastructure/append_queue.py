@@ -228,7 +228,7 @@ class AppendQueue:
                     with suppress(ValueError):
                         self._waiting.remove(job)
                 self._writing, self._pause = 0, 0.0  # the writer thread does the work after it: perhaps it is stored
-            if self._waiting or self._pause is not None:
+            if self._waiting or self._pause is not None or self._closed:
                 self._hand_over()
         for job in batch:
             if not job.done():

@@ -218,8 +218,8 @@ class _Poller:
         with self._lock:
             self._stores.pop(store, None)
             if not self._stores and self._stop is not None:
-                self._stop.set()
-                self._stop = None
+                stop, self._stop = self._stop, None  # after Ctrl-C here, the next listener starts a thread
+                stop.set()
 
     def _run(self, stop: threading.Event) -> None:
         while not stop.wait(POLL_SECONDS) and not self._is_idle(stop):

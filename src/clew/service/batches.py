@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -241,7 +241,7 @@ def _decide_and_submit(
         for stream, scope in scopes.items():
             folds[stream] = yield from streams.load(batch.core, scope.scope.name, ScopeFold)
         try:
-            return _submit(batch, threads, loaded, scopes, folds, key)
+            return batch.core.caches.locked(threads, partial(_submit, batch, loaded, scopes, folds, key))
         except ClewError:
             if len(loaded) == len(threads):
                 raise
@@ -269,7 +269,6 @@ def _scopes(batch: Batch) -> Operation[dict[str, _Scope]]:
 
 def _submit(
     batch: Batch,
-    threads: Iterable[str],
     loaded: Mapping[str, Control],
     scopes: Mapping[str, _Scope],
     folds: Mapping[str, ScopeFold],
@@ -277,37 +276,36 @@ def _submit(
 ) -> _Submission | None:
     """Decide all parts and pass their events to the writer; None if there is nothing to write.
 
-    As in `commit`, the controls are cached as submitted at once.
+    The caller holds the locks of the threads. As in `commit`, the controls are cached as submitted at once.
     """
     core = batch.core
-    with core.caches.locked(threads):
-        previous: dict[str, bytes] = {}
-        controls: dict[str, Control] = {}
-        snapshots: list[tuple[str, Control]] = []
-        appended: list[list[Event]] = []
-        for each in batch.appends:
-            stream = core.stream(each.thread_id)
-            control = controls.get(stream) or loaded.get(stream) or core.caches.submitted.get(stream) or Control()
-            expected = each.options.expected_version
-            if expected is not None and control.version != expected:
-                raise ConflictError(each.thread_id, expected, control.version)
-            previous.setdefault(stream, control.head or ROOT)
-            intents = (each.intent,)
-            events, taken, control = decide_events(each.core, each.thread_id, stream, control, intents, each.options)
-            appended.append(events)
-            snapshots += taken
-            controls[stream] = _after_appended(control, events)
-        keyed = {stream: _decide_keys(each, stream, folds[stream]) for stream, each in scopes.items()}
-        previous |= {stream: folds[stream].head or ROOT for stream, written in keyed.items() if any(written)}
-        written = [*chain.from_iterable(appended), *chain.from_iterable(chain.from_iterable(keyed.values()))]
-        if not written:
-            return None
-        outcome, heads = core.log.submit(Write(written, previous, controls=snapshots, key=key))
-        for stream, control in controls.items():
-            controls[stream] = after = control._replace(head=heads[stream])
-            submitted = core.caches.submitted.get(stream)
-            if submitted is None or submitted.version < after.version:
-                core.caches.submitted.put(stream, after, CONTROL_BYTES)
+    previous: dict[str, bytes] = {}
+    controls: dict[str, Control] = {}
+    snapshots: list[tuple[str, Control]] = []
+    appended: list[list[Event]] = []
+    for each in batch.appends:
+        stream = core.stream(each.thread_id)
+        control = controls.get(stream) or loaded.get(stream) or core.caches.submitted.get(stream) or Control()
+        expected = each.options.expected_version
+        if expected is not None and control.version != expected:
+            raise ConflictError(each.thread_id, expected, control.version)
+        previous.setdefault(stream, control.head or ROOT)
+        intents = (each.intent,)
+        events, taken, control = decide_events(each.core, each.thread_id, stream, control, intents, each.options)
+        appended.append(events)
+        snapshots += taken
+        controls[stream] = _after_appended(control, events)
+    keyed = {stream: _decide_keys(each, stream, folds[stream]) for stream, each in scopes.items()}
+    previous |= {stream: folds[stream].head or ROOT for stream, written in keyed.items() if any(written)}
+    written = [*chain.from_iterable(appended), *chain.from_iterable(chain.from_iterable(keyed.values()))]
+    if not written:
+        return None
+    outcome, heads = core.log.submit(Write(written, previous, controls=snapshots, key=key))
+    for stream, control in controls.items():
+        controls[stream] = after = control._replace(head=heads[stream])
+        submitted = core.caches.submitted.get(stream)
+        if submitted is None or submitted.version < after.version:
+            core.caches.submitted.put(stream, after, CONTROL_BYTES)
     return _Submission(outcome, appended, controls, keyed)
 
 

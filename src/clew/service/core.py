@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -157,13 +157,20 @@ class Caches(process_forks.ForkAware):
         self.submitted.drop(stream)
         self.stored.drop(stream)
 
-    @contextmanager
-    def locked(self, streams: Iterable[str]) -> Iterator[None]:
-        """The locks of several streams, inside ``with``. All callers take them in the same order."""
-        with ExitStack() as held:
-            for lock in sorted({self.lock(stream) for stream in streams}, key=id):
-                held.enter_context(lock)
-            yield
+    def locked(self, streams: Iterable[str], do: Callable[[], T]) -> T:
+        """Call ``do`` under the locks of several streams. All callers take them in the same order.
+
+        Only ``with`` of a lock itself takes and releases it safely if Ctrl-C arrives, so each has its own.
+        """
+        locks = sorted({self.lock(stream) for stream in streams}, key=id)
+
+        def under(number: int) -> T:
+            if number == len(locks):
+                return do()
+            with locks[number]:
+                return under(number + 1)
+
+        return under(0)
 
     def after_fork_in_child(self) -> None:
         """Start empty, with new locks: nothing would release a lock that another thread of the parent held."""

@@ -294,10 +294,12 @@ class BackgroundWorker(process_forks.ForkAware):
         if self._requested.is_set():
             return
         with self._lock:
-            self._requested.set()
+            # In this order: wherever Ctrl-C interrupts it, the next request is noted or has a thread.
             if self._thread is None and not self._stopped.is_set():
-                self._thread = threading.Thread(target=self._run, name="clew-projector", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="clew-projector", daemon=True)
+                thread.start()
+                self._thread = thread
+            self._requested.set()
 
     def close(self) -> None:
         """Wait for the current step of the work, then end the thread. Does nothing the second time."""

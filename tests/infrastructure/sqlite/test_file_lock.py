@@ -155,3 +155,25 @@ def test_a_forked_child_closes_the_descriptor_of_the_parents_wait(path: str, hol
     wait_until(lambda: not is_waiting_for_a_lock())
     lock.acquire()
     lock.close()
+
+
+def test_does_not_keep_the_number_of_a_closed_file(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = FileLock(path, 5.0)
+    lock.acquire()
+    lock.release()
+    close = os.close
+
+    def interrupted(descriptor: int) -> None:
+        close(descriptor)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            lock.close()
+    read, write = os.pipe()  # one of them gets the number
+    lock.close()
+    os.write(write, b"x")
+    assert os.read(read, 1) == b"x"
+    close(read)
+    close(write)

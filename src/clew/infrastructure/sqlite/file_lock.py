@@ -80,9 +80,10 @@ class FileLock:
 
     def close(self) -> None:
         """Close the file. In the child of a fork this does not release the parent's lock."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        # Not the other way round: after Ctrl-C between the two, the number could belong to another file.
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
 
     def forget(self) -> None:
         """Close every descriptor that the parent of a fork had, including those of threads that only wait there."""
