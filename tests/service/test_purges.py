@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -30,6 +31,7 @@ from clew.domain.events import Shredded, ThreadPurged
 from clew.domain.json_values import JsonObject
 from clew.domain.ports import Claim, Draft, Write
 from clew.domain.runs.errors import ModelRequestError, RunTakenOverError
+from clew.service import core
 
 TEXT = "unmistakable"
 
@@ -251,6 +253,81 @@ def test_a_fork_that_is_made_while_its_parent_is_purged_has_no_snapshot_of_its_t
         assert snapshots_of(conversations, "f") == []
         assert fork.summary().title is None
         assert conversations.verify().first_bad is None
+
+
+def test_a_fork_with_many_messages_gets_snapshots_in_a_store_with_redactions(shared_url: str) -> None:
+    with Conversations.open(shared_url) as conversations:
+        thread = conversations.start_thread(thread_id="t", messages=[Message.user("x")] * 3)
+        thread.redact(2)
+        for name, at in (("f", None), ("g", 2)):
+            thread.fork(at=at, thread_id=name, then=[Message.user("y")] * 300)
+            assert snapshots_of(conversations, name) == [128, 256]
+
+
+def test_a_fork_is_read_once_after_a_redaction(shared_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Conversations.open(shared_url) as conversations:
+        thread = conversations.start_thread(thread_id="t", messages=[Message.user("x")] * 3)
+        fork = thread.fork(thread_id="f")
+        thread.redact(2)
+        log = conversations._core.log
+        reads: list[str] = []
+        control = log.control
+        monkeypatch.setattr(log, "control", lambda stream, *upto: reads.append(stream) or control(stream, *upto))  # type: ignore[func-returns-value]
+        for _ in range(10):
+            assert fork.summary().status == "active"
+        assert len(reads) == 1
+
+
+def test_an_append_during_a_redaction_stores_no_snapshot_with_the_title(shared_url: str) -> None:
+    with Conversations.open(shared_url) as conversations:
+        thread = conversations.start_thread(f"{TEXT} title", thread_id="t", messages=[Message.user("x")] * 120)
+        log: Any = conversations._core.log
+        submit = log.submit
+        appended: list[threading.Thread] = []
+
+        def submit_and_append(write: Write) -> Any:
+            patch.undo()
+            submitted = submit(write)
+            submitted.outcome.result()
+            appended.append(threading.Thread(target=thread.append, args=([Message.user("y")] * 20,)))
+            return submitted
+
+        def note(*arguments: Any, **more: Any) -> Any:
+            noted.undo()
+            appended[0].start()
+            appended[0].join()
+            return note_stored(*arguments, **more)
+
+        note_stored = core.note_stored
+        with pytest.MonkeyPatch.context() as patch, pytest.MonkeyPatch.context() as noted:
+            patch.setattr(log, "submit", submit_and_append)
+            noted.setattr(core, "note_stored", note)
+            thread.redact(1)
+        assert thread.version == 142
+        assert thread.summary().title is None
+        assert conversations.verify().first_bad is None
+    with Conversations.open(shared_url) as again:
+        assert again.thread("t").summary().title is None
+
+
+def test_a_redaction_between_the_snapshot_and_the_events_leaves_no_title(shared_url: str) -> None:
+    with Conversations.open(shared_url) as one, Conversations.open(shared_url) as two:
+        thread = one.start_thread(f"{TEXT} title", thread_id="t", messages=[Message.user("x")] * 130)
+        log: Any = two._core.log
+        snapshot = log._recorder.snapshot
+
+        def snapshot_and_redact(*arguments: Any) -> Any:
+            patch.undo()
+            found = snapshot(*arguments)
+            thread.redact(1)
+            return found
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(log._recorder, "snapshot", snapshot_and_redact)
+            assert two.thread("t").summary().title is None
+        two.thread("t").append([Message.user("y")] * 200)
+        assert two.verify().first_bad is None
+        assert one.thread("t").summary().title is None
 
 
 def test_an_import_stores_snapshots_of_forks_in_a_store_with_redactions(tmp_path: Path) -> None:

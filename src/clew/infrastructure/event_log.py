@@ -247,7 +247,7 @@ class ConversationLog(Application[str]):
 
     def cut(self, stream: str, upto: int | None = None) -> Cut:
         """The control of a thread at a version, and the stream that holds the version."""
-        owner, control = stream, None
+        owner, control, snapshot, redacted = stream, None, None, False
         if upto is None or upto >= SNAPSHOT_EVERY:
             snapshot = self._recorder.snapshot(stream, upto)
             if snapshot is not None:
@@ -263,9 +263,12 @@ class ConversationLog(Application[str]):
             if appended:
                 control = _after_appended(control, appended)
                 appended = []
+            redacted |= row.type == "message-redacted"
             control = advance(control, _event(row))
         if appended:
             control = _after_appended(control, appended)
+        if redacted and snapshot is not None and self._recorder.snapshot(stream, upto) != snapshot:
+            return self.cut(stream, upto)  # the snapshot has a text that was redacted before the rows were read
         return Cut(rows[-1].stream if rows else owner, control)
 
     def with_checkpoints(self, stream: str, control: Control) -> Control:

@@ -332,7 +332,10 @@ def with_checkpoints(core: Core, thread_id: str, control: Control) -> Operation[
 def newest_control(core: Core, stream: str) -> Control:
     """The control of a stream at its head in the log, advanced from the cached one if there is one."""
     control = core.caches.stored.get(stream)
-    if control is None or (control.parent_id is not None and _is_outdated(core, control)):
+    if control is not None and control.parent_id is not None and _is_outdated(core, control):
+        core.caches.stored.drop(stream)
+        control = None
+    if control is None:
         return _control(core, stream)
     try:
         for event in core.log.lineage(stream, after=control.version):
@@ -351,8 +354,8 @@ def _control(core: Core, stream: str) -> Control:
 
 def _is_outdated(core: Core, control: Control) -> bool:
     """Whether something was shredded since the control of a fork was read: it may have an inherited text."""
-    core.caches.shredded = core.log.shredded()
-    return core.caches.shredded != control.shredded
+    shredded = core.caches.shredded = core.log.shredded()  # another thread may set an older number
+    return shredded != control.shredded
 
 
 def commit(
@@ -429,14 +432,14 @@ def note_stored(
         core.caches.submitted.drop(stream)
         return Committed((), appended.versions)
     before = core.caches.stored.get(stream)
-    if before is None or before.version < control.version:
+    if forgets:  # they may hold what was redacted; those of forks are compared with the number of shredded rows
+        core.caches.forget_control(stream)
+    elif before is None or before.version < control.version:
         core.caches.stored.put(stream, control, CONTROL_BYTES + CHECKPOINT_BYTES * len(control.checkpoints))
     if shreds:
         core.caches.folds.clear()  # they may hold what was redacted, and may never be asked for again
     elif core.caches.histories.get(stream) is not None:
         _extend_history(core, stream, events)
-    if forgets:  # they may hold what was redacted; those of forks are compared with the number of shredded rows
-        core.caches.forget_control(stream)
     if core.models.follows_appends:
         core.models.notify()
     return Committed(tuple(events), appended.versions)
@@ -479,7 +482,9 @@ def _submit(
         if events:
             version, messages, updated_at = events[-1].version, events[-1].messages, events[-1].recorded_at
             after = after._replace(version=version, head=heads[stream], messages=messages, updated_at=updated_at)
-        if submitted is None or submitted.version < after.version:
+        if options.forgets:  # it may hold what is shredded here: no append is decided on it
+            core.caches.submitted.drop(stream)
+        elif submitted is None or submitted.version < after.version:
             core.caches.submitted.put(stream, after, CONTROL_BYTES + CHECKPOINT_BYTES * len(after.checkpoints))
     return events, after, outcome
 

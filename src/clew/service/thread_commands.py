@@ -245,6 +245,7 @@ def fork(
     ServiceCannotForkError.
     """
     then = checked_items(fork_start.then) if fork_start.then != () else ()
+    shredded = (yield from read(core.log.shredded)) if then else 0  # only many events get a snapshot
     control = yield from readable(core, thread_id, "fork")
     if fork_start.memory not in (None, *get_args(MemoryReading)):
         raise InvalidContentError(f"fork: memory={fork_start.memory!r} is not valid. Give 'live', 'as-of', or nothing.")
@@ -260,6 +261,8 @@ def fork(
         owner, base = yield Read(partial(core.log.cut, stream, version))
     if owner != stream:
         parent_id = stream_id(owner)
+    if base is not control or control.parent_id is None:  # what was read before, or has no inherited text
+        base = base._replace(shredded=shredded)
     new_kind = None if kind == base.kind else kind
     title, memory, metadata = fork_start.title, fork_start.memory, fork_start.metadata
     intents: list[Intent] = [Branch(parent_id, version, base.head.hex(), title, new_kind, memory, metadata)]

@@ -144,7 +144,8 @@ class Transaction:
         unsent += map(_put_snapshot, sorted(append.snapshots, key=lambda each: (stream_id(each.stream), each.version)))
         if append.shreds:
             self._shred([*unsent, *(_shred(shred, session.tenant) for shred in append.shreds)])
-            unsent = []
+            # Before the rows are counted: a transaction with derived data takes the lock before it counts, too.
+            unsent = [_bind("shredding")]
         shredded = len(append.shreds) + sum(digest is not None for digest in append.digests)
         if shredded:
             unsent += [_bind("count shredded", count=int8(shredded)), *_drop_derived(append.shreds)]
@@ -311,8 +312,6 @@ def _put_fold(fold: FoldState) -> BoundStatement:
 def _drop_derived(shreds: Sequence[Shred]) -> Iterator[BoundStatement]:
     """Remove what was derived from shredded rows: their numbers in the index, and states of folds."""
     yield from (_drop_entries(shred) for shred in shreds if shred.numbers)
-    if shreds:
-        yield _bind("shredding")
     for name, version in sorted(lowest_shredded(shreds).items()):
         yield _bind("drop fold states", stream=int8(stream_id(name)), version=int8(version))
 
