@@ -182,8 +182,9 @@ def with_checkpoints(control: Control, events: Iterable[Event]) -> Control:
 
 
 def detached(control: Control) -> Control:
-    """A copy that shares no mutable object."""
+    """A copy for callers, which shares no mutable object and does not depend on the store."""
     return control._replace(
+        shredded=0,
         labels=deepcopy(control.labels),
         metadata=deepcopy(control.metadata),
         checkpoints=dict(control.checkpoints),
