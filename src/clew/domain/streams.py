@@ -7,6 +7,7 @@ hash does.
 from __future__ import annotations
 
 import re
+import sys
 from datetime import datetime
 from functools import lru_cache
 from hashlib import sha256
@@ -23,6 +24,9 @@ ROOT = bytes(32)
 
 _LENGTH = Struct(">I").pack
 _VERSION = Struct(">Q").pack
+
+_BEFORE_SURROGATES = 0xD7FF
+_AFTER_SURROGATES = "\ue000"
 
 MAX_LENGTH = 200
 """Characters of an id, a tenant, an idempotency key, or the name of a checkpoint or a label."""
@@ -60,6 +64,22 @@ def tenant_part(tenant: str) -> str:
 def stream_prefix(tenant: str, kind: Kind, id_prefix: str = "") -> str:
     """The prefix of the names of all streams of this kind whose ids have this prefix."""
     return f"{_escape(tenant)}/{kind}/{_escape(id_prefix)}"
+
+
+def first_after(prefix: str) -> str | None:
+    """The lowest text above every text with the prefix in code point order, None when there is none.
+
+    UTF-8 bytes have the same order, so a store can use it to seek in an index.
+    """
+    while prefix:
+        last = ord(prefix[-1])
+        if last == _BEFORE_SURROGATES:
+            # The code points between them are surrogates, which no text contains.
+            return prefix[:-1] + _AFTER_SURROGATES
+        if last < sys.maxunicode:
+            return prefix[:-1] + chr(last + 1)
+        prefix = prefix[:-1]
+    return None
 
 
 @lru_cache(maxsize=4_096)

@@ -5,7 +5,6 @@ The plan is complete before anything is written, so a refused append leaves noth
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -17,10 +16,6 @@ from clew.domain.ports import Appended, Blob, Claim, Fork, Key, Lease, Shred
 from clew.domain.runs.errors import RunInProgressError, RunTakenOverError
 from clew.domain.streams import ROOT, digest, link
 from clew.infrastructure.recorder_ports import HIGHEST, Append, RecordedConflictError
-
-_BEFORE_SURROGATES = 0xD7FF
-_AFTER_SURROGATES = "\ue000"
-
 
 # Plain tuples: the writer has a few microseconds for an append.
 PlannedRow = tuple[str, int, str, bytes, bytes]
@@ -280,22 +275,6 @@ def lowest_shredded(shreds: Sequence[Shred]) -> dict[str, int]:
     for shred in shreds:
         lowest[shred.stream] = min(shred.version, lowest.get(shred.stream, shred.version))
     return lowest
-
-
-def first_after(prefix: str) -> str | None:
-    """The lowest text above every text with the prefix in code point order, None when there is none.
-
-    UTF-8 bytes have the same order, so a store can use it to seek in an index.
-    """
-    while prefix:
-        last = ord(prefix[-1])
-        if last == _BEFORE_SURROGATES:
-            # The code points between them are surrogates, which no text contains.
-            return prefix[:-1] + _AFTER_SURROGATES
-        if last < sys.maxunicode:
-            return prefix[:-1] + chr(last + 1)
-        prefix = prefix[:-1]
-    return None
 
 
 def outcome(rows: Sequence[PlannedRow], first: int) -> Appended:

@@ -135,16 +135,17 @@ class Batch:
     def apply(self, events: Events) -> int:
         """Apply at least one event; returns how many. It stops early if they take long."""
         until = time.monotonic() + LONGEST_SECONDS
-        applied = 0
+        applied, removes = 0, False
         while applied < len(events) and (not applied or time.monotonic() < until):
-            part = [*events[applied : applied + AT_ONCE]]
+            part = [*events[applied : applied + AT_ONCE]]  # decodes them, once for all targets
             for target in self._targets:
                 self._apply(target, part)
             applied += len(part)
+            removes = removes or any(event.type in _REMOVING for event in part)
         # Once a batch: each redaction of a thread requests a recount of the whole thread.
         for (_, recount), target in self._recounts.items():
             self._recount(target, recount, events[applied - 1].position)
-        if any(event.type in _REMOVING for event in events[:applied]):
+        if removes:
             for generation, _ in self._targets:
                 self._session.clean(generation)
         return applied

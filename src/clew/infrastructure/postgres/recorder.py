@@ -12,7 +12,7 @@ from eventsourcing.persistence import Tracking
 from psycopg.types.numeric import Int8
 
 from clew.domain.ports import Appended, Blob, Draft, Key, Lease, Row, StreamInfo
-from clew.infrastructure.append_plan import first_after
+from clew.domain.streams import first_after
 from clew.infrastructure.library_recorder import LibraryRecorder
 from clew.infrastructure.postgres.append_transaction import find_outcome
 from clew.infrastructure.postgres.connection import Rows

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 from clew.domain.errors import ClosedError
 from clew.domain.ports import Appended, Blob, Draft, Key, Lease, Row, StreamInfo
-from clew.infrastructure.append_plan import Outcome, first_after
+from clew.domain.streams import first_after
+from clew.infrastructure.append_plan import Outcome
 from clew.infrastructure.recorder_ports import HIGHEST, Snapshot, StoredKey, is_full, page
 from clew.infrastructure.sqlite.errors import unavailable
 from clew.infrastructure.sqlite.schema import INDEXES

@@ -19,7 +19,7 @@ from clew.domain.memory.ports import MemoryAt
 from clew.domain.memory.scope import ReadPoint, ScopeFold, check_key
 from clew.domain.projection import Query, Where
 from clew.domain.runs.events import ModelCalled
-from clew.infrastructure.append_plan import first_after
+from clew.domain.streams import first_after
 from clew.service import thread_queries
 from clew.service.authorization import check, permitted
 from clew.service.core import CachedFold, Core
