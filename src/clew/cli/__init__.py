@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Sequence
+
+COLLECT_AFTER = 50_000
+"""New objects between two garbage collections of a command. More often, it would search the modules that it loads."""
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as in shells: 128 and the number of SIGINT."""
@@ -14,6 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     0: done, 1: failed, 2: wrong usage, 3: verification failed, 5: redaction pending, 130: interrupted.
     """
+    gc.set_threshold(COLLECT_AFTER, *gc.get_threshold()[1:])
     try:
         from clew.cli.app import run
 
