@@ -9,7 +9,7 @@ from clew.agents.provider_hooks import ProviderHooks
 from clew.agents.run_setup import Providers
 from clew.domain.context.events import Hook
 from clew.domain.context.provider import Context, ContextProvider
-from clew.domain.decider import Append, Intent, RecordEvents, check_allowed, decide
+from clew.domain.decider import Append, Checkpoint, Intent, RecordEvents, check_allowed, decide
 from clew.domain.history import History, HistoryMessage, NotSeen, new_messages
 from clew.domain.messages import Message
 from clew.domain.runs.errors import RunAbandonedError
@@ -34,7 +34,8 @@ class ThreadHooks:
         if not self._hooks:
             return
         if before is not None:
-            decide(self._thread.id, await self._thread.runs.control(fresh=True, checkpoints=True), before)
+            name = before.name if isinstance(before, Checkpoint) else None
+            decide(self._thread.id, await self._thread.runs.control(fresh=True, checkpoint=name), before)
         try:
             await self._load(show=hook != "on_thread_created")  # that comes before the first message
             await self._hooks.call_all(hook, *arguments)

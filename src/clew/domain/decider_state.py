@@ -125,7 +125,7 @@ class Control(NamedTuple):
 
     ``head`` is the hash of the version, empty until it is recorded. ``messages`` counts the messages on the path.
     ``checkpoints`` maps names to versions; ``made_checkpoints`` are the first and the last version of an event that
-    made one. The names of those made up to version ``unnamed`` are missing: see ``with_checkpoints``. Times are
+    made one. Names of those made up to version ``unnamed`` may be missing: see ``with_checkpoints``. Times are
     microseconds since 1970. ``source_id`` is the id of the conversation that was imported as this thread. ``run`` is
     the open run. ``agents`` maps the ids of agents to the version where each last began or resumed a run.
     ``service_thread_id`` is the id of the thread at the service that stores it. ``as_of`` is a cut (thread and
@@ -179,6 +179,12 @@ def with_checkpoints(control: Control, events: Iterable[Event]) -> Control:
     """The control with the names of all its checkpoints; ``events`` make those that it lacks."""
     made = [event.data for event in events if isinstance(event.data, CheckpointMade) and event.data.name]
     return control._replace(checkpoints={**{each.name: each.at for each in made}, **control.checkpoints}, unnamed=0)
+
+
+def with_checkpoint(control: Control, name: str, events: Iterable[Event]) -> Control:
+    """The control with a name that it may lack; ``events`` make the checkpoint, and perhaps others."""
+    made = [event for event in events if isinstance(event.data, CheckpointMade) and event.data.name == name]
+    return with_checkpoints(control, made)._replace(unnamed=control.unnamed)
 
 
 def detached(control: Control) -> Control:

@@ -287,6 +287,10 @@ class ThreadReader(Protocol):
         """The control of a thread with the names of all its checkpoints. One that is read may lack older names."""
         ...
 
+    def with_checkpoint(self, stream: str, control: Control, name: str) -> Control:
+        """The control of a thread with the checkpoint of a name, if the thread has one. No other names are read."""
+        ...
+
     def lineage(
         self, stream: str, *, after: int = 0, upto: int | None = None, types: Collection[str] | None = None
     ) -> list[Event]:

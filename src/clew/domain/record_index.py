@@ -1,19 +1,31 @@
-"""The index that finds records by type and key, and rewinds: the numbers under which a store finds an event."""
+"""The index of records by type and key, of checkpoints by name, and of rewinds: the numbers that find an event."""
 
 from __future__ import annotations
 
 import json
 from hashlib import sha256
 
-from clew.domain.events import HISTORY_REWOUND, RECORD_APPENDED, Event, HistoryRewound, RecordAppended, Shredded
+from clew.domain.events import (
+    CHECKPOINT_MADE,
+    HISTORY_REWOUND,
+    RECORD_APPENDED,
+    CheckpointMade,
+    Event,
+    HistoryRewound,
+    RecordAppended,
+    Shredded,
+)
 
-INDEXED_TYPES = frozenset({RECORD_APPENDED, HISTORY_REWOUND})
+INDEXED_TYPES = frozenset({RECORD_APPENDED, HISTORY_REWOUND, CHECKPOINT_MADE})
 """The types of events with numbers."""
 
 REWINDS, RECORDS = 0, 1
 """The numbers of all rewinds, and of all records."""
 
 _BYTES = 2
+
+CHECKPOINTS = RECORDS + 1 + (1 << 8 * _BYTES)
+"""The number of all checkpoints, above those of records."""
 
 
 def number_of(type_: str | None, key: str | None = None) -> int:
@@ -26,9 +38,18 @@ def number_of(type_: str | None, key: str | None = None) -> int:
     return RECORDS + 1 + int.from_bytes(digest[:_BYTES])
 
 
+def number_of_checkpoint(name: str) -> int:
+    """The number of the checkpoints with a name. Other names may have it, for the reasons that ``number_of`` gives."""
+    return CHECKPOINTS + number_of(None, name)
+
+
 def numbers_of(event: Event) -> tuple[int, ...]:
-    """The numbers of an event. A redacted record has those that do not depend on its key."""
+    """The numbers of an event. A redacted one has those that do not depend on its key or name."""
     match event.data:
+        case CheckpointMade(name=""):
+            return (CHECKPOINTS,)
+        case CheckpointMade(name=name):
+            return CHECKPOINTS, number_of_checkpoint(name)
         case HistoryRewound():
             return (REWINDS,)
         case RecordAppended(type=type_, key=None):
@@ -44,6 +65,8 @@ def numbers_of(event: Event) -> tuple[int, ...]:
 def numbers_of_key(event: Event) -> tuple[int, ...]:
     """The numbers of an event that a redaction removes."""
     match event.data:
+        case CheckpointMade():
+            return numbers_of(event)[1:]
         case RecordAppended(type=type_):
             return tuple(number for number in numbers_of(event) if number not in {RECORDS, number_of(type_)})
         case _:

@@ -11,9 +11,16 @@ from eventsourcing.application import Application
 from eventsourcing.persistence import JSONTranscoder, Mapper, StoredEvent
 from eventsourcing.utils import Environment
 
-from clew.domain.decider_state import SNAPSHOT_EVERY, Control, advance, unnamed_checkpoints, with_checkpoints
+from clew.domain.decider_state import (
+    SNAPSHOT_EVERY,
+    Control,
+    advance,
+    unnamed_checkpoints,
+    with_checkpoint,
+    with_checkpoints,
+)
 from clew.domain.errors import CorruptEventError, ReadOnlyStoreError
-from clew.domain.events import APPENDED_TYPES, CHECKPOINT_MADE, EVENT_TYPES, Event, Opaque, holds_text
+from clew.domain.events import APPENDED_TYPES, EVENT_TYPES, Event, Opaque, holds_text
 from clew.domain.history import HistoryMessage
 from clew.domain.ports import (
     Appended,
@@ -28,7 +35,7 @@ from clew.domain.ports import (
     Write,
 )
 from clew.domain.projection import Recorded, Unreadable
-from clew.domain.record_index import INDEXED_TYPES, numbers_of, numbers_of_key
+from clew.domain.record_index import CHECKPOINTS, INDEXED_TYPES, number_of_checkpoint, numbers_of, numbers_of_key
 from clew.domain.streams import digest, link
 from clew.infrastructure.envelope import (
     RecordedRows,
@@ -274,10 +281,17 @@ class ConversationLog(Application[str]):
     def with_checkpoints(self, stream: str, control: Control) -> Control:
         """The control with the names of all its checkpoints, one query."""
         lacks = unnamed_checkpoints(control)
-        if lacks is None:
+        return control if lacks is None else with_checkpoints(control, self._made(stream, CHECKPOINTS, *lacks))
+
+    def with_checkpoint(self, stream: str, control: Control, name: str) -> Control:
+        """The control with the checkpoint of a name, if the thread has one: one query, which reads no other name."""
+        lacks = unnamed_checkpoints(control)
+        if lacks is None or name in control.checkpoints:
             return control
-        first, last = lacks
-        return with_checkpoints(control, self.lineage(stream, after=first - 1, upto=last, types=(CHECKPOINT_MADE,)))
+        return with_checkpoint(control, name, self._made(stream, number_of_checkpoint(name), *lacks))
+
+    def _made(self, stream: str, number: int, first: int, last: int) -> list[Event]:
+        return self.indexed(stream, number, after=first - 1, upto=last, limit=last)[::-1]
 
     def redactable(self, stream: str, version: int) -> Redactable | None:
         """What is needed to shred a row."""

@@ -329,7 +329,7 @@ class _Keys:
 
 
 class _Index:
-    """The entries of a stream in the index of records and rewinds, without which a read would miss them."""
+    """The entries of a stream in the index, without which a read would miss records, checkpoints or rewinds."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -348,7 +348,7 @@ class _Index:
         missing = [version for _, version in self._expected - self._recorder.entries(name)]
         if not missing:
             return checked
-        return checked._replace(changed=IntegrityFault(thread_id, min(missing), "the index of records lacks it"))
+        return checked._replace(changed=IntegrityFault(thread_id, min(missing), "the index lacks it"))
 
 
 class _Shreds(NamedTuple):

@@ -329,6 +329,14 @@ def with_checkpoints(core: Core, thread_id: str, control: Control) -> Operation[
     return named
 
 
+def with_checkpoint(core: Core, thread_id: str, control: Control, name: object) -> Operation[Control]:
+    """The control with the checkpoint of a name, if the thread has one. It may lack others."""
+    if not control.unnamed or not isinstance(name, str) or name in control.checkpoints:
+        return control
+    named: Control = yield Read(partial(core.log.with_checkpoint, core.stream(thread_id), control, name))
+    return named
+
+
 def newest_control(core: Core, stream: str) -> Control:
     """The control of a stream at its head in the log, advanced from the cached one if there is one."""
     control = core.caches.stored.get(stream)
@@ -379,9 +387,9 @@ def commit(
         submitted = core.caches.submitted.get(stream)
         if loaded is None and (submitted is None or submitted.parent_id is not None):
             loaded = yield from load_to_decide(core, thread_id, intents)
-        needs_names = intents and intents[0].__class__ is Checkpoint  # whether a name is new is decided on all names
-        latest = loaded or core.caches.submitted.get(stream) or Control() if needs_names else None
-        known = loaded if latest is None else (yield from with_checkpoints(core, thread_id, latest))
+        new = intents[0].name if intents and isinstance(intents[0], Checkpoint) else None
+        latest = None if new is None else loaded or core.caches.submitted.get(stream) or Control()
+        known = loaded if latest is None else (yield from with_checkpoint(core, thread_id, latest, new))
         try:
             events, control, outcome = _submit(core, thread_id, stream, known, intents, options)
         except ClewError:

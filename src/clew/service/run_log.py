@@ -21,7 +21,7 @@ from clew.domain.streams import ROOT, stream_id
 from clew.service import thread_queries
 from clew.service.async_effects import ThreadsafeEvent, drive, outcome_of
 from clew.service.authorization import check
-from clew.service.core import CommitOptions, Core, cache_new_history, commit, load, with_checkpoints
+from clew.service.core import CommitOptions, Core, cache_new_history, commit, load, with_checkpoint
 from clew.service.effects import Operation, read, wait
 from clew.service.memory.scope_access import visible_version
 from clew.service.remote_threads import check_fork, read_service_state
@@ -59,7 +59,7 @@ class ThreadRuns:
         """Whether the thread is in the store of this core."""
         return self._core.log is core.log
 
-    async def control(self, *, fresh: bool = False, checkpoints: bool = False) -> Control:
+    async def control(self, *, fresh: bool = False, checkpoint: str | None = None) -> Control:
         """The newest control that this process knows; with ``fresh`` the one in the store."""
         if self._beginning is not None:
             return self._beginning.control
@@ -69,7 +69,9 @@ class ThreadRuns:
         elif self._core.authorize is not None:
             await drive(check(self._core, "read", self.thread_id))
         check_readable(self.thread_id, control, "a run")
-        return (await drive(with_checkpoints(self._core, self.thread_id, control))) if checkpoints else control
+        if checkpoint is None:
+            return control
+        return await drive(with_checkpoint(self._core, self.thread_id, control, checkpoint))
 
     @property
     def begins(self) -> bool:

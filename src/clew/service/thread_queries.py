@@ -21,7 +21,7 @@ from clew.domain.errors import (
     UnknownVersionError,
 )
 from clew.domain.event_types import Status
-from clew.domain.events import Event, to_microseconds, to_time
+from clew.domain.events import CheckpointMade, Event, to_microseconds, to_time
 from clew.domain.history import (
     History,
     HistoryBuilder,
@@ -34,16 +34,19 @@ from clew.domain.history import (
 from clew.domain.json_values import JsonObject, check_count
 from clew.domain.models.client import ThreadKind
 from clew.domain.ports import Cut, EventLog, IntegrityFault, StreamInfo, Verdict
-from clew.domain.record_index import RECORDS, REWINDS, number_of
+from clew.domain.record_index import CHECKPOINTS, RECORDS, REWINDS, number_of
 from clew.domain.records import ThreadRecord, as_record, check_record_key, check_record_type
 from clew.domain.streams import check_id, is_version, message_number, moment, stream_id
 from clew.service.authorization import check, permitted
-from clew.service.core import CachedHistory, Core, load, with_checkpoints
+from clew.service.core import CachedHistory, Core, load, with_checkpoint, with_checkpoints
 from clew.service.effects import Operation, Read, read, undamaged
 from clew.service.history_reads import PAGE, back, read_part
 
 At: TypeAlias = int | str | datetime | None
 """A version, a checkpoint's name, an aware datetime, or None for the newest version."""
+
+NAMED = 10
+"""Most checkpoints that the error for an unknown one names: the newest."""
 
 MessageRef: TypeAlias = HistoryMessage | int
 """A message of a thread's history, or its version."""
@@ -110,8 +113,8 @@ def resolve(core: Core, thread_id: str, control: Control, at: At, at_message: in
         return (yield from _at_message(core, thread_id, control, at_message))
     if isinstance(at, datetime):
         return (yield from _at_time(core, thread_id, control, at))
-    if isinstance(at, str) and at not in control.checkpoints:
-        control = yield from with_checkpoints(core, thread_id, control)
+    if isinstance(at, str):
+        return (yield from _at_checkpoint(core, thread_id, control, at))
     return _at(thread_id, control, at)
 
 
@@ -412,13 +415,20 @@ def _whole(argument: str, number: object, meaning: str) -> int:
     return number
 
 
-def _at(thread_id: str, control: Control, at: int | str | None) -> int:
+def _at_checkpoint(core: Core, thread_id: str, control: Control, name: str) -> Operation[int]:
+    checkpoints = (yield from with_checkpoint(core, thread_id, control, name)).checkpoints
+    if name in checkpoints:
+        return checkpoints[name]
+    first, last = control.made_checkpoints
+    newest = partial(core.log.indexed, core.stream(thread_id), CHECKPOINTS, after=first - 1, upto=last, limit=NAMED)
+    made = (yield from read(newest)) if last else []
+    names = sorted(each.data.name for each in made if isinstance(each.data, CheckpointMade) and each.data.name)
+    raise UnknownCheckpointError(thread_id, name, names, _advice(name))
+
+
+def _at(thread_id: str, control: Control, at: int | None) -> int:
     if at is None:
         return control.version
-    if isinstance(at, str):
-        if at not in control.checkpoints:
-            raise UnknownCheckpointError(thread_id, at, sorted(control.checkpoints), _advice(at))
-        return control.checkpoints[at]
     if not isinstance(at, int) or isinstance(at, bool):
         kind = type(at).__name__
         raise UnknownVersionError(f"{kind} is not a version. Give a number, a checkpoint's name or an aware datetime.")

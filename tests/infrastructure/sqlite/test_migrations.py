@@ -12,6 +12,7 @@ import pytest
 
 from clew import Conversations, Message, Record
 from clew.domain.errors import StoreSchemaError, StoreUnavailableError, StoreUrlError
+from clew.domain.record_index import CHECKPOINTS
 from clew.infrastructure.sqlite import migrations as sqlite_migrations
 from clew.infrastructure.sqlite import schema as sqlite_schema
 from clew.infrastructure.stores import store_at
@@ -52,7 +53,7 @@ def dump(path: Path) -> list[str]:
 
 
 GOLDEN = Path(__file__).parents[2] / "golden"
-EXPORTED = dict.fromkeys((1, 2, 3), "51d5f9ac6fbf9d805d89826b47a954262ed9b2b97378ebe242a40c5d06724d91")
+EXPORTED = dict.fromkeys((1, 2, 3, 4), "51d5f9ac6fbf9d805d89826b47a954262ed9b2b97378ebe242a40c5d06724d91")
 """For each schema, the SHA-256 of the golden database's exported events, from the version that created it."""
 
 
@@ -118,6 +119,29 @@ def test_the_migration_to_schema_3_indexes_records_and_rewinds(tmp_path: Path) -
     with Conversations.open(f"sqlite:///{path}") as conversations:
         assert {id_: conversations.thread(id_).records() for id_ in expected} == expected
         assert [each.data for each in conversations.thread("fork").records("step", key="main")] == [1, 3]
+
+
+def test_the_migration_to_schema_5_indexes_checkpoints(tmp_path: Path) -> None:
+    path = tmp_path / "clew.db"
+    with Conversations.open(f"sqlite:///{path}") as conversations:
+        thread = conversations.start_thread(thread_id="t")
+        thread.append(Record("step", 1))
+        for name in ("one", "secret"):
+            thread.checkpoint(name)
+        thread.redact(4)
+        thread.fork(thread_id="fork").checkpoint("two")
+    entries = "SELECT * FROM entry ORDER BY stream, number, version"
+    before = rows(path, entries)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("DELETE FROM entry WHERE number >= ?", (CHECKPOINTS,))
+        connection.execute("PRAGMA user_version = 4")
+        connection.commit()
+    assert len(rows(path, entries)) == len(before) - 5
+    assert store_at(f"sqlite:///{path}").migrate() == (4, NOW)
+    assert rows(path, entries) == before
+    with Conversations.open(f"sqlite:///{path}") as conversations:
+        assert conversations.thread("fork").history(at="one").version == 2
+        assert conversations.verify().first_bad is None
 
 
 def test_a_current_database_needs_no_migration(old: Path, tmp_path: Path) -> None:

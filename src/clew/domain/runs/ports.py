@@ -38,10 +38,10 @@ class RunLog(Protocol):
     actor: str | None
     """The actor of calls that name none."""
 
-    async def control(self, *, fresh: bool = False, checkpoints: bool = False) -> Control:
+    async def control(self, *, fresh: bool = False, checkpoint: str | None = None) -> Control:
         """The thread's control; unless it is to be ``fresh``, as far as this process has seen it.
 
-        With ``checkpoints`` it has the names of all checkpoints, otherwise it may lack older ones.
+        It may lack older checkpoints, except the one whose name is ``checkpoint``.
         For a thread that begins with the run, the control that it begins with. Raises UnknownThreadError.
         """
         ...

@@ -33,9 +33,9 @@ FROM clew_meta
 -- raise base
 UPDATE clew_meta SET base = greatest(base, %(base)s) RETURNING base
 
--- indexed rows
-SELECT e.tenant, e.stream, s.name, e.version, e.type, e.state
-FROM clew_event AS e JOIN clew_stream AS s ON s.id = e.stream WHERE e.type IN ('record-appended', 'history-rewound')
+-- rows of a type
+SELECT e.tenant, e.stream, s.name, e.version, e.state
+FROM clew_event AS e JOIN clew_stream AS s ON s.id = e.stream WHERE e.type = %(type)s
 
 -- index row
 INSERT INTO clew_entry (tenant, stream, number, version)

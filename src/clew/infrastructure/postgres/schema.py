@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 
 from clew.domain.errors import CorruptEventError, StoreSchemaError
+from clew.domain.events import CHECKPOINT_MADE, HISTORY_REWOUND, RECORD_APPENDED
 from clew.domain.record_index import numbers_of
 from clew.infrastructure.envelope import decode
 from clew.infrastructure.postgres.connection import Address
@@ -16,10 +17,10 @@ from clew.infrastructure.postgres.errors import unavailable
 from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.postgres.stream_ids import text
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
-WITH_INDEX = 2
-"""The first schema with an index of records and rewinds."""
+INDEXED = {2: (RECORD_APPENDED, HISTORY_REWOUND), 4: (CHECKPOINT_MADE,)}
+"""The types of events that the index has since a schema."""
 
 FEWEST_PARTITIONS, MOST_PARTITIONS = 2, 1024
 
@@ -123,17 +124,18 @@ def _migrate(connection: psycopg.Connection[tuple[Any, ...]], address: Address, 
         lock(connection)
         for schema in range(_version(connection, address) + 1, SCHEMA_VERSION + 1):
             connection.execute(_divided(_MIGRATIONS[f"schema {schema}"], partitions or 0).encode())
-            if schema == WITH_INDEX:
-                _fill_index(connection)
+            for type_ in INDEXED.get(schema, ()):
+                _fill_index(connection, type_)
             connection.execute(_SQL["raise schema"], {"schema": schema})
     return SCHEMA_VERSION
 
 
-def _fill_index(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
-    """Index the records and rewinds that are stored."""
-    for tenant, stream, name, version, type_, state in connection.execute(_SQL["indexed rows"]).fetchall():
+def _fill_index(connection: psycopg.Connection[tuple[Any, ...]], type_: str) -> None:
+    """Index the stored events of a type."""
+    rows = connection.execute(_SQL["rows of a type"], {"type": type_.encode()}).fetchall()
+    for tenant, stream, name, version, state in rows:
         with suppress(CorruptEventError):  # `verify` names it
-            event = decode(text(name), version, text(type_), state)
+            event = decode(text(name), version, type_, state)
             for number in numbers_of(event):
                 row = {"tenant": tenant, "stream": stream, "number": number, "version": version}
                 connection.execute(_SQL["index row"], row)

@@ -201,3 +201,8 @@ CREATE TABLE clew_fold_state (
 );
 COMMENT ON TABLE clew_fold_state IS 'states of the folds of applications: all rows can be deleted at any time';
 ALTER TABLE clew_fold_state ALTER COLUMN state SET STATISTICS 0;
+
+-- schema 4
+
+COMMENT ON TABLE clew_entry IS
+    'the index of records by type and key, of checkpoints by name, and of rewinds; a number is a part of a digest';

@@ -9,17 +9,18 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from clew.domain.errors import CorruptEventError, StoreUnavailableError
+from clew.domain.events import CHECKPOINT_MADE, HISTORY_REWOUND, RECORD_APPENDED
 from clew.domain.record_index import numbers_of
 from clew.infrastructure.envelope import decode
 from clew.infrastructure.sqlite import schema, snapshots
 from clew.infrastructure.sqlite.errors import unavailable
 from clew.infrastructure.sqlite.file_lock import FileLock
-from clew.infrastructure.sqlite.reads import INDEXED
+from clew.infrastructure.sqlite.reads import OF_TYPE
 from clew.infrastructure.sqlite.writer import PUT_ENTRY
 from clew.infrastructure.stores import Schemas
 
-WITHOUT_INDEX = 2
-"""The last schema without an index of records and rewinds."""
+UNINDEXED: dict[int, tuple[str, ...]] = {2: (RECORD_APPENDED, HISTORY_REWOUND), 4: (CHECKPOINT_MADE,)}
+"""The types of events that the index has since the schema after this one."""
 
 LOCK_TIMEOUT = 30.0
 """Seconds to wait for the processes that write to the store."""
@@ -91,8 +92,8 @@ def _apply(connection: sqlite3.Connection, version: int) -> None:
         for step in schema.migrations_from(version) or ():
             for statement in schema.MIGRATIONS[step]:
                 connection.execute(statement)
-            if step == WITHOUT_INDEX:
-                _fill_index(connection)
+            for type_ in UNINDEXED.get(step, ()):
+                _fill_index(connection, type_)
         connection.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
     except BaseException:
         if connection.in_transaction:  # a full disk has already ended it
@@ -101,9 +102,9 @@ def _apply(connection: sqlite3.Connection, version: int) -> None:
     connection.execute("COMMIT")
 
 
-def _fill_index(connection: sqlite3.Connection) -> None:
-    """Index the records and rewinds that are stored."""
-    for name, stream, version, type_, state in connection.execute(INDEXED).fetchall():
+def _fill_index(connection: sqlite3.Connection, type_: str) -> None:
+    """Index the stored events of a type."""
+    for name, stream, version, state in connection.execute(OF_TYPE, (type_,)).fetchall():
         with suppress(CorruptEventError):  # `verify` names it
             numbers = numbers_of(decode(name, version, type_, state))
             connection.executemany(PUT_ENTRY, [(stream, number, version) for number in numbers])

@@ -110,10 +110,10 @@ WHERE owner.id NOT IN (SELECT id FROM stream)
 UNION SELECT e.stream, e.version FROM owner CROSS JOIN event e ON e.stream = owner.id AND e.version < 0
 ORDER BY 1, 2 LIMIT ?"""
 
-INDEXED = (
-    f"SELECT s.name, e.stream, e.version, e.type, {_STATE} FROM event e "  # noqa: S608 - of constants
+OF_TYPE = (
+    f"SELECT s.name, e.stream, e.version, {_STATE} FROM event e "  # noqa: S608 - of constants
     "JOIN stream s ON s.id = e.stream "
-    "WHERE e.type IN ('record-appended', 'history-rewound')"
+    "WHERE e.type = ?"
 )
 KEY = (
     "SELECT k.first, k.last, k.salt, k.digest FROM stream s CROSS JOIN append_key k ON k.stream = s.id "

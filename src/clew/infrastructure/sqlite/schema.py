@@ -14,7 +14,7 @@ from clew.domain.errors import StoreSchemaError
 APPLICATION_ID = 0x436C6577
 """``Clew`` in ASCII, in the header of the file."""
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 _SIDE_TABLES = (
     # A table with row ids, so that a new blob never moves the others: the writer explains why shredding needs this.
@@ -37,7 +37,7 @@ _INDEX = """CREATE TABLE entry (
         version INTEGER NOT NULL,
         PRIMARY KEY (stream, number, version)
     ) WITHOUT ROWID"""
-"""The index of records and rewinds, since schema 3."""
+"""The index of records and rewinds, since schema 3; of checkpoints, too, since schema 5."""
 
 _FOLDS = """CREATE TABLE fold_state (
         stream INTEGER NOT NULL,
@@ -50,8 +50,8 @@ _FOLDS = """CREATE TABLE fold_state (
     )"""
 """The states of folds, since schema 4. The margin has the same reason as that of a draft."""
 
-MIGRATIONS: dict[int, tuple[str, ...]] = {1: _SIDE_TABLES, 2: (_INDEX,), 3: (_FOLDS,)}
-"""The statements that lead from a schema to the next one; the migration to schema 3 then fills the index."""
+MIGRATIONS: dict[int, tuple[str, ...]] = {1: _SIDE_TABLES, 2: (_INDEX,), 3: (_FOLDS,), 4: ()}
+"""The statements that lead from a schema to the next one; the migrations to schemas 3 and 5 then fill the index."""
 
 ADD_TAG = "INSERT OR IGNORE INTO counter (name, value) VALUES ('store', abs(random() % 4294967296))"
 """Gives the file a tag that tells it from others."""
