@@ -464,7 +464,7 @@ def to_time(microseconds: int) -> datetime:
     year. A forged event can hold any number, and must not stop the readers of all other events.
     """
     try:
-        return _EPOCH + timedelta(0, 0, microseconds)  # by position: a list may have many
+        return _EPOCH + _MICROSECOND * microseconds  # faster than a timedelta of them: a list may have many
     except OverflowError:
         return _FIRST_TIME if microseconds < 0 else _LAST_TIME
 

@@ -59,7 +59,10 @@ class _Place(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """The row of a thread. Tables of an older version lack some of its values, which are None then."""
+    """The row of a thread. Tables of an older version lack some of its values, which are None then.
+
+    Lists, which may be long, have plain tuples of these values: garbage collection looks at named ones again and again.
+    """
 
     thread_id: str
     title: str | None
@@ -83,7 +86,14 @@ class _Row(NamedTuple):
     marked: int | None
 
 
-R = TypeVar("R", _Place, _Row)
+Values: TypeAlias = tuple[Any, ...]
+"""The values of a _Row, or of a _Place."""
+
+V = TypeVar("V", bound=Values)
+
+_thread_id, _version, _begun, _marked = (
+    itemgetter(_Row._fields.index(name)) for name in ("thread_id", "version", "begun", "marked")
+)
 
 
 class _Filter(NamedTuple):
@@ -188,26 +198,27 @@ def _threads(core: Core, wanted: _Filter, after: object, limit: int) -> Operatio
         few, wanted = yield from _few(core, wanted)
     # To sort more threads than the page has, the database needs their places only.
     by_place = of_one_label or (few is not None and len(few.value) > limit)
-    rows: list[_Row]
+    rows: Sequence[Values]
     if by_place:
         if of_one_label:
             where = (*_label_where(core, *wanted.labels[0]), wanted.beyond("begun", place and place.begun))
             found = yield from _rows(core, Query("label", where, wanted.ordered("begun"), limit, ["begun"]))
             places = [_Place(None, row["begun"]) for row in found]
         else:
-            places = yield from _page(core, wanted, few, place, limit, _Place)
+            places = list(map(_Place._make, (yield from _page(core, wanted, few, place, limit, _Place))))
         rows = yield from _at(core, wanted, places)
         last = places[-1] if len(places) == limit else None
     else:
         rows = yield from _page(core, wanted, few, place, limit, _Row)
-        last = _Place(rows[-1].updated_at, rows[-1].begun) if len(rows) == limit else None
+        end = _Row._make(rows[-1]) if len(rows) == limit else None
+        last = None if end is None else _Place(end.updated_at, end.begun)
     # If the actor may not see all of these threads, the caller reads on until the page is full.
     return (yield from _summaries(core, (yield from _permitted(core, rows)))), last
 
 
 def _page(
-    core: Core, wanted: _Filter, few: Where | None, place: _Place | None, limit: int, of: type[R]
-) -> Operation[list[R]]:
+    core: Core, wanted: _Filter, few: Where | None, place: _Place | None, limit: int, of: type[_Place | _Row]
+) -> Operation[Sequence[Values]]:
     """The places or rows of threads after a place, in order; ``few`` names all that match, if they are few."""
     where = wanted.where
     if wanted.labels:
@@ -217,7 +228,7 @@ def _page(
     if wanted.order == "updated":
         return _by_change(core, wanted, where, place, limit, of)
     where += (wanted.beyond("begun", place and place.begun),)
-    return _of(core, of, Query("thread", where, wanted.ordered("begun"), limit))
+    return _values(core, of, Query("thread", where, wanted.ordered("begun"), limit))
 
 
 def _few(core: Core, wanted: _Filter, column: str = "begun") -> Operation[tuple[Where | None, _Filter]]:
@@ -267,17 +278,17 @@ def of_threads(ids: Sequence[str] | None) -> tuple[Where, ...]:
 
 
 def _by_change(
-    core: Core, wanted: _Filter, where: tuple[Where, ...], place: _Place | None, limit: int, of: type[R]
-) -> Operation[list[R]]:
+    core: Core, wanted: _Filter, where: tuple[Where, ...], place: _Place | None, limit: int, of: type[_Place | _Row]
+) -> Operation[Sequence[Values]]:
     """Rows in the order of their last change; rows of the same moment in the order in which they began."""
-    rows: list[R] = []
+    rows: list[Values] = []
     if place is not None:
         same = (*where, Where("updated_at", "=", place.updated_at or 0), wanted.beyond("begun", place.begun))
-        rows = yield from _of(core, of, Query("thread", same, wanted.ordered("begun"), limit))
+        rows += yield from _values(core, of, Query("thread", same, wanted.ordered("begun"), limit))
     if len(rows) < limit:
         where = (*where, wanted.beyond("updated_at", place and (place.updated_at or 0)))
         order = wanted.ordered("updated_at", "begun")
-        rows += yield from _of(core, of, Query("thread", where, order, limit - len(rows)))
+        rows += yield from _values(core, of, Query("thread", where, order, limit - len(rows)))
     return rows
 
 
@@ -292,14 +303,14 @@ def forks(core: Core, thread_id: str) -> Operation[list[ThreadSummary]]:
         return (yield from logged_forks(core, thread_id))
     where: tuple[Where, ...] = (Where("tenant", "=", core.tenant), Where("parent_id", "=", thread_id))
     where += of_threads((yield from few_permitted(core, "list")))
-    rows = yield from _of(core, _Row, Query("thread", where, ["begun"]))
+    rows = yield from _values(core, _Row, Query("thread", where, ["begun"]))
     return (yield from _summaries(core, (yield from _permitted(core, rows))))
 
 
-def _at(core: Core, wanted: _Filter, places: Sequence[_Place]) -> Operation[list[_Row]]:
+def _at(core: Core, wanted: _Filter, places: Sequence[_Place]) -> Operation[list[Values]]:
     """The threads at these places, in this order, except those that a condition excludes since."""
     where = (*wanted.where, Where("begun", "in", [place.begun for place in places]))
-    rows = {row.begun: row for row in (yield from _of(core, _Row, Query("thread", where)))}
+    rows = {_begun(row): row for row in (yield from _values(core, _Row, Query("thread", where)))}
     return [rows[place.begun] for place in places if place.begun in rows]
 
 
@@ -339,35 +350,39 @@ def _rows(core: Core, query: Query) -> Operation[list[RowValues]]:
     return core.models.select(DIRECTORY, query)
 
 
-def _of(core: Core, of: type[R], query: Query) -> Operation[list[R]]:
-    """The places or rows of threads."""
-    found = yield from core.models.values(DIRECTORY, query._replace(columns=of._fields))
-    return list(map(of._make, found))
+def _values(core: Core, of: type[_Place | _Row], query: Query) -> Operation[Sequence[Values]]:
+    """The values of places or rows of threads."""
+    return core.models.values(DIRECTORY, query._replace(columns=of._fields))
+
+
+def _rows_of(core: Core, query: Query) -> Operation[list[_Row]]:
+    """The rows of threads, with names."""
+    return list(map(_Row._make, (yield from _values(core, _Row, query))))
 
 
 def _row(core: Core, thread_id: str) -> Operation[_Row]:
     """The row of a thread. Raises UnknownThreadError."""
     core.stream(thread_id)  # raises InvalidNameError
     where = (Where("tenant", "=", core.tenant), Where("thread_id", "=", thread_id))
-    rows = yield from _of(core, _Row, Query("thread", where))
+    rows = yield from _rows_of(core, Query("thread", where))
     if not rows or rows[0].begun is None:
         raise UnknownThreadError(thread_id)
     return rows[0]
 
 
-def _permitted(core: Core, rows: Sequence[_Row]) -> Operation[Sequence[_Row]]:
+def _permitted(core: Core, rows: Sequence[V]) -> Operation[Sequence[V]]:
     """The rows of threads that the actor may see in a list."""
-    return permitted(core, "list", rows, attrgetter("thread_id"))
+    return permitted(core, "list", rows, _thread_id)
 
 
-def _summaries(core: Core, rows: Sequence[_Row]) -> Operation[list[ThreadSummary]]:
+def _summaries(core: Core, rows: Sequence[Values]) -> Operation[list[ThreadSummary]]:
     marks = yield from _marks(core, rows)
-    return [_summary(row, marks.get(row.thread_id, ())) for row in rows]
+    return [_summary(row, marks.get(_thread_id(row), ())) for row in rows]
 
 
-def _marks(core: Core, rows: Sequence[_Row]) -> Operation[dict[str, list[RowValues]]]:
+def _marks(core: Core, rows: Sequence[Values]) -> Operation[dict[str, list[RowValues]]]:
     """The checkpoints of those threads that have some, inherited ones too, in the order in which they were made."""
-    heads = {row.thread_id: row.version for row in rows if row.marked != 0}
+    heads = {_thread_id(row): _version(row) for row in rows if _marked(row) != 0}
     marks: dict[str, list[RowValues]] = {}
     ids = list(heads)
     for start in range(0, len(ids), ROWS):
@@ -378,10 +393,10 @@ def _marks(core: Core, rows: Sequence[_Row]) -> Operation[dict[str, list[RowValu
     return marks
 
 
-def _summary(row: _Row, marks: Sequence[RowValues]) -> ThreadSummary:
+def _summary(row: Values, marks: Sequence[RowValues]) -> ThreadSummary:
     # By position: a list may have many.
-    id_, title, status, version, messages, parent, cut, head, created, updated, metadata, labels, *more = row
-    imported, source_id, kind, first, last, *_ = more
+    id_, title, status, version, messages, parent, cut, head, created, updated, metadata, labels = row[:12]
+    imported, source_id, kind, first, last = row[12:17]
     metadata = metadata or {}
     if source_id is not None:
         metadata = {**metadata, "source_id": source_id}
@@ -424,7 +439,7 @@ def _one_tree(
     yield from check(core, "list", thread_id)
     row = yield from _row(core, thread_id)
     of_tree = (*_in_tree(core, row.tree), *of_threads((yield from few_permitted(core, "list"))))
-    rows = yield from _of(core, _Row, Query("thread", of_tree, ["begun"]))
+    rows = yield from _rows_of(core, Query("thread", of_tree, ["begun"]))
     return (yield from _branches(core, (yield from _permitted(core, rows)))), None
 
 
@@ -441,13 +456,13 @@ def _trees(
     place = Where("tree", "<" if newest_first else ">", (LAST if newest_first else FIRST) if after is None else after)
     narrow = of_threads((yield from few_permitted(core, "list")))
     where = (Where("tenant", "=", core.tenant), place, *narrow)
-    rows = yield from _of(core, _Row, Query("thread", where, [f"{sign}tree", f"{sign}begun"], ROWS))
+    rows = yield from _rows_of(core, Query("thread", where, [f"{sign}tree", f"{sign}begun"], ROWS))
     if not rows:
         return [], None
     last = rows[-1].tree
     if len(rows) == ROWS:  # the last tree may continue on the next page
         one_tree = Query("thread", (*_in_tree(core, last), *narrow), [f"{sign}begun"])
-        rows = [row for row in rows if row.tree != last] or (yield from _of(core, _Row, one_tree))
+        rows = [row for row in rows if row.tree != last] or (yield from _rows_of(core, one_tree))
         last = rows[-1].tree
     trees: list[Branch[ThreadSummary]] = []
     for _, rows_of_tree in groupby((yield from _permitted(core, rows)), key=attrgetter("tree")):

@@ -114,7 +114,11 @@ def resolve(core: Core, thread_id: str, control: Control, at: At, at_message: in
     if isinstance(at, datetime):
         return (yield from _at_time(core, thread_id, control, at))
     if isinstance(at, str):
-        return (yield from _at_checkpoint(core, thread_id, control, at))
+        if at not in control.checkpoints:
+            control = yield from with_checkpoint(core, thread_id, control, at)
+        if at not in control.checkpoints:
+            raise UnknownCheckpointError(thread_id, at, (yield from _newest(core, thread_id, control)), _advice(at))
+        return control.checkpoints[at]
     return _at(thread_id, control, at)
 
 
@@ -415,15 +419,12 @@ def _whole(argument: str, number: object, meaning: str) -> int:
     return number
 
 
-def _at_checkpoint(core: Core, thread_id: str, control: Control, name: str) -> Operation[int]:
-    checkpoints = (yield from with_checkpoint(core, thread_id, control, name)).checkpoints
-    if name in checkpoints:
-        return checkpoints[name]
+def _newest(core: Core, thread_id: str, control: Control) -> Operation[list[str]]:
+    """The names of the newest checkpoints, for an error."""
     first, last = control.made_checkpoints
     newest = partial(core.log.indexed, core.stream(thread_id), CHECKPOINTS, after=first - 1, upto=last, limit=NAMED)
     made = (yield from read(newest)) if last else []
-    names = sorted(each.data.name for each in made if isinstance(each.data, CheckpointMade) and each.data.name)
-    raise UnknownCheckpointError(thread_id, name, names, _advice(name))
+    return sorted(each.data.name for each in made if isinstance(each.data, CheckpointMade) and each.data.name)
 
 
 def _at(thread_id: str, control: Control, at: int | None) -> int:
