@@ -333,10 +333,6 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         admit: Callable[[], Awaitable[tuple[Run, ThreadT]]],
     ) -> AgentResponse[ThreadT]:
         """Carry out a run within a telemetry span and the middleware."""
-
-        async def carry_out() -> AgentResponse[ThreadT]:
-            return self._response(*await admit(), setup)
-
         with run_span(
             self._telemetry,
             agent_id=self.id,
@@ -346,8 +342,15 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
             description=self.description,
             messages=messages,
         ) as span:
-            context = RunContext(**setup.about(thread_id, run_id), messages=tuple(messages))
-            response = await compose(self._middleware, "run", context, carry_out)
+            if self._middleware:
+
+                async def carry_out() -> AgentResponse[ThreadT]:
+                    return self._response(*await admit(), setup)
+
+                context = RunContext(**setup.about(thread_id, run_id), messages=tuple(messages))
+                response = await compose(self._middleware, "run", context, carry_out)
+            else:
+                response = self._response(*await admit(), setup)
             added = [each.message for each in response.messages if each.message is not None]
             span.answered(added, usage=response.usage, finish_reason=response.finish_reason)
             return response

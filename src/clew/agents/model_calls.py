@@ -176,9 +176,12 @@ class ModelCalls:
             thread_id=thread_id,
             stream=self._journal.emit is not None,
         ) as span:
-            about = setup.about(thread_id, state.run_id)
-            context = ModelCallContext(**about, round=state.rounds + 1, request=body)
-            answer = await compose(setup.middleware, "model_call", context, lambda: self._send(body))
+            if setup.middleware:
+                about = setup.about(thread_id, state.run_id)
+                context = ModelCallContext(**about, round=state.rounds + 1, request=body)
+                answer = await compose(setup.middleware, "model_call", context, lambda: self._send(body))
+            else:
+                answer = await self._send(body)
             span.answered(answer)
             return answer
 

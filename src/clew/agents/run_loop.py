@@ -338,16 +338,18 @@ class ToolCalls:
             arguments=arguments,
             description=tool.description,
         ) as span:
-            about = setup.about(thread_id, run_id)
-            context = ToolCallContext(**about, name=name, call_id=call_id, arguments=arguments)
-            try:
-                outcome = await compose(
-                    setup.middleware, "tool_call", context, lambda: call_tool(tool, arguments, tool_context)
-                )
-                if setup.middleware:
+            if setup.middleware:
+                about = setup.about(thread_id, run_id)
+                context = ToolCallContext(**about, name=name, call_id=call_id, arguments=arguments)
+                try:
+                    outcome = await compose(
+                        setup.middleware, "tool_call", context, lambda: call_tool(tool, arguments, tool_context)
+                    )
                     check_json(outcome.result, "result")  # the middleware may have returned another outcome
-            except Exception as error:  # noqa: BLE001  # middleware that refuses a call fails the call
-                outcome = raised_outcome(error)
+                except Exception as error:  # noqa: BLE001  # middleware that refuses a call fails the call
+                    outcome = raised_outcome(error)
+            else:
+                outcome = await call_tool(tool, arguments, tool_context)
             span.finished(outcome)
             return outcome
 

@@ -101,6 +101,8 @@ class _Operation(ABC):
     def __init__(self, telemetry: Telemetry, about: str, attributes: dict[str, AttributeValue]) -> None:
         self._instruments = telemetry._instruments  # noqa: SLF001  # private to Clew
         self._content = telemetry.content
+        self._has_content = False
+        """Whether the span is to contain texts."""
         self._name = f"{self.operation} {about}"
         self._attributes = {"gen_ai.operation.name": self.operation, **attributes}
         self._span: Span | None = None
@@ -118,6 +120,7 @@ class _Operation(ABC):
         self._span = instruments.tracer.start_span(self._name, kind=kind, attributes=self._attributes)
         self._token = context.attach(trace.set_span_in_context(self._span))
         self._began = time.perf_counter()
+        self._has_content = self._content and self._span.is_recording()
         if self._has_content:
             self._span.set_attributes(self._content_attributes())
         return self
@@ -148,10 +151,6 @@ class _Operation(ABC):
         self._span.set_status(StatusCode.ERROR)
         if self._has_content and isinstance(error, Exception):
             self._span.record_exception(error)
-
-    @property
-    def _has_content(self) -> bool:
-        return self._content and self._span is not None and self._span.is_recording()
 
     def _set(self, attributes: dict[str, AttributeValue | None]) -> None:
         if self._span is not None:
