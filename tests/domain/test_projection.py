@@ -59,6 +59,10 @@ def test_accepts_a_valid_declaration(projection: Any) -> None:
         {"tables": table(Column("a"), key=())},
         {"tables": table(Column("a"), key=("b",))},
         {"tables": table(Column("a", "integer", adds=True))},
+        {"tables": table(Column("a", "integer", keeps="least"))},
+        {"tables": table(Column("a"), Column("b", "text", keeps="least"))},
+        {"tables": table(Column("a"), Column("b", "integer", adds=True, keeps="least"))},
+        {"tables": table(Column("a"), Column("b", "integer", keeps="newest"))},  # type: ignore[arg-type] # refused
         {"tables": table(Column("a", "json"))},
         {"tables": table(Column("a"), indexes=((),))},
         {"tables": table(Column("a"), indexes=(("b",),))},

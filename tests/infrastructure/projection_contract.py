@@ -43,6 +43,8 @@ class Declared:
                 Column("values", "json"),
                 Column("sum", "integer", adds=True),
                 Column("note"),
+                Column("least", "integer", keeps="least"),
+                Column("greatest", "integer", keeps="greatest"),
             ),
             key=("group", "order"),
             indexes=(("order",), ("note", "group")),
@@ -85,7 +87,8 @@ def thing(group: str, order: int, **values: Any) -> Upsert:
 
 
 def row(group: str, order: int, values: Any = None, total: int = 0, note: str | None = None) -> dict[str, Any]:
-    return {"group": group, "order": order, "values": values, "sum": total, "note": note}
+    row = {"group": group, "order": order, "values": values, "sum": total, "note": note}
+    return {**row, "least": None, "greatest": None}
 
 
 class ProjectionContract:
@@ -111,6 +114,14 @@ class ProjectionContract:
         assert opened.rows.get("thing", "a", 1) == row("a", 1, {"ä": [1, None]}, 5, "m")
         assert opened.rows.get("thing", "a", 2) == row("a", 2)
         assert opened.rows.get("thing", "b", 1) is None
+
+    @pytest.mark.parametrize("together", [True, False])
+    def test_a_column_keeps_the_least_or_the_greatest_value(self, opened: Opened, *, together: bool) -> None:
+        kept = [thing("a", 1), *(thing("a", 1, least=number, greatest=number) for number in (3, -(2**62), 2**62, 0, 7))]
+        for part in [kept] if together else [[each] for each in kept]:
+            opened.apply(*part)
+        (stored,) = opened.select()
+        assert (stored["least"], stored["greatest"]) == (-(2**62), 2**62)
 
     def test_a_delete_removes_all_rows_with_the_key_prefix(self, opened: Opened) -> None:
         opened.apply(thing("a", 1), thing("a", 2), thing("b", 1), Delete("thing", ("a",)), thing("a", 3))

@@ -24,6 +24,7 @@ ROWS = {
     ("directory", 5): ("directory-5", "443e8f7cb8ccf53d"),
     ("search", 2): ("search-2", "2b7e5ac9ad661689"),
     ("audit", 2): ("789a87746c675c6d", "a3e9ff6bcf269105"),
+    ("audit", 3): ("audit-3", "3d0243bedca39bf6"),
     ("usage", 2): ("db49d3be8c8891ee", "21560433454bc638"),
     ("memory", 1): ("b64242db086fd8df", "3087cb39cf6a5c67"),
     ("memory", 2): ("memory-2", "7af45d7e2869e6c6"),

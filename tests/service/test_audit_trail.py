@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import random
 import sqlite3
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.service.settable_clock import SettableClock
 
 from clew import Conversations, Message, Provenance
-from clew.domain.errors import InvalidTimeError
+from clew.domain.errors import InvalidTimeError, ProjectionBehindError
+from clew.domain.projection import Change, Column, Recorded, Rows, Table, Upsert
+from clew.projections import Audit
 
 
 @pytest.fixture
@@ -100,6 +105,45 @@ def test_entries_of_a_memory_scope_hide_the_text_of_facts(audited: Conversations
     assert "secret" not in str(entries)
 
 
+def test_every_filter_finds_what_a_scan_of_all_entries_finds(
+    conversations: Conversations, clock: SettableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clew.service.effects.PAGE", 7)
+    chance = random.Random(5)
+    threads = [conversations.start_thread(thread_id=f"t{number}", actor="user:0") for number in range(5)]
+    for _ in range(220):
+        clock.move(chance.choice([0, 0.25, 20, -15, 70]))
+        thread, actor = chance.choice([*threads, *threads[:1] * 9]), chance.choice(["user:1", "user:2", "user:2", None])
+        if chance.random() < 0.1:
+            thread.label(actor=actor, n=chance.random())
+        else:
+            thread.append([Message.user("a")] * chance.choice([1, 1, 9]), actor=actor)
+    everything = list(conversations.audit())
+    assert [each.position for each in everything] == sorted(
+        event.position or 0 for thread in threads for event in thread.events()
+    )
+    times = sorted(each.time for each in everything)
+    for _ in range(60):
+        since, until = sorted(chance.sample(times, 2))
+        after = chance.choice([None, chance.choice(everything).position])
+        exact = {"thread": "t0", "actor": "user:1", "type": "thread-labelled"}
+        query: dict[str, Any] = {name: value for name, value in exact.items() if chance.random() < 0.4}
+        query |= {name: value for name, value in (("since", since), ("until", until)) if chance.random() < 0.4}
+        newest_first, limit = chance.random() < 0.5, chance.choice([None, 1, 30])
+        expected = [
+            entry
+            for entry in (everything[::-1] if newest_first else everything)
+            if entry.thread_id == query.get("thread", entry.thread_id)
+            and entry.actor == query.get("actor", entry.actor)
+            and entry.type == query.get("type", entry.type)
+            and query.get("since", entry.time) <= entry.time
+            and entry.time < query.get("until", datetime.max.replace(tzinfo=UTC))
+            and (after is None or (entry.position < after if newest_first else entry.position > after))
+        ]
+        found = conversations.audit(**query, after=after, newest_first=newest_first, limit=limit)
+        assert list(found) == expected[:limit]
+
+
 def test_refuses_a_time_without_an_offset(audited: Conversations) -> None:
     naive = datetime(2026, 1, 1)  # noqa: DTZ001  # the test refuses it
     with pytest.raises(InvalidTimeError, match="since="):
@@ -117,17 +161,53 @@ def test_refuses_a_text_as_a_time(audited: Conversations) -> None:
 
 def test_describes_unreadable_and_unknown_events(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/clew.db"
-    with Conversations.open(url) as conversations:
-        thread = conversations.start_thread(messages=[Message.user("one"), Message.user("two")])
+    with Conversations.open(url, now=SettableClock()) as conversations:
+        thread = conversations.start_thread(messages=[Message.user("one"), Message.user("two")], actor="user:1")
         assert len(list(conversations.audit())) == 3
     with sqlite3.connect(tmp_path / "clew.db") as database:
         database.execute("UPDATE event SET state = x'00ff' WHERE version = 2")
         database.execute("UPDATE event SET type = 'os:system' WHERE version = 3")
     database.close()
     with Conversations.open(url) as conversations:
-        entries = [(entry.thread_id, entry.what) for entry in conversations.audit()]
-    assert entries == [
+        audited = list(conversations.audit())
+        assert audited == list(conversations.audit(actor="user:1", since=audited[1].time))
+    assert [each.actor for each in audited] == ["user:1", None, "user:1"]
+    assert audited[1].time == audited[0].time
+    assert [(entry.thread_id, entry.what) for entry in audited] == [
         (thread.id, "started the thread"),
         (thread.id, "recorded 'message-appended', which cannot be read: verify says what is wrong with it"),
         (thread.id, "recorded 'os:system', which this Clew does not know"),
     ]
+
+
+class AuditVersion2(Audit):
+    """The audit trail when it had a row for each event."""
+
+    version, code_digest = 2, "789a87746c675c6d"
+    tables = (
+        Table(
+            "entry",
+            (Column("position", "integer"), Column("tenant"), Column("thread_id"), Column("recorded_at", "integer")),
+            key=("position",),
+            indexes=(("tenant", "thread_id", "position"), ("tenant", "position", "recorded_at")),
+        ),
+    )
+
+    def project(self, event: Recorded, rows: Rows) -> Iterator[Change]:
+        del rows
+        names = [column.name for column in self.tables[0].columns]
+        yield Upsert("entry", {name: getattr(event, name) for name in names})
+
+
+def test_the_rows_of_an_older_version_are_replaced_before_they_are_read(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/clew.db"
+    with Conversations.open(url, projections=[AuditVersion2()]) as before:
+        thread = before.start_thread(messages=[Message.user("one")])
+        before.wait()
+    with (
+        Conversations.open(url, embedded=False) as reader,
+        pytest.raises(ProjectionBehindError, match="clew rebuild audit"),
+    ):
+        list(reader.audit())
+    with Conversations.open(url) as after:
+        assert [(entry.thread_id, entry.version) for entry in after.audit()] == [(thread.id, 1), (thread.id, 2)]

@@ -95,11 +95,20 @@ class Unreadable(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column of a table. A column that ``adds`` holds a sum: an upserted value is added to the stored one."""
+    """A column of a table. A column that ``adds`` holds a sum: an upserted value is added to the stored one.
+
+    A column that ``keeps`` the least or the greatest value ignores an upserted value that is not.
+    """
 
     name: str
     kind: Kind = "text"
     adds: bool = False
+    keeps: Literal["least", "greatest"] | None = None
+
+    @property
+    def combines(self) -> bool:
+        """Whether an upserted value does not simply replace the stored one."""
+        return self.adds or self.keeps is not None
 
 
 class Table(NamedTuple):
@@ -335,14 +344,18 @@ def _check_table(table: Table, where: str) -> None:
     columns = [column.name for column in table.columns]
     for column in table.columns:
         _check_name(column.name, f"{where}, column")
-        if column.kind not in {"integer", "text", "json"} or (column.adds and column.kind != "integer"):
+        if column.kind not in {"integer", "text", "json"} or (column.combines and column.kind != "integer"):
             message = f"{where}: column {column.name!r} is {column.kind!r}. There are integer, text and json, and only"
-            raise InvalidProjectionError(f"{message} integers add.")
+            raise InvalidProjectionError(f"{message} integers add, or keep the least or the greatest.")
+        if column.keeps not in {None, "least", "greatest"} or (column.adds and column.keeps):
+            message = f"{where}: column {column.name!r} keeps {column.keeps!r}. It can keep 'least' or 'greatest',"
+            raise InvalidProjectionError(f"{message} and then it does not add.")
     if len(set(columns)) < len(columns):
         raise InvalidProjectionError(f"{where}: two of its columns have the same name.")
-    adding = {column.name for column in table.columns if column.adds}
-    if not table.key or not set(table.key) <= set(columns) - adding:
-        raise InvalidProjectionError(f"{where}: its key {table.key!r} must be some of its columns that do not add.")
+    combining = {column.name for column in table.columns if column.combines}
+    if not table.key or not set(table.key) <= set(columns) - combining:
+        message = f"{where}: its key {table.key!r} must be some of its columns that do not add or keep."
+        raise InvalidProjectionError(message)
     if any(column.name in table.key and column.kind == "json" for column in table.columns):
         raise InvalidProjectionError(f"{where}: a column of its key {table.key!r} is json. Use integer or text.")
     for index in table.indexes:

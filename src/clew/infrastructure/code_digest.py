@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 import json
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from clew.domain.projection import Projection
+    from clew.domain.projection import Projection, Table
 
 
 def code(projection: Projection) -> str:
@@ -30,7 +30,15 @@ def code(projection: Projection) -> str:
 
 def shape(projection: Projection, made: Iterable[str]) -> str:
     """The digest of the tables and indexes as they are declared, and of the statements that create them."""
-    return _digest(json.dumps([projection.tables, projection.texts, *made]))
+    return _digest(json.dumps([declared(projection.tables), projection.texts, *made]))
+
+
+def declared(tables: Iterable[Table]) -> list[Any]:
+    """Tables as they are stored. Only columns that keep a value say so: the digests of others are those of before."""
+    return [
+        table._replace(columns=tuple([column if column.keeps else column[:3] for column in table.columns]))  # type: ignore[misc]
+        for table in tables
+    ]
 
 
 def _digest(text: str) -> str:

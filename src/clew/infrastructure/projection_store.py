@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache, partial
 from itertools import repeat
-from operator import itemgetter
+from operator import add, itemgetter
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from clew.domain.errors import InvalidProjectionError, UnknownProjectionError
@@ -69,6 +69,25 @@ class Found(NamedTuple):
         return list(map(dict, map(zip, repeat(self.columns), self.values)))
 
 
+class _Combined(NamedTuple):
+    """How the stored value of a column and an upserted one become one: in Python, and in SQL."""
+
+    of: Callable[[Any, Any], Any]
+    sql: str
+
+
+_KEPT = (
+    "{{column}} = CASE WHEN {{table}}.{{column}} {} excluded.{{column}} THEN {{table}}.{{column}} "
+    "ELSE excluded.{{column}} END"
+)
+_REPLACED = "{column} = excluded.{column}"
+_COMBINED = {
+    None: _Combined(add, "{column} = {table}.{column} + excluded.{column}"),
+    "least": _Combined(min, _KEPT.format("<")),
+    "greatest": _Combined(max, _KEPT.format(">")),
+}
+
+
 class SqlTable:
     """A table of one generation: its name in SQL, and data derived from its declaration."""
 
@@ -76,7 +95,7 @@ class SqlTable:
         self.name = name
         self.declared = declared
         self.kinds = {column.name: column.kind for column in declared.columns}
-        self.adding = frozenset(column.name for column in declared.columns if column.adds)
+        self.combining = {column.name: _COMBINED[column.keeps] for column in declared.columns if column.combines}
         self.key_of = itemgetter(*declared.key)
         self._upserts: dict[tuple[tuple[str, ...], str], str] = {}
 
@@ -87,7 +106,7 @@ class SqlTable:
             raise InvalidProjectionError(f"table {self.declared.name!r} has no column {', '.join(sorted(unknown))!r}.")
 
     def upsert(self, columns: tuple[str, ...], rows: str) -> str:
-        """The statement that sets these columns of rows, or adds to them; ``rows`` is SQL that yields the rows."""
+        """The statement that sets or combines these columns of rows; ``rows`` is SQL that yields the rows."""
         statement = self._upserts.get((columns, rows))
         if statement is None:
             self.check(columns)
@@ -96,9 +115,9 @@ class SqlTable:
 
     def _upsert(self, columns: tuple[str, ...], rows: str) -> str:
         sets = [
-            f'"{column}" = {self.name}."{column}" + excluded."{column}"'
-            if column in self.adding
-            else f'"{column}" = excluded."{column}"'
+            (self.combining[column].sql if column in self.combining else _REPLACED).format(
+                column=f'"{column}"', table=self.name
+            )
             for column in columns
             if column not in self.declared.key
         ]
@@ -264,7 +283,7 @@ class SqlSession(ABC, Generic[C]):
         dialect, connection = self.dialect, self._connection
         name, version, shape = projection.name, projection.version, dialect.shape(projection)
         row = {"name": name, "version": version, "code": code, "shape": shape, "live": live}
-        tables, texts = json.dumps(projection.tables), list(projection.texts)
+        tables, texts = json.dumps(code_digest.declared(projection.tables)), list(projection.texts)
         dialect.run(connection, "begin", **row, tables=tables, texts=texts)
         ((generation,),) = dialect.ask(connection, "newest", name=name)
         for statement in dialect.created(generation, projection):
@@ -367,7 +386,7 @@ class _PendingRows:
     def __init__(self, table: SqlTable) -> None:
         self.table = table
         self.key_of = table.key_of
-        self.adding = table.adding
+        self.combining = table.combining
         self.rows: dict[Any, RowValues] = {}
 
 
@@ -412,12 +431,13 @@ class GenerationRows:
                 if row is None:
                     pending.rows[key] = dict(values)
                     continue
-                adding = pending.adding
-                if not adding:
+                combining = pending.combining
+                if not combining:
                     row.update(values)
                     continue
                 for column, value in values.items():
-                    row[column] = row.get(column, 0) + value if column in adding else value
+                    combined = combining.get(column) if column in row else None
+                    row[column] = value if combined is None else combined.of(row[column], value)
             elif type(change) is IndexText:
                 index, text, scopes = change
                 texts = self.texts.get(index)

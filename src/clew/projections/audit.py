@@ -1,59 +1,97 @@
-"""The audit trail: the actor, type and time of every event; the rest of an entry is read from the event."""
+"""The audit trail: where the events of a thread, an actor or a type are; what they say is in the log."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
+from operator import and_
+from typing import NamedTuple
 
 from clew.domain.projection import Change, Column, Recorded, Rows, Table, Upsert
 
+BLOCK = 63
+"""Positions of a block: a number of 64 bits with a sign has this many bits."""
+
 
 class Audit:
-    """One row for each event, indexed by thread or memory scope, actor, type and time.
+    """The positions of events in blocks of 63: bit n of ``events`` is the event at position ``63 * block + n``.
 
-    ``thread_id`` is the id of a thread or, where ``memory`` is 1 and not 0, the name of a scope. ``recorded_at`` is
-    microseconds since 1970.
+    There is one row for each block with events of a thread, a memory scope, an actor or a type: ``by`` says which of
+    these ``value`` is; where ``by`` is "all", the row is of all events. ``first`` and ``last`` are the times between
+    which these events were recorded, in microseconds since 1970.
     """
 
     name = "audit"
-    version = 2
-    code_digest = "789a87746c675c6d"  # of this version: change both where it makes other rows
+    version = 3
+    code_digest = "audit-3"  # of this version: change both where it makes other rows
     tables = (
         Table(
             "entry",
             (
-                Column("position", "integer"),
                 Column("tenant"),
-                Column("memory", "integer"),
-                Column("thread_id"),
-                Column("actor"),
-                Column("type"),
-                Column("recorded_at", "integer"),
+                Column("by"),
+                Column("value"),
+                Column("block", "integer"),
+                Column("events", "integer", adds=True),
+                Column("first", "integer", keeps="least"),
+                Column("last", "integer", keeps="greatest"),
             ),
-            key=("position",),
-            indexes=(
-                ("tenant", "type", "position"),
-                ("tenant", "actor", "position"),
-                ("tenant", "thread_id", "position"),  # last: of two equally good indexes SQLite takes the later one
-                ("tenant", "position", "recorded_at"),  # the order of the store; the time is checked in it
-            ),
+            key=("tenant", "by", "value", "block"),
         ),
     )
     texts = ()
     types = None
 
-    def project(self, event: Recorded, rows: Rows) -> Iterator[Change]:
-        """Add an entry for every event of a thread or of a scope."""
+    def project(self, event: Recorded, rows: Rows) -> Iterable[Change]:
+        """Add the position of every event of a thread or of a scope."""
         del rows
-        if event.kind in {"thread", "memory"}:
-            yield Upsert(
-                "entry",
-                {
-                    "position": event.position,
-                    "tenant": event.tenant,
-                    "memory": int(event.kind == "memory"),
-                    "thread_id": event.thread_id,
-                    "actor": event.actor,
-                    "type": event.type,
-                    "recorded_at": event.recorded_at,
-                },
-            )
+        if event.kind == "thread":
+            by = "thread"
+        elif event.kind == "memory":
+            by = "scope"
+        else:
+            return ()
+        block, bit = divmod(event.position, BLOCK)
+        time = event.recorded_at
+        row = {"tenant": event.tenant, "block": block, "events": 1 << bit, "first": time, "last": time}
+        changes = [
+            Upsert("entry", {**row, "by": "all", "value": ""}),
+            Upsert("entry", {**row, "by": by, "value": event.thread_id}),
+            Upsert("entry", {**row, "by": "type", "value": event.type}),
+        ]
+        if event.actor is not None:
+            changes.append(Upsert("entry", {**row, "by": "actor", "value": event.actor}))
+        return changes
+
+
+class Part(NamedTuple):
+    """A part of a list of events: the bits of each of its blocks, and whether more blocks follow."""
+
+    blocks: Mapping[int, int]
+    more: bool
+
+
+def in_all(parts: Sequence[Part], *, newest_first: bool) -> Iterator[int]:
+    """The positions that are in all parts, in the order of their blocks."""
+    first, *others = [each.blocks for each in parts]
+    for block in first:
+        events = reduce(and_, [other.get(block, 0) for other in others], first[block])
+        bits = range(BLOCK - 1, -1, -1) if newest_first else range(BLOCK)
+        yield from [block * BLOCK + bit for bit in bits if events >> bit & 1]
+
+
+def following(parts: Sequence[Part], *, newest_first: bool) -> int | None:
+    """The block from which to read on, past those that one of the lists lacks. None if no list has what all have."""
+    direction = -1 if newest_first else 1
+    ends = [direction * next(reversed(each.blocks)) for each in parts if each.more]
+    if not ends:
+        return None
+    end = min(ends)
+    begin = end + 1
+    for each in parts:
+        beyond = next((direction * block for block in each.blocks if direction * block > end), None)
+        if beyond is not None:
+            begin = max(begin, beyond)
+        elif not each.more:
+            return None
+    return direction * begin

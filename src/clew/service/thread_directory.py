@@ -183,7 +183,7 @@ def _said_threads(core: Core, wanted: _Filter, after: object, limit: int) -> Ope
     except InvalidProjectionError:
         raise ProjectionBehindError(
             "said_since, said_until: the directory of an older Clew does not say when threads were said. Wait until it "
-            "is rebuilt: `clew project status` shows its version, and `clew project rebuild directory` does it at once."
+            "is rebuilt: `clew project status` shows its version, and `clew rebuild directory` does it at once."
         ) from None
 
 
