@@ -274,7 +274,7 @@ async def test_a_run_whose_start_is_being_written_does_not_look_orphaned(
         thread = await engine.start_thread()
         datastore: Any = engine._core.log.recorder.datastore  # type: ignore[attr-defined]  # its writer
         with paused:
-            paused.enter_context(datastore.lock)
+            paused.enter_context(datastore.lock.held())
             first = asyncio.create_task(taking_turns(engine, gate).run("one", thread=thread))
             await wait_for_submitted_run(thread)
             monkeypatch.setattr(ThreadRuns, "lease", lease)

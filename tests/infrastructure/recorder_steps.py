@@ -18,6 +18,7 @@ from eventsourcing.persistence import StoredEvent
 from clew.domain.ports import Appended, Row
 from clew.domain.streams import ROOT, digest, link
 from clew.infrastructure.recorder_ports import Append, Recorder
+from clew.infrastructure.sqlite.file_lock import FileLock
 
 Opener = Callable[[], Any]
 PATIENCE = 60.0
@@ -79,6 +80,44 @@ def interrupt_when(condition: Callable[[], bool] = is_waiting_for_a_lock) -> Ite
     finally:
         thread.join()
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def interrupt_when_notified(waiting: Callable[[], threading.Condition | None]) -> Iterator[None]:
+    """Send Ctrl-C to the main thread, which runs the block, while it waits for the lock of its condition again."""
+    kept: list[bool] = []
+
+    def interrupt() -> None:
+        wait_until(lambda: bool(getattr(waiting(), "_waiters", ())))  # there is no other way to see that it waits
+        condition = waiting()
+        assert condition is not None
+        with condition:
+            condition.notify_all()
+            time.sleep(0.05)  # until it waits for the lock
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            time.sleep(0.05)
+        kept.append(True)  # no other thread has released it
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    thread = in_thread(interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            yield
+    finally:
+        thread.join()
+        signal.signal(signal.SIGINT, before)
+    assert kept
+
+
+def take(lock: FileLock) -> None:
+    """Take the lock once, and release it."""
+    lock.hold(lambda: None)
+
+
+def in_thread(work: Callable[[], object], name: str = "worker") -> threading.Thread:
+    thread = threading.Thread(target=work, name=name)
+    thread.start()
+    return thread
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -5,13 +5,20 @@ from __future__ import annotations
 import linecache
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from types import FrameType
 
 import pytest
 from tests.infrastructure.interruptions import Interruptions, Points
-from tests.infrastructure.recorder_steps import PATIENCE, event, run_threads, wait_until
+from tests.infrastructure.recorder_steps import (
+    PATIENCE,
+    event,
+    in_thread,
+    interrupt_when_notified,
+    run_threads,
+    wait_until,
+)
 
 from clew.domain.errors import ClosedError, StoreUnavailableError
 from clew.domain.ports import Appended
@@ -54,12 +61,6 @@ class Written:
 
 def append(name: str) -> Append:
     return Append([event(name, 1)])
-
-
-def in_thread(work: Callable[[], object], name: str = "worker") -> threading.Thread:
-    thread = threading.Thread(target=work, name=name)
-    thread.start()
-    return thread
 
 
 @pytest.fixture
@@ -311,3 +312,14 @@ def test_another_thread_takes_over_if_a_callback_ends_the_writer_thread(
     ended[0].join(PATIENCE)
     assert written.queue.submit(append("b")).result(PATIENCE) == DONE
     assert not written.queue._thread or written.queue._thread is not ended[0]
+
+
+def test_a_thread_that_closes_has_its_lock_again_before_it_is_interrupted(written: Written) -> None:
+    written.pauses = True
+    writing = in_thread(written.enqueue("a")[0].result)
+    assert written.paused.acquire(timeout=PATIENCE)
+    with interrupt_when_notified(lambda: written.queue._finished):
+        written.queue.close()
+    written.go.release()
+    writing.join(PATIENCE)
+    written.queue.close()

@@ -90,7 +90,7 @@ def test_sixteen_threads_share_commits(file_url: str, monkeypatch: pytest.Monkey
             return submission
 
         monkeypatch.setattr(log, "submit", counting)
-        with datastore.lock:
+        with datastore.lock.held():
             threads = [threading.Thread(target=thread.append, args=(Message.user("x"),)) for _ in range(THREADS)]
             for each in threads:
                 each.start()
@@ -310,7 +310,7 @@ def test_a_failed_start_on_an_existing_id_does_not_bypass_the_status(file_url: s
                 outcomes.append("refused")
 
         core = conversations._core
-        with core.log.recorder.datastore.lock:  # type: ignore[attr-defined]  # the log is an application
+        with core.log.recorder.datastore.lock.held():  # type: ignore[attr-defined]  # the log is an application
             starting = threading.Thread(target=start)
             starting.start()
             until(lambda: not core.log.recorder.datastore.queue.waiting)  # type: ignore[attr-defined]  # as above

@@ -394,7 +394,7 @@ def test_the_next_group_is_read_while_one_is_written(file_core: Core, monkeypatc
             taken.append(item)
             yield item
 
-    with datastore.lock:
+    with datastore.lock.held():
         importing = threading.Thread(
             target=lambda: reports.append(run(import_conversations(file_core, next_items()))), daemon=True
         )
@@ -538,7 +538,7 @@ def test_a_cancelled_import_stores_nothing_later(file_url: str, monkeypatch: pyt
         async with Engine.open(file_url, projections=()) as engine:
             datastore: Any = engine._core.log.recorder.datastore  # type: ignore[attr-defined]  # as above
             importing = asyncio.create_task(drive(import_conversations(engine._core, iter(numbered(20)))))
-            with datastore.lock:
+            with datastore.lock.held():
                 blocking = asyncio.create_task(engine.start_thread(thread_id="first"))
                 while not datastore.queue.waiting:  # noqa: ASYNC110  # another thread changes it
                     await asyncio.sleep(0.001)

@@ -61,7 +61,7 @@ def paused_writer(engine: Engine) -> Iterator[None]:
                 held.enter_context(recorder.datastore.writing.use())
             yield
         return
-    with recorder.datastore.lock if hasattr(recorder, "datastore") else recorder._database_lock:
+    with recorder.datastore.lock.held() if hasattr(recorder, "datastore") else recorder._database_lock:
         yield
 
 

@@ -312,7 +312,7 @@ def test_the_next_lines_are_read_while_a_batch_is_written(tmp_path: Path, monkey
         lines = list(store.export_events())
         log: Any = copy._core.log
         file = io.BytesIO(b"".join(lines))
-        with log.recorder.datastore.lock:
+        with log.recorder.datastore.lock.held():
             importing = threading.Thread(target=lambda: copy.import_events(file), daemon=True)
             importing.start()
             wait_until(lambda: file.tell() == len(b"".join(lines[:21])))
@@ -349,7 +349,7 @@ def test_a_cancelled_import_of_events_stores_nothing_later(lines: list[bytes], t
     async def work() -> None:
         async with Engine.open(f"sqlite:///{tmp_path}/c.db", projections=()) as engine:
             log: Any = engine._core.log
-            with log.recorder.datastore.lock:
+            with log.recorder.datastore.lock.held():
                 importing = asyncio.create_task(engine.import_events(io.BytesIO(b"".join(lines))))
                 while log.recorder.datastore.queue._writing == 0:  # noqa: ASYNC110  # another thread changes it
                     await asyncio.sleep(0.001)

@@ -181,8 +181,7 @@ def test_a_reader_does_not_wait_for_a_writer_that_has_done_its_work(file_url: st
         filling.wait()
         store = filling._core.models._store
         assert isinstance(store, SQLiteProjections)
-        assert store._lock is not None
-        with store._lock:
+        with store._lock.held():
             filling.start_thread(thread_id="second")
             listed: list[list[str]] = []
             reader = threading.Thread(target=lambda: listed.append([each.id for each in reading.threads()]))
@@ -199,7 +198,6 @@ def test_work_in_the_background_does_not_wait_in_line(file_url: str, monkeypatch
         filling.wait()
         store, models = filling._core.models._store, other._core.models
         assert isinstance(store, SQLiteProjections)
-        assert store._lock is not None
         attempts: list[bool] = []
         advance = models.projector.advance
 
@@ -208,7 +206,7 @@ def test_work_in_the_background_does_not_wait_in_line(file_url: str, monkeypatch
             return advance(*arguments, **options)
 
         monkeypatch.setattr(models.projector, "advance", counted)
-        with store._lock:
+        with store._lock.held():
             other.start_thread(thread_id="first")
             wait_until(lambda: len(attempts) > 3)
             assert not is_waiting_for_a_lock()

@@ -81,7 +81,7 @@ class AppendQueue:
 
     def restart(self) -> None:
         """Start empty and without a thread: for the child of a fork."""
-        self._lock = lock = threading.Lock()
+        self._lock = lock = threading.RLock()  # Ctrl-C never interrupts a wait before it has this lock again
         # One condition for each kind of waiting thread: a notification must not wake another kind. Only the writer
         # thread waits for work. It is notified with notify_all: an interrupted notify can leave a thread in its list
         # that has its notification, and would then notify that one again instead.

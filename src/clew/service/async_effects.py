@@ -85,8 +85,14 @@ class _Waits:
     def begin(self) -> None:
         """Have the outcomes written."""
         added, self.added = self.added, []
-        for outcome, done in added:
-            outcome.add_done_callback(partial(self._note, done))
+        try:
+            for outcome, done in added:
+                outcome.add_done_callback(partial(self._note, done))
+        except BaseException:  # Ctrl-C, after which the loop may run again: what was noted twice is woken once
+            self.added += added
+            self._woken = False
+            self.loop.call_soon(self.begin)
+            raise
 
     def _note(self, done: asyncio.Future[None], _: Future[Any]) -> None:
         """Wake the loop, from the writer's thread."""

@@ -7,6 +7,7 @@ the writer, or a `Pause`, and receives the result. The runner decides how to wai
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from contextlib import suppress
@@ -90,6 +91,11 @@ def run(operation: Operation[T]) -> T:
     except StopIteration as done:
         outcome: T = done.value
         return outcome
+    except KeyboardInterrupt as error:
+        # Ctrl-C can interrupt ``with`` itself. Then the traceback keeps the generator of a context manager, and what
+        # that one holds, such as a lock. A program that continues may keep the traceback, as an interactive one does.
+        traceback.clear_frames(error.__traceback__)
+        raise
 
 
 PAGE = 100

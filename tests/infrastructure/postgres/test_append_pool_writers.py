@@ -17,7 +17,7 @@ from tests.infrastructure.postgres.append_pools import (
     pool_of,
     unbatchable,
 )
-from tests.infrastructure.recorder_steps import PATIENCE, event, in_forked_child, wait_until
+from tests.infrastructure.recorder_steps import PATIENCE, event, in_forked_child, interrupt_when_notified, wait_until
 
 from clew.domain.errors import ClosedError, StoreUnavailableError
 from clew.domain.ports import Appended
@@ -304,3 +304,15 @@ def test_lets_a_callback_append_to_the_same_stream_and_close(writers: Writers) -
     writers.submit(1).add_done_callback(append_more)
     wait_until(lambda: len(outcomes) == 3)
     assert outcomes == [DONE, DONE, "closed"]
+
+
+def test_a_thread_that_closes_has_its_lock_again_before_it_is_interrupted(
+    writers: Writers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(append_pool, "FLUSH_DELAY", PATIENCE)
+    writers.submit(9).add_done_callback(lambda _: None)
+    assert writers.paused.wait(PATIENCE)
+    with interrupt_when_notified(lambda: writers.pool._finished):
+        writers.pool.close()
+    writers.resumed.set()
+    writers.pool.close()

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-import dis
+import contextlib
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from types import FrameType
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
-from tests.infrastructure.interruptions import Interruptions, Points
-from tests.infrastructure.recorder_steps import PATIENCE, append, event, in_forked_child, run_threads, wait_until
+from tests.infrastructure.interruptions import Interruptions, signal_points
+from tests.infrastructure.recorder_steps import (
+    PATIENCE,
+    append,
+    event,
+    in_forked_child,
+    in_thread,
+    interrupt_when_notified,
+    run_threads,
+    wait_until,
+)
 from tests.servers.postgres_server import PostgresServer, ask
 
 from clew import Conversations, Message
@@ -23,6 +31,7 @@ from clew.infrastructure.postgres.connection_pool import ConnectionPool
 from clew.infrastructure.postgres.errors import TooManyConnectionsError
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.recorder_ports import Append
+from clew.service.effects import read, run
 
 LIMITED = "clew_limited"
 THREADS = 16
@@ -290,7 +299,8 @@ def test_no_connection_is_lost_wherever_a_thread_is_interrupted(
 
     monkeypatch.setattr(connection_pool, "CHECK_AFTER", -1.0)  # so that the pool checks each connection
     for do in (connect, lambda: server_process(pool), leave_open_transaction):
-        points = Interruptions(_signal_points)
+        # What a thread was about to close is closed when it is collected.
+        points = Interruptions(signal_points(connection_pool.__file__, without={"drop", "_close"}))
         while points.more:
             points.interrupt_next(do)
             assert (pool._used, pool._queue) == (0, [])
@@ -299,31 +309,36 @@ def test_no_connection_is_lost_wherever_a_thread_is_interrupted(
     wait_until(lambda: ask(pool.address.conninfo, _OTHERS) == [(1,)])
 
 
+def test_a_waiting_thread_has_the_lock_again_before_it_is_interrupted(
+    pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_pool, "CHECK_AFTER", PATIENCE)
+    used, end = threading.Event(), threading.Event()
+
+    def use() -> None:
+        with pool.use():
+            used.set()
+            assert end.wait(PATIENCE)
+
+    using = in_thread(use)
+    assert used.wait(PATIENCE)
+    with interrupt_when_notified(lambda: next(iter(pool._queue), None)):
+        server_process(pool)
+    end.set()
+    using.join(PATIENCE)
+    assert (pool._used, pool._queue) == (0, [])
+
+
+def test_gives_a_connection_back_wherever_with_itself_is_interrupted(pool: ConnectionPool) -> None:
+    points = Interruptions(signal_points(connection_pool.__file__, contextlib.__file__))
+    while points.more:
+        interruption = points.interrupt_next(lambda: run(read(lambda: server_process(pool))))
+        assert (pool._used, pool._queue) == (0, [])
+        del interruption  # until here, its traceback keeps what the interrupted calls had
+    assert points.count > 10
+
+
 _OTHERS = (
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
     "AND backend_type = 'client backend'"
 )
-
-
-def _signal_points() -> Points:
-    """Each point in the pool's code where the interpreter handles signals.
-
-    It handles them at the start of a function, at the start of each round of a loop, and after a call of a function
-    that is not written in Python. At the start of ``__exit__``, code cannot protect itself.
-    """
-    before: dict[FrameType, str] = {}
-
-    def is_point(frame: FrameType, kind: str) -> bool | None:
-        if frame.f_back in before:
-            before[frame.f_back] = ""  # it calls a Python function
-        if frame.f_code.co_filename != connection_pool.__file__:
-            return None
-        frame.f_trace_opcodes = True
-        last = before.get(frame, "")
-        if kind != "opcode":
-            return False
-        if frame.f_lasti >= 0:
-            before[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
-        return last.startswith(("CALL", "JUMP_BACKWARD")) or (last == "RESUME" and frame.f_code.co_name != "__exit__")
-
-    return is_point

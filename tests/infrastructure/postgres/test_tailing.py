@@ -20,9 +20,10 @@ from tests.servers.postgres_server import Databases, ask
 
 from clew import Conversations, Message
 from clew.domain.errors import ProjectionBehindError
-from clew.domain.ports import Key, Row
+from clew.domain.ports import Appended, Key, Row
 from clew.infrastructure.postgres import datastore
 from clew.infrastructure.postgres.recorder import PostgresRecorder
+from clew.infrastructure.recorder_ports import Append
 
 ROOT = Path(__file__).parent.parent.parent.parent
 
@@ -134,6 +135,25 @@ def test_no_wake_up_is_lost_while_older_transactions_delay_what_readers_see(
     finally:
         ended.set()
         delaying.join(PATIENCE)
+
+
+def test_no_wake_up_is_lost_if_it_is_interrupted(recorder: PostgresRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    listeners = recorder.datastore.listeners
+    told: list[bool] = []
+    monkeypatch.setattr(listeners, "_join_poller", lambda: None)  # nothing else wakes
+    end = recorder.listen(lambda: told.append(True), "a")
+
+    def interrupt(_: object) -> None:
+        monkeypatch.undo()
+        listeners.notify_visible(1, [(1, "a")])  # the poller sees the commit, and leaves it to this thread
+        assert not told
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(listeners, "notify", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        recorder.datastore._notify([(Append([event("a", 1)]), Appended((1,), (b"",), (1,)))])
+    end()
+    assert told
 
 
 def test_a_reader_that_does_not_wait_asks_to_be_woken_again(monkeypatch: pytest.MonkeyPatch) -> None:

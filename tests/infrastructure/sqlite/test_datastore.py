@@ -21,6 +21,7 @@ from tests.infrastructure.recorder_steps import (
     fill,
     interrupt_when,
     is_waiting_for_a_lock,
+    take,
     wait_until,
 )
 
@@ -276,15 +277,12 @@ def test_finds_rows_without_a_stream(recorder: SQLiteRecorder) -> None:
 def test_an_interrupted_wait_does_not_block_other_processes(path: str) -> None:
     recorder = SQLiteRecorder.open(path)
     other = FileLock(path + ".lock", PATIENCE)
-    other.acquire()
-    with interrupt_when(), recorder.datastore.lock:
+    with other.held(), interrupt_when(), recorder.datastore.lock.held():
         pytest.fail("two processes had the lock")
-    other.release()
     wait_until(lambda: not is_waiting_for_a_lock())
-    other.acquire()
-    other.release()
+    take(other)
     fill(recorder, "a", 1)
-    other.acquire()
+    take(other)
     other.close()
     recorder.close()
 

@@ -21,6 +21,7 @@ from tests.infrastructure.recorder_steps import (
     in_forked_child,
     last_version,
     recomputed_hashes,
+    take,
 )
 
 from clew.domain.errors import ConflictError, StoreUnavailableError
@@ -225,12 +226,11 @@ def test_reports_that_another_process_holds_the_lock(path: str) -> None:
     recorder = SQLiteRecorder.open(path, lock_timeout=0.2)
     fill(recorder, "a", 1)
     other = FileLock(path + ".lock", 1)
-    other.acquire()
-    error = failure(recorder, event("a", 2))
+    with other.held():
+        error = failure(recorder, event("a", 2))
     assert isinstance(error, StoreUnavailableError)
     assert "another process has held the lock" in str(error)
     assert [row.version for row in recorder.lineage("a")] == [1]
-    other.release()
     other.close()
     fill(recorder, "a", 2, start=2)
     recorder.close()
@@ -239,14 +239,12 @@ def test_reports_that_another_process_holds_the_lock(path: str) -> None:
 def test_a_waiting_process_gets_the_lock_when_it_is_free(path: str) -> None:
     recorder = SQLiteRecorder.open(path)
     other = FileLock(path + ".lock", 1)
-    other.acquire()
-    future = recorder.submit(Append([event("a", 1)]))
-    time.sleep(0.05)
-    assert not future.done()
-    other.release()
+    with other.held():
+        future = recorder.submit(Append([event("a", 1)]))
+        time.sleep(0.05)
+        assert not future.done()
     assert future.result(PATIENCE).versions == (1,)
-    other.acquire()
-    other.release()
+    take(other)
     other.close()
     recorder.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import re
 import sqlite3
@@ -9,12 +10,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.infrastructure.interruptions import Interruptions, signal_points
 from tests.infrastructure.projection_contract import ProjectionContract
-from tests.infrastructure.recorder_steps import PATIENCE
+from tests.infrastructure.recorder_steps import PATIENCE, in_thread
 
 from clew.conversations import Conversations
 from clew.domain.errors import StoreSchemaError, StoreUnavailableError
@@ -23,8 +26,9 @@ from clew.domain.messages import Message
 from clew.domain.projection import Query
 from clew.infrastructure.projection_queries import Select, compile_query
 from clew.infrastructure.projection_store import SqlTables
-from clew.infrastructure.sqlite import projection_store
+from clew.infrastructure.sqlite import file_lock, projection_store
 from clew.infrastructure.sqlite.projection_store import SQLiteProjections
+from clew.service.effects import read, run
 from clew.types import ThreadOrder
 
 
@@ -270,3 +274,38 @@ threading.Thread(target=connection.execute, args=(endless,), daemon=True).start(
 started.wait()
 """
     subprocess.run([sys.executable, "-c", busy], check=True, timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("path", ["file", None])
+def test_can_be_written_wherever_a_transaction_is_interrupted(tmp_path: Path, path: str | None) -> None:
+    """Even while the traceback is kept, as an interactive program does."""
+    name = None if path is None else str(tmp_path / path)
+    points = Interruptions(signal_points(projection_store.__file__, file_lock.__file__, contextlib.__file__))
+    written: list[SQLiteProjections] = []
+
+    def write(store: SQLiteProjections) -> None:
+        with store.session(0, unless=lambda: True):
+            written.append(store)
+
+    with closing(SQLiteProjections(name)) as store, closing(SQLiteProjections(name)) as other:
+        while points.more:
+            interruption = points.interrupt_next(lambda: run(read(partial(write, store))))
+            write(other)
+            in_thread(partial(write, store)).join(PATIENCE)
+            assert written[-2:] == [other, store]
+            del interruption
+    assert points.count > 20
+
+
+def test_a_second_close_does_the_rest_of_an_interrupted_one(tmp_path: Path) -> None:
+    path = tmp_path / "clew.db.projections"
+    points = Interruptions(signal_points(projection_store.__file__, file_lock.__file__))
+    while points.more:
+        store = SQLiteProjections(str(path))
+        with store.session(0):
+            pass
+        points.interrupt_next(store.close)
+        store.close()
+        assert sorted(each.name for each in tmp_path.iterdir()) == [path.name, f"{path.name}.lock"]
+        assert store._lock._fd is None
+    assert points.count > 5

@@ -148,7 +148,7 @@ def test_side_rows_and_events_of_an_append_are_atomic(path: str) -> None:
 
 
 def checkpoint(recorder: SQLiteRecorder) -> None:
-    with recorder.datastore.lock:
+    with recorder.datastore.lock.held():
         assert recorder.datastore.writing().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0
 
 

@@ -111,7 +111,7 @@ class AppendPool:
 
     def restart(self) -> None:
         """Start empty and without threads: for the child of a fork, whose parent writes what was submitted there."""
-        self._lock = lock = threading.Lock()
+        self._lock = lock = threading.RLock()  # Ctrl-C never interrupts a wait before it has this lock again
         # One condition for each kind of waiting thread: a notification must not wake another kind.
         self._work = threading.Condition(lock)
         self._submitted = threading.Condition(lock)

@@ -10,8 +10,8 @@ import select
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import psycopg
@@ -36,29 +36,14 @@ _RETRY_DELAY = 0.02
 
 
 class _Use:
-    """A session for the duration of a block."""
+    """What a block has of a pool."""
 
-    __slots__ = ("_pool", "counted", "session")
+    __slots__ = ("counted", "session")
 
-    def __init__(self, pool: ConnectionPool) -> None:
-        self._pool = pool
+    def __init__(self) -> None:
         self.session: Session | None = None
         self.counted = False
         """Whether it counts as used in the pool."""
-
-    def __enter__(self) -> Session:
-        try:
-            return self._pool.take(self)
-        except BaseException:
-            self._pool.give_back(self)  # whatever it had when it was interrupted
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            self._pool.give_back(self)
-        except BaseException:
-            self._pool.give_back(self)  # the rest
-            raise
 
 
 class ConnectionPool:
@@ -80,7 +65,7 @@ class ConnectionPool:
     def restart(self) -> None:
         """Start without connections: in a forked child, the existing ones belong to the parent."""
         _inherited.extend(self._opened)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # Ctrl-C never interrupts a wait before it has this lock again
         self._queue: list[threading.Condition] = []
         """The waiting threads, each with its own condition."""
         self._idle: list[tuple[Session, float]] = []
@@ -93,9 +78,19 @@ class ConnectionPool:
         """When the server last refused one."""
         self._closed = False
 
-    def use(self) -> _Use:
-        """A session for the block. Raises ClosedError or StoreUnavailableError."""
-        return _Use(self)
+    @contextmanager
+    def use(self) -> Iterator[Session]:
+        """A session for the block. Raises ClosedError or StoreUnavailableError.
+
+        If Ctrl-C interrupts ``with`` itself, the session is given back with the traceback.
+        """
+        use = _Use()
+        try:
+            yield self.take(use)
+            self.give_back(use)
+        except BaseException:
+            self.give_back(use)  # what it had when it was interrupted
+            raise
 
     def read(
         self,

@@ -130,8 +130,9 @@ class PostgresDatastore(process_forks.ForkAware):
                         streams.update(stream_name(event.originator_id) for event in append.events)
             if streams:
                 self.listeners.notify(streams)
-        except BaseException:  # interrupted: the poller does the rest
+        except BaseException:  # interrupted: the poller does the rest, unless it has seen these commits already
             self.listeners.disown(last)
+            self.listeners.notify()
             raise
 
     # What the poller asks

@@ -216,11 +216,11 @@ class PostgresProjections(SqlProjections[Session], process_forks.ForkAware):
         return value
 
     def close(self) -> None:
-        """Close the connections. Does nothing the second time."""
+        """Close the connections. If it is interrupted, call it again: it does the rest."""
         if not self._closed:
-            self._closed = True
             process_forks.unwatch(self)
             self._sessions.close()
+            self._closed = True
 
     # Forking
 

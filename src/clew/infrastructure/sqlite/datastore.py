@@ -7,6 +7,7 @@ import os
 import sqlite3
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -54,7 +55,7 @@ class ClewSQLiteDatastore(SQLiteDatastore, process_forks.ForkAware):
         synchronous: Synchronous = "FULL",
         create: bool = True,
     ) -> None:
-        self._closed = True
+        self._closed = self._released = True
         # Absolute: later connections may be opened in another working directory.
         self.path = file_access.resolved(os.path.abspath(file_path(db_name)))  # noqa: PTH100 - without "..", unlike pathlib's
         super().__init__(db_name, single_row_tracking=single_row_tracking, originator_id_type=originator_id_type)
@@ -66,7 +67,7 @@ class ClewSQLiteDatastore(SQLiteDatastore, process_forks.ForkAware):
         self.queue = AppendQueue(self._writer.write, self._writer.after_batch, interruptible=True)
         self._start()
         self._open(create=create)
-        self._closed = False
+        self._closed = self._released = False
         process_forks.watch(self)
 
     def _start(self) -> None:
@@ -89,16 +90,18 @@ class ClewSQLiteDatastore(SQLiteDatastore, process_forks.ForkAware):
             )
         try:
             self._check_before_locking()
-            with self.lock:
-                left_log = log_size(self.path) > 0
-                self._prepare(create=create)
-                if left_log:
-                    self._writer.checkpoints.empty_left_log()
-                else:
-                    self._writer.checkpoints.unmark_due = True
+            self.lock.hold(partial(self._prepare_locked, create=create))
         except BaseException:
             self._release()
             raise
+
+    def _prepare_locked(self, *, create: bool) -> None:
+        left_log = log_size(self.path) > 0
+        self._prepare(create=create)
+        if left_log:
+            self._writer.checkpoints.empty_left_log()
+        else:
+            self._writer.checkpoints.unmark_due = True
 
     def _check_before_locking(self) -> None:
         # No lock file is left next to another program's file.
@@ -204,8 +207,7 @@ class ClewSQLiteDatastore(SQLiteDatastore, process_forks.ForkAware):
         if self._closed:
             raise ClosedError("The store is closed: nothing can be erased. Open it again.")
         try:
-            with self.lock:
-                return self._writer.checkpoints.erase()
+            return self.lock.hold(self._writer.checkpoints.erase)
         except sqlite3.Error as error:
             raise unavailable(self.path, error) from error
 
@@ -226,7 +228,7 @@ class ClewSQLiteDatastore(SQLiteDatastore, process_forks.ForkAware):
                 return
             if self._closed:
                 raise ClosedError("The store is closed: nothing can be written. Open it again.")
-            with self.lock:
+            with self.lock.held():
                 yield _LibraryConnection(self.writing())
         except sqlite3.Error as error:
             raise unavailable(self.path, error) from error
@@ -238,8 +240,8 @@ class ClewSQLiteDatastore(SQLiteDatastore, process_forks.ForkAware):
             raise
 
     def close(self) -> None:
-        """Write what was submitted, then release everything. Does nothing the second time."""
-        if self._closed:
+        """Write what was submitted, then release everything. If it is interrupted, call it again: it does the rest."""
+        if self._released:
             return
         self._closed = True
         process_forks.unwatch(self)
@@ -247,12 +249,16 @@ class ClewSQLiteDatastore(SQLiteDatastore, process_forks.ForkAware):
         self.listeners.close()
         self.readers.close()
         # A disk error does not matter now: every confirmed append is stored.
-        with suppress(sqlite3.Error, OSError, StoreError), self.lock:
-            # The last connection that closes makes a checkpoint, which must not run while another process writes.
-            self._writer.checkpoints.finish()
-            self.drop_writing()
+        with suppress(sqlite3.Error, OSError, StoreError):
+            self.lock.hold(self._finish)
         self._release()
         super().close()
+        self._released = True
+
+    def _finish(self) -> None:
+        # The last connection that closes makes a checkpoint, which must not run while another process writes.
+        self._writer.checkpoints.finish()
+        self.drop_writing()
 
     def _release(self) -> None:
         self.drop_writing()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -53,25 +54,21 @@ class SQLiteFactory(library.SQLiteFactory):
 
     def aggregate_recorder(self, purpose: str = "events") -> AggregateRecorder:
         """The library's own recorder and table, without chain or contiguity."""
-        with self.datastore.lock:
-            return super().aggregate_recorder(purpose)
+        return self.datastore.lock.hold(partial(super().aggregate_recorder, purpose))
 
     def application_recorder(self) -> ApplicationRecorder:
         """Clew's recorder."""
-        with self.datastore.lock:
-            return super().application_recorder()
+        return self.datastore.lock.hold(super().application_recorder)
 
     def tracking_recorder(
         self, tracking_recorder_class: type[library.SQLiteTrackingRecorder] | None = None
     ) -> library.SQLiteTrackingRecorder:
         """The library's own recorder, or the class that is given."""
-        with self.datastore.lock:
-            return super().tracking_recorder(tracking_recorder_class)
+        return self.datastore.lock.hold(partial(super().tracking_recorder, tracking_recorder_class))
 
     def process_recorder(self) -> ProcessRecorder:
         """Clew's recorder."""
-        with self.datastore.lock:
-            return super().process_recorder()
+        return self.datastore.lock.hold(super().process_recorder)
 
 
 def _refuse_missing(path: str) -> None:

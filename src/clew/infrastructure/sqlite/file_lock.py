@@ -6,11 +6,15 @@ import fcntl
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
 
 from clew.domain.errors import StoreError
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, unavailable
 from clew.infrastructure.sqlite.file_access import open_lock
+
+T = TypeVar("T")
 
 ASK_SECONDS = 0.05
 """How often a waiting thread asks whether it still needs the lock."""
@@ -20,10 +24,17 @@ class LockHeldError(SQLiteUnavailableError):
     """Another process holds the lock."""
 
 
+def _never() -> bool:
+    return False
+
+
 class FileLock:
     """An exclusive, reentrant lock between threads and processes; ``timeout`` in seconds is for the other processes.
 
     Only users who may write to ``database`` can take it; without one, only this user.
+
+    It is released wherever Ctrl-C interrupts this thread: nothing but methods that are not written in Python take and
+    release it, and the interpreter handles no signal between those and the start or end of a block.
     """
 
     def __init__(self, path: str, timeout: float, database: str | None = None) -> None:
@@ -31,52 +42,67 @@ class FileLock:
         self._path = path
         self._database = database
         self._timeout = timeout
-        self._depth = 0
+        self._held = False
         self._fd: int | None = None
         self._waiting: list[_Waiter] = []
 
-    def acquire(self, unless: Callable[[], bool] | None = None) -> None:
-        """Wait for the lock. Raises LockHeldError when another process does not release it in time.
+    def hold(self, work: Callable[[], T]) -> T:
+        """What ``work`` returns, which has the lock. Raises LockHeldError when another process keeps it too long."""
+        with self.threads:
+            if self._held:
+                return work()
+            try:
+                self._held = True
+                try:  # not in a method: each append would call it
+                    if self._fd is None:
+                        self._open()
+                    if self._fd is not None:
+                        fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    self._wait(_never)
+                except OSError as error:
+                    raise unavailable(self._path, error) from error
+                return work()
+            finally:
+                self._held = False
+                if self._fd is not None:
+                    fcntl.flock(self._fd, fcntl.LOCK_UN)
 
-        It also does so when ``unless`` returns True, which is called from time to time while another process has it.
+    @contextmanager
+    def held(self, unless: Callable[[], bool] | None = None) -> Iterator[None]:
+        """Hold the lock in a block. Raises LockHeldError like ``hold()``.
+
+        It also does so when ``unless`` returns True, which is called from time to time while the lock is not free. If
+        Ctrl-C interrupts ``with`` itself, the lock is released with the traceback.
         """
-        if self.threads._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 - as threading.Condition does
-            self._depth += 1
-            return
         try:
-            self.threads.acquire()
-            self._depth = 1
-            if self._fd is None:
-                self._fd = open_lock(self._path, self._database)
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._wait_or_release(unless)
-        except OSError as error:
-            self.release()
-            raise unavailable(self._path, error) from error
-        except BaseException:
-            self.abandon()  # Ctrl-C can also arrive between taking the lock of the threads and counting it
-            raise
-
-    def release(self, *_: object) -> None:
-        """Release the lock for the next thread or process."""
-        self._depth -= 1
-        if self._depth:
-            return
-        try:
-            if self._fd is not None:
-                fcntl.flock(self._fd, fcntl.LOCK_UN)
+            while not self.threads.acquire(timeout=-1 if unless is None else ASK_SECONDS):
+                if unless is not None and unless():
+                    raise self._refusal()
+            if self._held:
+                yield
+                return
+            try:
+                self._held = True
+                try:
+                    if self._fd is None:
+                        self._open()
+                    if self._fd is not None:
+                        fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    self._wait(unless or _never)
+                except OSError as error:
+                    raise unavailable(self._path, error) from error
+                yield
+            finally:
+                self._held = False
+                if self._fd is not None:
+                    fcntl.flock(self._fd, fcntl.LOCK_UN)
         finally:
-            self.threads.release()
-
-    __enter__ = acquire
-    __exit__ = release
-
-    def abandon(self) -> None:
-        """Release the lock if this thread still has it: Ctrl-C can interrupt the call that takes or releases it."""
-        while self.threads._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 - as above
-            self._depth = 1
-            self.release()
+            try:  # noqa: SIM105 - Ctrl-C can interrupt suppress()
+                self.threads.release()
+            except RuntimeError:
+                pass  # this thread did not get it
 
     def close(self) -> None:
         """Close the file. In the child of a fork this does not release the parent's lock."""
@@ -91,14 +117,10 @@ class FileLock:
         for waiter in self._waiting:
             waiter.close()
         self._waiting.clear()
-        self.threads, self._depth = threading.RLock(), 0
+        self.threads, self._held = threading.RLock(), False
 
-    def _wait_or_release(self, unless: Callable[[], bool] | None) -> None:
-        try:
-            self._wait(unless or _never)
-        except BaseException:
-            self.release()
-            raise
+    def _open(self) -> None:
+        self._fd = open_lock(self._path, self._database)
 
     def _wait(self, unless: Callable[[], bool]) -> None:
         if unless():
@@ -106,16 +128,15 @@ class FileLock:
         # Waiting in the kernel gives every process its turn; polling does not. It cannot have a timeout, so a thread
         # waits, with its own descriptor, which becomes the lock's.
         waiter = _Waiter(open_lock(self._path, self._database))
-        self._waiting.append(waiter)
+        self._waiting = [*filter(_Waiter.is_open, self._waiting), waiter]
         try:
             in_time = waiter.wait(self._timeout, unless)
             if in_time:
                 self.close()
                 self._fd, waiter.fd = waiter.fd, -1
         finally:
-            # The wait was interrupted, for example by Ctrl-C: a lock that arrives later must be released.
-            waiter.abandon()
-            self._waiting = [other for other in self._waiting if other.fd >= 0]
+            # Also if the wait was interrupted, for example by Ctrl-C: a lock that arrives later must be released.
+            waiter.undecided.release()
         if not in_time:
             raise self._refusal()
 
@@ -126,8 +147,14 @@ class FileLock:
         )
 
 
-def _never() -> bool:
-    return False
+class ThreadLock(FileLock):
+    """Keeps out the other threads of this process only, and makes no file."""
+
+    def __init__(self) -> None:
+        super().__init__("", 0.0)
+
+    def _open(self) -> None:
+        """Nothing."""
 
 
 class _Waiter:
@@ -138,9 +165,10 @@ class _Waiter:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self._decided = threading.Lock()
+        self.undecided = threading.Lock()
+        """Locked until it is known whether the descriptor is used."""
+        self.undecided.acquire()
         self._got = threading.Event()
-        self._abandoned = False
 
     def wait(self, timeout: float, unless: Callable[[], bool]) -> bool:
         """Begin to wait. Returns whether the lock arrived in time, and before ``unless`` returned True."""
@@ -151,12 +179,9 @@ class _Waiter:
                 return self._got.is_set()
         return True
 
-    def abandon(self) -> None:
-        """Release the lock, now or as soon as it arrives."""
-        with self._decided:
-            self._abandoned = True
-            if self._got.is_set():
-                self.close()
+    def is_open(self) -> bool:
+        """Whether the waiter still has the descriptor."""
+        return self.fd >= 0
 
     def close(self) -> None:
         """Close the descriptor once: its number may soon be reused."""
@@ -166,8 +191,6 @@ class _Waiter:
 
     def _run(self) -> None:
         fcntl.flock(self.fd, fcntl.LOCK_EX)
-        with self._decided:
-            if self._abandoned:
-                self.close()
-            else:
-                self._got.set()
+        self._got.set()
+        with self.undecided:
+            self.close()

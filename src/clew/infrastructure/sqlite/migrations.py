@@ -46,9 +46,8 @@ def migrate(path: str, *, backup: str | None = None, lock_timeout: float = LOCK_
     """
     schemas(path)  # checked first, so that no lock file is left next to another program's file
     lock = FileLock(path + ".lock", lock_timeout, path)
-    with _connected(path) as connection:
-        lock.acquire()
-        try:
+    try:
+        with _connected(path) as connection, lock.held():
             schemas_found = _schemas(connection, path)
             if schemas_found.found != schemas_found.known:
                 _leave_wal_mode(connection, path)
@@ -56,8 +55,8 @@ def migrate(path: str, *, backup: str | None = None, lock_timeout: float = LOCK_
                     _copy(connection, backup)
                 _apply(connection, schemas_found.found)
             return schemas_found
-        finally:
-            lock.close()
+    finally:
+        lock.close()
 
 
 def _schemas(connection: sqlite3.Connection, path: str) -> Schemas:

@@ -40,7 +40,7 @@ from clew.infrastructure.projection_store import (
 )
 from clew.infrastructure.sqlite import file_access, text_index
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, is_damage, is_of_the_store, unavailable
-from clew.infrastructure.sqlite.file_lock import ASK_SECONDS, FileLock, LockHeldError
+from clew.infrastructure.sqlite.file_lock import FileLock, LockHeldError, ThreadLock
 from clew.infrastructure.sqlite.reads import Readers, within_range
 from clew.infrastructure.sqlite.schema import file_uri, rebuildable_version
 from clew.infrastructure.sqlite.wal_checkpoints import log_size
@@ -290,12 +290,11 @@ class SQLiteProjections(SqlProjections[sqlite3.Connection], process_forks.ForkAw
         self.path = None if path is None else os.path.abspath(path)  # noqa: PTH100 - paths stay as given but for that
         self._where = ":memory:" if path is None else path
         self._database = os.path.abspath(database or path or "")  # noqa: PTH100 - as above
-        self._closed = False
+        self._closed = self._released = False
         self._begin()
         process_forks.watch(self)
 
     def _begin(self) -> None:
-        self._mutex = threading.RLock()
         self._writing: sqlite3.Connection | None = None
         self._purge_due = False
         self._remade: float | None = None
@@ -303,7 +302,7 @@ class SQLiteProjections(SqlProjections[sqlite3.Connection], process_forks.ForkAw
         self._reading_lock = threading.Lock()
         self._read_last: _Identity = None
         self._readers = Readers(lambda: self._connect("ro"))
-        self._lock = None if self.path is None else FileLock(self.path + ".lock", LOCK_TIMEOUT, self._database)
+        self._lock = ThreadLock() if self.path is None else FileLock(self.path + ".lock", LOCK_TIMEOUT, self._database)
 
     @contextmanager
     def session(
@@ -311,12 +310,12 @@ class SQLiteProjections(SqlProjections[sqlite3.Connection], process_forks.ForkAw
     ) -> Iterator[SQLiteSession]:
         """A transaction. One writer at a time has the file, whatever it changes."""
         del names
-        with self._exclusive(unless) as connection:
-            with _transaction(connection):
-                self._notice_removed_text(connection)
-                session = SQLiteSession(connection, self._where, seen)
-                yield session
-                session.flush()
+        with self._exclusive(unless, begin=True) as connection:
+            self._notice_removed_text(connection)
+            session = SQLiteSession(connection, self._where, seen)
+            yield session
+            session.flush()
+            connection.execute("COMMIT")
             self._keep(connection, clean=bool(session.forgot))
 
     def _notice_removed_text(self, connection: sqlite3.Connection) -> None:
@@ -326,31 +325,32 @@ class SQLiteProjections(SqlProjections[sqlite3.Connection], process_forks.ForkAw
         self._remade = remade
 
     @contextmanager
-    def _exclusive(self, unless: Callable[[], bool] | None = None) -> Iterator[sqlite3.Connection]:
-        while not self._mutex.acquire(timeout=-1 if unless is None else ASK_SECONDS):
-            if unless is not None and unless():
-                raise BusyError
+    def _exclusive(
+        self, unless: Callable[[], bool] | None = None, *, begin: bool = False
+    ) -> Iterator[sqlite3.Connection]:
+        """The writing connection, for one thread of one process. With ``begin``, what it does not commit is undone."""
+        if self._closed:
+            raise _closed()
         try:
-            if self._closed:
-                raise ClosedError("The store is closed: no projection can be written. Open it again.")
-            if self._lock is not None:
+            with self._lock.held(unless):
+                if self._closed:
+                    raise _closed()
+                connection = self._prepared()
                 try:
-                    self._lock.acquire(unless)
-                except LockHeldError:
-                    if unless is None or not unless():
-                        raise
-                    raise BusyError from None
-            try:
-                yield self._prepared()
-            except sqlite3.DatabaseError as error:
-                if is_of_the_store(error):
-                    raise self._unavailable(error) from error
+                    if begin:
+                        connection.execute("BEGIN IMMEDIATE")
+                    yield connection
+                finally:
+                    if begin and connection.in_transaction:
+                        connection.execute("ROLLBACK")
+        except LockHeldError:
+            if unless is None or not unless():
                 raise
-            finally:
-                if self._lock is not None:
-                    self._lock.release()
-        finally:
-            self._mutex.release()
+            raise BusyError from None
+        except sqlite3.DatabaseError as error:
+            if is_of_the_store(error):
+                raise self._unavailable(error) from error
+            raise
 
     def _prepared(self) -> sqlite3.Connection:
         if self._writing is not None and self._written != self._identity():
@@ -511,33 +511,41 @@ class SQLiteProjections(SqlProjections[sqlite3.Connection], process_forks.ForkAw
 
     @contextmanager
     def _lease_transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._exclusive() as connection, _transaction(connection):
+        with self._exclusive(begin=True) as connection:
             yield connection
+            connection.execute("COMMIT")
 
     def close(self) -> None:
-        """Close the file. Does nothing the second time."""
-        with self._mutex:
-            if self._closed:
+        """Close the file. If it is interrupted, call it again: it does the rest."""
+        with self._lock.threads:
+            if self._released:
                 return
             self._closed = True
             process_forks.unwatch(self)
             self._readers.close()
-            if self._lock is not None and self._writing is not None:
-                with suppress(StoreError):  # the last connection makes a checkpoint when it closes
-                    self._lock.acquire()
             if self._writing is not None:
+                with suppress(StoreError):  # the last connection makes a checkpoint when it closes
+                    self._lock.hold(self._close_writing)
+                self._close_writing()  # if another process keeps the lock
+            self._lock.close()
+            self._released = True
+
+    def _close_writing(self) -> None:
+        connection, self._writing = self._writing, None
+        if connection is not None:
+            try:
                 if self._purge_due:
-                    with suppress(sqlite3.Error):
-                        self._checkpoint(self._writing, PATIENT_MS)
-                self._writing.close()
-            if self._lock is not None:
-                self._lock.close()
+                    self._checkpoint(connection, PATIENT_MS)
+            except sqlite3.Error:
+                pass
+            finally:
+                connection.close()
 
     # Forking
 
     def before_fork(self) -> None:
         """Wait until no thread is inside SQLite or a lock."""
-        self._rested = self._mutex.acquire(timeout=process_forks.WAIT_SECONDS)
+        self._rested = self._lock.threads.acquire(timeout=process_forks.WAIT_SECONDS)
         self._reading_lock.acquire()
         self._readers.pause()
 
@@ -546,7 +554,7 @@ class SQLiteProjections(SqlProjections[sqlite3.Connection], process_forks.ForkAw
         self._readers.resume()
         self._reading_lock.release()
         if self._rested:
-            self._mutex.release()
+            self._lock.threads.release()
 
     def after_fork_in_child(self) -> None:
         """Start again in the child with new connections and a new lock.
@@ -555,8 +563,7 @@ class SQLiteProjections(SqlProjections[sqlite3.Connection], process_forks.ForkAw
         no locks for new connections, and the parent's last close deletes the write-ahead log that the child uses.
         """
         writing, readers = self._writing, self._readers
-        if self._lock is not None:
-            self._lock.forget()
+        self._lock.forget()
         self._begin()
         if self.path is None:
             self._writing = writing
@@ -568,16 +575,8 @@ class SQLiteProjections(SqlProjections[sqlite3.Connection], process_forks.ForkAw
             _inherited.append(writing)
 
 
-@contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
+def _closed() -> ClosedError:
+    return ClosedError("The store is closed: no projection can be written. Open it again.")
 
 
 _inherited: list[sqlite3.Connection] = []

@@ -13,7 +13,7 @@ from clew.infrastructure import process_forks
 from clew.infrastructure.sqlite import schema, snapshots
 from clew.infrastructure.sqlite.datastore import ClewSQLiteDatastore
 from clew.infrastructure.sqlite.errors import unavailable
-from clew.infrastructure.sqlite.file_lock import FileLock
+from clew.infrastructure.sqlite.file_lock import ThreadLock
 from clew.infrastructure.sqlite.projection_store import SQLiteProjections
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ class ReadOnlyDatastore(ClewSQLiteDatastore):
 
     def _start(self) -> None:
         super()._start()
-        self.lock = _ThreadLock(self.path + ".lock", self.lock_timeout)
+        self.lock = ThreadLock()
         self.readers = snapshots.SnapshotReaders(self.path)
 
     def _open(self, *, create: bool) -> None:
@@ -52,20 +52,6 @@ class ReadOnlyDatastore(ClewSQLiteDatastore):
         self.queue.close()
         self.listeners.close()
         self.readers.close()
-
-
-class _ThreadLock(FileLock):
-    """Keeps out the other threads of this process, and makes no file: nothing is written."""
-
-    def acquire(self, unless: Callable[[], bool] | None = None) -> None:
-        del unless
-        self.threads.acquire()
-
-    def release(self, *_: object) -> None:
-        self.threads.release()
-
-    __enter__ = acquire
-    __exit__ = release
 
 
 class ReadOnlyProjections(SQLiteProjections):

@@ -55,8 +55,7 @@ class SQLiteRecorder(SQLiteReads, LibraryRecorder, SQLiteProcessRecorder):  # ty
     def create_table(self) -> None:
         """Create the tracking table if it is missing, under the lock: several processes may open the file at once."""
         if not self.datastore.read_only:
-            with self.datastore.lock:
-                super().create_table()
+            self.datastore.lock.hold(super().create_table)
 
     def _insert_events(self, c: SQLiteCursor, stored_events: Sequence[StoredEvent], **_: Any) -> Sequence[int] | None:
         raise NotImplementedError("Only the store's writer appends to a chained stream: use insert_events().")

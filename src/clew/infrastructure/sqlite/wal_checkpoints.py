@@ -6,6 +6,7 @@ import os
 import sqlite3
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from clew.domain.errors import ClewError
@@ -120,8 +121,7 @@ class Checkpoints:
 
     def _try(self, mode: str, busy_ms: int) -> None:
         try:
-            with self._store.lock:
-                done = self._checkpoint(mode, busy_ms)
+            done = self._store.lock.hold(partial(self._checkpoint, mode, busy_ms))
         except (sqlite3.Error, OSError, ClewError):
             done = False  # the disk fails, or another process has the lock: the next append reports it
         if done:

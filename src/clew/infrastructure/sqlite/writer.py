@@ -128,26 +128,26 @@ class SQLiteWriter:
     def write(self, appends: Sequence[Append]) -> Outcomes:
         """Write a batch in one transaction. An append that is refused does not affect the others."""
         try:
-            with self._store.lock:
-                if self._is_writing:  # the last thread was interrupted, even while it recovered from an interruption
-                    self.drop_caches()
-                self._is_writing = True
-                try:
-                    outcomes = self._transaction(appends)
-                except BaseException:
-                    self._recover()
-                    raise
-                self._is_writing = False
+            outcomes = self._store.lock.hold(partial(self._write, appends))
         except ClewError as error:
             return [error] * len(appends)
         except (sqlite3.Error, OSError) as error:
             return [unavailable(self._store.path, error)] * len(appends)
-        except BaseException:
-            self._store.lock.abandon()
-            raise
         if self.checkpoints.purge_due:
             # The redaction is confirmed only after its bytes are removed, unless a reader still uses them.
-            self._make_checkpoint()
+            self.checkpoints.make()
+        return outcomes
+
+    def _write(self, appends: Sequence[Append]) -> Outcomes:
+        if self._is_writing:  # the last thread was interrupted, even while it recovered from an interruption
+            self.drop_caches()
+        self._is_writing = True
+        try:
+            outcomes = self._transaction(appends)
+        except BaseException:
+            self._recover()
+            raise
+        self._is_writing = False
         return outcomes
 
     def _transaction(self, appends: Sequence[Append]) -> Outcomes:
@@ -389,14 +389,7 @@ class SQLiteWriter:
             self._written = set()  # later: if this thread is interrupted, the next one notifies them again
         checkpoints = self.checkpoints
         is_due = checkpoints.purge_due or checkpoints.written >= checkpoints.check_at
-        return self._make_checkpoint() if is_due else None
-
-    def _make_checkpoint(self) -> float | None:
-        try:
-            return self.checkpoints.make()
-        except BaseException:
-            self._store.lock.abandon()
-            raise
+        return checkpoints.make() if is_due else None
 
     # A commit that failed
 
