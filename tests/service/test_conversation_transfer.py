@@ -162,7 +162,6 @@ def test_refuses_a_thread_that_has_advanced_or_differs(core: Core) -> None:
     import_values(core, conversation(HELLO, x=1))
     change(core, "c", Append((Message.assistant("Something else"),)))
     for value, reason in [
-        (conversation(HELLO, x=1), "its thread has 2"),
         (conversation(HELLO, HI, x=1), "it differs from its thread at message 2"),
         (conversation(HELLO, HI, BYE, x=1), "it differs from its thread at message 2"),
         (conversation(HELLO, {**HI, "content": "Something else"}, x=1.0), "it differs from its thread in 'x'"),
@@ -170,7 +169,8 @@ def test_refuses_a_thread_that_has_advanced_or_differs(core: Core) -> None:
         report = import_values(core, value)
         assert (report.threads, report.skipped) == (0, 0)
         assert reason in report.failed[0].error
-    assert import_values(core, conversation(HELLO, {**HI, "content": "Something else"}, x=1)).skipped == 1
+    both = conversation(HELLO, {**HI, "content": "Something else"}, x=1)
+    assert import_values(core, both, conversation(HELLO, x=1)).skipped == 2
 
 
 def test_compares_with_the_present_path_after_a_rewind(core: Core) -> None:
@@ -511,6 +511,15 @@ def test_the_same_conversation_twice_in_a_row_is_skipped_or_extended(core: Core)
     assert report[:4] == (2, 2, 3, 1)
     assert [each.line for each in report.failed] == [4]
     assert export_all(core) == [conversation(HELLO, HI)]
+
+
+def test_input_with_one_id_several_times_can_be_imported_again_and_may_grow(core: Core) -> None:
+    lines = [conversation(HELLO), conversation(HELLO, HI), conversation(HELLO, id="other")]
+    assert import_values(core, *lines) == ImportReport(3, 3, 5, 0, [])
+    assert import_values(core, *lines) == ImportReport(0, 0, 0, 3, [])
+    assert import_values(core, *lines, conversation(HELLO, HI, BYE)) == ImportReport(1, 1, 1, 3, [])
+    assert import_values(core, *lines) == ImportReport(0, 0, 0, 3, [])
+    assert export_all(core) == [conversation(HELLO, HI, BYE), conversation(HELLO, id="other")]
 
 
 def test_everything_before_an_error_of_the_reader_is_imported(core: Core) -> None:

@@ -174,9 +174,13 @@ def test_refuses_to_extend_an_inactive_thread(status: Status) -> None:
     assert f"the thread is {status}, at version 2" in text
 
 
-def test_refuses_a_conversation_shorter_than_its_thread() -> None:
-    text = reason(conversation(HELLO), stored_thread(conversation(HELLO, HI, BYE)))
-    assert text.startswith("it ends at message 1, but its thread has 3 messages; the thread is active, at version 4")
+@pytest.mark.parametrize("status", ["active", "suspended", "ended", "deleted"])
+def test_skips_the_beginning_of_a_thread(status: Status) -> None:
+    thread = stored_thread(conversation(HELLO, HI, BYE, x=1), status=status)
+    for shorter in (conversation(x=1), conversation(HELLO, x=1), conversation(HELLO, HI, x=1)):
+        assert plan("t", shorter, thread) is None
+    assert "at message 2" in reason(conversation(HELLO, BYE, x=1), thread)
+    assert "in 'x'" in reason(conversation(HELLO, HI, x=2), thread)
 
 
 @pytest.mark.parametrize("other", [{"role": "assistant", "content": "hi"}, {**HI, "n": 1}, {**HI, "content": None}])

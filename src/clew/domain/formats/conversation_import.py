@@ -71,7 +71,7 @@ class ImportReport(NamedTuple):
     """The result of an import.
 
     All fields but the last are counts. ``threads`` were started or extended, with ``messages`` and ``events``.
-    ``skipped`` threads were already complete.
+    ``skipped`` conversations were already in their threads.
     """
 
     threads: int
@@ -225,7 +225,7 @@ def thread_id(key: Json) -> str:
 
 
 def plan(thread_id: str, conversation: Conversation, stored: StoredThread | None) -> Start | Extend | None:
-    """How to import a conversation: start its thread, extend it, or None if it is complete.
+    """How to import a conversation: start its thread, extend it, or None if the thread has all of its messages.
 
     ``stored`` is the thread with its id, None if it does not exist. Raises ImportFormatError for another thread.
     """
@@ -242,8 +242,6 @@ def plan(thread_id: str, conversation: Conversation, stored: StoredThread | None
     reason = ""
     if equal < min(len(values), len(given)):
         reason = f"it differs from its thread at message {equal + 1}"
-    elif len(values) > len(given):
-        reason = f"it ends at message {equal}, but its thread has {len(values)} messages"
     elif unequal := _unequal_fields(source_fields(started), conversation.fields):
         reason = f"it differs from its thread in {unequal}"
     elif equal < len(given) and stored.control.status != "active":
