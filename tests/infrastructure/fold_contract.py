@@ -47,6 +47,16 @@ class FoldContract:
         assert recorder.fold_state("a", "f", 11) == (6, b"a 6")
         assert recorder.fold_state("a", "f", 5) is None
 
+    def test_a_state_of_an_earlier_version_does_not_replace_the_one_in_its_slot(self, recorder: Recorder) -> None:
+        fill_family(recorder)
+        for version in (6, 2, 10, 6):
+            append(recorder, folds=[state(recorder, "a", version)])
+        assert recorder.fold_state("a", "f", 12) == (10, b"a 10")
+        assert recorder.fold_state("a", "f", 9) is None
+        append(recorder, folds=[state(recorder, "a", 10, b"again"), state(recorder, "a", 2, name="other")])
+        assert recorder.fold_state("a", "f", 12) == (10, b"again")
+        assert recorder.fold_state("a", "other", 12) == (2, b"a 2")
+
     def test_shredding_a_row_drops_the_states_that_may_hold_it(self, recorder: Recorder) -> None:
         fill_family(recorder)
         stored = [("a", 4), ("a", 6), ("a", 11), ("b", 9), ("c", 12), ("d", 3)]

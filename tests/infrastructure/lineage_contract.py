@@ -17,7 +17,7 @@ from tests.infrastructure.recorder_steps import (
 )
 
 from clew.domain.errors import IdempotencyKeyReusedError
-from clew.domain.ports import Fork, Key, Row, Shred
+from clew.domain.ports import Forget, Fork, Key, Row, Shred
 from clew.domain.streams import ROOT, digest, link
 from clew.infrastructure.recorder_ports import Append, RecordedConflictError, Recorder, Snapshot
 
@@ -39,6 +39,19 @@ class ForkContract:
         assert (info.name, info.parent, info.cut) == ("f", "a", 3)
         assert [fork.name for fork in recorder.forks("a")] == ["f"]
         assert recorder.forks("f") == recorder.forks("missing") == []
+
+    def test_an_append_can_forbid_forks_from_a_version_on(self, recorder: Recorder) -> None:
+        fill(recorder, "a", 5)
+        append(recorder, event("f", 4), forks={"f": Fork("a", 3)})
+        append(recorder, event("g", 5), forks={"g": Fork("f", 4)})
+        refused = failure(recorder, event("a", 6), forgets=[Forget("a", unforked_from=3)])
+        assert isinstance(refused, RecordedConflictError)
+        append(recorder, event("a", 6), forgets=[Forget("a", unforked_from=4)])
+        append(recorder, event("a", 7), forgets=[Forget("a")])
+        with paused_writer(recorder, event("z", 1)):
+            recorder.submit(Append([event("h", 8)], forks={"h": Fork("a", 7)}))
+            later = recorder.submit(Append([event("a", 8)], forgets=[Forget("a", unforked_from=4)]))
+        assert isinstance(later.exception(PATIENCE), RecordedConflictError)
 
     def test_a_lineage_can_be_limited_to_types(self, recorder: Recorder) -> None:
         types = ["noted", "named", "noted", "named", "marked"]

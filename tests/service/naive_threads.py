@@ -148,6 +148,14 @@ class NaiveThreads:
         cut = next((number for number, event in enumerate(line) if event.owner == thread), 0)
         return (line[cut - 1].owner, cut) if cut else (None, None)
 
+    def began(self, thread: str) -> int:
+        """The version from which on the events are not those of a purged thread with the same id."""
+        return max((event.version for event in self.lines[thread] if event.kind == "restart"), default=1)
+
+    def is_fork(self, thread: str, parent: str) -> bool:
+        owner, cut = self.parent(thread)
+        return owner == parent and cut is not None and cut >= self.began(parent)
+
     def readable(self, thread: str) -> None:
         if self.status(thread) == "deleted":
             raise Refused(ThreadDeletedError)
@@ -158,8 +166,7 @@ class NaiveThreads:
             raise Refused(ThreadDeletedError if status == "deleted" else ThreadStatusError)
 
     def at_version(self, thread: str, version: int) -> int:
-        began = max((event.version for event in self.lines[thread] if event.kind == "restart"), default=1)
-        if not 1 <= version <= self.version(thread) or 1 < version < began:
+        if not 1 <= version <= self.version(thread) or 1 < version < self.began(thread):
             raise Refused(UnknownVersionError)
         return version
 
@@ -220,6 +227,8 @@ class NaiveThreads:
     def fork(self, thread: str, version: int, new: str, title: str | None, now: int) -> None:
         self.readable(thread)
         cut = self.at_version(thread, version)
+        if cut < self.began(thread):
+            cut = self.began(thread) + 1
         if new in self.lines:
             raise Refused(ThreadExistsError)
         self.lines[new] = self.lines[thread][:cut]
@@ -247,7 +256,7 @@ class NaiveThreads:
         line = self.lines[thread]
         if line[-1].kind == "purge" and line[-1].owner == thread:
             raise Refused(NotRedactableError)
-        if not forks and any(self.parent(each)[0] == thread for each in self.lines):
+        if not forks and any(self.is_fork(each, thread) for each in self.lines):
             raise Refused(ThreadHasForksError)
         self.redacted |= {(thread, each.version) for each in line if each.owner == thread and self.holds_text(each)}
         if self.status(thread) != "deleted":

@@ -217,6 +217,21 @@ def test_a_new_process_continues_from_stored_states(shared_url: str, monkeypatch
         assert thread.fold(STORED) == expected
 
 
+def test_a_look_back_leaves_the_newest_stored_state(shared_url: str) -> None:
+    with Conversations.open(shared_url) as conversations:
+        thread = with_messages(conversations, 900)
+        thread.fold(STORED)
+        conversations.start_thread(thread_id="writes what waits")
+        newest = stored(conversations, thread)
+        assert newest == [901]
+    for version in (400, 130, 700):
+        with Conversations.open(shared_url) as conversations:
+            thread = conversations.thread("t")
+            assert thread.fold(STORED, at=version) == folded_from_the_start(STORED, thread, version)
+            conversations.start_thread()
+            assert stored(conversations, thread)[0] == 901
+
+
 def test_states_of_another_version_types_or_history_are_not_used(shared_url: str) -> None:
     with Conversations.open(shared_url) as conversations:
         thread = with_messages(conversations, 200)

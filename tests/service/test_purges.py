@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.service.grants import Grants
 from tests.service.recorded_runs import JOKER, record
 
 from clew import Agent, ContextProvider, Conversations, Engine, Message, Record, ScriptedChatClient
@@ -119,6 +120,49 @@ def test_forks_show_as_redacted_what_they_inherit(conversations: Conversations) 
     with Conversations.open("memory:") as copy:
         assert texts(copy.restore_thread(inner.serialize())) == [None, None, "own"]
         assert copy.verify().first_bad is None
+
+
+def test_forks_of_a_purged_thread_do_not_count_for_the_thread_that_uses_its_id_again(shared_url: str) -> None:
+    with Conversations.open(shared_url) as conversations:
+        thread = filled(conversations)
+        thread.fork(thread_id="old")
+        thread.purge(forks=True)
+        again = conversations.start_thread(thread_id="t", messages=[Message.user("x")], replace_deleted=True)
+        assert again.purge().events == 1
+        again = conversations.start_thread(thread_id="t", messages=[Message.user("x")], replace_deleted=True)
+        again.fork(thread_id="new")
+        with pytest.raises(ThreadHasForksError) as refused:
+            again.purge()
+        assert (refused.value.forks, refused.value.hidden) == (1, False)
+
+
+def test_a_fork_that_is_made_before_a_purge_is_written_stops_it(any_url: str) -> None:
+    with Conversations.open(any_url) as conversations:
+        thread = conversations.start_thread(messages=[Message.user("x")])
+        with before_the_next_write(conversations, thread.fork), pytest.raises(ThreadHasForksError):
+            thread.purge()
+        assert texts(thread) == ["x"]
+        thread.purge(forks=True)
+
+
+@pytest.mark.parametrize(
+    ("seen", "text"),
+    [
+        (set(), "has at least one fork that you may not see. Forks would lose"),
+        ({"one"}, "has a fork, and others that you may not see. Forks would lose"),
+        ({"one", "two"}, "has 2 forks. Forks would lose"),
+    ],
+)
+def test_counts_only_the_forks_that_the_actor_may_see(seen: set[str], text: str) -> None:
+    grants = Grants(ann={"t", *seen})
+    with Conversations.open("memory:", authorize=grants) as service:
+        conversations = service.acting_as("operator")
+        thread = filled(conversations)
+        for name in ("one", "two"):
+            thread.fork(thread_id=name)
+        with pytest.raises(ThreadHasForksError, match=text) as refused:
+            service.acting_as("ann").thread("t").purge()
+        assert (refused.value.forks, refused.value.hidden) == (len(seen), len(seen) < 2)
 
 
 def test_a_purged_fork_shows_nothing_and_its_parent_everything(conversations: Conversations) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.service.thread_operations import apply_operation, operations
 
 from clew.conversations import Conversations
-from clew.domain.errors import NotRedactableError, ThreadDeletedError, UnknownThreadError
+from clew.domain.errors import NotRedactableError, ThreadDeletedError, UnknownThreadError, UnknownVersionError
 from clew.domain.fork_tree import ForkPoint
 from clew.domain.messages import Message
 from clew.service import thread_versions
@@ -90,6 +90,37 @@ def test_variants_in_threads_that_may_only_be_listed_are_left_out(url: str) -> N
         assert [each.message.text for each in thread.variants(2)] == ["a"]
         read.add(edited.id)
         assert [each.message.text for each in thread.variants(2)] == ["a", "b"]
+
+
+def test_a_thread_that_uses_a_purged_id_again_shares_nothing_with_the_purged_one(conversations: Conversations) -> None:
+    root = conversations.start_thread(thread_id="root", messages=[Message.user("root")])
+    old = root.fork(thread_id="t")
+    old.append([Message.user("a"), Message.user("b")])
+    forks = [old.fork(thread_id="f1"), old.fork(at=4, thread_id="f2")]
+    old.purge(forks=True)
+    messages = [Message.user("one"), Message.user("two")]
+    thread = conversations.start_thread(thread_id="t", messages=messages, replace_deleted=True)
+    assert thread.forks() == []
+    one, two = thread.history().messages
+    edited, other, empty = thread.edit(one, "another"), thread.fork(thread_id="g"), thread.fork(at=1)
+    assert texts(thread, one.version) == texts(other, one.version) == ["one", "another"]
+    assert texts(thread, two.version) == ["two"]
+    assert texts(edited, edited.history().messages[0].version) == ["one", "another"]
+    assert texts(root, 2) == ["root"]
+    assert [each.message.redacted for each in forks[0].variants(4)] == [True]
+    with pytest.raises(UnknownVersionError, match="of the thread that had this id before"):
+        thread.variants(4)
+    assert {each.id for each in thread.forks()} == {edited.id, other.id, empty.id}
+    points = [conversations.fork_point("t", each) for each in ("root", "f1", "g", edited.id, empty.id)]
+    began = one.version - 1
+    assert points == [None, None, ForkPoint("t", thread.version), ForkPoint("t", began), ForkPoint("t", began)]
+    assert conversations.fork_point("f1", "f2") == ForkPoint("t", 4)
+    assert conversations.fork_point("g", "f1") is None
+    depths = {each.thread.id: each.depth for each in conversations.tree("root")}
+    assert depths == {"root": 0, "t": 1, "f1": 2, "f2": 2, "g": 2, edited.id: 2, empty.id: 2}
+    for each in (edited, other, empty):
+        each.purge()
+    assert thread.purge(forks=True).events == 2
 
 
 def test_refuses_what_has_no_variants_or_no_past(conversations: Conversations) -> None:

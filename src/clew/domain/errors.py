@@ -152,16 +152,22 @@ class ThreadExistsError(ClewError):
 
 
 class ThreadHasForksError(ClewError):
-    """A purge would also destroy what forks have inherited. ``forks`` is their number."""
+    """A purge would also destroy what forks have inherited.
 
-    def __init__(self, thread_id: str, forks: int) -> None:
+    ``forks`` is the number of those that the actor may see, and ``hidden`` is true if there are others.
+    """
+
+    def __init__(self, thread_id: str, forks: int, *, hidden: bool = False) -> None:
         count = "a fork" if forks == 1 else f"{forks:,} forks"
+        if hidden:
+            count = f"{count}, and others that you may not see" if forks else "at least one fork that you may not see"
         super().__init__(
-            f"Thread {thread_id!r} has {count}, which would lose what they have inherited from it. Purge it with "
+            f"Thread {thread_id!r} has {count}. Forks would lose what they have inherited from it. Purge it with "
             "forks=True, on the command line --forks, or purge the forks and then this thread with it."
         )
         self.thread_id = thread_id
         self.forks = forks
+        self.hidden = hidden
 
 
 class ThreadAheadError(ThreadExistsError):

@@ -78,10 +78,14 @@ class Shred:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Drop the snapshots of a stream and of its forks, and if ``keys`` its idempotency keys."""
+    """Drop the snapshots of a stream and of its forks, and if ``keys`` its idempotency keys.
+
+    With ``unforked_from``, a fork of the stream at this version or a later one is a conflict.
+    """
 
     stream: str
     keys: bool = False
+    unforked_from: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +147,8 @@ class FoldState(NamedTuple):
 
     It can be dropped at any time.
     A store keeps it only if ``shredded`` is still the number of shredded rows: otherwise it may hold what was redacted
-    after its events were read. It keeps one state of a fold for each ``slot``, and drops the states from a shredded row
-    on, also those of forks.
+    after its events were read. It keeps the newest state of a fold for each ``slot``, and drops the states from a
+    shredded row on, also those of forks.
     """
 
     stream: str

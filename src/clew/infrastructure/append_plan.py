@@ -70,6 +70,10 @@ class Known(Protocol):
         """The lease of a stream, None when it was never taken or was released."""
         ...
 
+    def has_fork(self, stream: str, cut: int) -> bool:
+        """Whether a stream has a fork at this version or a later one."""
+        ...
+
 
 @dataclass(slots=True)
 class Plan:
@@ -117,6 +121,10 @@ def make_plan(append: Append, known: Known) -> Plan | Appended:
         _plan_events(plan, known)
         if append.key is not None or append.snapshots or append.shreds:
             _check_key_snapshots_and_shreds(plan, known)
+        for forget in append.forgets:
+            if forget.unforked_from is not None and known.has_fork(forget.stream, forget.unforked_from):
+                version = _version(known.head(forget.stream))
+                raise RecordedConflictError(forget.stream, version, version)
         if append.claims or append.drafts or append.blobs or append.folds:
             _check_side_tables(plan, known)
     except UnicodeEncodeError as error:

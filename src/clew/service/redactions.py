@@ -28,11 +28,12 @@ from clew.domain.events import (
 from clew.domain.ports import Claim, Draft, Forget, Shred
 from clew.domain.purges import statement
 from clew.domain.runs.events import QUOTING, Failure
-from clew.service.authorization import check
+from clew.domain.streams import stream_id
+from clew.service.authorization import check, permitted
 from clew.service.core import ATTEMPTS, CommitOptions, Core, commit, load
 from clew.service.effects import Operation, Pause, Read, read
 from clew.service.thread_commands import ContentRef, content_event
-from clew.service.thread_queries import event, existing
+from clew.service.thread_queries import event, existing, forked_streams
 
 PAGE = 1_000
 """Rows in one read."""
@@ -114,9 +115,10 @@ def check_purge(core: Core, thread_id: str, *, forks: bool) -> Operation[bool]:
     control = yield from existing(core, thread_id)
     if (yield from event(core, thread_id, control.version)).type == "thread-purged":
         raise NotRedactableError(f"Thread {thread_id!r} is already purged.")
-    found = [] if forks else (yield from read(partial(core.log.forks, core.stream(thread_id))))
+    found = [] if forks else (yield from forked_streams(core, thread_id, control))
     if found:
-        raise ThreadHasForksError(thread_id, len(found))
+        seen = yield from permitted(core, "list", found, lambda each: stream_id(each.name))
+        raise ThreadHasForksError(thread_id, len(seen), hidden=len(seen) < len(found))
     return control.status == "deleted"
 
 
@@ -143,7 +145,7 @@ def purge(core: Core, thread_id: str, reason: str | None, actor: str | None, *, 
             actor=actor,
             expected_version=control.version,
             shreds=shreds,
-            forgets=(Forget(stream, keys=True),),
+            forgets=(Forget(stream, keys=True, unforked_from=None if forks else control.began),),
             claims=_release(core, stream, control),
             drafts=(Draft(stream, "", None),),
             retry=False,
@@ -151,7 +153,7 @@ def purge(core: Core, thread_id: str, reason: str | None, actor: str | None, *, 
         try:
             by = (yield from commit(core, thread_id, intents, options)).versions[-1]
         except ConflictError as error:
-            conflict = error  # another process appended: read its events, too
+            conflict = error  # another process appended or forked: read its events, too
             core.caches.stored.drop(stream)
         else:
             if core.models.embedded:

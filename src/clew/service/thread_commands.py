@@ -252,7 +252,7 @@ def fork(
     kind = control.kind if fork_start.kind is None else kind_of_fork(fork_start.kind)
     version = control.version
     if at is not None or at_message is not None:
-        version = yield from resolve(core, thread_id, control, at, at_message)
+        version = yield from _cut(core, thread_id, control, at, at_message)
     if kind == "remote":
         yield from check_fork(core, thread_id, version)
     stream = owner = core.stream(thread_id)
@@ -277,6 +277,13 @@ def fork(
     except ConflictError:
         raise ThreadExistsError(fork_id) from None
     return fork_id
+
+
+def _cut(core: Core, thread_id: str, control: Control, at: At, at_message: int | None) -> Operation[int]:
+    """The version after which a fork begins."""
+    version = yield from resolve(core, thread_id, control, at, at_message)
+    # Version 1 is of the purged thread that had the id before, and this thread continues from there at its rewind.
+    return control.began + 1 if version < control.began else version
 
 
 def rewind(

@@ -295,13 +295,15 @@ def _by_change(
 def forks(core: Core, thread_id: str) -> Operation[list[ThreadSummary]]:
     """The threads that were forked from this one, in the order of their creation.
 
-    They are read from the log if this process cannot bring the directory up to date, which other reads do not need.
+    Forks of a purged thread that had the id before are left out. The forks are read from the log if this process cannot
+    bring the directory up to date, which other reads do not need.
     """
-    yield from existing(core, thread_id)
+    control = yield from existing(core, thread_id)
     core = core.read_barrier()
     if not core.models.maintains(DIRECTORY):
-        return (yield from logged_forks(core, thread_id))
+        return (yield from logged_forks(core, thread_id, control))
     where: tuple[Where, ...] = (Where("tenant", "=", core.tenant), Where("parent_id", "=", thread_id))
+    where += (Where("forked_at", ">=", control.began),)
     where += of_threads((yield from few_permitted(core, "list")))
     rows = yield from _values(core, _Row, Query("thread", where, ["begun"]))
     return (yield from _summaries(core, (yield from _permitted(core, rows))))

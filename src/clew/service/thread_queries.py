@@ -314,10 +314,16 @@ def summary(core: Core, thread_id: str) -> Operation[ThreadSummary]:
     return _summary(core.stream(thread_id), control)
 
 
-def logged_forks(core: Core, thread_id: str) -> Operation[list[ThreadSummary]]:
+def forked_streams(core: Core, thread_id: str, control: Control) -> Operation[list[StreamInfo]]:
+    """The streams of the forks of a thread, without those of a purged thread that had its id before."""
+    streams = yield from read(partial(core.log.forks, core.stream(thread_id)))
+    return [each for each in streams if (each.cut or 0) >= control.began]
+
+
+def logged_forks(core: Core, thread_id: str, control: Control) -> Operation[list[ThreadSummary]]:
     """The threads that were forked from this one, read from the log: several queries for each of them."""
-    stream = core.stream(thread_id)
-    summaries = yield from read(lambda: _summarise(core.log, core.log.forks(stream)))
+    streams = yield from forked_streams(core, thread_id, control)
+    summaries = yield from read(lambda: _summarise(core.log, streams))
     return list((yield from permitted(core, "list", summaries, attrgetter("id"))))
 
 

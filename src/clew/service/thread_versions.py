@@ -8,7 +8,8 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-from clew.domain.decider_state import detached
+from clew.domain.decider import check_version
+from clew.domain.decider_state import Control, detached
 from clew.domain.differences.diff import Diff
 from clew.domain.differences.diff import diff as compare
 from clew.domain.events import HISTORY_REWOUND, MESSAGE_APPENDED, Event, HistoryRewound
@@ -78,14 +79,17 @@ def _removed(core: Core, stream: str, stepped: Event, path: Walk, last: int) -> 
 
 def fork_point(core: Core, one: str, other: str) -> Operation[ForkPoint | None]:
     """The last version that two threads share; None if they have no common past. Raises what readable() raises."""
-    version = last_shared((yield from _lineage(core, one)), (yield from _lineage(core, other)))
-    return ForkPoint((yield from event(core, one, version)).thread_id, version) if version else None
+    mine = yield from readable(core, one, "fork_point")
+    others = yield from readable(core, other, "fork_point")
+    version = last_shared((yield from _lineage(core, one, mine)), (yield from _lineage(core, other, others)))
+    if version < max(mine.began, others.began):  # at most events of a purged thread that had the id before
+        return None
+    return ForkPoint((yield from event(core, one, version)).thread_id, version)
 
 
-def _lineage(core: Core, thread_id: str) -> Operation[list[tuple[str, int]]]:
+def _lineage(core: Core, thread_id: str, control: Control) -> Operation[list[tuple[str, int]]]:
     """A thread and its ancestors, each with the last version of it that belongs to the thread's past."""
-    last = (yield from readable(core, thread_id, "fork_point")).version
-    stream: str | None = core.stream(thread_id)
+    stream, last = core.stream(thread_id), control.version
     lineage: list[tuple[str, int]] = []
     while stream is not None:
         lineage.append((stream, last))
@@ -97,33 +101,40 @@ def _lineage(core: Core, thread_id: str) -> Operation[list[tuple[str, int]]]:
 def variants(core: Core, thread_id: str, ref: MessageRef) -> Operation[list[Variant]]:
     """The messages that follow the same message as this one, in all branches; this one is among them.
 
-    The branches are the forks of the thread and of its ancestors, and what their rewinds abandoned. Raises what
-    content_event() and readable() raise.
+    The branches are the forks of the thread and of its ancestors, and what their rewinds abandoned. A purged thread
+    that had the id before is none of them. Raises what content_event(), check_version() and readable() raise.
     """
-    yield from readable(core, thread_id, "variants")
+    control = yield from readable(core, thread_id, "variants")
     message = yield from content_event(core, thread_id, ref, "variants", {MESSAGE_APPENDED})
+    check_version(thread_id, control, message.version)
     path = Walk(message.version - 1)
     yield from back(core, message.stream, path, lambda: bool(path.messages))
     place = path.messages[0].version if path.messages else 1
     holder = (yield from event(core, thread_id, place)).thread_id
     found = {(message.stream, message.version): message}
     for branch in (yield from sharing(core, thread_id, holder, place)):
-        for each in (yield from _following(core, branch, place)):
+        for each in (yield from _following(core, branch, place, control.began)):
             found[each.stream, each.version] = each
     in_order = sorted(found.values(), key=lambda each: each.position or 0)
     return [Variant(each.thread_id, item) for each in in_order if (item := as_message(each)) is not None]
 
 
-def _following(core: Core, thread_id: str, place: int) -> Operation[list[Event]]:
-    """The messages of a lineage that follow the message at ``place``: the next one, and those after rewinds to it."""
-    stream, head = core.stream(thread_id), (yield from load(core, thread_id)).version
-    rewinds = yield from read(partial(core.log.indexed, stream, REWINDS, after=place, upto=head, limit=head))
-    starts = [(place, place), *((each.version, previous_version(each.version, each)) for each in reversed(rewinds))]
-    ends_there: list[range] = []
+def _following(core: Core, thread_id: str, place: int, began: int) -> Operation[list[Event]]:
+    """The messages of a lineage that follow the message at ``place``: the next one, and those after rewinds to it.
+
+    There are none if the lineage did not begin at the version ``began``: then a purged thread had that past.
+    """
+    stream, control = core.stream(thread_id), (yield from load(core, thread_id))
+    head, after = control.version, max(place, began)
+    if control.began != began:
+        return []
+    rewinds = yield from read(partial(core.log.indexed, stream, REWINDS, after=after, upto=head, limit=head))
+    starts = [(each.version, previous_version(each.version, each)) for each in reversed(rewinds)]
+    ends_there = [range(place, place + 1)]
     """Versions whose path ends with the message at ``place``."""
     following: list[Event] = []
-    for version, target in starts:
-        if version == place or any(target in versions for versions in ends_there):
+    for version, target in [(place, place), *starts] if place == after else starts:
+        if any(target in versions for versions in ends_there):
             ending = yield from _next(core, stream, version, head)
             ends_there.append(range(version, head + 1 if ending is None else ending.version))
             if ending is not None and ending.type == MESSAGE_APPENDED:

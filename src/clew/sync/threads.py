@@ -333,8 +333,9 @@ class Thread:
         A thread with forks is refused, unless ``forks`` is true: they continue, and show as redacted what they have
         inherited from this thread. What this thread has inherited itself belongs to its parent, and stays there. Facts
         that were learned stay in their memory, definitions of agents with their agents, and a copy at a service stays
-        there: see ``delete(service=True)``. ``start_thread(thread_id=…, replace_deleted=True)`` may take the id
-        again. Raises ThreadHasForksError, and NotRedactableError for a thread that is already purged.
+        there: see ``delete(service=True)``. ``reason`` stays for ever: it must not contain personal data.
+        ``start_thread(thread_id=…, replace_deleted=True)`` may take the id again. Raises ThreadHasForksError, and
+        NotRedactableError for a thread that is already purged.
         """
         redactions.check_forks(forks)
         return run(redactions.purge(self._core, self.id, reason, actor, forks=forks))
@@ -447,7 +448,7 @@ class Thread:
         return run(thread_versions.step(self._core, self.id, at, at_message, last))
 
     def forks(self) -> list[ThreadSummary]:
-        """The direct forks of the thread."""
+        """The direct forks of the thread, without those of a purged thread that had its id before."""
         return run(thread_directory.forks(self._core, self.id))
 
     def variants(self, message: HistoryMessage | int) -> list[Variant]:
@@ -456,7 +457,7 @@ class Thread:
         They follow the same message, in this thread, in its tree of forks, or where a rewind abandoned them; in the
         order in which they were recorded. ``message`` is a message of the thread's history, or its version. To
         continue with one, fork its thread at its version. It reads all rewinds of the tree after that place. Raises
-        NotRedactableError for anything but a message.
+        NotRedactableError for anything but a message, UnknownVersionError for one of a purged thread that had the id.
         """
         return run(thread_versions.variants(self._core, self.id, message))
 

@@ -15,14 +15,17 @@ from tests.servers.cutting_proxy import CuttingProxy
 from tests.servers.postgres_server import ask
 from tests.servers.row_level_security import isolate_tenants
 
-from clew.domain.ports import Appended, Blob, Claim, Draft, Fork, Key, Shred
+from clew.domain.ports import Appended, Blob, Claim, Draft, Forget, Fork, Key, Shred
 from clew.domain.streams import digest
-from clew.infrastructure.postgres.append_transaction import COPY_THRESHOLD
+from clew.infrastructure.append_plan import Plan
+from clew.infrastructure.postgres.append_transaction import COPY_THRESHOLD, Transaction
 from clew.infrastructure.postgres.datastore import PostgresDatastore
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.postgres.stream_ids import stream_id
 from clew.infrastructure.recorder_ports import Append, RecordedConflictError, Recorder, Snapshot
 from clew.infrastructure.verification import verify_store
+
+WAITING = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
 
 ANSWERED = b"QSc"
 """The messages after which a client waits for an answer: Query, Sync and CopyDone."""
@@ -211,3 +214,26 @@ def test_copies_rows_after_beginning_their_streams_and_at_the_returned_positions
     assert [row.position for row in recorder.rows_at(done.positions)] == list(done.positions)
     assert recorder.repeated(Key("c", "k", b"")) == done._replace(repeated=True)
     assert verify_store(recorder).first_bad is None
+
+
+def test_an_append_that_forbids_forks_waits_for_one_that_is_being_made(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, may_write = Transaction.write, threading.Event()
+
+    def write_forks_later(self: Transaction, made: Plan) -> object:
+        if made.append.forks:
+            may_write.wait(PATIENCE)
+        return write(self, made)
+
+    monkeypatch.setattr(Transaction, "write", write_forks_later)
+    with closing(PostgresRecorder.open(postgres)) as one, closing(PostgresRecorder.open(postgres)) as other:
+        append(one, event("a", 1))
+        fork = other.submit(Append([event("b", 2)], forks={"b": Fork("a", 1)}))
+        in_use = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock'"
+        wait_until(lambda: ask(postgres, in_use) == [(1,)])
+        purge = one.submit(Append([event("a", 2)], forgets=[Forget("a", unforked_from=1)]))
+        wait_until(lambda: ask(postgres, WAITING) == [(1,)])
+        may_write.set()
+        fork.result(PATIENCE)
+        assert isinstance(purge.exception(PATIENCE), RecordedConflictError)

@@ -219,7 +219,10 @@ def redact(
 def purge(
     context: typer.Context,
     thread: ThreadArgument,
-    reason: ReasonOption = None,
+    reason: Annotated[
+        str | None,
+        typer.Option("--reason", metavar="R", help="Why, for the audit trail. It stays for ever: no personal data."),
+    ] = None,
     yes: YesOption = False,
     forks: Annotated[
         bool, typer.Option("--forks", help="Purge a thread with forks: they lose what they have inherited from it.")

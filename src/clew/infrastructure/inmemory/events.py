@@ -115,8 +115,9 @@ class InMemoryEvents:
             else:
                 self.drafts[draft.stream] = draft
         for fold in plan.append.folds:
-            if fold.shredded == self.shredded:
-                self._streams[fold.stream].folds[fold.name, fold.slot] = fold
+            folds, place = self._streams[fold.stream].folds, (fold.name, fold.slot)
+            if fold.shredded == self.shredded and (place not in folds or folds[place].version <= fold.version):
+                folds[place] = fold
 
     def _begin(self, name: str, fork: Fork | None, first: int, originator_id: UUID | str) -> _Stream:
         parent, cut = (None, None) if fork is None else (fork.parent, fork.cut)
@@ -184,6 +185,10 @@ class InMemoryEvents:
     def lease(self, stream: str) -> Lease | None:
         """The lease of a stream."""
         return self.leases.get(stream)
+
+    def has_fork(self, stream: str, cut: int) -> bool:
+        """Whether a stream has a fork at this version or a later one."""
+        return any(fork.cut is not None and fork.cut >= cut for fork in self._forks.get(stream, ()))
 
     def keys(self, stream: str) -> list[StoredKey]:
         """The idempotency keys of a stream."""

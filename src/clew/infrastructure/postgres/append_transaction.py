@@ -115,6 +115,10 @@ class Transaction:
         rows = self._rows.get(("lease", stream))
         return Lease(stream, text(rows[0][0]), rows[0][1]) if rows else None
 
+    def has_fork(self, stream: str, cut: int) -> bool:
+        """Whether a stream has a fork at this version or a later one. None begins before this transaction ends."""
+        return bool(self._rows.get(("fork", stream, cut)))
+
     def _row(self, stream: str, version: int) -> tuple[bytes, bytes | None, bytes] | None:
         rows = self._rows.get((stream, version))
         return rows[0] if rows else None
@@ -190,6 +194,13 @@ class Transaction:
 def _reads(append: Append) -> dict[Hashable, BoundStatement]:
     """What a plan of the append may need to know."""
     reads: dict[Hashable, BoundStatement] = {}
+    if append.forks:  # a purge that counts forks waits
+        reads["forking"] = _bind("shredding" if append.shreds else "deriving")
+    for each in append.forgets:
+        if each.unforked_from is not None:
+            reads["unforked"] = _bind("shredding")  # a fork that is being made ends first, and the next read sees it
+            stream, cut = int8(stream_id(each.stream)), int8(each.unforked_from)
+            reads["fork", each.stream, each.unforked_from] = _bind("fork", stream=stream, cut=cut)
     names = set(streams_of(append))
     claimed = sorted({claim.stream for claim in append.claims})
     if claimed:

@@ -53,6 +53,9 @@ CROSS JOIN LATERAL (
 ) AS last
 WHERE stream.id = ANY (%(ids)b::int8[])
 
+-- fork
+SELECT 1 FROM clew_stream WHERE parent = %(stream)b AND cut >= %(cut)b LIMIT 1
+
 -- row
 SELECT state, digest, hash FROM clew_event WHERE stream = %(stream)b AND version = %(version)b
 
@@ -120,6 +123,7 @@ INSERT INTO clew_fold_state (tenant, stream, name, slot, version, state)
 SELECT %(tenant)b::int8, %(stream)b::int8, %(fold)b::bytea, %(slot)b::int8, %(version)b::int8, %(state)b::bytea
 FROM clew_meta WHERE shredded = %(shredded)b
 ON CONFLICT (stream, name, slot) DO UPDATE SET version = excluded.version, state = excluded.state
+WHERE clew_fold_state.version <= excluded.version
 
 -- drop fold states
 WITH RECURSIVE holder (id, tenant) AS (

@@ -79,11 +79,12 @@ _DROP_SNAPSHOTS = """WITH RECURSIVE line (id) AS (
 )
 DELETE FROM snapshot WHERE stream IN (SELECT id FROM line)"""
 _DROP_KEYS = f"DELETE FROM append_key WHERE stream = {_STREAM}"  # noqa: S608 - of constants
-_PUT_FOLD = (
-    "INSERT OR REPLACE INTO fold_state (stream, name, slot, version, margin, state) "  # noqa: S608 - of constants
-    f"SELECT {_STREAM}, ?, ?, ?, zeroblob((SELECT page_size FROM pragma_page_size)), ? "
-    "WHERE (SELECT value FROM counter WHERE name = 'shredded') = ?"
-)
+_HAS_FORK = f"SELECT 1 FROM stream WHERE parent = {_STREAM} AND cut >= ? LIMIT 1"  # noqa: S608 - of constants
+_PUT_FOLD = """INSERT OR REPLACE INTO fold_state (stream, name, slot, version, margin, state)
+SELECT id, :name, :slot, :version, zeroblob((SELECT page_size FROM pragma_page_size)), :state
+FROM stream WHERE stream.name = :stream AND (SELECT value FROM counter WHERE name = 'shredded') = :shredded
+    AND NOT EXISTS (SELECT 1 FROM fold_state AS newer WHERE newer.stream = stream.id
+        AND newer.name = :name AND newer.slot = :slot AND newer.version > :version)"""
 _DROP_FOLDS = """DELETE FROM fold_state WHERE version >= :version AND stream IN (
     WITH RECURSIVE holder (id) AS (
         SELECT id FROM stream WHERE name = :stream
@@ -374,8 +375,7 @@ class SQLiteWriter:
                 self.checkpoints.written += len(draft.data)
             self.checkpoints.wipe_due = True
         for fold in plan.append.folds:
-            row = fold.stream, fold.name, fold.slot, fold.version, fold.state, fold.shredded
-            connection.execute(_PUT_FOLD, row)
+            connection.execute(_PUT_FOLD, fold._asdict())
             self.checkpoints.written += len(fold.state)
 
     def after_batch(self) -> float | None:
@@ -450,6 +450,11 @@ class SQLiteWriter:
         """The lease of a stream."""
         row = (self._store.connection or self._store.writing()).execute(LEASE, (stream,)).fetchone()
         return None if row is None else Lease(stream, *row)
+
+    def has_fork(self, stream: str, cut: int) -> bool:
+        """Whether a stream has a fork at this version or a later one."""
+        connection = self._store.connection or self._store.writing()
+        return connection.execute(_HAS_FORK, (stream, cut)).fetchone() is not None
 
     def _row(self, stream: str, version: int) -> tuple[int, str, bytes, bytes, bytes | None] | None:
         if abs(version) > HIGHEST:
