@@ -220,6 +220,24 @@ def test_version_1_is_no_message_but_has_the_title_which_can_be_redacted(filled:
     assert "is already redacted" in filled.refused(1, "redact", first, "1", "--yes")
 
 
+def test_the_audit_and_the_log_say_that_a_title_a_label_and_a_name_were_redacted(filled: Clew) -> None:
+    first = filled.ids()[0]
+    filled.text("label", first, "topic=secret", "gone=")
+    filled.text("checkpoint", first, "secret")
+    version = filled.lines("threads", "--json")[0]["version"]
+    for each in (1, version - 1, version):
+        filled.text("redact", first, str(each), "--yes")
+    audit = {each["version"]: each["what"] for each in filled.lines("audit", "--thread", first, "--json")}
+    assert audit[1].endswith("the thread (redacted since)")
+    assert audit[version - 1].startswith("set or removed label 'topic'")
+    assert audit[version] == f"made a checkpoint at version {version - 1} (redacted since)"
+    log = filled.text("log", first)
+    assert "topic=[redacted]" in log
+    assert f"[redacted]: version {version - 1}" in log
+    assert log.count("[redacted]") >= 3
+    assert "null" not in log
+
+
 def test_the_actor_comes_from_the_option_or_else_the_environment(filled: Clew) -> None:
     first = filled.ids()[0]
     commands = [

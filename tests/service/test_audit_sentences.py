@@ -155,6 +155,22 @@ def test_describes_a_redacted_message() -> None:
     assert what(redacted._replace(role=None)) == "appended a message (redacted since)"
 
 
+@pytest.mark.parametrize(
+    ("type_", "data", "sentence"),
+    [
+        ("thread-labelled", {"labels": {"a": None, "b": None}}, "set or removed label 'a', 'b' (redacted since)"),
+        ("checkpoint-made", {"name": "", "at": 7}, "made a checkpoint at version 7 (redacted since)"),
+        ("thread-started", {}, "started the thread (redacted since)"),
+        ("thread-forked", {"parent_id": "p", "parent_version": 7}, "forked 'p' at version 7 (redacted since)"),
+        ("message-redacted", {"version": 5}, "redacted version 5 (redacted since)"),
+        ("run-failed", {"error": {"kind": "E", "message": ""}}, "ended the run with an error ('E') (redacted since)"),
+        ("tool-failed", None, "recorded 'tool-failed' (redacted since)"),
+    ],
+)
+def test_says_that_the_text_of_an_event_was_redacted(type_: str, data: dict[str, Any] | None, sentence: str) -> None:
+    assert what(recorded(type_, data, redacted=True)) == sentence
+
+
 def test_describes_an_unreadable_row_by_its_type() -> None:
     unreadable = Unreadable(1, "default/thread/t", 2, "message-appended", b"", "ValueError: x")
     assert what(unreadable).startswith("recorded 'message-appended', which cannot be read")

@@ -43,6 +43,11 @@ def thread_labelled(data: _Data) -> str:
     return " and ".join(parts) or "set no label"
 
 
+def labels_redacted(data: _Data) -> str:
+    """Set or removed labels whose values are gone."""
+    return f"set or removed label {', '.join(map(quoted, data['labels']))}"
+
+
 def thread_deleted(data: _Data) -> str:
     """Deleted a thread, and how many threads remain at its service."""
     service: Sequence[_Data] = data.get("service", ())

@@ -49,6 +49,7 @@ class EventType:
     began"), ``sentence`` what the actor did ("started the thread"). ``sample`` has the fields of an event for tests.
     ``remains`` makes the data without the texts of users and services: that is what a redaction leaves, in the stub.
     Without it, a stub holds no data; ``shreddable`` is then false if the bytes of the event are never replaced by one.
+    ``redacted`` is the sentence for what remains, if ``sentence`` would say something else than what happened.
     New events are stored with ``schema_version``.
     """
 
@@ -61,6 +62,7 @@ class EventType:
     sample: Mapping[str, Any]
     shreddable: bool
     remains: Remains | None
+    redacted: Sentence | None
     upcasters: tuple[Upcaster, ...]
     schema_version: int
 
@@ -70,18 +72,22 @@ class EventType:
             data = step(data)
         return data
 
-    def describe(self, data: Mapping[str, Any]) -> str:
+    def describe(self, data: Mapping[str, Any], *, redacted: bool = False) -> str:
         """The sentence for an audit entry of an event with this data. It never quotes messages or facts.
 
-        If the sentence does not fit the data, the event is only "recorded". Raises ValueError for data of another type.
+        If the event is ``redacted``, the data is what remains of it, and the sentence says so. If the sentence does not
+        fit the data, the event is only "recorded". Raises ValueError for data of another type.
         """
+        sentence = (redacted and self.redacted) or self.sentence
         try:
-            if callable(self.sentence):
-                return self.sentence(data)
-            return _FIELD.sub(lambda field: _format(self._value(field[1], data)), self.sentence)
+            if callable(sentence):
+                text = sentence(data)
+            else:
+                text = _FIELD.sub(lambda field: _format(self._value(field[1], data)), sentence)
         except Exception:  # noqa: BLE001  # sentences of applications may raise anything
             self.model.model_validate(data)
-            return f"recorded {quoted(self.name)}"
+            text = f"recorded {quoted(self.name)}"
+        return f"{text} (redacted since)" if redacted else text
 
     def _value(self, field: str, data: Mapping[str, Any]) -> object:
         """Stored data leaves out None."""
@@ -118,6 +124,7 @@ def event_type(  # noqa: PLR0913  # every part of a declaration has its own para
     statuses: Collection[Status] = (),
     shreddable: bool = True,
     remains: Remains | None = None,
+    redacted: Sentence | None = None,
     upcasters: tuple[Upcaster, ...] = (),
 ) -> Callable[[type[ModelT]], type[ModelT]]:
     """Declare the model below as the data of events that are stored as ``name``, permanently.
@@ -125,12 +132,14 @@ def event_type(  # noqa: PLR0913  # every part of a declaration has its own para
     ``statuses`` are the thread's statuses in which the event is accepted outside a run. ``sentence`` may name fields
     with text or whole numbers: ``made checkpoint {name} at version {at}``. Text is quoted and shortened, None becomes a
     dash. Without a sentence the event is "recorded". ``sample`` has the fields of one event, as JSON. ``remains`` is
-    what a redaction leaves of it, such as ``without("reason")``. Raises ValueError for a name that is already declared,
-    and for a sentence with a field that the model does not have.
+    what a redaction leaves of it, such as ``without("reason")``, and ``redacted`` the sentence for that, if another
+    one is needed. Raises ValueError for a name that is already declared, and for a sentence with a field that the model
+    does not have.
     """
 
     def declare(model: type[ModelT]) -> type[ModelT]:
-        missing = set(_FIELD.findall(sentence)) - set(model.model_fields) if isinstance(sentence, str) else ()
+        templates = [each for each in (sentence, redacted) if isinstance(each, str)]
+        missing = {field for each in templates for field in _FIELD.findall(each)} - set(model.model_fields)
         if missing:
             fields = ", ".join(sorted(missing))
             raise ValueError(f"The sentence of {name!r} names fields that {model.__name__} lacks: {fields}.")
@@ -146,6 +155,7 @@ def event_type(  # noqa: PLR0913  # every part of a declaration has its own para
             MappingProxyType(dict(sample or {})),
             shreddable,
             remains,
+            redacted,
             upcasters,
             len(upcasters) + 1,
         )

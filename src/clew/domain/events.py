@@ -98,6 +98,7 @@ def _labelled(data: ThreadLabelled) -> ThreadLabelled:
     sample={"labels": {"topic": "refund"}},
     statuses=UNDELETED,
     remains=_labelled,
+    redacted=event_sentences.labels_redacted,
 )
 class ThreadLabelled(Value):
     """Labels were set, or removed with None."""
@@ -197,6 +198,7 @@ def _made(data: CheckpointMade) -> CheckpointMade:
     sample={"name": "before refund", "at": 2},
     statuses=UNDELETED,
     remains=_made,
+    redacted="made a checkpoint at version {at}",
 )
 class CheckpointMade(Value):
     """Version ``at`` was named. An event with a redacted name has an empty one, and is not a checkpoint."""

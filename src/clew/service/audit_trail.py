@@ -233,11 +233,13 @@ def what(event: Recorded | Unreadable) -> str:
         return f"appended {with_article(event.role or 'message')}{' message' if event.role else ''} (redacted since)"
     if event.type == RECORD_APPENDED and event.redacted:
         return "appended a record (redacted since)"
+    if event.data is None and event.redacted:
+        return f"recorded {quoted(event.type)} (redacted since)"
     declared = EVENT_TYPES.get(event.type)
     if declared is None or event.data is None:
         return f"recorded {quoted(event.type)}, which this Clew does not know"
     try:
-        return declared.describe(event.data)
+        return declared.describe(event.data, redacted=event.redacted)
     except ValueError:  # JSON, but not of this event: the row was changed
         return _unreadable(event.type)
 

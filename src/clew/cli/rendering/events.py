@@ -172,7 +172,19 @@ def what_happened(event: Event, find: FindEvent = find_nothing) -> str:
     """What an event contains besides its type, on one line."""
     match event.data:
         case Shredded(role=role, record=record):
-            return one_line(f"{role or record or 'content'}: [redacted]")
+            return one_line(f"{role or record or 'content'}: {REDACTED}")
+        case thread_events.ThreadLabelled(labels=labels) if event.redacted:
+            return one_line(", ".join(f"{name}={REDACTED}" for name in labels))
+        case thread_events.CheckpointMade(at=at) if event.redacted:
+            return f"{REDACTED}: version {at}"
+        case _:
+            text = _content(event, find)
+            return f"{text} {REDACTED}".lstrip() if event.redacted else text
+
+
+def _content(event: Event, find: FindEvent) -> str:
+    """What an event contains, as far as it was not redacted."""
+    match event.data:
         case thread_events.Opaque():
             return "of a type that this Clew does not know"
         case MessageAppended(message=message):
