@@ -10,7 +10,7 @@ from sys import getsizeof
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, Generic, TypeVar
 
-from pydantic import PydanticUserError, TypeAdapter
+from pydantic import PydanticUndefinedAnnotation, PydanticUserError, TypeAdapter
 
 from clew.domain.errors import InvalidContentError
 from clew.domain.events import Event
@@ -32,6 +32,7 @@ class Fold(Generic[StateT]):
 
     With ``state_type``, a type that pydantic can write as JSON and read, stores keep some states of long threads, so
     that a new process need not fold all events. A state that is not equal after it was written and read is not stored.
+    Raises InvalidContentError for another ``state_type``.
     """
 
     name: str
@@ -41,15 +42,23 @@ class Fold(Generic[StateT]):
     types: Collection[str] | None = None
     state_type: Any = None
 
+    def __post_init__(self) -> None:
+        """Raise InvalidContentError for a ``state_type`` that pydantic does not know."""
+        if self.state_type is not None:
+            _ = self.adapter
+
     @cached_property
     def adapter(self) -> TypeAdapter[StateT]:
-        """What writes and reads a stored state. Raises InvalidContentError for a type that pydantic does not know."""
+        """What writes and reads a stored state."""
         try:
-            return TypeAdapter(self.state_type)
-        except PydanticUserError as error:
+            adapter = TypeAdapter[StateT](self.state_type)
+            adapter.rebuild()  # raises for a name in it that is not defined
+        except (PydanticUserError, PydanticUndefinedAnnotation) as error:
             raise InvalidContentError(
-                f"fold {self.name!r}: pydantic cannot write state_type={self.state_type!r}: {error.message}"
+                f"fold {self.name!r}: state_type={self.state_type!r} is not a type that pydantic can write as JSON and "
+                f"read: {error.message} Give such a type, for example dict[str, int], or no state_type."
             ) from None
+        return adapter
 
 
 def check_fold(fold: object) -> None:
@@ -64,8 +73,6 @@ def check_fold(fold: object) -> None:
     if not callable(fold.evolve):
         kind = type(fold.evolve).__name__
         raise InvalidContentError(f"fold {fold.name!r}: evolve is {kind}, not a function of a state and an event.")
-    if fold.state_type is not None:
-        _ = fold.adapter  # raises InvalidContentError
 
 
 def write_state(fold: Fold[StateT], head: bytes, state: StateT) -> bytes | None:
