@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import io
 import random
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.service.transferred_stores import fill, import_lines
 
 from clew.conversations import Conversations
-from clew.domain.formats.event_import import EventsReport
+from clew.domain.errors import ConflictError
+from clew.domain.formats.event_import import Batch, EventsReport
 from clew.domain.messages import Message
 from clew.infrastructure import recorder_ports
 from clew.service import event_transfer
+from clew.service.core import Core
+from clew.service.effects import Operation
 
 
 @pytest.fixture
@@ -129,6 +134,52 @@ def test_reads_ahead_for_a_redaction_that_is_far_away(
             assert copy.verify().first_bad is None
             assert not import_lines(copy, lines).torn
             assert list(copy.export_events()) == lines
+
+
+def test_finds_a_redaction_in_the_lines_that_it_read_ahead_before_a_conflict(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write_batch, refused = event_transfer.write_batch, set[bytes]()
+
+    def refuse_once(core: Core, batch: Batch, meanwhile: Callable[[], None] | None = None) -> Operation[None]:
+        first = batch.rows[0].hash
+        if first not in refused and meanwhile is not None:
+            refused.add(first)
+            meanwhile()
+            raise ConflictError("another writer", 0, 0)
+        yield from write_batch(core, batch, meanwhile)
+
+    monkeypatch.setattr(event_transfer, "MOST_BYTES", 1)
+    monkeypatch.setattr(event_transfer, "MOST_WAITING_BYTES", 0)
+    monkeypatch.setattr(event_transfer, "write_batch", refuse_once)
+    with Conversations.open("memory:") as store, Conversations.open("memory:") as copy:
+        thread = store.start_thread(thread_id="t", messages=[Message.user(str(number)) for number in range(3)])
+        thread.redact(4)
+        thread.append([Message.user("later")] * 3)
+        lines = list(store.export_events())
+        report = import_lines(copy, lines)
+        assert (report.torn, report.failed) == (False, [])
+        assert list(copy.export_events()) == lines
+
+
+def test_rows_that_wait_for_their_purge_are_not_copied_for_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_transfer, "MOST_EVENTS", 3)
+    given: list[int] = []
+
+    def counted(*arguments: Any, **options: Any) -> Batch:
+        batch = Batch(*arguments, **options)
+        given.append(len(batch.unexplained))
+        return batch
+
+    with Conversations.open("memory:") as store, Conversations.open("memory:") as copy:
+        thread = store.start_thread(thread_id="t", messages=[Message.user("x")] * 30)
+        import_lines(copy, list(store.export_events()))
+        thread.purge()
+        monkeypatch.setattr(event_transfer, "Batch", counted)
+        assert import_lines(copy, list(store.export_events())).failed == []
+        assert list(copy.export_events()) == list(store.export_events())
+    assert len(given) > 10
+    assert max(given) == 0
 
 
 def test_refuses_a_distant_redaction_in_a_pipe(lines: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,6 @@ from clew.domain.formats.event_import import (
     AGAIN,
     NAMES_BLOBS,
     TRANSFERRED,
-    Address,
     Batch,
     EventsReport,
     RefusedLine,
@@ -263,7 +262,8 @@ class _Reader:
         self._ahead: deque[_Line] = deque()
         """The next lines of the file. A batch takes all of them before it reads more."""
         self._redactions: Redactions | None = None
-        self._unexplained: dict[Address, Row] = {}
+        self._unexplained: dict[str, dict[int, Row]] = {}
+        """By stream and version."""
         self._blobs: list[Blob] = []
         self._threads = self._events = self._blobs_read = 0
         self.line = 1
@@ -298,7 +298,7 @@ class _Reader:
 
     def _empty_batch(self, senseless: Mapping[str, RefusedLine]) -> Batch:
         stored = StoredRows(self._core.log, self._states)
-        return Batch(stored, decode_row, self._refused, senseless, unexplained=dict(self._unexplained))
+        return Batch(stored, decode_row, self._refused, senseless, earlier=self._unexplained)
 
     def missing(self) -> list[Blob]:
         """The blobs of these events that the store does not have."""
@@ -308,7 +308,12 @@ class _Reader:
     def written(self, batch: Batch) -> Batch:
         """Note that a batch is written."""
         self._refused.update(batch.diverged)
-        self._unexplained = batch.unexplained
+        for (stream, version), row in batch.unexplained.items():
+            rows = self._unexplained.setdefault(stream, {})
+            if row is None:
+                rows.pop(version, None)
+            else:
+                rows[version] = row
         if batch.forgets:
             self._states = States(self._core.log.shredded())  # the states of forks may have what was shredded
         else:
@@ -339,8 +344,8 @@ class _Reader:
         return missing
 
     def read_ahead(self) -> None:
-        """Read and parse lines of the next batch."""
-        size, last = 0, self.ended
+        """Read and parse lines of the next batch, once: it must take all of them before it looks for redactions."""
+        size, last = 0, self.ended or bool(self._ahead)
         while not last and len(self._ahead) < MOST_EVENTS and size < MOST_BYTES:
             line = self._next_line()
             self._ahead.append(line)

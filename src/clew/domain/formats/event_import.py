@@ -122,8 +122,9 @@ class Batch:
     """Rows that continue the store's rows and each other, each checked before any is written.
 
     ``refused`` maps the streams that were refused before to the first refused version. ``open`` are shredded rows whose
-    redaction has not come yet: the store would not verify with them. ``unexplained`` are these rows, those of earlier
-    batches, and rows of which only the store has the content. ``senseless`` are the streams of which an event
+    redaction has not come yet: the store would not verify with them. ``unexplained`` are these rows, and rows of which
+    only the store has the content, until their redaction comes: then None. ``earlier`` are those of earlier batches, by
+    stream, which a batch does not change: there may be many. ``senseless`` are the streams of which an event
     makes no sense after those before it. Nothing of such a stream may be written, so a batch that ``found`` one is
     replaced by a batch of the same events that knows it as ``senseless`` from the beginning.
     """
@@ -141,7 +142,8 @@ class Batch:
     """The version of the redaction of each shred."""
     forgets: dict[str, Forget] = field(default_factory=dict)
     open: dict[Address, int] = field(default_factory=dict)
-    unexplained: dict[Address, Row] = field(default_factory=dict)
+    earlier: Mapping[str, Mapping[int, Row]] = field(default_factory=dict)
+    unexplained: dict[Address, Row | None] = field(default_factory=dict)
     failed: list[RefusedLine] = field(default_factory=list)
     diverged: dict[str, int] = field(default_factory=dict)
     extended: dict[str, int] = field(default_factory=dict)
@@ -307,16 +309,19 @@ class Batch:
             self.shreds[address] = Shred(*address, target.content_digest, stub)
             self.redacted_by[address] = row.version
         self.open.pop(address, None)
-        self.unexplained.pop(address, None)
+        self.unexplained[address] = None
 
     def _purge(self, row: Row, purged: ThreadPurged) -> None:
         """Compare a purge with the rows that it shredded, and shred those of which the store has the content."""
-        found = sorted(address for address in self.unexplained if address[0] == row.stream)
-        shredded = [self.unexplained.pop(address) for address in found]
+        rows: dict[int, Row | None] = {**self.earlier.get(row.stream, {})}
+        rows |= {version: each for (stream, version), each in self.unexplained.items() if stream == row.stream}
+        shredded = [each for _, each in sorted(rows.items()) if each is not None]
         stated = statement((each.version, each.content_digest.hex(), each.state.decode("latin-1")) for each in shredded)
         if stated != (purged.rows, purged.digest):
             raise ImportFormatError(f"{_named(row)}: it does not fit the events before it that were shredded. {AGAIN}")
-        for address, each in zip(found, shredded, strict=True):
+        for each in shredded:
+            address = row.stream, each.version
+            self.unexplained[address] = None
             stored = None if self.open.pop(address, None) is not None else self.stored.row(*address)
             if stored is not None and stored.digest is None:
                 self._decode(each)
