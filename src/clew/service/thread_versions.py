@@ -89,7 +89,8 @@ def fork_point(core: Core, one: str, other: str) -> Operation[ForkPoint | None]:
 
 def _lineage(core: Core, thread_id: str, control: Control) -> Operation[list[tuple[str, int]]]:
     """A thread and its ancestors, each with the last version of it that belongs to the thread's past."""
-    stream, last = core.stream(thread_id), control.version
+    stream: str | None = core.stream(thread_id)
+    last = control.version
     lineage: list[tuple[str, int]] = []
     while stream is not None:
         lineage.append((stream, last))

@@ -171,20 +171,20 @@ def type_text(event: Event) -> Text:
 def what_happened(event: Event, find: FindEvent = find_nothing) -> str:
     """What an event contains besides its type, on one line."""
     match event.data:
-        case Shredded(role=role, record=record):
-            return one_line(f"{role or record or 'content'}: {REDACTED}")
         case thread_events.ThreadLabelled(labels=labels) if event.redacted:
             return one_line(", ".join(f"{name}={REDACTED}" for name in labels))
         case thread_events.CheckpointMade(at=at) if event.redacted:
             return f"{REDACTED}: version {at}"
-        case _:
+        case data:
             text = _content(event, find)
-            return f"{text} {REDACTED}".lstrip() if event.redacted else text
+            return f"{text} {REDACTED}".lstrip() if event.redacted and not isinstance(data, Shredded) else text
 
 
 def _content(event: Event, find: FindEvent) -> str:
     """What an event contains, as far as it was not redacted."""
     match event.data:
+        case Shredded(role=role, record=record):
+            return one_line(f"{role or record or 'content'}: {REDACTED}")
         case thread_events.Opaque():
             return "of a type that this Clew does not know"
         case MessageAppended(message=message):

@@ -199,8 +199,8 @@ def _reads(append: Append) -> dict[Hashable, BoundStatement]:
     for each in append.forgets:
         if each.unforked_from is not None:
             reads["unforked"] = _bind("shredding")  # a fork that is being made ends first, and the next read sees it
-            stream, cut = int8(stream_id(each.stream)), int8(each.unforked_from)
-            reads["fork", each.stream, each.unforked_from] = _bind("fork", stream=stream, cut=cut)
+            parent, cut = int8(stream_id(each.stream)), int8(each.unforked_from)
+            reads["fork", each.stream, each.unforked_from] = _bind("fork", stream=parent, cut=cut)
     names = set(streams_of(append))
     claimed = sorted({claim.stream for claim in append.claims})
     if claimed:
