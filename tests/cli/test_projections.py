@@ -20,7 +20,7 @@ from tests.servers.postgres_server import PostgresServer
 
 from clew.conversations import Conversations
 from clew.domain.messages import Message
-from clew.projections import SHIPPED
+from clew.projections import SHIPPED, Audit
 
 NAMES = [each.name for each in SHIPPED]
 
@@ -130,7 +130,7 @@ def test_rebuilds_the_named_projections_or_all(filled: CalledClew) -> None:
         "usage",
     ]
     assert [each["name"] for each in lines(filled, "rebuild", "--all", "--json")] == NAMES
-    assert filled.text("rebuild", "audit").startswith("audit  version 2  live ")
+    assert filled.text("rebuild", "audit").startswith(f"audit  version {Audit.version}  live ")
 
 
 def test_shows_a_bar_on_a_terminal(filled: CalledClew, tmp_path: Path) -> None:
@@ -241,12 +241,13 @@ def test_continues_after_a_server_was_unavailable(postgres: str, postgres_server
             for line in message:
                 assert line.endswith(" Trying again in 1 s.\n")
             conversations.start_thread()
+            versions = {each.name: each.version for each in SHIPPED}
             for name, running in (("usage", alone), ("audit", sharing)):
                 conversations.wait(projection=name, timeout=30)
                 running.terminate()
                 output, errors = running.communicate(timeout=30)
                 assert (running.returncode, "Traceback" in errors) == (0, False)
-                assert output.startswith(f"{name}  version 2  live ")
+                assert output.startswith(f"{name}  version {versions[name]}  live ")
 
 
 def test_a_server_that_is_unavailable_at_the_start_is_an_error(clew: CalledClew) -> None:
