@@ -96,9 +96,9 @@ class Conversations:
         ``projections`` are the read models, by default those that Clew ships. This process updates them. If
         ``embedded`` is false, ``clew project run`` must do this. ``authorize(actor, action, thread)`` decides what the
         actor of ``acting_as`` may read: lists leave out the threads that it refuses, and a request for such a thread
-        raises NotAuthorizedError. ``cache_bytes`` limits the memory, in estimated bytes, in which the service keeps
-        the histories, states and memory scopes that it used last; a thread that is heavier is read again each time.
-        ``now`` returns microseconds since 1970 (UTC).
+        raises NotAuthorizedError. ``cache_bytes`` limits the memory, in estimated bytes, for the histories, states and
+        memory scopes that the service used last. A larger history is read again each time. ``now`` returns microseconds
+        since 1970 (UTC).
 
         With ``read_only``, or with ``?mode=ro`` in the URL, nothing is written: every call that would write raises
         ReadOnlyStoreError. Next to a SQLite file, no file is made or changed. Read models that are missing or behind
@@ -149,7 +149,7 @@ class Conversations:
     ) -> LocalThread:
         """Start a thread, with its first messages and records if there are any, in one commit.
 
-        With ``replace_deleted`` the id of a purged thread can be used again: its history begins anew, and its versions
+        With ``replace_deleted`` the id of a purged thread can be used again: a new history begins, and the versions
         continue. Raises ThreadExistsError.
         """
         first = tuple(messages)
@@ -210,12 +210,13 @@ class Conversations:
         """Threads, including forks and deleted ones, read a page at a time.
 
         A thread must match every filter that is given: it has this ``status``, it has all of these ``labels``, it is a
-        fork of ``parent``. With ``said_since`` or ``said_until`` (not included), which are aware datetimes, the time
-        from its beginning, or its first message or record if that was said earlier, to its last one must overlap this
-        range; a thread without messages and records does not match, and what a fork inherits does not count. ``order``
-        is by start (``begun``) or by last change (``updated``). For the next page, give ``limit`` again, and as
-        ``after`` the last thread of the previous page, or its id. Raises InvalidContentError, InvalidTimeError,
-        UnknownThreadError for ``after``, or ProjectionBehindError while the tables of an older Clew are being rebuilt.
+        fork of ``parent``. With ``said_since`` or ``said_until`` (not included), which are aware datetimes, the time of
+        the thread must overlap this range. This time begins when the thread began, or when its earliest message or
+        record was said, if that is earlier. It ends when its latest one was said. A thread without messages and records
+        does not match, and what a fork inherits does not count. ``order`` is by start (``begun``) or by last change
+        (``updated``). For the next page, give ``limit`` again, and as ``after`` the last thread of the previous page,
+        or its id. Raises InvalidContentError, InvalidTimeError, UnknownThreadError for ``after``, or
+        ProjectionBehindError while the tables of an older Clew are being rebuilt.
         """
         return _each(
             thread_directory.threads(
@@ -279,9 +280,9 @@ class Conversations:
         """Who did what, when and why: an entry for each event, in the order of the store, read a page at a time.
 
         ``thread`` selects a thread's own events, without inherited ones; ``scope`` selects a memory scope; ``actor``
-        and ``type`` are those of the event. ``since`` and ``until`` (not included) are aware datetimes: when it was
-        recorded; ``said_since`` and ``said_until``: when it was said, which is the same unless the event says more.
-        For the next page, give the ``position`` of the last entry as ``after``. Raises InvalidTimeError, or
+        and ``type`` are those of the event. ``since`` and ``until`` (not included) are aware datetimes, and select by
+        the time of recording; ``said_since`` and ``said_until`` select by ``said_at``, or else by the time of
+        recording. For the next page, give the ``position`` of the last entry as ``after``. Raises InvalidTimeError, or
         InvalidContentError for a ``limit`` that is not a whole number.
         """
         return _each(

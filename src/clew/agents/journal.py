@@ -48,13 +48,13 @@ _INTENDED = RunStarted | RunResumed | ModelCalled | ToolStarted | ApprovalReques
 _ENDS_ANSWER = frozenset({ModelAnswered, ModelFailed, AnswerInterrupted})
 
 MANY_MESSAGES = 500
-"""Messages of a history from which on a request is made in a thread, so that the event loop does not wait for it."""
+"""With more messages, another operating system thread makes the request, so that the event loop does not wait."""
 
 FEW_MESSAGES = 64
-"""Messages that are read first if a reducer needs some that its last reduction left out."""
+"""How many unread messages are read first if a reducer needs some that its last reduction left out."""
 
 MORE_MESSAGES = 4
-"""How many times as many are read next."""
+"""The factor by which this number grows each time."""
 
 _RENEWAL_SECONDS = LEASE_SECONDS / 3
 """Seconds between two renewals of the lease while nothing is written."""
@@ -225,9 +225,9 @@ class Journal:
         return index - len(self.steps)
 
     async def history(self, *, after: int | None = None) -> list[HistoryMessage]:
-        """The path of the thread, with the messages that wait, and without ``unread`` ones.
+        """The messages on the path, with those that wait to be written, and without ``unread`` ones.
 
-        None is unread if the run needs all messages, or all ``after`` a version of which one would be unread.
+        The whole history is read if the run needs it, or if a message ``after`` a version would be unread.
         """
         if self._history is None:
             recorded = await self.log.history(self._needed)
@@ -251,7 +251,7 @@ class Journal:
         self._needed = NotSent((await self.log.service_state()).call.sent)
 
     async def whole_history(self) -> list[HistoryMessage]:
-        """The path of the thread, with the messages that wait, for the rest of the run."""
+        """All messages on the path, with those that wait to be written. The rest of the run has them all, too."""
         self._needed = None
         if self.unread:
             self._history = None

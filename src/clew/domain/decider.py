@@ -154,7 +154,7 @@ class Rewind:
 
 @dataclass(frozen=True, slots=True)
 class Redact:
-    """Shred the message or the record at a version of this stream."""
+    """Shred the texts of the event at a version of this stream."""
 
     version: int
     digest: str
@@ -191,7 +191,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """State that the texts of a deleted thread were shredded: the number of rows, and the digest of all of them."""
+    """Record that the texts of a deleted thread were shredded: the number of rows, and one digest of all of them."""
 
     rows: int
     digest: str
@@ -554,7 +554,7 @@ def _check_part(part: object, where: str) -> None:
 
 
 def check_version(thread_id: str, control: Control, version: int) -> None:
-    """Raise UnknownVersionError unless the thread has the version, counted from 1, since its id was used again."""
+    """Raise UnknownVersionError for a version that does not exist, or is of a purged thread that had this id before."""
     if not 1 <= version <= control.version:
         message = f"Thread {thread_id!r} has no version {version}: its versions are 1 to {control.version}."
         raise UnknownVersionError(message)

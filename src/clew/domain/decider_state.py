@@ -170,7 +170,7 @@ def without_checkpoints(control: Control) -> Control:
 
 
 def unnamed_checkpoints(control: Control) -> tuple[int, int] | None:
-    """The first and last version between which are the events with the names that the control lacks; None for none."""
+    """The first and last version of the events with the names that the control lacks; None if it lacks none."""
     first, last = control.made_checkpoints
     return (first, min(last, control.unnamed)) if control.unnamed else None
 
@@ -250,7 +250,7 @@ def _labelled(control: Control, _: Event, labelled: ThreadLabelled) -> Control:
 
 
 def _purged(control: Control, *_: object) -> Control:
-    """What a fork has inherited goes, too: a purged thread shows nothing."""
+    """What a fork has inherited is removed, too: a purged thread shows nothing."""
     return control._replace(title=None, labels=_EMPTY, metadata=_EMPTY, checkpoints=_EMPTY)._replace(
         made_checkpoints=(0, 0), unnamed=0
     )

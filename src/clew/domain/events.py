@@ -381,7 +381,7 @@ HISTORY_REWOUND = "history-rewound"
 CHECKPOINT_MADE = "checkpoint-made"
 
 APPENDED_TYPES = frozenset({MESSAGE_APPENDED, RECORD_APPENDED})
-"""The types of what is appended. Such an event changes only the version, the time and the count of messages of a
+"""The types of messages and records. Such an event changes only the version, the time and the count of messages of a
 control, so a control can be folded without reading its content."""
 
 NEVER_SHREDDED = frozenset(name for name, declared in EVENT_TYPES.items() if not declared.shreddable)

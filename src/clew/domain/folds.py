@@ -19,7 +19,7 @@ from clew.domain.streams import check_id
 StateT = TypeVar("StateT")
 
 VISITED, LARGE, SAMPLE = 128, 16, 6
-"""``weight`` looks at this many objects; of one that holds more than ``LARGE`` others, at a sample."""
+"""``weight`` looks at this many objects. If one holds more than ``LARGE`` others, it looks at a sample of them."""
 
 
 @dataclass(frozen=True)  # without slots, because Fold[S](…) sets an attribute
@@ -76,7 +76,7 @@ def check_fold(fold: object) -> None:
 
 
 def write_state(fold: Fold[StateT], head: bytes, state: StateT) -> bytes | None:
-    """The bytes that store the state after the event with the hash ``head``; None if they would not give it back."""
+    """The bytes of the state after the event with the hash ``head``; None if reading them gives no equal state."""
     try:
         body = fold.adapter.dump_json(state, warnings="error")
         if fold.adapter.validate_json(body) != state:
@@ -89,7 +89,7 @@ def write_state(fold: Fold[StateT], head: bytes, state: StateT) -> bytes | None:
 def read_state(fold: Fold[StateT], head: bytes, stored: bytes) -> tuple[StateT] | None:
     """The state in stored bytes, in a tuple.
 
-    None if another fold or version of it wrote them, or after another event, or if they cannot be read.
+    None if they are of another fold, of another version of the fold or of another event, or if they cannot be read.
     """
     before = _before(fold, head)
     if not stored.startswith(before):
@@ -109,8 +109,9 @@ def _before(fold: Fold[StateT], head: bytes) -> bytes:
 class KnownStates(Generic[StateT]):
     """Some states of one fold of a thread, by version. A state depends only on its version, not on later rewinds.
 
-    Of the versions with the same lowest bit only the last one is kept. So there are few states, their distances grow
-    with the distance from the end, and after a rewind only about as many events are folded again as it left.
+    Of the versions with the same lowest set bit, only the state of the last one is kept. So there are few states, close
+    together near the end and far apart before. After a rewind, about as many events are folded again as the rewind took
+    off the path.
     """
 
     def __init__(self, fold: Fold[StateT]) -> None:
@@ -143,7 +144,7 @@ class KnownStates(Generic[StateT]):
         return states
 
     def weigh(self) -> None:
-        """Estimate the weight. The states may share objects, so this is at most too much."""
+        """Estimate the weight. If the states share objects, the estimate is too high."""
         newest = max(list(self._states.values()), key=lambda known: known[0])
         self.weight = len(self._states) * weight(newest[1])
 

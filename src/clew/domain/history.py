@@ -130,7 +130,7 @@ class NeededHistory(Protocol):
 
     @property
     def more(self) -> int:
-        """How many of the newest messages that are not needed are read, too."""
+        """How many of the newest unneeded messages are read as well."""
         ...
 
     def unneeded(self, context: ContextState) -> Spans:
@@ -151,8 +151,8 @@ class NotReduced(NamedTuple):
     def unneeded(self, context: ContextState) -> Spans:
         """What the current reduction has left out, or nothing.
 
-        A reducer gets no message that a summary replaces. Without a summary it gets the whole history, unless it
-        decides from the newest message on: then a later reduction continues from the current one.
+        A reducer gets no message that a summary replaces. Without a summary it gets the whole history, unless it needs
+        only the newest part: then a later reduction continues from the current one.
         """
         _, current = context.reductions.get(self.agent, (0, None))
         if current is None or current.reducer == HISTORY_STORE:
@@ -171,7 +171,7 @@ class NotSent(NamedTuple):
     more: int = 0
 
     def unneeded(self, _: ContextState) -> Spans:
-        """All that the service has, but its last answer."""
+        """All that the service has, except its last answer."""
         return ((1, self.sent),) if self.sent else ()
 
     def paired(self, _: ContextState) -> int:
@@ -184,13 +184,13 @@ NeededByRun: TypeAlias = NotReduced | NotSent
 
 
 class NotSeen(NamedTuple):
-    """The messages that at least one of these context providers was not shown; without providers, none."""
+    """The messages that at least one of these context providers has not seen; without providers, none."""
 
     providers: tuple[str, ...] = ()
     more: int = 0
 
     def unneeded(self, context: ContextState) -> Spans:
-        """All that each of them has seen."""
+        """All messages that every one of them has seen."""
         return ((1, min(map(context.seen_by, self.providers), default=LAST_VERSION)),)
 
 
@@ -390,9 +390,9 @@ class HistoryBuilder:
         self.weight = self._message_bytes + self._context.weight
 
     def has(self, at: int | None, needed: NeededHistory | None) -> bool:
-        """Whether it has what is ``needed`` of the path at a version. One that began with all events has everything.
+        """Whether it has what is ``needed`` of the path at a version. With all events it has everything.
 
-        After a rewind, one that began with a part does not know the path any more.
+        A builder that began with a part does not know the path after a rewind.
         """
         if not self._unread:
             return True

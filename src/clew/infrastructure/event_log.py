@@ -216,7 +216,7 @@ class ConversationLog(Application[str]):
     def lineage(
         self, stream: str, *, after: int = 0, upto: int | None = None, types: Collection[str] | None = None
     ) -> list[Event]:
-        """A stream's events and its ancestors', one query."""
+        """A stream's events and its ancestors', in one query."""
         return list(map(_event, self._recorder.lineage(stream, after=after, upto=upto, types=types)))
 
     def history(self, stream: str, *, after: int = 0) -> list[HistoryMessage | Event]:
@@ -279,12 +279,12 @@ class ConversationLog(Application[str]):
         return Cut(rows[-1].stream if rows else owner, control)
 
     def with_checkpoints(self, stream: str, control: Control) -> Control:
-        """The control with the names of all its checkpoints, one query."""
+        """The control with the names of all its checkpoints, in one query."""
         lacks = unnamed_checkpoints(control)
         return control if lacks is None else with_checkpoints(control, self._made(stream, CHECKPOINTS, *lacks))
 
     def with_checkpoint(self, stream: str, control: Control, name: str) -> Control:
-        """The control with the checkpoint of a name, if the thread has one: one query, which reads no other name."""
+        """The control with the checkpoint of a name, if the thread has one. One query, which reads no other name."""
         lacks = unnamed_checkpoints(control)
         if lacks is None or name in control.checkpoints:
             return control

@@ -376,7 +376,7 @@ def _set_first_results(batch: Batch, scopes: Mapping[str, _Scope], first: Append
 
 
 def _key(batch: Batch) -> Key | None:
-    """The idempotency key on the first stream that the batch writes for certain."""
+    """The idempotency key, for the first stream that the batch writes in any case."""
     if batch.key is None:
         return None
     check_idempotency_key(batch.key)

@@ -46,7 +46,7 @@ FACT_BYTES = 2_000
 LOCKS = 64
 
 LOCKED = 4_096
-"""The most streams whose lock is remembered: the next time it is found without a call of Python code."""
+"""The most streams whose locks are remembered. A remembered lock is found without a call of Python code."""
 
 
 class CacheBudget:
@@ -150,7 +150,7 @@ class Caches(process_forks.ForkAware):
         self.folds: BoundedCache[CachedStates] = BoundedCache(self.budget)
         self.blobs: set[bytes] = set()
         self.shredded = 0
-        """A number of shredded rows that the log has had: the last one that was read."""
+        """The number of shredded rows in the log when it was last read."""
 
     def forget_control(self, stream: str) -> None:
         """Drop the controls of a thread."""
@@ -160,7 +160,7 @@ class Caches(process_forks.ForkAware):
     def locked(self, streams: Iterable[str], do: Callable[[], T]) -> T:
         """Call ``do`` under the locks of several streams. All callers take them in the same order.
 
-        Only ``with`` of a lock itself takes and releases it safely if Ctrl-C arrives, so each has its own.
+        If Ctrl-C arrives, only a ``with`` statement of the lock itself takes and releases it safely: each lock has one.
         """
         locks = sorted({self.lock(stream) for stream in streams}, key=id)
 
@@ -361,7 +361,7 @@ def _control(core: Core, stream: str) -> Control:
 
 
 def _is_outdated(core: Core, control: Control) -> bool:
-    """Whether something was shredded since the control of a fork was read: it may have an inherited text."""
+    """Whether something was shredded since a fork's control was read: the control may hold an inherited text of it."""
     shredded = core.caches.shredded = core.log.shredded()  # another thread may set an older number
     return shredded != control.shredded
 
@@ -512,7 +512,7 @@ def load_to_decide(core: Core, thread_id: str, intents: Sequence[Intent]) -> Ope
 
 
 def _may_reach_snapshot(control: Control, intents: Sequence[Intent]) -> bool:
-    """Whether one of the events of the intents may get a snapshot: there is one for each item, or fewer."""
+    """Whether an event of the intents may get a snapshot. There is at most one event for each item."""
     items = (getattr(intent, name, ()) for intent in intents for name in ("items", "steps", "events"))
     return control.version % SNAPSHOT_EVERY + 2 * len(intents) + sum(map(len, items)) >= SNAPSHOT_EVERY
 

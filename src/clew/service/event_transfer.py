@@ -229,7 +229,7 @@ class _Pending(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """A parsed line of the file and its number, None for its end or a line that is cut off, or why it is refused."""
+    """A line of the file: parsed, None at the end of the file and for a line that is cut off, or why it is refused."""
 
     number: int
     parsed: Entry | Blob | End | ImportFormatError | None
@@ -454,7 +454,7 @@ class _Reader:
 class States:
     """The states of the streams at their newest versions, as an import checks events against them.
 
-    ``shredded`` is the number of shredded rows that the store had before, and that the import has added.
+    ``shredded`` is the number of shredded rows: those that the store had before, and those that the import has added.
     """
 
     def __init__(self, shredded: int) -> None:

@@ -31,7 +31,7 @@ WORKER_SECONDS = 0.2
 """How long a reader waits for the worker that maintains a projection before it catches up itself."""
 
 BUSY_SECONDS = 60.0
-"""How long a reader asks while it waits for another writer. Then it waits for its turn, or for the store's error."""
+"""How long a reader polls while another writer has the tables. Then it waits for its turn, or for the store's error."""
 
 POLL_SECONDS = 0.02
 
@@ -302,8 +302,8 @@ class Projector:
     def other_logs(self) -> dict[str, int]:
         """The projections whose tables another log has filled, each with the position that it had reached.
 
-        That is so after an older copy of the log was put back, or another file in its place: events that were shown
-        before are missing. The tables are rebuilt, and that is known until `rebuild()`.
+        This happens if the log was replaced with an older copy or another file: events that were shown before are
+        missing. The tables are rebuilt, and this method lists them until `rebuild()`.
         """
         found: dict[str, int] = {}
         for generation in self.store.generations():
@@ -370,7 +370,7 @@ class Projector:
     def await_others(self, name: str) -> None:
         """Wait until other processes have brought a projection to the end of the log at the call.
 
-        Raises ProjectionBehindError when it stops before.
+        Raises ProjectionBehindError when the projection stops before that.
         """
         self.projection(name)
         last = self.log.last_position()
@@ -404,7 +404,7 @@ class Projector:
         return name not in self._replaced or any(map(self.maintains, building))
 
     def is_held_up(self, names: Sequence[str]) -> bool:
-        """Whether one of these was rebuilt, and waits for connections that hold the tables that it replaces."""
+        """Whether one of these was rebuilt, and waits for connections that use its old tables."""
         generations = self.store.generations() if self._next_switch else ()
         return any(each.name in names and not each.live and self.maintains(each) for each in generations)
 

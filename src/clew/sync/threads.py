@@ -316,26 +316,26 @@ class Thread:
     ) -> Redaction:
         """Destroy the content of a message or of a record, here and in every fork. The hash chain still verifies.
 
-        ``message`` is a message of the thread's history, a record, or the version of one. The errors after it in the
-        thread that recorded it go, too: a service may have quoted it. With the version of another event, the texts of
-        that event go: the message of an error, the reason of an approval or a status, what a provider gave or stored,
-        the summary of a reduction, a title, labels, the name of a checkpoint. The result says if another program still
-        keeps the content in the files. Raises NotRedactableError for an event that holds no such text.
+        ``message`` is a message of the thread's history, a record, or the version of one. The later errors in the
+        thread that recorded it are redacted, too: a service may have quoted it. ``message`` can also be the version of
+        another event. Then the texts of that event are destroyed: the message of an error, the reason of an approval or
+        a status, what a provider gave or stored, the summary of a reduction, a title, labels, the name of a checkpoint.
+        The result says if another program still keeps the content in the files. Raises NotRedactableError for an event
+        that holds no such text.
         """
         return run(redactions.redact(self._core, self.id, message, reason, actor))
 
     def purge(self, *, reason: str | None = None, forks: bool = False, actor: str | None = None) -> Purged:
         """Destroy every text of the thread in one commit, and delete it. The chain, and a stub of each event, stay.
 
-        Messages, records, errors, states and contributions of context providers, title, values of labels, metadata,
-        names of checkpoints, reasons, drafts and idempotency keys go; the time, actor, run, role and type of each event
-        and the names of labels stay.
-        A thread with forks is refused, unless ``forks`` is true: they continue, and show as redacted what they have
-        inherited from this thread. What this thread has inherited itself belongs to its parent, and stays there. Facts
-        that were learned stay in their memory, definitions of agents with their agents, and a copy at a service stays
-        there: see ``delete(service=True)``. ``reason`` stays for ever: it must not contain personal data.
-        ``start_thread(thread_id=…, replace_deleted=True)`` may take the id again. Raises ThreadHasForksError, and
-        NotRedactableError for a thread that is already purged.
+        This removes messages, records, errors, states and contributions of context providers, title, values of labels,
+        metadata, names of checkpoints, reasons, drafts and idempotency keys. The time, actor, run, role and type of
+        each event and the names of labels stay. A thread with forks is refused, unless ``forks`` is true. Then the
+        forks continue, and show as redacted what they have inherited from this thread. What this thread has inherited
+        itself belongs to its parent, and stays there. Facts that were learned stay in their memory. Definitions of
+        agents stay, and so does a copy at a service: see ``delete(service=True)``. ``reason`` stays for ever: it must
+        not contain personal data. ``start_thread(thread_id=…, replace_deleted=True)`` can use the id again. Raises
+        ThreadHasForksError, and NotRedactableError for a thread that is already purged.
         """
         redactions.check_forks(forks)
         return run(redactions.purge(self._core, self.id, reason, actor, forks=forks))
@@ -355,10 +355,10 @@ class Thread:
     ) -> History:
         """The messages on the path at a version, by default the newest; or only a part of them.
 
-        ``last`` is the most messages to return: the newest ones. ``before`` and ``after`` are messages of the history,
-        or versions, which the part does not contain. Only the events of the part are read, however long the thread is.
-        For the previous page, give the first message of a page as ``before``: it continues on the path of that message,
-        even if the thread was rewound in between.
+        ``last`` is the largest number of messages to return: the newest ones. ``before`` and ``after`` are messages of
+        the history, or versions, which the part does not contain. Only the events of the part are read, however long
+        the thread is. For the previous page, give the first message of a page as ``before``: it continues on the path
+        of that message, even if the thread was rewound in between.
         """
         reading = thread_queries.history(self._core, self.id, at, at_message, last=last, before=before, after=after)
         return run(reading)
@@ -454,10 +454,11 @@ class Thread:
     def variants(self, message: HistoryMessage | int) -> list[Variant]:
         """The messages that stand in the place of a message, in all branches: it and its edited or new versions.
 
-        They follow the same message, in this thread, in its tree of forks, or where a rewind abandoned them; in the
-        order in which they were recorded. ``message`` is a message of the thread's history, or its version. To
-        continue with one, fork its thread at its version. It reads all rewinds of the tree after that place. Raises
-        NotRedactableError for anything but a message, UnknownVersionError for one of a purged thread that had the id.
+        All of them follow the same message: in this thread, in its tree of forks, or where a rewind abandoned them.
+        They are in the order in which they were recorded. ``message`` is a message of the thread's history, or its
+        version. To continue with one, fork its thread at its version. The call reads all rewinds of the tree after that
+        place. Raises NotRedactableError for anything but a message, UnknownVersionError for one of a purged thread that
+        had the id.
         """
         return run(thread_versions.variants(self._core, self.id, message))
 

@@ -46,7 +46,7 @@ IMPATIENT_LOCK_TIMEOUT = b"50ms"
 """How long a statement waits for a lock if the wait also delays appends to other streams."""
 
 TRANSACTION_TIMEOUT = 60.0
-"""Seconds to wait for the end of a transaction that lost its client: the server ends idle ones after half of that."""
+"""Seconds to wait for a transaction that lost its client: the server ends an idle transaction after half of that."""
 
 CANCEL_TIMEOUT = 2.0
 """Seconds to wait for the end of an interrupted statement."""
@@ -139,7 +139,7 @@ class PostgresWriter:
     # In one statement: appends that continue a known head
 
     def _follow(self, appends: Sequence[Append]) -> list[Following | None]:
-        """The appends with the heads that they continue. None for one to plan, and for later ones to its stream."""
+        """The appends with the heads that they continue. None for one to plan, and later ones to its stream."""
         followed: list[Following | None] = []
         ends: dict[str, KnownHead] = {}
         planned: set[str] = set()
@@ -158,7 +158,7 @@ class PostgresWriter:
         return followed
 
     def _insert_batch(self, appends: Sequence[Following | None], *, patient: bool) -> list[Appended | Exception | None]:
-        """Write each append completely or not at all. None for one whose head has changed."""
+        """Write each append completely or not at all. The outcome is None for one whose head has changed."""
         batch = list(filter(None, appends))
         if not batch:
             return [None] * len(appends)
@@ -235,8 +235,8 @@ class PostgresWriter:
                     if tries_left == 1:
                         raise
                 except psycopg.OperationalError as error:
-                    # Nothing is stored: no commit was sent, or _transaction has looked. Retry once: all connections may
-                    # have been cut.
+                    # Nothing is stored: no commit was sent, or _transaction has checked. Retry once: all connections
+                    # may have been cut.
                     if was_cut or not is_cut(error):
                         raise
                     was_cut = True

@@ -209,7 +209,7 @@ class SQLiteWriter:
         self._data_version = data_version
 
     def _note_shredding(self, connection: sqlite3.Connection) -> None:
-        """Empty the write-ahead log soon if another process has shredded rows: it may have ended before it did."""
+        """Empty the write-ahead log soon if another process has shredded rows: it may have ended before that."""
         (shredded,) = connection.execute("SELECT value FROM counter WHERE name = 'shredded'").fetchone()
         if shredded != self._shredded:
             if self._shredded is not None:
@@ -218,7 +218,7 @@ class SQLiteWriter:
 
     def _recover(self) -> None:
         """End the transaction of a thread that was interrupted, or whose disk failed. The caller holds the lock."""
-        # The positions may be another process's next.
+        # Another process may use these positions next.
         self._store.listeners.disown(self._last)
         connection = self._store.connection
         if connection is not None:
@@ -266,7 +266,7 @@ class SQLiteWriter:
         return outcome(plan.rows, first)
 
     def _insert_snapshots_and_digests(self, connection: sqlite3.Connection, append: Append) -> None:
-        """Write snapshots, and the pending rows with their digests: one that is added later makes a row grow."""
+        """Write snapshots, and the pending rows with their digests: a digest that is added later makes a row grow."""
         snapshots = [(self._id(connection, s.stream), s.version, s.state, s.shredded) for s in append.snapshots]
         connection.executemany(_PUT_SNAPSHOT, snapshots)
         digests = append.digests
@@ -396,7 +396,7 @@ class SQLiteWriter:
     def _resolve_commit(self, outcomes: Outcomes, error: sqlite3.Error) -> Outcomes:
         """Find out on a new connection whether a commit that failed was stored. The caller holds the lock."""
         plans, self._plans = self._plans, []
-        # The positions may be another process's next.
+        # Another process may use these positions next.
         self._store.listeners.disown(self._last)
         self.drop_caches()
         try:
