@@ -8,7 +8,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from hypothesis import strategies as st
 
-from clew.domain.events import EVENT_TYPES, TYPE_NAMES, AnyEvent, Event
+from clew.domain.events import EVENT_TYPES, TYPE_NAMES, AnyEvent, Event, RecordAppended
 from clew.domain.messages import (
     ROLES,
     ApprovalRequest,
@@ -64,6 +64,13 @@ messages = st.builds(
 )
 
 counts = st.integers(min_value=0, max_value=2**53)
+
+
+def _with_digest(record: RecordAppended, size: int, digest: bytes) -> RecordAppended:
+    """The record with its bytes next to it."""
+    return RecordAppended(**{**dict(record), "base64": None, "size": size, "digest": digest.hex()})
+
+
 base64s = st.binary(max_size=20).map(lambda data: b64encode(data).decode())
 _SIMPLE: dict[Any, st.SearchStrategy[Any]] = {
     str: texts,
@@ -98,16 +105,14 @@ def data_of(model: type[Value]) -> st.SearchStrategy[Any]:
     """Return a strategy for values of a model with any fields."""
     return st.builds(
         model,
-        **{
-            name: values_of(field.annotation) if name != "base64" else st.none() | base64s
-            for name, field in model.model_fields.items()
-        },
+        **{name: values_of(field.annotation) for name, field in model.model_fields.items()},
     )
 
 
+_records = st.builds(RecordAppended, type=texts, data=jsons, key=optional_texts, base64=st.none() | base64s)
 DATA: dict[type[Any], st.SearchStrategy[Any]] = {
     declared.model: data_of(declared.model) for declared in EVENT_TYPES.values()
-}
+} | {RecordAppended: _records | st.builds(_with_digest, _records, counts, st.binary(min_size=32, max_size=32))}
 assert set(CONTENTS) == set(CONTENT_TYPES)
 
 

@@ -14,7 +14,7 @@ from tests.infrastructure.fold_contract import FoldContract
 from tests.infrastructure.index_contract import IndexContract
 from tests.infrastructure.lineage_contract import ForkContract, RestoreContract, ShredContract
 from tests.infrastructure.recorder_steps import PATIENCE, Opener, append, event, fill, run_threads
-from tests.infrastructure.side_tables_contract import BlobContract, DraftContract, LeaseContract
+from tests.infrastructure.side_tables_contract import BlobContract, DraftContract, LeaseContract, RecordBlobContract
 from tests.infrastructure.waiting_contract import FutureContract, WakeContract
 
 from clew.domain.ports import Fork, Row
@@ -218,6 +218,7 @@ class RecorderContract(
     FoldContract,
     IndexContract,
     BlobContract,
+    RecordBlobContract,
     LeaseContract,
     DraftContract,
     FutureContract,

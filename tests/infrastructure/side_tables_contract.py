@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from tests.infrastructure.recorder_steps import PATIENCE, append, event, failure, fill, paused_writer
 
 from clew.domain.errors import InvalidNameError
-from clew.domain.ports import Appended, Blob, Claim, Draft, Fork, Key, Lease
+from clew.domain.ports import Appended, Blob, Claim, Draft, Fork, Key, Lease, Shred
+from clew.domain.record_index import number_of_blob
 from clew.domain.runs.errors import RunInProgressError, RunTakenOverError
-from clew.infrastructure.recorder_ports import Append, RecordedConflictError, Recorder
+from clew.infrastructure.recorder_ports import Append, IndexEntry, RecordedConflictError, Recorder
 
 STREAMS = ("s", "t")
 HOLDERS = ("me", "you", "they")
@@ -81,6 +82,80 @@ class BlobContract:
             listed.extend(page)
         assert [digest for _, digest in listed] == [each.digest for each in blobs]
         assert recorder.blobs(after=-(2**70), limit=2**70) == listed
+
+
+class RecordBlobContract:
+    """The bytes of records: stored once, and destroyed with the last record that has them."""
+
+    def test_stores_equal_bytes_once(self, recorder: Recorder) -> None:
+        one, two = record_blob(b"one" * 999), record_blob(b"")
+        appended = Append(
+            [event("a", 1), event("b", 1)], entries=used(one, ("a", 1), ("b", 1)), record_blobs=[one, one]
+        )
+        recorder.submit(appended).result(PATIENCE)
+        append(recorder, event("a", 2), entries=used(two, ("a", 2)), record_blobs=[two, one])
+        wanted = [one.digest, two.digest, sha256(b"none").digest()]
+        assert recorder.record_blobs("b", wanted) == {one.digest: one.data, two.digest: two.data}
+        assert recorder.record_blobs("a", []) == {}
+        assert recorder.unused_record_blobs(9) == []
+        assert recorder.blob(one.digest) is None
+        assert recorder.blobs(limit=9) == []
+
+    def test_the_last_record_takes_its_bytes_along(self, recorder: Recorder) -> None:
+        one, two = record_blob(b"1" * 5_000), record_blob(b"2" * 5_000)
+        append(
+            recorder,
+            *[event("a", version) for version in (1, 2, 3)],
+            entries=[*used(one, ("a", 1), ("a", 2)), *used(two, ("a", 3))],
+            record_blobs=[one, two],
+        )
+        append(recorder, event("a", 4), shreds=[shredding(one, 1)])
+        assert recorder.record_blobs("a", [one.digest, two.digest]) == {one.digest: one.data, two.digest: two.data}
+        append(recorder, event("a", 5), shreds=[shredding(one, 2), shredding(two, 3)])
+        assert recorder.record_blobs("a", [one.digest, two.digest]) == {}
+        append(recorder, event("a", 6), entries=used(one, ("a", 6)), record_blobs=[one])
+        assert recorder.record_blobs("a", [one.digest, two.digest]) == {one.digest: one.data}
+        append(  # a record of the same append has the same bytes
+            recorder, event("a", 7), shreds=[shredding(one, 6)], entries=used(one, ("a", 7)), record_blobs=[one]
+        )
+        assert recorder.record_blobs("a", [one.digest]) == {one.digest: one.data}
+        assert recorder.unused_record_blobs(9) == []
+
+    def test_bytes_are_stored_and_destroyed_with_their_append_or_not_at_all(self, recorder: Recorder) -> None:
+        one, two = record_blob(b"1" * 5_000), record_blob(b"2" * 5_000)
+        append(recorder, event("a", 1), entries=used(one, ("a", 1)), record_blobs=[one])
+        error = failure(
+            recorder,
+            event("a", 1),
+            entries=used(two, ("a", 1)),
+            record_blobs=[two],
+            shreds=[shredding(one, 1)],
+        )
+        assert isinstance(error, RecordedConflictError)
+        wrong = two._replace(data=b"other")
+        assert isinstance(failure(recorder, event("a", 2), record_blobs=[wrong]), ValueError)
+        assert recorder.record_blobs("a", [one.digest, two.digest]) == {one.digest: one.data}
+
+    def test_names_bytes_that_no_record_has(self, recorder: Recorder) -> None:
+        one, two = record_blob(b"1" * 5_000), record_blob(b"2" * 5_000)
+        append(recorder, event("a", 1), entries=used(one, ("a", 1)), record_blobs=[one, two])
+        assert recorder.unused_record_blobs(9) == [two.digest]
+        assert recorder.unused_record_blobs(0) == []
+
+
+def record_blob(data: bytes) -> Blob:
+    return Blob(sha256(data).digest(), "record", data)
+
+
+def used(blob: Blob, *rows: tuple[str, int]) -> list[IndexEntry]:
+    """The entries of the records that have these bytes."""
+    return [IndexEntry(stream, number_of_blob(blob.digest), version) for stream, version in rows]
+
+
+def shredding(blob: Blob, version: int) -> Shred:
+    """Shred the row of stream a whose record has these bytes."""
+    state = f"a {version}".encode()
+    return Shred("a", version, sha256(state).digest(), b"", (number_of_blob(blob.digest),), blob.digest)
 
 
 class LeaseContract:

@@ -75,9 +75,11 @@ def message_appended(data: _Data) -> str:
 
 def record_appended(data: _Data) -> str:
     """Appended a record: its type and the size of its bytes."""
-    base64 = data.get("base64")
-    size = "" if base64 is None else f" with {count(len(base64) // 4 * 3 - base64[-2:].count('='), 'byte')}"
-    return f"appended a record of type {quoted(data['type'])}{size}"
+    base64, size = data.get("base64"), data.get("size")
+    if base64 is not None:
+        size = len(base64) // 4 * 3 - base64[-2:].count("=")
+    with_bytes = "" if size is None else f" with {count(size, 'byte')}"
+    return f"appended a record of type {quoted(data['type'])}{with_bytes}"
 
 
 def context_provided(data: _Data) -> str:

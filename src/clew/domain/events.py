@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from operator import not_
 from typing import Literal, NamedTuple, TypeAlias
 
-from pydantic import Field, field_validator
+from pydantic import Field, PrivateAttr, ValidationInfo, field_validator
 
 from clew.domain import event_sentences, event_types
 from clew.domain.context.events import ContextEvent
@@ -129,13 +129,18 @@ class MessageAppended(Value):
 class RecordAppended(Value):
     """A record was appended: an application's own event, which is not part of the history.
 
-    ``type`` is the application's name for it. ``base64`` are its bytes.
+    ``type`` is the application's name for it. ``base64`` are its bytes if they are few. Otherwise the store has them
+    next to the event, once for equal bytes, and the event has their number and their SHA-256 in hex: ``size``,
+    ``digest``.
     """
 
     type: str
     data: Json = Field(default=None, exclude_if=is_none)
     key: str | None = Field(default=None, exclude_if=is_none)
     base64: str | None = Field(default=None, exclude_if=is_none)
+    size: int | None = Field(default=None, ge=0, exclude_if=is_none)
+    digest: str | None = Field(default=None, pattern="^[0-9a-f]{64}$", exclude_if=is_none)
+    _bytes: bytes | None = PrivateAttr(default=None)
 
     @field_validator("base64")
     @classmethod
@@ -144,10 +149,23 @@ class RecordAppended(Value):
             a2b_base64(value, strict_mode=True)
         return value
 
+    @field_validator("digest")
+    @classmethod
+    def _check_digest(cls, value: str | None, fields: ValidationInfo) -> str | None:
+        if value is not None and (fields.data.get("size") is None or fields.data.get("base64") is not None):
+            raise ValueError("a digest comes with the size of the bytes, and without the bytes")
+        return value
+
     @property
     def blob(self) -> bytes | None:
         """The bytes of the record."""
-        return None if self.base64 is None else a2b_base64(self.base64)
+        return self._bytes if self.base64 is None else a2b_base64(self.base64)
+
+    def with_blob(self, blob: bytes) -> RecordAppended:
+        """The same event, with the bytes that the store has next to it."""
+        copy = self.model_copy()
+        copy._bytes = blob  # noqa: SLF001 - of this class
+        return copy
 
 
 @event_type(

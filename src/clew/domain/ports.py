@@ -74,6 +74,8 @@ class Shred:
     stub: bytes
     numbers: tuple[int, ...] = ()
     """The numbers in the index that the row loses."""
+    blob: bytes | None = None
+    """The digest of the bytes next to the row. They are destroyed, too, unless another record has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +105,15 @@ class Key:
 
 
 class Blob(NamedTuple):
-    """Bytes that events refer to by digest: ``definition`` for parts of an agent, ``content`` for user content."""
+    """Bytes that events refer to by digest.
+
+    ``definition`` for parts of an agent, ``content`` for user content, ``record`` for the bytes of records, which are
+    stored apart from the others, because they can be destroyed.
+    """
 
     digest: bytes
     """The SHA-256 of ``data``."""
-    kind: Literal["definition", "content"]
+    kind: Literal["definition", "content", "record"]
     data: bytes
 
 
@@ -197,7 +203,8 @@ class Restore(NamedTuple):
     """Rows of another store that one append writes unchanged, all of them or none. They get new positions.
 
     The caller has checked every hash against the row before it. ``previous`` maps a stream to the hash to which the
-    first of these rows is linked. ``controls`` are snapshots with their streams.
+    first of these rows is linked. ``controls`` are snapshots with their streams. ``record_blobs`` are the bytes of the
+    records among the rows that are not shredded.
     """
 
     rows: Sequence[Row]
@@ -206,6 +213,7 @@ class Restore(NamedTuple):
     shreds: Sequence[Shred] = ()
     controls: Sequence[tuple[str, Control]] = ()
     forgets: Sequence[Forget] = ()
+    record_blobs: Sequence[Blob] = ()
 
 
 class Submitted(NamedTuple):
@@ -223,11 +231,12 @@ class Cut(NamedTuple):
 
 
 class Redactable(NamedTuple):
-    """The data to shred a row: its digest, the stub that replaces it, and the numbers that the index loses."""
+    """The data to shred a row: see Shred."""
 
     digest: bytes
     stub: bytes
     numbers: tuple[int, ...] = ()
+    blob: bytes | None = None
 
 
 class Verdict(NamedTuple):
@@ -315,6 +324,14 @@ class ThreadReader(Protocol):
         """The newest events with a number of the index (see ``domain.record_index``), newest first, in the lineage.
 
         ``after`` < version ≤ ``upto``, and at most ``limit``. Other events are not read.
+        """
+        ...
+
+    def with_blobs(self, events: list[Event]) -> list[Event]:
+        """Events with the bytes that the store has next to them. One query a tenant, and none without such bytes.
+
+        A record that was redacted meanwhile is returned as redacted. Raises CorruptEventError for bytes that are
+        missing or damaged.
         """
         ...
 

@@ -1,4 +1,7 @@
-"""The index of records by type and key, of checkpoints by name, and of rewinds: the numbers that find an event."""
+"""The index of records by type and key, of checkpoints by name, and of rewinds: the numbers that find an event.
+
+It also says which records have the same bytes: a store destroys bytes with the last record that has them.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,9 @@ INDEXED_TYPES = frozenset({RECORD_APPENDED, HISTORY_REWOUND, CHECKPOINT_MADE})
 REWINDS, RECORDS = 0, 1
 """The numbers of all rewinds, and of all records."""
 
+BLOBS = 1 << 62
+"""The lowest number of a record's bytes."""
+
 _BYTES = 2
 
 CHECKPOINTS = RECORDS + 1 + (1 << 8 * _BYTES)
@@ -43,8 +49,13 @@ def number_of_checkpoint(name: str) -> int:
     return CHECKPOINTS + number_of(None, name)
 
 
+def number_of_blob(digest: bytes) -> int:
+    """The number of the records whose bytes have this digest, 62 bits of it."""
+    return BLOBS | int.from_bytes(digest[:8]) >> 2
+
+
 def numbers_of(event: Event) -> tuple[int, ...]:
-    """The numbers of an event. A redacted one has those that do not depend on its key or name."""
+    """The numbers of an event. A redacted one has those that do not depend on its key, its name or its bytes."""
     match event.data:
         case CheckpointMade(name=""):
             return (CHECKPOINTS,)
@@ -52,10 +63,10 @@ def numbers_of(event: Event) -> tuple[int, ...]:
             return CHECKPOINTS, number_of_checkpoint(name)
         case HistoryRewound():
             return (REWINDS,)
-        case RecordAppended(type=type_, key=None):
-            return RECORDS, number_of(type_)
-        case RecordAppended(type=type_, key=key):
-            return tuple(dict.fromkeys((RECORDS, number_of(type_), number_of(None, key), number_of(type_, key))))
+        case RecordAppended(type=type_, key=key, digest=digest):
+            keys = () if key is None else (number_of(None, key), number_of(type_, key))
+            blobs = () if digest is None else (number_of_blob(bytes.fromhex(digest)),)
+            return tuple(dict.fromkeys((RECORDS, number_of(type_), *keys, *blobs)))
         case Shredded(record=str(type_)):
             return RECORDS, number_of(type_)
         case _:

@@ -87,7 +87,7 @@ class Plan:
     began: dict[str, Fork | None]
     """The new streams of the append, in order, with the fork of each."""
     has_side_tables: bool = False
-    """Whether the append has blobs, claims, drafts or states of folds."""
+    """Whether the append has blobs, bytes of records, claims, drafts or states of folds."""
     leases: tuple[tuple[str, Lease | None], ...] = ()
     """The result of its claims: a lease that is taken or extended, None for a released one."""
 
@@ -125,7 +125,7 @@ def make_plan(append: Append, known: Known) -> Plan | Appended:
             if forget.unforked_from is not None and known.has_fork(forget.stream, forget.unforked_from):
                 version = _version(known.head(forget.stream))
                 raise RecordedConflictError(forget.stream, version, version)
-        if append.claims or append.drafts or append.blobs or append.folds:
+        if append.claims or append.drafts or append.blobs or append.folds or append.record_blobs:
             _check_side_tables(plan, known)
     except UnicodeEncodeError as error:
         raise InvalidNameError(
@@ -255,7 +255,7 @@ def _check_side_tables(plan: Plan, known: Known) -> None:
             raise RecordedConflictError(name, 1, 0)
     for draft in append.drafts:
         (draft.stream + draft.run_id).encode()  # raises for a lone surrogate
-    for blob in append.blobs:
+    for blob in (*append.blobs, *append.record_blobs):
         _check_blob(blob)
     for fold in append.folds:
         fold.name.encode()  # raises for a lone surrogate

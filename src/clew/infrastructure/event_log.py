@@ -36,6 +36,7 @@ from clew.domain.ports import (
 )
 from clew.domain.projection import Recorded, Unreadable
 from clew.domain.record_index import CHECKPOINTS, INDEXED_TYPES, number_of_checkpoint, numbers_of, numbers_of_key
+from clew.domain.records import blob_of, digest_of_blob, has_blob, with_blob
 from clew.domain.streams import digest, link
 from clew.infrastructure.envelope import (
     RecordedRows,
@@ -139,6 +140,7 @@ class ConversationLog(Application[str]):
         mark = None if write.key is None else key_mark(self._recorder.tag(), write.key)
         marked = None if write.key is None else write.key.stream
         entries: list[IndexEntry] = []
+        record_blobs: list[Blob] = []
         for event in write.events:
             name, version, type_ = event[:3]
             state = encode(event, mark if name == marked else None)
@@ -151,6 +153,8 @@ class ConversationLog(Application[str]):
                 hashes[name, version] = head
             if type_ in INDEXED_TYPES:
                 entries += [IndexEntry(name, number, version) for number in numbers_of(event)]
+                if (blob := blob_of(event)) is not None:
+                    record_blobs.append(blob)
         snapshots: list[Snapshot] = []
         for stream, control in write.controls:
             snapshots.append(snapshot_of(stream, control._replace(head=hashes[stream, control.version])))
@@ -169,6 +173,7 @@ class ConversationLog(Application[str]):
                 drafts=write.drafts,
                 entries=entries,
                 folds=write.folds,
+                record_blobs=record_blobs,
             )
         )
         return Submitted(outcome, heads)
@@ -181,7 +186,7 @@ class ConversationLog(Application[str]):
             Append(
                 [NewEvent(row.stream, row.version, row.type, row.state) for row in restore.rows],
                 forks=restore.forks,
-                shreds=[self._with_numbers(shred) for shred in restore.shreds],
+                shreds=[self._with_index(shred) for shred in restore.shreds],
                 forgets=restore.forgets,
                 snapshots=[snapshot_of(*each) for each in restore.controls],
                 previous=restore.previous,
@@ -193,12 +198,13 @@ class ConversationLog(Application[str]):
                     if row.type in INDEXED_TYPES
                     for number in numbers_of(decode_row(row))
                 ],
+                record_blobs=restore.record_blobs,
             )
         )
 
-    def _with_numbers(self, shred: Shred) -> Shred:
-        redactable = self.redactable(shred.stream, shred.version)
-        return shred if redactable is None else replace(shred, numbers=redactable.numbers)
+    def _with_index(self, shred: Shred) -> Shred:
+        found = self.redactable(shred.stream, shred.version)
+        return shred if found is None else replace(shred, numbers=found.numbers, blob=found.blob)
 
     def erase(self) -> int | None:
         """Remove what redactions have left in the files: see the port."""
@@ -226,6 +232,33 @@ class ConversationLog(Application[str]):
     def indexed(self, stream: str, number: int, *, after: int, upto: int, limit: int) -> list[Event]:
         """The newest events of the lineage under a number of the index, newest first."""
         return list(map(_event, self._recorder.indexed(stream, number, after=after, upto=upto, limit=limit)))
+
+    def with_blobs(self, events: list[Event]) -> list[Event]:
+        """Events with the bytes that the store has next to them."""
+        named = [(event, digest_of_blob(event)) for event in events]
+        wanted: dict[str, dict[bytes, str]] = {}
+        for event, name in named:
+            if name is not None:
+                wanted.setdefault(_tenant(event), {})[name] = event.stream
+        found = {
+            (tenant, name): blob
+            for tenant, names in wanted.items()
+            for name, blob in self._recorder.record_blobs(next(iter(names.values())), names).items()
+        }
+        return [
+            event if name is None else self._with_blob(event, found.get((_tenant(event), name)))
+            for event, name in named
+        ]
+
+    def _with_blob(self, event: Event, blob: bytes | None) -> Event:
+        if blob is None:
+            for row in self._recorder.own_rows(event.stream, after=event.version - 1, limit=1):
+                if row.version == event.version and row.digest is not None:
+                    return _event(row)  # redacted after it was read
+        if blob is None or not has_blob(event, blob):
+            damage = "are missing" if blob is None else "do not match their digest"
+            raise _located(event, f"{event.stream} version {event.version}: the bytes of the record {damage}.")
+        return with_blob(event, blob)
 
     def events_after(self, position: int, limit: int, prefix: str) -> list[Event]:
         """Events of many streams in position order."""
@@ -297,8 +330,7 @@ class ConversationLog(Application[str]):
         """What is needed to shred a row."""
         for row in self._recorder.own_rows(stream, after=version - 1, limit=1):
             if row.version == version and row.digest is None:
-                event = _event(row)
-                return Redactable(digest(row.state), stub(event), numbers_of_key(event))
+                return _to_shred(row, _event(row))
         return None
 
     def redactable_rows(self, rows: Sequence[Row]) -> list[Redactable | None]:
@@ -322,6 +354,10 @@ class ConversationLog(Application[str]):
         super().close()
 
 
+def _tenant(event: Event) -> str:
+    return event.stream.partition("/")[0]
+
+
 def _redactable(row: Row) -> Redactable | None:
     if row.digest is not None:
         return None
@@ -329,7 +365,11 @@ def _redactable(row: Row) -> Redactable | None:
     unknown = row.type not in EVENT_TYPES and isinstance(event.data, Opaque)
     if row.type not in APPENDED_TYPES and not unknown and not holds_text(event):
         return None
-    return Redactable(digest(row.state), stub(event), numbers_of_key(event))
+    return _to_shred(row, event)
+
+
+def _to_shred(row: Row, event: Event) -> Redactable:
+    return Redactable(digest(row.state), stub(event), numbers_of_key(event), digest_of_blob(event))
 
 
 def _event(row: Row) -> Event:
@@ -337,12 +377,16 @@ def _event(row: Row) -> Event:
         _checked(row)
         return decode(row.stream, row.version, row.type, row.state, row.position, row.hash)
     except CorruptEventError as error:
-        located = CorruptEventError(
-            f"{error} To continue after it, read the events after version {row.version}, "
-            f"or of the whole store after position {row.position}."
-        )
-        located.stream, located.version, located.position = row.stream, row.version, row.position
-        raise located from None
+        raise _located(row, str(error)) from None
+
+
+def _located(at: Row | Event, problem: str) -> CorruptEventError:
+    error = CorruptEventError(
+        f"{problem} To continue after it, read the events after version {at.version}, "
+        f"or of the whole store after position {at.position}."
+    )
+    error.stream, error.version, error.position = at.stream, at.version, at.position
+    return error
 
 
 def _checked(row: Row) -> Row:

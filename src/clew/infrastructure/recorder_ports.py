@@ -147,6 +147,9 @@ class Append(NamedTuple):
 
     ``entries`` are those of its events in the index. A shredded row loses the numbers that its ``Shred`` names.
 
+    ``record_blobs`` are the bytes of its records. Equal bytes are stored once. A ``Shred`` of the last record that has
+    them destroys them.
+
     ``blobs``, ``claims``, ``drafts`` and ``folds`` may come without events; then ``previous`` is not checked. Claims
     are decided in their order, after those of earlier appends. A stream that is claimed, or has a draft, must exist or
     begin in this append. Releasing a stream that does not exist, or removing its draft, does nothing.
@@ -167,6 +170,7 @@ class Append(NamedTuple):
     drafts: Sequence[Draft] = ()
     entries: Sequence[IndexEntry] = ()
     folds: Sequence[FoldState] = ()
+    record_blobs: Sequence[Blob] = ()
 
 
 class Appends(Protocol):
@@ -311,6 +315,14 @@ class SideTables(Protocol):
 
     def blobs(self, *, after: int = 0, limit: int) -> list[tuple[int, bytes]]:
         """Key and digest of each blob in the order of their creation, ``after`` < key."""
+        ...
+
+    def record_blobs(self, stream: str, digests: Collection[bytes]) -> dict[bytes, bytes]:
+        """The bytes of records with these digests, as they are stored for the tenant of a stream; one query."""
+        ...
+
+    def unused_record_blobs(self, limit: int) -> list[bytes]:
+        """The digests of bytes that no record has. Only tampering leaves any."""
         ...
 
     def lease(self, stream: str) -> Lease | None:

@@ -23,7 +23,8 @@ from clew.domain.events import (
 )
 from clew.domain.ports import Blob, IntegrityFault, Row, StreamInfo, Verdict
 from clew.domain.purges import purged_rows
-from clew.domain.record_index import INDEXED_TYPES, numbers_of
+from clew.domain.record_index import BLOBS, INDEXED_TYPES, numbers_of
+from clew.domain.records import digest_of_blob, has_blob
 from clew.domain.streams import ROOT, digest, is_thread, parse_stream_name
 from clew.infrastructure.envelope import decode, decode_row, mark_in, peek
 from clew.infrastructure.recorder_ports import read_control
@@ -102,6 +103,8 @@ def _check_blobs(recorder: Recorder) -> IntegrityFault | None:
                 digest_text = name.hex() if isinstance(name, bytes) else repr(name)
                 return IntegrityFault(f"#blob:{digest_text}", 0, "its bytes do not match its digest")
         after = page[-1][0]
+    for name in recorder.unused_record_blobs(1):
+        return IntegrityFault(f"#blob:{name.hex()}", 0, "no record has these bytes")
     return None
 
 
@@ -329,26 +332,46 @@ class _Keys:
 
 
 class _Index:
-    """The entries of a stream in the index, without which a read would miss records, checkpoints or rewinds."""
+    """The entries of a stream in the index, without which a read would miss records, and the bytes of its records."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._expected: set[tuple[int, int]] = set()
+        self._faults: dict[int, str] = {}
+        self._redacted: set[int] = set()
+        self._last = 0
 
     def note(self, row: Row) -> None:
         """Add the next row."""
+        self._last = row.version
         if row.type in INDEXED_TYPES:
+            if row.digest is not None:
+                self._redacted.add(row.version)
             with suppress(CorruptEventError):  # the check of the event reports it
-                self._expected |= {(number, row.version) for number in numbers_of(decode_row(row))}
+                event = decode_row(row)
+                self._expected |= {(number, row.version) for number in numbers_of(event)}
+                named = digest_of_blob(event)
+                blobs = {} if named is None else self._recorder.record_blobs(row.stream, [named])
+                if named is not None and not has_blob(event, blobs.get(named)):
+                    self._faults[row.version] = "its bytes are missing or do not match their digest"
 
     def complete(self, name: str, thread_id: str, checked: _Checked) -> _Checked:
-        """The result after the last row, with the first event that the index lacks, unless another fault was found."""
+        """The result after the last row, with the first event that lacks its entry or its bytes, or has more entries.
+
+        If another fault was found, that one.
+        """
         if not self._expected or checked.changed or checked.senseless:
             return checked
-        missing = [version for _, version in self._expected - self._recorder.entries(name)]
-        if not missing:
-            return checked
-        return checked._replace(changed=IntegrityFault(thread_id, min(missing), "the index lacks it"))
+        found = self._recorder.entries(name)
+        faults = self._faults | {version: "the index lacks it" for _, version in self._expected - found}
+        for number, version in found - self._expected:
+            if number >= BLOBS and version <= self._last:
+                faults[version] = "the index has bytes that it does not have"
+        for version in sorted(faults):
+            row = _row(self._recorder, name, version)
+            if row is None or row.digest is None or version in self._redacted:  # else it was redacted meanwhile
+                return checked._replace(changed=IntegrityFault(thread_id, version, faults[version]))
+        return checked
 
 
 class _Shreds(NamedTuple):

@@ -46,7 +46,7 @@ from clew.service.thread_commands import (
     checked_items,
     key_content,
 )
-from clew.service.thread_queries import event
+from clew.service.thread_queries import whole_event
 
 T = TypeVar("T")
 
@@ -361,7 +361,7 @@ def _set_first_results(batch: Batch, scopes: Mapping[str, _Scope], first: Append
     for each in batch.appends:
         items: Items = []
         for version in islice(versions, len(each.intent.items)):
-            item = appended_item((yield from event(core, each.thread_id, version)))
+            item = appended_item((yield from whole_event(core, each.thread_id, version)))
             items += [] if item is None else [item]
         each.result._set(items)  # noqa: SLF001 - of this module
     positions = first.positions[len(first.positions) - len(list(versions)) :]

@@ -20,6 +20,7 @@ from clew.domain.errors import (
     UnknownThreadError,
 )
 from clew.domain.event_sequence import ScopeSequence
+from clew.domain.events import RECORD_APPENDED
 from clew.domain.formats.clew_jsonl import End, Entry, Header, read_line, write_line
 from clew.domain.formats.event_import import (
     AGAIN,
@@ -33,6 +34,7 @@ from clew.domain.formats.event_import import (
     named_blobs,
 )
 from clew.domain.ports import Blob, EventLog, Fork, Restore, Row, Write
+from clew.domain.records import blob_of
 from clew.domain.streams import Kind, is_thread, stream_prefix
 from clew.infrastructure.envelope import decode_row
 from clew.infrastructure.event_files import EventFile, FileLine, Redactions
@@ -123,19 +125,39 @@ def _is_permitted(core: Core, name: str, permitted: dict[str, bool]) -> bool:
 
 
 def _lines(log: EventLog, rows: Iterator[Row], *, definitions: bool) -> Iterator[bytes]:
-    """The lines of a file: its header, the rows with the definitions that they name, and its end."""
-    threads = events = 0
+    """The lines of a file: its header, the rows with the definitions that they name, and its end.
+
+    The bytes of a record come before each record that has them: an import may refuse the thread of another one.
+    """
+    threads = events = blobs = 0
     written: set[bytes] = set()
     yield write_line(Header())
     for row in rows:
         if definitions and row.type in NAMES_BLOBS:
             for blob in _new_blobs(log, row, written):
                 yield write_line(blob)
+        if row.type == RECORD_APPENDED and row.digest is None:
+            row, of_record = _with_blob(log, row)  # noqa: PLW2901 - the row as it is now
+            if of_record is not None:
+                blobs += 1
+                yield write_line(of_record)
         entry = Entry(row, _fork_point(log, row))
         threads += entry.begins and is_thread(row.stream)
         events += 1
         yield write_line(entry)
-    yield write_line(End(threads, events, len(written)))
+    yield write_line(End(threads, events, len(written) + blobs))
+
+
+def _with_blob(log: EventLog, row: Row) -> tuple[Row, Blob | None]:
+    """The row of a record and the bytes next to it. If it was redacted after it was read: the row as it is now."""
+    try:
+        event = decode_row(row)
+    except CorruptEventError:
+        return row, None
+    (whole,) = log.with_blobs([event._replace(position=row.position)])
+    if whole.redacted:
+        (row,) = log.own_rows(row.stream, after=row.version - 1, limit=1)
+    return row, blob_of(whole)
 
 
 def _new_blobs(log: EventLog, row: Row, written: set[bytes]) -> Iterator[Blob]:
@@ -291,7 +313,7 @@ class _Reader:
             self._states = States(self._core.log.shredded())
             batch = self._empty_batch(senseless)
             for pending in self._pending:
-                batch.add(pending.line, pending.entry)
+                batch.add(pending.line, pending.entry, pending.blobs)
             if not batch.found:
                 return batch
             senseless = {**senseless, **batch.found}
@@ -301,8 +323,9 @@ class _Reader:
         return Batch(stored, decode_row, self._refused, senseless, earlier=self._unexplained)
 
     def missing(self) -> list[Blob]:
-        """The blobs of these events that the store does not have."""
-        by_digest = {blob.digest: blob for pending in self._pending for blob in pending.blobs}
+        """The definitions of these events that the store does not have."""
+        blobs = (blob for pending in self._pending for blob in pending.blobs)
+        by_digest = {blob.digest: blob for blob in blobs if blob.kind != "record"}
         return [blob for blob in by_digest.values() if not _has(self._core.log, blob)]
 
     def written(self, batch: Batch) -> Batch:
@@ -400,7 +423,7 @@ class _Reader:
         blobs, self._blobs = tuple(self._blobs), []
         if blobs:
             _check_named(entry.row, blobs)
-        batch.add(line, entry)
+        batch.add(line, entry, blobs)
         self._pending.append(_Pending(line, entry, blobs))
         self._events += 1
         self._threads += entry.begins and is_thread(entry.row.stream)
@@ -522,7 +545,8 @@ def write_batch(core: Core, batch: Batch, meanwhile: Callable[[], None] | None =
     ]
     shreds, forgets = tuple(batch.shreds.values()), tuple(batch.forgets.values())
     controls = lasting(controls, shreds, forgets)
-    restore = Restore(batch.rows, batch.previous, batch.forks, shreds, controls, forgets)
+    record_blobs = tuple(batch.record_blobs.values())
+    restore = Restore(batch.rows, batch.previous, batch.forks, shreds, controls, forgets, record_blobs)
     outcome = core.log.restore(restore)
     try:
         if meanwhile is not None:

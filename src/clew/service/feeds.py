@@ -82,11 +82,11 @@ def _damaged_thread(error: CorruptEventError) -> str | None:
 
 def _store_page(log: EventLog, prefix: str, after: int, size: int) -> Page:
     last = log.last_position()  # read first: later events are on the next page
-    events = log.events_after(after, size, prefix)
+    events = log.with_blobs(log.events_after(after, size, prefix))
     # At the end, events of other tenants are skipped, and not read again at every wake-up.
     return events, events[-1].position or after if events else max(after, last)
 
 
 def _thread_page(log: EventLog, stream: str, after: int, size: int) -> Page:
-    events = log.lineage(stream, after=after, upto=after + size)
+    events = log.with_blobs(log.lineage(stream, after=after, upto=after + size))
     return events, events[-1].version if events else after

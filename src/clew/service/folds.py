@@ -59,7 +59,8 @@ def _folded(
             sought = _restore(core, stream, states, place)
             continue
         after = max(place - size, states.last(place))
-        page = {event.version: event for event in core.log.lineage(stream, after=after, upto=place, types=wanted)}
+        events = core.log.with_blobs(core.log.lineage(stream, after=after, upto=place, types=wanted))
+        page = {event.version: event for event in events}
         size = min(2 * size, PAGE)
         while place > after and states.get(place) is None:
             event = page.get(place)

@@ -280,7 +280,7 @@ class _ShardReader:
                 self._changed.clear()
                 if self._closed.is_set():
                     return
-                events = undamaged(lambda size: log.events_after(self._after, size, ""), PAGE_SIZE)
+                events = undamaged(lambda size: log.with_blobs(log.events_after(self._after, size, "")), PAGE_SIZE)
                 self.failure = None
                 if not events:
                     self._changed.wait()

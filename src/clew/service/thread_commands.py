@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -55,7 +56,7 @@ from clew.service.authorization import check
 from clew.service.core import ATTEMPTS, CommitOptions, Committed, Core, commit, load
 from clew.service.effects import Operation, Read, read
 from clew.service.remote_threads import check_fork, check_rewind, kind_of_fork
-from clew.service.thread_queries import At, MessageRef, cut, event, existing, readable, resolve
+from clew.service.thread_queries import At, MessageRef, cut, event, existing, readable, resolve, whole_event
 
 ContentRef: TypeAlias = HistoryMessage | ThreadRecord | int
 """An existing message or record, or its version."""
@@ -164,7 +165,7 @@ def append(
         return list(filter(None, map(as_item, committed.events)))
     first: Items = []  # an earlier append with the same key wrote them
     for version in committed.versions:
-        item = as_item((yield from event(core, thread_id, version)))
+        item = as_item((yield from whole_event(core, thread_id, version)))
         if item is not None:
             first.append(item)
     return first
@@ -423,10 +424,19 @@ def key_content(
     for item in items:
         if isinstance(item, Message):
             check_message(item)
-    content: list[object] = [item.model_dump() for item in items]
+    content: list[object] = [_content(item) for item in items]
     if said is not None or on_behalf_of is not None:
         content += [said, on_behalf_of]
     return content
+
+
+def _content(item: Message | MessageAppended | RecordAppended) -> JsonObject:
+    """An item as an older Clew stored it, so that its keys are known: with the bytes of a record inside."""
+    fields = item.model_dump()
+    if isinstance(item, RecordAppended) and item.digest is not None and item.blob is not None:
+        del fields["size"], fields["digest"]
+        fields["base64"] = b64encode(item.blob).decode()
+    return fields
 
 
 def _version(ref: ContentRef) -> int:

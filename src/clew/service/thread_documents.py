@@ -26,12 +26,13 @@ from clew.domain.errors import (
 from clew.domain.events import RECORD_APPENDED, Event, RecordAppended
 from clew.domain.formats.clew_jsonl import Entry
 from clew.domain.formats.event_import import Batch
-from clew.domain.formats.lineage import Lineage, StreamRows, required_rows, verify_streams
+from clew.domain.formats.lineage import Lineage, StreamRows, required_rows, verify_streams, with_blobs
 from clew.domain.formats.thread_document import read_document, write_document
 from clew.domain.history import HistoryBuilder, HistoryMessage, previous_version
 from clew.domain.json_values import JsonObject
 from clew.domain.models.client import ThreadKind
 from clew.domain.ports import EventLog, Row
+from clew.domain.records import blob_of
 from clew.domain.runs.events import ServiceThreadBound
 from clew.domain.runs.ports import OnExisting
 from clew.domain.runs.remote_threads import service_state
@@ -208,7 +209,8 @@ def _batch(log: EventLog, missing: Sequence[Entry], decode: Callable[[Row], Even
     batch = Batch(StoredRows(log, States(log.shredded())), decode, {})
     try:
         for number, entry in enumerate(missing):
-            batch.add(number, entry)
+            blob = blob_of(decode(entry.row))
+            batch.add(number, entry, () if blob is None else (blob,))
         for refused in batch.found.values():
             raise refused.error
     except ImportFormatError as error:
@@ -224,9 +226,14 @@ def _lineage(log: EventLog, thread_id: str, name: str) -> Lineage:
     for _ in range(ATTEMPTS):
         shredded = log.shredded()
         try:
-            return verify_streams(_streams(log, thread_id, name), decode_row)
+            lineage = verify_streams(_streams(log, thread_id, name), decode_row)
         except ThreadDocumentError as error:
             fault = error
+        else:
+            whole = with_blobs(lineage, log.with_blobs)
+            if sum(event.redacted for event in whole.events) == sum(event.redacted for event in lineage.events):
+                return whole
+            continue  # a record was redacted after it was read
         if log.shredded() == shredded:
             break
     raise CorruptEventError(

@@ -193,9 +193,9 @@ def events(
     def page(size: int) -> tuple[list[Event], int]:
         if upto is not None:
             last = max(after, min(after + size, upto))
-            return core.log.lineage(stream, after=after, upto=last, types=types), last
+            return core.log.with_blobs(core.log.lineage(stream, after=after, upto=last, types=types)), last
         events = core.log.lineage(stream, after=after, upto=after + size)
-        return [each for each in events if types is None or each.type in types], (
+        return core.log.with_blobs([each for each in events if types is None or each.type in types]), (
             events[-1].version if events else after
         )
 
@@ -248,12 +248,18 @@ def records(
         while version > first and len(found) != last:
             limit = PAGE if last is None else min(PAGE, last - len(found))
             page = yield from read(partial(_indexed, core.log, stream, numbers, first, version, limit))
-            records = filter(None, map(as_record, page))
             # Other records may have the same number.
-            found += [each for each in records if (not types or each.type in types) and key in {None, each.key}]
+            wanted = [event for event in page if _records([event], types, key)]
+            found += _records((yield from read(partial(core.log.with_blobs, wanted))), types, key)
             version = page[-1].version - 1 if len(page) == limit else first
         version = previous_version(first, rewinds[0]) if rewinds else after
     return found[::-1]
+
+
+def _records(events: Iterable[Event], types: Collection[str], key: str | None) -> list[ThreadRecord]:
+    """Those of the events that are records of one of the types and with the key."""
+    records = filter(None, map(as_record, events))
+    return [each for each in records if (not types or each.type in types) and key in {None, each.key}]
 
 
 def _indexed(log: EventLog, stream: str, numbers: Iterable[int], after: int, upto: int, limit: int) -> list[Event]:
@@ -288,6 +294,13 @@ def event(core: Core, thread_id: str, version: int) -> Operation[Event]:
         newest = (yield from load(core, thread_id)).version
         raise UnknownVersionError(f"Thread {thread_id!r} has no version {version}: its versions are 1 to {newest}.")
     return events[0]
+
+
+def whole_event(core: Core, thread_id: str, version: int) -> Operation[Event]:
+    """One event of a thread's lineage, with the bytes that the store has next to it."""
+    found = yield from event(core, thread_id, version)
+    (whole,) = yield from read(partial(core.log.with_blobs, [found]))
+    return whole
 
 
 def cut(core: Core, thread_id: str, version: int) -> Operation[Cut]:

@@ -7,6 +7,7 @@ import random
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -193,8 +194,12 @@ SHAPES: dict[str, tuple[object, str]] = {
     "a type that is not valid text": (type_of(1, "a\ud800"), "streams[0].rows[1].type: it is not the name of a type"),
     "a type that some stores cannot hold": (type_of(1, "a\0"), "streams[0].rows[1].type: it is not the name of a type"),
     "an unreferenced blob": (
-        changed_to(blobs=[{"digest": "0" * 64, "data": "eA=="}]),
+        changed_to(blobs=[{"digest": sha256(b"x").hexdigest(), "data": "eA=="}]),
         "blobs[0]: it does not match the events",
+    ),
+    "a damaged blob": (
+        changed_to(blobs=[{"digest": "0" * 64, "data": "eA=="}]),
+        "blobs[0]: the data does not match the digest",
     ),
     "a state of an unknown provider": (changed_to(states={"\x1b" * 500: 1}), "states.????"),
     "a surrogate": (changed_to(states={"\ud800": 1}), "states.?: it does not match the events"),

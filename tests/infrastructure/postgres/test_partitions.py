@@ -27,7 +27,7 @@ from clew.infrastructure.stores import store_at
 
 PARTITIONS = 3
 PARTITIONED = ("clew_entry", "clew_event", "clew_key", "clew_snapshot")
-LOG = (*PARTITIONED, "clew_stream", "clew_blob", "clew_tracking", "clew_meta")
+LOG = (*PARTITIONED, "clew_stream", "clew_blob", "clew_record_blob", "clew_tracking", "clew_meta")
 
 
 class TestPartitionedRecorder(unpartitioned.TestPostgresRecorder):

@@ -29,7 +29,7 @@ _NUMBERS |= {"came": 1, "most": 1 << 24, "number": 1, "slot": 1, "shredded": 0}
 _BYTES = ("name", "fold", "hash", "digest", "key", "type", "state", "previous", "stub", "application")
 KNOWN = {name: f"({number}::int8)" for name, number in _NUMBERS.items()}
 KNOWN |= dict.fromkeys(_BYTES, "('x'::bytea)")
-KNOWN |= {"positions": "('{1048576000}')", "types": "('{noted}')", "ids": "('{1}')"}
+KNOWN |= {"positions": "('{1048576000}')", "types": "('{noted}')", "ids": "('{1}')", "digests": "('{x}')"}
 KNOWN |= {"prefix": "('default/thread/1'::bytea)", "end": "('default/thread/2'::bytea)"}
 
 
@@ -66,7 +66,7 @@ def test_finds_the_head_of_an_append_by_an_index(filled: str, rows: int) -> None
 def test_no_read_scans_the_whole_table_of_events(filled: str) -> None:
     assert any("Seq Scan on clew_event" in line for line in plan(filled, "SELECT * FROM clew_event"))
     appends = statements("appends.sql")
-    named = ("heads", "row", "position of a row", "key", "rows of a key", "lock streams")
+    named = ("heads", "row", "position of a row", "key", "rows of a key", "lock streams", "drop record blobs")
     for name, sql in (postgres_recorder.SQL | {name: appends[name] for name in named}).items():
         lines = plan(filled, sql)
         scans = [line for line in lines if re.search("Seq Scan on clew_(event|entry)", line)]

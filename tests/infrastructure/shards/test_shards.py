@@ -344,6 +344,9 @@ class DyingLog:
             self.last_answers -= 1
         return []
 
+    def with_blobs(self, events: list[Event]) -> list[Event]:
+        return events
+
 
 def test_a_reader_notices_a_dead_server_although_one_more_read_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit_listeners, "FAILURE_SECONDS", 0.01)

@@ -53,7 +53,7 @@ def dump(path: Path) -> list[str]:
 
 
 GOLDEN = Path(__file__).parents[2] / "golden"
-EXPORTED = dict.fromkeys((1, 2, 3, 4), "51d5f9ac6fbf9d805d89826b47a954262ed9b2b97378ebe242a40c5d06724d91")
+EXPORTED = dict.fromkeys((1, 2, 3, 4, 5), "51d5f9ac6fbf9d805d89826b47a954262ed9b2b97378ebe242a40c5d06724d91")
 """For each schema, the SHA-256 of the golden database's exported events, from the version that created it."""
 
 
@@ -104,7 +104,7 @@ def test_the_migration_to_schema_3_indexes_records_and_rewinds(tmp_path: Path) -
     path = tmp_path / "clew.db"
     with Conversations.open(f"sqlite:///{path}") as conversations:
         thread = conversations.start_thread(thread_id="t")
-        thread.append([Record("step", 1, key="main"), Record("step", 2, b"x" * 9_000, "other"), Record("long", "x")])
+        thread.append([Record("step", 1, key="main"), Record("step", 2, b"x" * 900, "other"), Record("long", "x")])
         thread.rewind(to=2)
         thread.append([Message.user("Hello"), Record("secret", "4711", key="4711")])
         thread.redact(7)
@@ -113,7 +113,9 @@ def test_the_migration_to_schema_3_indexes_records_and_rewinds(tmp_path: Path) -
     entries = "SELECT * FROM entry ORDER BY stream, number, version"
     before = rows(path, entries)
     with closing(sqlite3.connect(path)) as connection:
-        connection.executescript("DROP TABLE entry; DROP TABLE fold_state; PRAGMA user_version = 2")
+        connection.executescript(
+            "DROP TABLE entry; DROP TABLE fold_state; DROP TABLE record_blob; PRAGMA user_version = 2"
+        )
     assert store_at(f"sqlite:///{path}").migrate() == (2, NOW)
     assert rows(path, entries) == before
     with Conversations.open(f"sqlite:///{path}") as conversations:
@@ -134,7 +136,7 @@ def test_the_migration_to_schema_5_indexes_checkpoints(tmp_path: Path) -> None:
     before = rows(path, entries)
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("DELETE FROM entry WHERE number >= ?", (CHECKPOINTS,))
-        connection.execute("PRAGMA user_version = 4")
+        connection.executescript("DROP TABLE record_blob; DROP INDEX entry_blob; PRAGMA user_version = 4")
         connection.commit()
     assert len(rows(path, entries)) == len(before) - 5
     assert store_at(f"sqlite:///{path}").migrate() == (4, NOW)

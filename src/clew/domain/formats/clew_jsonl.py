@@ -158,7 +158,7 @@ def _entry(fields: dict[str, Any]) -> Entry:
 def _blob(fields: dict[str, Any]) -> Blob:
     _check_fields(fields, _BLOB, _OPTIONAL_IN_BLOB)
     kind = fields["kind"]
-    if kind not in {"definition", "content"}:
+    if kind not in {"definition", "content", "record"}:
         raise ImportFormatError(f"{_quoted(kind)} is not a kind of blob that this Clew knows. {_NEWER}")
     match sorted(fields.keys() - _BLOB.keys()):
         case ["text"]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
@@ -12,11 +12,20 @@ from clew.domain.context.events import ContextProvided
 from clew.domain.decider_state import Control, advance
 from clew.domain.errors import ClewError, ImportFormatError, InvalidNameError, ThreadDivergedError
 from clew.domain.event_sequence import ScopeSequence, thread_problem
-from clew.domain.events import MESSAGE_APPENDED, STATE_TYPES, Event, MessageRedacted, ThreadForked, ThreadPurged
+from clew.domain.events import (
+    MESSAGE_APPENDED,
+    STATE_TYPES,
+    Event,
+    MessageRedacted,
+    RecordAppended,
+    ThreadForked,
+    ThreadPurged,
+)
 from clew.domain.formats.clew_jsonl import Entry
 from clew.domain.formats.lineage import names_fork, read_event
-from clew.domain.ports import Forget, Fork, Row, Shred
+from clew.domain.ports import Blob, Forget, Fork, Row, Shred
 from clew.domain.purges import statement
+from clew.domain.records import digest_of_blob, has_blob
 from clew.domain.runs.events import RunResumed, RunStarted
 from clew.domain.streams import ROOT, Kind, check_id, is_thread, parse_stream_name, stream_id, stream_name
 
@@ -84,12 +93,14 @@ class StoreRows(Protocol):
 
 
 def named_blobs(event: Event) -> list[bytes]:
-    """The digests of the blobs that an event names: the definitions of an agent and of its tools."""
+    """The digests of the blobs that an event names: definitions of an agent and of its tools, or bytes of a record."""
     match event.data:
         case RunStarted(fingerprint=fingerprint) | RunResumed(fingerprint=fingerprint):
             names: tuple[str, ...] = fingerprint.digests
         case ContextProvided(tools=tools):
             names = tools
+        case RecordAppended(digest=str(name)):
+            names = (name,)
         case _:
             names = ()
     return [bytes.fromhex(name) for name in names if _DIGEST.fullmatch(name)]
@@ -150,6 +161,8 @@ class Batch:
     """The streams with new rows, with the position of the row before them, 0 for a new stream."""
     controls: dict[Address, Control] = field(default_factory=dict)
     """The state of each thread after each of its new rows."""
+    record_blobs: dict[Address, Blob] = field(default_factory=dict)
+    """The bytes of its records."""
     scopes: dict[str, ScopeSequence] = field(default_factory=dict)
     """The state of each memory scope after its new rows."""
     entries: int = 0
@@ -157,8 +170,8 @@ class Batch:
     _hashes: dict[Address, bytes] = field(default_factory=dict)
     _places: dict[Address, int] = field(default_factory=dict)
 
-    def add(self, line: int, entry: Entry) -> None:
-        """Add the next event of the file. Skip an event that the store has; refuse a thread that differs.
+    def add(self, line: int, entry: Entry, blobs: Sequence[Blob] = ()) -> None:
+        """Add the next event of the file, with the blobs before it. Skip one that is stored; refuse other content.
 
         Raises ImportFormatError for an event that does not continue those before it.
         """
@@ -180,7 +193,7 @@ class Batch:
             self._refuse(row, self.senseless[row.stream])
             return
         if stored is None:
-            if not self._write(line, number, entry, previous):
+            if not self._write(line, number, entry, previous, blobs):
                 return
         elif (stored.version, stored.hash) == (row.version, row.hash):
             self.skipped += 1
@@ -232,13 +245,14 @@ class Batch:
             )
         return stored.hash
 
-    def _write(self, line: int, number: int, entry: Entry, previous: bytes) -> bool:
+    def _write(self, line: int, number: int, entry: Entry, previous: bytes, blobs: Sequence[Blob]) -> bool:
         """Add a row that is not stored. False if its event makes no sense, so that its stream is refused."""
         row, fork = entry.row, entry.fork
         event = self._decode(row)
         forked = row.type == "thread-forked"
         if forked != (fork is not None) or (isinstance(event.data, ThreadForked) and not names_fork(event.data, fork)):
             raise ImportFormatError(f"{_named(row)}: the event and its line name different fork points. {AGAIN}")
+        blob = _record_blob(row, event, blobs)
         problem = self._follow(entry, event)
         if problem is not None:
             error = ImportFormatError(f"{_named(row)}: {problem}. Nothing of it is imported from here on.")
@@ -259,6 +273,8 @@ class Batch:
             self.extended[row.stream] = 0 if before is None else before.position
             if fork is not None:
                 self.forks[row.stream] = fork
+        if blob is not None:
+            self.record_blobs[row.stream, row.version] = blob
         self._places[row.stream, row.version] = len(self.rows)
         self.rows.append(row)
         return True
@@ -305,6 +321,7 @@ class Batch:
             raise ImportFormatError(f"{_named(row)}: the stub of the message does not match the event. {AGAIN}")
         if address in self._places:
             self.rows[self._places[address]] = shredded
+            self.record_blobs.pop(address, None)
         elif target.digest is None:
             self.shreds[address] = Shred(*address, target.content_digest, stub)
             self.redacted_by[address] = row.version
@@ -351,6 +368,19 @@ def add_batch(report: EventsReport, batch: Batch, *, since: int, line: int) -> E
         line=line,
         failed=[*report.failed, *sorted(batch.failed, key=lambda refused: refused.line or 0)],
     )
+
+
+def _record_blob(row: Row, event: Event, blobs: Sequence[Blob]) -> Blob | None:
+    """The bytes of a record. Raises ImportFormatError if they are not among the blobs before it."""
+    named = digest_of_blob(event)
+    if named is None:
+        return None
+    blob = next((blob for blob in blobs if blob.kind == "record" and has_blob(event, blob.data)), None)
+    if blob is None:
+        raise ImportFormatError(
+            f"{_named(row)}: the bytes of the record, with the SHA-256 {named.hex()}, must come before it. {AGAIN}"
+        )
+    return blob
 
 
 def _address_before(entry: Entry) -> Address:

@@ -17,8 +17,9 @@ from clew.domain.events import (
     ThreadForked,
     ThreadPurged,
 )
-from clew.domain.ports import Fork, Row
+from clew.domain.ports import Blob, Fork, Row
 from clew.domain.purges import purged_rows
+from clew.domain.records import blob_of
 from clew.domain.streams import ROOT, StreamName, check_id, parse_stream_name, stream_id, stream_name
 
 AGAIN = "Take another copy of the document, or serialize the thread again."
@@ -65,6 +66,18 @@ class Lineage(NamedTuple):
     def ends(self) -> tuple[int, ...]:
         """The last version of each stream in the lineage: the cut, or the head of the thread itself."""
         return (*(stream.fork.cut for stream in self.streams if stream.fork is not None), self.head.version)
+
+
+def with_blobs(lineage: Lineage, add: Callable[[list[Event]], list[Event]]) -> Lineage:
+    """The lineage with the bytes of its records, which ``add`` adds to events."""
+    events, after_cuts = add([*lineage.events]), add([*lineage.after_cuts])
+    return lineage._replace(events=tuple(events), after_cuts=tuple(after_cuts))
+
+
+def blobs_of(lineage: Lineage) -> list[Blob]:
+    """The bytes of a lineage's records, in the order of the records, equal ones once."""
+    blobs = filter(None, map(blob_of, (*lineage.events, *lineage.after_cuts)))
+    return list({blob.digest: blob for blob in blobs}.values())
 
 
 def required_rows(rows: Iterable[Row], cut: int | None, decode: Callable[[Row], Event]) -> Iterator[Row]:

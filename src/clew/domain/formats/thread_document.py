@@ -7,7 +7,7 @@ document compares them with the events.
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -17,14 +17,16 @@ from clew.domain.decider_state import Control, advance
 from clew.domain.errors import ThreadDocumentError
 from clew.domain.event_types import Status
 from clew.domain.events import Event, Opaque
-from clew.domain.formats.lineage import AGAIN, Lineage, StreamRows, verify_streams
+from clew.domain.formats.lineage import AGAIN, Lineage, StreamRows, blobs_of, verify_streams, with_blobs
 from clew.domain.formats.openai_messages import same
 from clew.domain.history import HistoryBuilder, HistoryMessage
 from clew.domain.json_values import MAX_BYTES, JsonObject, one_line
 from clew.domain.messages import Role, Text, explain
 from clew.domain.models.client import ServiceKind, ThreadKind
 from clew.domain.ports import Fork, Row
+from clew.domain.records import digest_of_blob, has_blob, with_blob
 from clew.domain.runs.events import ServiceThreadBound
+from clew.domain.streams import digest
 
 KIND = "thread"
 VERSION = 1
@@ -87,7 +89,7 @@ class ServiceShape(_Shape):
 
 
 class BlobShape(_Shape):
-    """Bytes that messages refer to, with ``data`` in base64. The definitions of agents are never included."""
+    """Bytes of a record that are not in its event, in base64. The definitions of agents are never included."""
 
     digest: Hash
     data: str
@@ -157,7 +159,7 @@ def write_document(lineage: Lineage) -> JsonObject:
         },
         "streams": [_write_stream(stream) for stream in lineage.streams],
         "heads": {stream.name: stream.rows[-1].hash.hex() for stream in lineage.streams},
-        "blobs": [],
+        "blobs": [{"digest": blob.digest.hex(), "data": _base64(blob.data)} for blob in blobs_of(lineage)],
         "states": states,
         "service": _write_service(control, lineage.events),
         "history": [_write_message(each) for each in history],
@@ -174,8 +176,10 @@ def read_document(document: object, decode: Callable[[Row], Event]) -> Lineage:
             f"{type(document).__name__} is not a thread document, which has {{'clew': 'thread'}}. Give the dict that "
             "thread.serialize() returned, or that json.load() reads from its JSON."
         )
-    streams = _parse(document).streams
-    lineage = verify_streams([_read_stream(number, stream) for number, stream in enumerate(streams)], decode)
+    parsed = _parse(document)
+    lineage = verify_streams([_read_stream(number, stream) for number, stream in enumerate(parsed.streams)], decode)
+    blobs = dict(_read_blob(number, blob) for number, blob in enumerate(parsed.blobs))
+    lineage = with_blobs(lineage, lambda events: [_with_blob(event, blobs) for event in events])
     for name, value in write_document(lineage).items():
         where = _first_difference(document[name], value, name)
         if where is not None:
@@ -215,6 +219,29 @@ def _read_row(stream: str, row: RowShape, where: str) -> Row:
         raise ThreadDocumentError(f"{where}.type: it is not the name of a type. {AGAIN}")
     digest = None if row.digest is None else bytes.fromhex(row.digest)
     return Row(0, stream, row.version, row.type, state, bytes.fromhex(row.hash), digest)
+
+
+def _read_blob(number: int, blob: BlobShape) -> tuple[bytes, bytes]:
+    named = bytes.fromhex(blob.digest)
+    try:
+        data = b64decode(blob.data, validate=True)
+    except ValueError:
+        data = b""
+    if digest(data) != named:
+        raise ThreadDocumentError(f"blobs[{number}]: the data does not match the digest. {AGAIN}")
+    return named, data
+
+
+def _with_blob(event: Event, blobs: Mapping[bytes, bytes]) -> Event:
+    """The event with the bytes of its record, if it has any. Raises ThreadDocumentError if the document lacks them."""
+    named = digest_of_blob(event)
+    if named is None:
+        return event
+    if not has_blob(event, blobs.get(named)):
+        raise ThreadDocumentError(
+            f"blobs: the bytes of version {event.version}, with the SHA-256 {named.hex()}, are missing. {AGAIN}"
+        )
+    return with_blob(event, blobs[named])
 
 
 def _write_stream(stream: StreamRows) -> JsonObject:

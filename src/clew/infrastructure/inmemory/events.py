@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
@@ -21,6 +22,7 @@ from clew.domain.ports import (
     Shred,
     StreamInfo,
 )
+from clew.domain.record_index import BLOBS, number_of_blob
 from clew.infrastructure import clock
 from clew.infrastructure.append_plan import (
     KnownHead,
@@ -57,9 +59,12 @@ class InMemoryEvents:
         self.streams: list[StreamInfo] = []
         """In the order of their creation. The key of a stream is its number, from 1."""
         self.blobs: dict[bytes, Blob] = {}
+        self.record_blobs: dict[bytes, bytes] = {}
         self.leases: dict[str, Lease] = {}
         self.drafts: dict[str, Draft] = {}
         self.shredded = 0
+        self._uses: Counter[int] = Counter()
+        """How many records have the same bytes, by their number in the index."""
         self._streams: dict[str, _Stream] = {}
         self._forks: dict[str, list[StreamInfo]] = {}
         self._keys: dict[tuple[str, bytes], Outcome] = {}
@@ -87,6 +92,7 @@ class InMemoryEvents:
             self._drop_folds(name, version)
         for entry in append.entries:
             self._streams[entry.stream].entries.setdefault(entry.number, []).append(entry.version)
+            self._uses[entry.number] += entry.number >= BLOBS
         for forget in append.forgets:
             self._forget(forget)
         if append.key is not None:
@@ -95,6 +101,7 @@ class InMemoryEvents:
             self._keys[append.key.stream, append.key.digest] = outcome_of_key
         if plan.has_side_tables:
             self._put_side_tables(plan)
+        self._drop_unused([shred.blob for shred in append.shreds if shred.blob is not None])
         return appended
 
     def _put_snapshots(self, snapshots: Sequence[Snapshot]) -> None:
@@ -104,6 +111,8 @@ class InMemoryEvents:
     def _put_side_tables(self, plan: Plan) -> None:
         for blob in plan.append.blobs:
             self.blobs.setdefault(blob.digest, blob)
+        for blob in plan.append.record_blobs:
+            self.record_blobs.setdefault(blob.digest, blob.data)
         for name, lease in plan.leases:
             if lease is None:
                 self.leases.pop(name, None)
@@ -136,9 +145,16 @@ class InMemoryEvents:
         self.shredded += 1
         for number in shred.numbers:
             self._streams[shred.stream].entries[number].remove(shred.version)
+            self._uses[number] -= number >= BLOBS
         for name, first in self._keys.items():
             if row.position in first.appended.positions:
                 self._keys[name] = Outcome(first.salt, None, first.appended)
+
+    def _drop_unused(self, digests: Sequence[bytes]) -> None:
+        """Destroy the bytes of shredded records that no other record has."""
+        for digest in digests:
+            if not self._uses[number_of_blob(digest)]:
+                self.record_blobs.pop(digest, None)
 
     def _forget(self, forget: Forget) -> None:
         if forget.keys:
@@ -237,6 +253,10 @@ class InMemoryEvents:
             first = max(bisect_right(versions, after), last - (limit - len(found)))
             found += [self.rows[line.positions[each - line.first] - 1] for each in versions[first:last][::-1]]
         return found
+
+    def unused_record_blobs(self) -> list[bytes]:
+        """The digests of bytes that no record has."""
+        return [digest for digest in self.record_blobs if not self._uses[number_of_blob(digest)]]
 
     def entries(self, stream: str) -> set[tuple[int, int]]:
         """The number and the version of each entry of a stream in the index."""

@@ -173,6 +173,18 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder, process_forks.ForkA
         with self._open_lock():
             return list(enumerate(self._events.blobs, start=1))[max(after, 0) :][:limit]
 
+    def record_blobs(self, stream: str, digests: Collection[bytes]) -> dict[bytes, bytes]:
+        """The bytes of records with these digests."""
+        del stream
+        with self._open_lock():
+            stored = self._events.record_blobs
+            return {digest: stored[digest] for digest in digests if digest in stored}
+
+    def unused_record_blobs(self, limit: int) -> list[bytes]:
+        """The digests of bytes that no record has."""
+        with self._open_lock():
+            return self._events.unused_record_blobs()[:limit]
+
     def draft(self, stream: str) -> Draft | None:
         """The part of an answer that was stored last for the stream."""
         with self._open_lock():

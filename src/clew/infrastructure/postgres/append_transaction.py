@@ -11,6 +11,7 @@ from psycopg.types.numeric import Int8
 
 from clew.domain.errors import StoreError
 from clew.domain.ports import Appended, Draft, FoldState, Key, Lease, Shred
+from clew.domain.record_index import number_of_blob
 from clew.infrastructure import clock
 from clew.infrastructure.append_plan import (
     KnownHead,
@@ -161,12 +162,15 @@ class Transaction:
             unsent.append(_put_key(append.key, self.first, self.first + len(made.rows) - 1))
         if made.has_side_tables:
             unsent += self._side_tables(made)
+        unsent += _drop_record_blobs(append.shreds)
         return unsent
 
     def _side_tables(self, made: Plan) -> list[BoundStatement]:
         """The statements that write blobs, leases, drafts and states of folds."""
         append = made.append
         bound = [self._put_blobs()] if append.blobs else []
+        if append.record_blobs:
+            bound += [_bind("deriving"), *self._put_record_blobs()]
         bound += [_put_lease(name, lease) for name, lease in sorted(made.leases)]
         bound += map(_put_draft, append.drafts)
         if append.folds:
@@ -187,6 +191,16 @@ class Transaction:
             tenant=int8(tenant_id(self._owner)),
             digests=byteas(blob.digest for blob in blobs),
             kinds=byteas(blob.kind.encode() for blob in blobs),
+            datas=byteas(blob.data for blob in blobs),
+        )
+
+    def _put_record_blobs(self) -> Iterator[BoundStatement]:
+        blobs = self._append.record_blobs
+        yield _bind(
+            "put record blobs",
+            tenant=int8(tenant_id(self._owner)),
+            digests=byteas(blob.digest for blob in blobs),
+            numbers=int8s(number_of_blob(blob.digest) for blob in blobs),
             datas=byteas(blob.data for blob in blobs),
         )
 
@@ -325,6 +339,16 @@ def _drop_derived(shreds: Sequence[Shred]) -> Iterator[BoundStatement]:
     yield from (_drop_entries(shred) for shred in shreds if shred.numbers)
     for name, version in sorted(lowest_shredded(shreds).items()):
         yield _bind("drop fold states", stream=int8(stream_id(name)), version=int8(version))
+
+
+def _drop_record_blobs(shreds: Sequence[Shred]) -> Iterator[BoundStatement]:
+    """Destroy the bytes of shredded records that no other record has."""
+    gone: dict[int, list[bytes]] = {}
+    for shred in shreds:
+        if shred.blob is not None:
+            gone.setdefault(tenant_id(shred.stream), []).append(shred.blob)
+    for tenant, digests in gone.items():
+        yield _bind("drop record blobs", tenant=int8(tenant), digests=byteas(digests))
 
 
 def _ids(stream: str) -> dict[str, bytes]:

@@ -142,6 +142,22 @@ FROM unnest(%(digests)b::bytea[], %(kinds)b::bytea[], %(datas)b::bytea[])
 ORDER BY digest
 ON CONFLICT (tenant, digest) DO NOTHING
 
+-- put record blobs
+-- After "deriving": no transaction destroys bytes that are found here.
+INSERT INTO clew_record_blob (tenant, digest, number, data)
+SELECT %(tenant)b::int8, digest, number, data
+FROM unnest(%(digests)b::bytea[], %(numbers)b::int8[], %(datas)b::bytea[]) AS blob (digest, number, data)
+ORDER BY digest
+ON CONFLICT (tenant, digest) DO NOTHING
+
+-- drop record blobs
+-- After "shredding" and after the numbers of the shredded rows are gone: other records may have the same bytes.
+DELETE FROM clew_record_blob AS blob
+WHERE tenant = %(tenant)b AND digest = ANY (%(digests)b::bytea[]) AND NOT EXISTS (
+    SELECT FROM clew_entry AS entry
+    WHERE entry.tenant = blob.tenant AND entry.number = blob.number AND entry.number >= 4611686018427387904
+)
+
 -- lease
 SELECT holder, until FROM clew_lease WHERE stream = %(stream)b
 

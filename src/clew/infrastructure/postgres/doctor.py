@@ -41,6 +41,7 @@ READ = (
     "clew_key",
     "clew_lease",
     "clew_meta",
+    "clew_record_blob",
     "clew_snapshot",
     "clew_stream",
 )

@@ -262,12 +262,14 @@ FROM clew_draft LEFT JOIN clew_stream AS s ON s.id = stream
 SELECT 'trigger', tgname::text FROM pg_catalog.pg_trigger
 WHERE NOT tgisinternal AND tgname <> 'clew_parent' AND tgrelid IN (
     'clew_event'::regclass, 'clew_stream'::regclass, 'clew_key'::regclass, 'clew_snapshot'::regclass,
-    'clew_blob'::regclass, 'clew_lease'::regclass, 'clew_draft'::regclass, 'clew_meta'::regclass
+    'clew_blob'::regclass, 'clew_record_blob'::regclass, 'clew_lease'::regclass, 'clew_draft'::regclass,
+    'clew_meta'::regclass
 )
 UNION ALL
 SELECT 'rule', rulename::text FROM pg_catalog.pg_rewrite WHERE ev_class IN (
     'clew_event'::regclass, 'clew_stream'::regclass, 'clew_key'::regclass, 'clew_snapshot'::regclass,
-    'clew_blob'::regclass, 'clew_lease'::regclass, 'clew_draft'::regclass, 'clew_meta'::regclass
+    'clew_blob'::regclass, 'clew_record_blob'::regclass, 'clew_lease'::regclass, 'clew_draft'::regclass,
+    'clew_meta'::regclass
 )
 
 -- forks
@@ -323,6 +325,16 @@ SELECT digest, kind, data FROM clew_blob WHERE came = %(came)b AND digest = %(di
 
 -- blobs
 SELECT came, digest FROM clew_blob WHERE came > %(after)b ORDER BY came LIMIT %(limit)b
+
+-- record blobs
+SELECT digest, data FROM clew_record_blob WHERE tenant = %(tenant)b AND digest = ANY (%(digests)b::bytea[])
+
+-- unused record blobs
+SELECT digest FROM clew_record_blob AS blob WHERE NOT EXISTS (
+    SELECT FROM clew_entry AS entry
+    WHERE entry.tenant = blob.tenant AND entry.number = blob.number AND entry.number >= 4611686018427387904
+)
+LIMIT %(limit)b
 
 -- draft
 SELECT run, data FROM clew_draft WHERE stream = %(stream)b

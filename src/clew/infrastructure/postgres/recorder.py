@@ -241,6 +241,16 @@ class PostgresRecorder(LibraryRecorder):
         found = self.datastore.query(SQL["blobs"], {"after": Int8(within(after)), "limit": Int8(within(limit))})
         return [(key, digest) for key, digest in found]
 
+    def record_blobs(self, stream: str, digests: Collection[bytes]) -> dict[bytes, bytes]:
+        """The bytes of records with these digests, of the tenant of a stream."""
+        parameters = {"tenant": Int8(tenant_id(stream)), "digests": list(digests)}
+        return dict(self.datastore.query(SQL["record blobs"], parameters))
+
+    def unused_record_blobs(self, limit: int) -> list[bytes]:
+        """The digests of bytes that no record has."""
+        found = self.datastore.query(SQL["unused record blobs"], {"limit": Int8(within(limit))})
+        return [digest for (digest,) in found]
+
     def lease(self, stream: str) -> Lease | None:
         """The lease of a stream as it was last taken."""
         found = self.datastore.query(_APPENDS["lease"], {"stream": Int8(stream_id(stream))}) if _is_text(stream) else []

@@ -317,7 +317,8 @@ BEGIN
     GRANT UPDATE (state), DELETE ON clew_snapshot TO clew_app;
     GRANT UPDATE, DELETE ON clew_lease, clew_draft TO clew_app;
     GRANT SELECT, INSERT, UPDATE, DELETE ON clew_fold_state TO clew_app;
-    GRANT DELETE ON clew_entry TO clew_app; -- a redacted record loses the numbers of its key
+    GRANT DELETE ON clew_entry TO clew_app; -- a redacted record loses the numbers of its key and its bytes
+    GRANT SELECT, INSERT, DELETE ON clew_record_blob TO clew_app;
     GRANT SELECT, INSERT, DELETE ON clew_vector TO clew_app;
     GRANT SELECT ON clew_meta, clew_generation, clew_stretch, clew_worker, clew_parked TO clew_app;
     GRANT SELECT ON clew_stream, clew_event, clew_key, clew_meta TO clew_shredder;

@@ -17,7 +17,7 @@ from clew.infrastructure.postgres.errors import unavailable
 from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.postgres.stream_ids import text
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 INDEXED = {2: (RECORD_APPENDED, HISTORY_REWOUND), 4: (CHECKPOINT_MADE,)}
 """The types of events that the index has since a schema."""

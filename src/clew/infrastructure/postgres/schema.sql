@@ -206,3 +206,16 @@ ALTER TABLE clew_fold_state ALTER COLUMN state SET STATISTICS 0;
 
 COMMENT ON TABLE clew_entry IS
     'the index of records by type and key, of checkpoints by name, and of rewinds; a number is a part of a digest';
+
+-- schema 5
+
+CREATE TABLE clew_record_blob (
+    tenant bigint NOT NULL,
+    digest bytea NOT NULL,
+    number bigint NOT NULL,
+    data bytea NOT NULL,
+    PRIMARY KEY (tenant, digest)
+);
+COMMENT ON TABLE clew_record_blob IS 'the bytes of records; the index of records has their number';
+CREATE INDEX clew_entry_blob ON clew_entry (number) WHERE number >= 4611686018427387904;
+ALTER TABLE clew_record_blob ALTER COLUMN data SET STATISTICS 0;

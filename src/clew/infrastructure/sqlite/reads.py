@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 from clew.domain.errors import ClosedError
 from clew.domain.ports import Appended, Blob, Draft, Key, Lease, Row, StreamInfo
+from clew.domain.record_index import BLOBS
 from clew.domain.streams import first_after
 from clew.infrastructure.append_plan import Outcome
 from clew.infrastructure.recorder_ports import HIGHEST, Snapshot, StoredKey, is_full, page
@@ -121,7 +122,11 @@ KEY = (
 )
 LEASE = "SELECT l.holder, l.until FROM stream s CROSS JOIN lease l ON l.stream = s.id WHERE s.name = ?"
 DRAFT = "SELECT d.run, d.data FROM stream s CROSS JOIN draft d ON d.stream = s.id WHERE s.name = ?"
+IS_USED = f"EXISTS (SELECT 1 FROM entry e WHERE e.number = b.number AND e.number >= {BLOBS})"  # noqa: S608 - as above
+"""Whether a record has the bytes of a row of record_blob. The last condition is that of the index."""
+
 BLOB = "SELECT digest, kind, data FROM blob WHERE digest = ?"
+_UNUSED_RECORD_BLOBS = f"SELECT digest FROM record_blob b WHERE length(data) AND NOT {IS_USED} LIMIT ?"  # noqa: S608 - of constants
 _ENTRIES = "SELECT number, version FROM stream s CROSS JOIN entry n ON n.stream = s.id WHERE s.name = ?"
 _KEYS = (
     "SELECT k.first, k.last, k.key, k.digest FROM stream s CROSS JOIN append_key k ON k.stream = s.id "
@@ -387,6 +392,17 @@ class SQLiteReads:
         """Key and digest of each blob in the order of their creation."""
         sql = "SELECT rowid, digest FROM blob WHERE rowid > ? ORDER BY rowid LIMIT ?"
         return [(key, digest) for key, digest in self.query(sql, (after, limit))]
+
+    def record_blobs(self, stream: str, digests: Collection[bytes]) -> dict[bytes, bytes]:
+        """The bytes of records with these digests. All tenants of the file share them."""
+        del stream
+        marks = ",".join("?" * len(digests))
+        sql = f"SELECT digest, data FROM record_blob WHERE digest IN ({marks})"  # noqa: S608 - of constants
+        return dict(self.query(sql, tuple(digests)))
+
+    def unused_record_blobs(self, limit: int) -> list[bytes]:
+        """The digests of bytes that no record has."""
+        return [digest for (digest,) in self.query(_UNUSED_RECORD_BLOBS, (limit,))]
 
     def lease(self, stream: str) -> Lease | None:
         """The lease of a stream."""

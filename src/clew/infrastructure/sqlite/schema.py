@@ -10,11 +10,12 @@ from pathlib import Path
 from urllib.parse import quote
 
 from clew.domain.errors import StoreSchemaError
+from clew.domain.record_index import BLOBS
 
 APPLICATION_ID = 0x436C6577
 """``Clew`` in ASCII, in the header of the file."""
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 _SIDE_TABLES = (
     # A table with row ids, so that a new blob never moves the others: the writer explains why shredding needs this.
@@ -50,13 +51,20 @@ _FOLDS = """CREATE TABLE fold_state (
     )"""
 """The states of folds, since schema 4. The margin has the same reason as that of a draft."""
 
-MIGRATIONS: dict[int, tuple[str, ...]] = {1: _SIDE_TABLES, 2: (_INDEX,), 3: (_FOLDS,), 4: ()}
+_RECORD_BLOBS = (
+    # The number is that of the records in the index. Row ids have the same reason as those of the other blobs.
+    "CREATE TABLE record_blob (digest BLOB UNIQUE, number INTEGER NOT NULL, data BLOB NOT NULL)",
+    f"CREATE INDEX entry_blob ON entry (number) WHERE number >= {BLOBS}",
+)
+"""The bytes of records, and how the records are found that have them, since schema 6."""
+
+MIGRATIONS: dict[int, tuple[str, ...]] = {1: _SIDE_TABLES, 2: (_INDEX,), 3: (_FOLDS,), 4: (), 5: _RECORD_BLOBS}
 """The statements that lead from a schema to the next one; the migrations to schemas 3 and 5 then fill the index."""
 
 ADD_TAG = "INSERT OR IGNORE INTO counter (name, value) VALUES ('store', abs(random() % 4294967296))"
 """Gives the file a tag that tells it from others."""
 
-INDEXES = ("stream_parent", "event_stream_version", "append_key_stream_key")
+INDEXES = ("stream_parent", "event_stream_version", "append_key_stream_key", "entry_blob")
 """The indexes that are made by name."""
 
 # Streams are integers inside, so that rows and their index stay small and a lineage is read by integer keys.
@@ -103,6 +111,7 @@ TABLES = (
     *_SIDE_TABLES,
     _INDEX,
     _FOLDS,
+    *_RECORD_BLOBS,
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )

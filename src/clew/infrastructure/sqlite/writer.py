@@ -12,6 +12,7 @@ from eventsourcing.persistence import IntegrityError
 
 from clew.domain.errors import ClewError
 from clew.domain.ports import Appended, Key, Lease, Shred
+from clew.domain.record_index import number_of_blob
 from clew.infrastructure import clock
 from clew.infrastructure.append_plan import (
     KnownHead,
@@ -25,7 +26,7 @@ from clew.infrastructure.append_plan import (
 )
 from clew.infrastructure.recorder_ports import HIGHEST, Append, RecordedConflictError
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, unavailable
-from clew.infrastructure.sqlite.reads import BLOB, DRAFT, LEASE, find_outcome
+from clew.infrastructure.sqlite.reads import BLOB, DRAFT, IS_USED, LEASE, find_outcome
 from clew.infrastructure.sqlite.wal_checkpoints import COMMIT_BYTES, MARK, Checkpoints
 
 if TYPE_CHECKING:
@@ -61,6 +62,11 @@ _STORED = (
 
 _STREAM = "(SELECT id FROM stream WHERE name = ?)"
 _PUT_BLOB = "INSERT OR IGNORE INTO blob (digest, kind, data) VALUES (?, ?, ?)"
+_PUT_RECORD_BLOB = "INSERT OR IGNORE INTO record_blob (digest, number, data) VALUES (?, ?, ?)"
+# The row stays, almost empty: SQLite moves the neighbours of a row that is deleted, and leaves copies of them behind.
+_DROP_RECORD_BLOB = (
+    f"UPDATE record_blob AS b SET digest = NULL, number = 0, data = x'' WHERE digest = ? AND NOT {IS_USED}"  # noqa: S608 - of constants
+)
 _TAKE_LEASE = f"INSERT OR REPLACE INTO lease (stream, holder, until) VALUES ({_STREAM}, ?, ?)"  # noqa: S608 - of constants
 PUT_ENTRY = "INSERT OR IGNORE INTO entry (stream, number, version) VALUES (?, ?, ?)"
 _DROP_ENTRY = f"DELETE FROM entry WHERE stream = {_STREAM} AND number = ? AND version = ?"  # noqa: S608 - of constants
@@ -260,7 +266,7 @@ class SQLiteWriter:
         if append.entries:
             entries = [(self._id(connection, each.stream), each.number, each.version) for each in append.entries]
             connection.executemany(PUT_ENTRY, entries)
-        if plan.has_side_tables:
+        if plan.has_side_tables or append.shreds:
             self._put_side_tables(connection, plan)
         self._plans.append((plan, first))
         return outcome(plan.rows, first)
@@ -358,9 +364,12 @@ class SQLiteWriter:
         )
 
     def _put_side_tables(self, connection: sqlite3.Connection, plan: Plan) -> None:
-        """Write blobs, leases, drafts and states of folds of an append, whose streams exist."""
+        """Write blobs, leases, drafts and states of folds of an append, whose streams exist. Drop bytes of records."""
         for blob in plan.append.blobs:
             connection.execute(_PUT_BLOB, blob)
+            self.checkpoints.written += len(blob.data)
+        for blob in plan.append.record_blobs:
+            connection.execute(_PUT_RECORD_BLOB, (blob.digest, number_of_blob(blob.digest), blob.data))
             self.checkpoints.written += len(blob.data)
         for name, lease in plan.leases:
             if lease is None:
@@ -377,6 +386,9 @@ class SQLiteWriter:
         for fold in plan.append.folds:
             connection.execute(_PUT_FOLD, fold._asdict())
             self.checkpoints.written += len(fold.state)
+        for shred in plan.append.shreds:  # last: another record of the append can have the same bytes
+            if shred.blob is not None:
+                connection.execute(_DROP_RECORD_BLOB, (shred.blob,))
 
     def after_batch(self) -> float | None:
         """Notify the listeners and make a checkpoint if one is due. Returns the seconds until the next call."""
