@@ -29,7 +29,7 @@ from clew.domain.event_types import Status
 from clew.domain.fork_tree import Branch, ForkPoint
 from clew.domain.formats.conversation_import import ImportFailure, ImportReport, Item
 from clew.domain.formats.event_import import EventsReport
-from clew.domain.json_values import Json, JsonObject
+from clew.domain.json_values import Json, JsonObject, check_flags
 from clew.domain.memory.ports import Embedder, Screen
 from clew.domain.messages import Message
 from clew.domain.models.client import ThreadKind
@@ -111,8 +111,9 @@ class Engine:
         ``embedded`` is false, ``clew project run`` must do this. ``authorize(actor, action, thread)`` decides what the
         actor of ``acting_as`` may read: lists leave out the threads that it refuses, and a request for such a thread
         raises NotAuthorizedError. ``cache_bytes`` limits the memory, in estimated bytes, for the histories, states and
-        memory scopes that the service used last. A larger history is read again each time. ``now`` returns microseconds
-        since 1970 (UTC).
+        memory scopes that the service used last. What is larger is read again each time: with the default, a history of
+        more than 256 MiB, or a memory scope of more than about 130,000 facts and passages, at 2,000 bytes each.
+        ``now`` returns microseconds since 1970 (UTC).
 
         With ``read_only``, or with ``?mode=ro`` in the URL, nothing is written: every call that would write raises
         ReadOnlyStoreError. Next to a SQLite file, no file is made or changed. Read models that are missing or behind
@@ -167,6 +168,7 @@ class Engine:
         With ``replace_deleted`` the id of a purged thread can be used again: a new history begins, and the versions
         continue. Raises ThreadExistsError.
         """
+        check_flags(replace_deleted=replace_deleted)
         first = tuple(messages)
         attached = as_providers(context_providers)  # asyncio only
         intent = Start(title, labels or {}, metadata or {})
@@ -484,6 +486,7 @@ class Engine:
         Without ids: the imported threads in import order, then the others by start time. Deleted threads are left out,
         and forks too, unless ``forks`` is true.
         """
+        check_flags(forks=forks)
         ids = (thread_ids,) if isinstance(thread_ids, str) else thread_ids
         for thread_id in ids or ():
             yield await drive(conversation_transfer.export_thread(self._core, thread_id))
@@ -504,6 +507,7 @@ class Engine:
         confidential, so they are left out by default. Write the lines to a file that is open for bytes;
         import_events() reads it. Raises UnknownThreadError.
         """
+        check_flags(definitions=definitions)
         ids = (thread_ids,) if isinstance(thread_ids, str) else thread_ids
         lines = await drive(event_transfer.export_events(self._core, ids, definitions=definitions))
         while page := await drive(event_transfer.next_lines(lines)):

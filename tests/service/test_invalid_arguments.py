@@ -22,6 +22,7 @@ from clew.engine import Engine
 
 Call = Callable[[Any], Any]
 
+FLAG = "is not a bool. Give True or False."
 NUMBER = "give a whole number, 0 or more."
 DAY = "Give a datetime.date, the day in UTC."
 
@@ -41,6 +42,11 @@ CALLS: list[tuple[Call, type[ClewError], str]] = [
     (lambda store: store.usage(until=datetime.now(UTC)), InvalidTimeError, f"until: datetime is not a day. {DAY}"),
     (lambda store: store.subscribe(after="x"), InvalidContentError, f"after='x': {NUMBER}"),
     (lambda store: store.subscribe(after=-1), InvalidContentError, f"after=-1: {NUMBER}"),
+    (lambda store: store.threads(newest_first=0), InvalidContentError, f"newest_first=0 {FLAG}"),
+    (lambda store: store.tree(newest_first="no"), InvalidContentError, f"newest_first='no' {FLAG}"),
+    (lambda store: store.audit(newest_first=None), InvalidContentError, f"newest_first=None {FLAG}"),
+    (lambda store: store.start_thread(replace_deleted="no"), InvalidContentError, f"replace_deleted='no' {FLAG}"),
+    (lambda store: store.restore_thread({}, as_new="no"), InvalidContentError, f"as_new='no' {FLAG}"),
     (lambda store: store.import_events(None), ImportFormatError, "NoneType is not a file."),
     (lambda store: store.import_events(""), ImportFormatError, "The path of the file is empty."),
     (lambda store: store.import_files(None), ImportFormatError, "NoneType is not a path."),
@@ -65,6 +71,27 @@ def test_a_wrong_argument_is_refused_with_what_to_give(call: Call, error: type[C
     with pytest.raises(error) as raised:
         asyncio.run(call_engine())
     assert str(raised.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda store: store.export(forks="no"), "forks='no'"),
+        (lambda store: store.export_events(definitions=1), "definitions=1"),
+        (lambda store: store.memory("user/1").facts(history="no"), "history='no'"),
+        (lambda store: store.thread("t").purge(forks="no"), "forks='no'"),
+        (lambda store: store.thread("t").rewind(1, abandon_run="no"), "abandon_run='no'"),
+    ],
+    ids=["export", "export_events", "facts", "purge", "rewind"],
+)
+def test_only_a_bool_is_a_flag(call: Call, message: str) -> None:
+    with Conversations.open("memory:") as conversations:
+        conversations.start_thread(thread_id="t")
+        with pytest.raises(InvalidContentError) as raised:
+            list(call(conversations))
+        assert str(raised.value) == f"{message} {FLAG}"
+    with pytest.raises(InvalidContentError, match=f"read_only='no' {FLAG}"):
+        Conversations.open("memory:", read_only="no")  # type: ignore[arg-type]
 
 
 def test_events_are_read_after_a_number() -> None:

@@ -26,7 +26,7 @@ from clew.domain.event_types import Status
 from clew.domain.events import Event, MemoryReading, ServiceDeletion
 from clew.domain.folds import Fold, StateT
 from clew.domain.history import History, HistoryMessage, StateBuilder, Step, ThreadState
-from clew.domain.json_values import Json, JsonObject
+from clew.domain.json_values import Json, JsonObject, check_flags
 from clew.domain.memory.ports import MemoryPort
 from clew.domain.messages import Message
 from clew.domain.model_view import ModelView, model_view
@@ -303,6 +303,7 @@ class Thread:
         the same commit ends the run. Raises ServiceCannotForkError when the service that holds the thread cannot go
         back, and InvalidContentError for content that cannot be stored.
         """
+        check_flags(abandon_run=abandon_run)
         orphaned = await self._orphaned_run() if abandon_run else None  # asyncio only
         rewinding = thread_commands.rewind(
             self._core, self.id, to, then, expected_version=expected_version, abandon_run=abandon_run, actor=actor
@@ -379,7 +380,7 @@ class Thread:
         not contain personal data. ``start_thread(thread_id=…, replace_deleted=True)`` can use the id again. Raises
         ThreadHasForksError, and NotRedactableError for a thread that is already purged.
         """
-        redactions.check_forks(forks)
+        check_flags(forks=forks)
         if not await drive(redactions.check_purge(self._core, self.id, forks=forks)):  # asyncio only
             await self._hooks(actor).notify("on_thread_deleted", before=Delete())  # asyncio only
         return await drive(redactions.purge(self._core, self.id, reason, actor, forks=forks))
@@ -697,6 +698,7 @@ class RemoteThread(Thread):
         through its own ``fork(kind="local")``. If the service could not delete some of them, ServiceDeletionError is
         raised after the outcomes are recorded.
         """
+        check_flags(service=service)
         deletions: tuple[ServiceDeletion, ...] = ()
         if service:
             service_client = self._service("delete", client)

@@ -81,6 +81,13 @@ def check_count(value: object, name: str) -> None:
         raise InvalidContentError(f"{name}={one_line(repr(value), 40)}: give a whole number, 0 or more.")
 
 
+def check_flags(**flags: object) -> None:
+    """Raise InvalidContentError unless each argument is True or False: ``"no"`` would count as true."""
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise InvalidContentError(f"{name}={one_line(repr(value), 40)} is not a bool. Give True or False.")
+
+
 def check_text(value: str, where: str) -> None:
     """Raise InvalidContentError unless ``value`` is a string that can be written as UTF-8."""
     if not isinstance(value, str):

@@ -11,7 +11,7 @@ from clew.domain.errors import InvalidProjectionError, ProjectionBehindError
 from clew.domain.event_sentences import with_article
 from clew.domain.event_types import quoted
 from clew.domain.events import EVENT_TYPES, MESSAGE_APPENDED, RECORD_APPENDED, to_time, to_utc_microseconds
-from clew.domain.json_values import check_count
+from clew.domain.json_values import check_count, check_flags
 from clew.domain.projection import Query, Recorded, SaidWithin, Unreadable, Where, said_within
 from clew.domain.streams import is_thread, stream_id
 from clew.projections.audit import BLOCK, Part, following, in_all
@@ -75,6 +75,7 @@ def audit(  # noqa: PLR0913 - every filter has its own parameter
     Entries of threads that the actor may not audit are left out; if ``thread`` names such a thread, reading a page
     raises NotAuthorizedError.
     """
+    check_flags(newest_first=newest_first)
     check_count(after, "after")
     named = {"thread": thread, "scope": scope, "actor": actor, "type": type}
     lists = [_list_of(core, by, value) for by, value in named.items() if value is not None]

@@ -18,6 +18,7 @@ from clew.domain.errors import ClewError, ConflictError, CorruptEventError, Inva
 from clew.domain.events import APPENDED_TYPES, LAST_MICROSECOND, TYPE_NAMES, Event, MessageRedacted
 from clew.domain.folds import KnownStates
 from clew.domain.history import HistoryBuilder, unshared
+from clew.domain.json_values import check_flags
 from clew.domain.memory.ports import VectorIndex
 from clew.domain.ports import NOTHING, Appended, Blob, Claim, Draft, EventLog, Forget, Fork, Key, Shred, Write
 from clew.domain.projection import Projection, check_projections
@@ -242,6 +243,7 @@ def open_core(  # noqa: PLR0913  # every setting has its own parameter
     check_id(tenant, "tenant")
     if not isinstance(cache_bytes, int) or isinstance(cache_bytes, bool) or cache_bytes < 0:
         raise InvalidContentError(f"cache_bytes={cache_bytes!r} is not a number of bytes. Give an integer, 0 or more.")
+    check_flags(create=create, embedded=embedded, read_only=read_only)
     check_function(authorize)
     declared = SHIPPED if projections is None else projections
     check_projections(declared)

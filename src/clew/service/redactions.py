@@ -11,7 +11,6 @@ from clew.domain.decider import Delete, Intent, Purge, Redact
 from clew.domain.decider_state import Control, holder_of
 from clew.domain.errors import (
     ConflictError,
-    InvalidContentError,
     NotRedactableError,
     StoreError,
     StoreUnavailableError,
@@ -102,12 +101,6 @@ class Purged(NamedTuple):
     version: int
     events: int
     pending: bool = False
-
-
-def check_forks(forks: object) -> None:
-    """Raise InvalidContentError for anything but a bool: a purge cannot be undone."""
-    if not isinstance(forks, bool):
-        raise InvalidContentError(f"forks={forks!r} is not a bool. Say True to purge a thread with forks, else False.")
 
 
 def check_purge(core: Core, thread_id: str, *, forks: bool) -> Operation[bool]:

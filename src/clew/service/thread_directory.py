@@ -19,7 +19,7 @@ from clew.domain.errors import (
 from clew.domain.event_types import Status
 from clew.domain.events import to_microseconds, to_time
 from clew.domain.fork_tree import Branch, BranchCheckpoint, ThreadInTree, branches, containing
-from clew.domain.json_values import JsonObject, check_json, comparable
+from clew.domain.json_values import JsonObject, check_flags, check_json, comparable
 from clew.domain.models.client import ThreadKind
 from clew.domain.projection import Query, RowValues, SaidWithin, Where
 from clew.domain.streams import MAX_LENGTH, parse_stream_name
@@ -150,6 +150,8 @@ def threads(  # noqa: PLR0913 - every filter has its own parameter
         raise InvalidContentError(f"status: {status!r} is not a status. Use one of: {', '.join(get_args(Status))}.")
     if order not in get_args(Order):
         raise InvalidContentError(f"order: {order!r} is not an order. Use one of: {', '.join(get_args(Order))}.")
+    if newest_first is not False:  # it is the default, and a list makes no call that it does not need
+        check_flags(newest_first=newest_first)
     where = [Where("tenant", "=", core.tenant)]
     if parent is not None:
         where.append(Where("parent_id", "=", parent))
@@ -429,6 +431,7 @@ def _summary(row: Values, marks: Sequence[RowValues]) -> ThreadSummary:
 
 def tree(core: Core, thread_id: str | None, *, newest_first: bool = False) -> Pages[Branch[ThreadSummary]]:
     """The tree that a thread belongs to, or all trees one after another; each depth first."""
+    check_flags(newest_first=newest_first)
     if thread_id is not None:
         return Pages(partial(_one_tree, core, thread_id))
     return Pages(partial(_trees, core, newest_first=newest_first))

@@ -29,7 +29,7 @@ from clew.domain.formats.event_import import Batch
 from clew.domain.formats.lineage import Lineage, StreamRows, required_rows, verify_streams, with_blobs
 from clew.domain.formats.thread_document import read_document, write_document
 from clew.domain.history import HistoryBuilder, HistoryMessage, previous_version
-from clew.domain.json_values import JsonObject
+from clew.domain.json_values import JsonObject, check_flags
 from clew.domain.models.client import ThreadKind
 from clew.domain.ports import EventLog, Row
 from clew.domain.records import blob_of
@@ -79,6 +79,7 @@ def restore(
     """
     if on_existing not in get_args(OnExisting):
         raise InvalidContentError(f"on_existing={on_existing!r} is neither 'raise' nor 'fork'.")
+    check_flags(as_new=as_new)
     lineage = yield from read(partial(read_document, document, decode_row))
     thread_id = lineage.name.id
     if as_new:

@@ -13,7 +13,7 @@ from clew.domain.event_types import Status
 from clew.domain.events import Event, MemoryReading
 from clew.domain.folds import Fold, StateT
 from clew.domain.history import History, HistoryMessage, StateBuilder, Step, ThreadState
-from clew.domain.json_values import Json, JsonObject
+from clew.domain.json_values import Json, JsonObject, check_flags
 from clew.domain.messages import Message
 from clew.domain.model_view import ModelView, model_view
 from clew.domain.models.client import ThreadKind
@@ -270,6 +270,7 @@ class Thread:
         the same commit ends the run. Raises ServiceCannotForkError when the service that holds the thread cannot go
         back, and InvalidContentError for content that cannot be stored.
         """
+        check_flags(abandon_run=abandon_run)
         rewinding = thread_commands.rewind(
             self._core, self.id, to, then, expected_version=expected_version, abandon_run=abandon_run, actor=actor
         )
@@ -337,7 +338,7 @@ class Thread:
         not contain personal data. ``start_thread(thread_id=…, replace_deleted=True)`` can use the id again. Raises
         ThreadHasForksError, and NotRedactableError for a thread that is already purged.
         """
-        redactions.check_forks(forks)
+        check_flags(forks=forks)
         return run(redactions.purge(self._core, self.id, reason, actor, forks=forks))
 
     def summary(self) -> ThreadSummary:

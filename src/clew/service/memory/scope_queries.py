@@ -12,7 +12,7 @@ from clew.domain.decider_state import Control
 from clew.domain.errors import UnknownVersionError
 from clew.domain.events import to_time, to_utc_microseconds
 from clew.domain.history import HistoryMessage, as_message
-from clew.domain.json_values import check_text
+from clew.domain.json_values import check_flags, check_text
 from clew.domain.memory.events import FactReference, Provenance
 from clew.domain.memory.facts import Fact, FactOrigin, FactUse
 from clew.domain.memory.ports import MemoryAt
@@ -89,6 +89,7 @@ def facts(
     history: bool = False,
 ) -> Operation[list[Fact]]:
     """The facts, in the order in which they were remembered."""
+    check_flags(history=history)
     fold = yield from load_facts(scope)
     point = yield from _point(scope, fold, at, valid_at, history=history)
     return (yield from read(lambda: fold.facts(scope.name, point, key=key, kind=kind, history=history)))
