@@ -32,7 +32,9 @@ from clew.domain.events import Shredded, ThreadPurged
 from clew.domain.json_values import JsonObject
 from clew.domain.ports import Claim, Draft, Write
 from clew.domain.runs.errors import ModelRequestError, RunTakenOverError
+from clew.infrastructure.sqlite.recorder import SQLiteRecorder
 from clew.service import core
+from clew.types import EventsReport
 
 TEXT = "unmistakable"
 
@@ -390,6 +392,50 @@ def test_an_import_stores_snapshots_of_forks_in_a_store_with_redactions(tmp_path
         assert conversations.import_events(BytesIO(exported)).failed == []
         assert snapshots_of(conversations, "f") == list(range(128, version, 128))
         assert conversations.verify().first_bad is None
+
+
+def test_an_import_stores_snapshots_of_forks_after_another_writer_has_redacted(shared_url: str) -> None:
+    with Conversations.open("memory:") as source:
+        fork = source.start_thread(thread_id="t", messages=[Message.user("x")]).fork(thread_id="f")
+        for _ in range(10):
+            fork.append([Message.user("y")] * 150)
+        exported = b"".join(source.export_events())
+    with Conversations.open(shared_url) as importing, Conversations.open(shared_url) as other:
+        thread = other.start_thread(messages=[Message.user("x")])
+        batches: list[int] = []
+
+        def redact_once(report: EventsReport) -> None:
+            batches.append(report.line)
+            if len(batches) == 1:
+                thread.redact(2)
+
+        assert importing.import_events(BytesIO(exported), progress=redact_once).failed == []
+        assert len(batches) > 2
+        assert snapshots_of(importing, "f")[-1] == 1_280
+        assert importing.verify().first_bad is None
+
+
+def test_an_import_reads_nothing_in_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Conversations.open("memory:") as source:
+        thread = source.start_thread("title", thread_id="t", messages=[Message.user("x")])
+        thread.redact(1)
+        exported = b"".join(source.export_events())
+    threads: list[int] = []
+    query = SQLiteRecorder.query
+
+    def noted(recorder: SQLiteRecorder, *arguments: Any, **options: Any) -> Any:
+        threads.append(threading.get_ident())
+        return query(recorder, *arguments, **options)
+
+    async def import_all() -> None:
+        async with Engine.open(tmp_path / "clew.db") as engine:
+            with monkeypatch.context() as patch:
+                patch.setattr(SQLiteRecorder, "query", noted)
+                assert (await engine.import_events(BytesIO(exported))).failed == []
+
+    asyncio.run(import_all())
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 def test_exports_and_imports_a_purged_thread(tmp_path: Path, conversations: Conversations) -> None:

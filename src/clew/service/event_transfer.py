@@ -280,7 +280,7 @@ class _Reader:
         self._pending: list[_Pending] = []
         self._refused: dict[str, int] = {}
         self._checked: set[str] = set()
-        self._states = States(self._core.log.shredded())
+        self._states = States(UNKNOWN)
         self._ahead: deque[_Line] = deque()
         """The next lines of the file. A batch takes all of them before it reads more."""
         self._redactions: Redactions | None = None
@@ -296,6 +296,9 @@ class _Reader:
     def next_batch(self) -> Batch:
         """The next batch, at most up to the end of the file or its first error."""
         self._pending.clear()
+        shredded = self._core.log.shredded()
+        if shredded != self._states.shredded:
+            self._states = States(shredded)
         batch, size = self._empty_batch({}), 0
         while not self.ended and not (self._is_full(size) and not self._must_wait(batch, size)):
             size += self._read_into(batch)
@@ -338,7 +341,7 @@ class _Reader:
             else:
                 rows[version] = row
         if batch.forgets:
-            self._states = States(self._core.log.shredded())  # the states of forks may have what was shredded
+            self._states.shredded = UNKNOWN  # the states of forks may have what was shredded
         else:
             self._states.shredded += len(batch.shreds) + sum(row.digest is not None for row in batch.rows)
             for name, control in {stream: control for (stream, _), control in batch.controls.items()}.items():
@@ -474,10 +477,15 @@ class _Reader:
         self.failed = [RefusedLine(line, error)]
 
 
+UNKNOWN = -1
+"""A number of shredded rows that no store has."""
+
+
 class States:
     """The states of the streams at their newest versions, as an import checks events against them.
 
-    ``shredded`` is the number of shredded rows: those that the store had before, and those that the import has added.
+    ``shredded`` is the number of shredded rows that the store had before, and that the import has added. If the store
+    has another number, another writer has shredded rows, and these states may have what was in them.
     """
 
     def __init__(self, shredded: int) -> None:
