@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from clew.agents.tools import ToolContext, tool
     from clew.aio.memory import DocumentStore, MemoryScope
     from clew.conversations import Conversations
+    from clew.domain.application_folds import Fold
     from clew.domain.context.provider import Context, ContextProvider, ProviderContext
     from clew.domain.errors import ClewError
     from clew.domain.events import Event
-    from clew.domain.folds import Fold
     from clew.domain.history import History, HistoryMessage
     from clew.domain.history_stores import HistoryStore, StoreContext, StoredMessage
     from clew.domain.memory.events import Provenance
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from clew.domain.reducers.reducer import Reducer, Reducible, Reduction
     from clew.domain.reducers.strategies import KeepLast, Reducers, SlidingWindow, TokenBudget, TrimToolResults
     from clew.engine import Agent, Engine
+    from clew.hosted_threads import ThreadStore
     from clew.infrastructure.hashing_embedder import HashingEmbedder
     from clew.infrastructure.minilm import LocalEmbedder
     from clew.infrastructure.openai.clients import OpenAIChatClient, OpenAIResponsesClient
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from clew.memory.user_preferences import UserPreferences
     from clew.memory.whiteboard import Whiteboard
     from clew.service.shards import Shards
-    from clew.thread_store import ThreadStore
 
 # `make generate` writes what follows, from the imports above.
 
@@ -133,7 +133,7 @@ _HOMES = {
     "Engine": "clew.engine",
     "Event": "clew.domain.events",
     "Fact": "clew.domain.memory.facts",
-    "Fold": "clew.domain.folds",
+    "Fold": "clew.domain.application_folds",
     "FunctionCall": "clew.domain.messages",
     "HashingEmbedder": "clew.infrastructure.hashing_embedder",
     "History": "clew.domain.history",
@@ -172,7 +172,7 @@ _HOMES = {
     "Text": "clew.domain.messages",
     "TextRetrieval": "clew.memory.text_retrieval",
     "ThreadRecord": "clew.domain.records",
-    "ThreadStore": "clew.thread_store",
+    "ThreadStore": "clew.hosted_threads",
     "TokenBudget": "clew.domain.reducers.strategies",
     "ToolContext": "clew.agents.tools",
     "TrimToolResults": "clew.domain.reducers.strategies",

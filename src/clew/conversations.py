@@ -38,16 +38,16 @@ from clew.service import (
     thread_directory,
     thread_documents,
     thread_queries,
-    thread_versions,
     usage_queries,
+    version_comparison,
 )
 from clew.service.audit_trail import AuditEntry
 from clew.service.core import CACHE_BYTES, Core, open_core
 from clew.service.effects import Pages, read, run
 from clew.service.feeds import store_feed
-from clew.service.memory import scope_access, scope_queries
-from clew.service.memory.scope_access import Scope
+from clew.service.memory import scope_queries, scope_view
 from clew.service.memory.scope_queries import ScopeSummary
+from clew.service.memory.scope_view import Scope
 from clew.service.message_search import Hit
 from clew.service.projection_status import ProjectionStatus
 from clew.service.thread_directory import Order
@@ -335,7 +335,7 @@ class Conversations:
         and InvalidNameError.
         """
         scope = Scope(self._core, name, screen=screen)
-        run(scope_access.load_facts(scope))
+        run(scope_view.load_facts(scope))
         return MemoryScope(
             scope,
         )
@@ -484,7 +484,7 @@ class Conversations:
 
         Raises UnknownThreadError or ThreadDeletedError.
         """
-        return run(thread_versions.fork_point(self._core, thread_id, other_id))
+        return run(version_comparison.fork_point(self._core, thread_id, other_id))
 
     def diff(
         self,
@@ -502,7 +502,7 @@ class Conversations:
         second; by default the newest versions. Threads without a common past are aligned by their content. Raises
         UnknownThreadError, ThreadDeletedError, UnknownVersionError, UnknownCheckpointError or InvalidTimeError.
         """
-        operation = thread_versions.diff(self._core, thread_id, other_id, at, other_at, at_message, other_at_message)
+        operation = version_comparison.diff(self._core, thread_id, other_id, at, other_at, at_message, other_at_message)
         return run(operation)
 
     def verify(self, thread_id: str | None = None) -> Verdict:

@@ -50,18 +50,18 @@ from clew.service import (
     thread_directory,
     thread_documents,
     thread_queries,
-    thread_versions,
     usage_queries,
+    version_comparison,
 )
 from clew.service.async_effects import drive
 from clew.service.audit_trail import AuditEntry
 from clew.service.core import CACHE_BYTES, Core, open_core
 from clew.service.effects import Pages, read
 from clew.service.feeds import store_feed
-from clew.service.memory import scope_access, scope_queries
+from clew.service.memory import scope_queries, scope_view
 from clew.service.memory.document_stores import open_view
-from clew.service.memory.scope_access import Scope
 from clew.service.memory.scope_queries import ScopeSummary
+from clew.service.memory.scope_view import Scope
 from clew.service.memory.text_search import EmbeddingIndex
 from clew.service.message_search import Hit
 from clew.service.projection_status import ProjectionStatus
@@ -373,7 +373,7 @@ class Engine:
         meaning = None if embedder is None else EmbeddingIndex(embedder, self._core.vectors)  # asyncio only
         if meaning is not None:  # asyncio only
             scope = replace(scope, model=meaning.model, dimensions=meaning.dimensions)
-        await drive(scope_access.load_facts(scope))
+        await drive(scope_view.load_facts(scope))
         return MemoryScope(
             scope,
             meaning,  # asyncio only
@@ -539,7 +539,7 @@ class Engine:
 
         Raises UnknownThreadError or ThreadDeletedError.
         """
-        return await drive(thread_versions.fork_point(self._core, thread_id, other_id))
+        return await drive(version_comparison.fork_point(self._core, thread_id, other_id))
 
     async def diff(
         self,
@@ -557,7 +557,7 @@ class Engine:
         second; by default the newest versions. Threads without a common past are aligned by their content. Raises
         UnknownThreadError, ThreadDeletedError, UnknownVersionError, UnknownCheckpointError or InvalidTimeError.
         """
-        operation = thread_versions.diff(self._core, thread_id, other_id, at, other_at, at_message, other_at_message)
+        operation = version_comparison.diff(self._core, thread_id, other_id, at, other_at, at_message, other_at_message)
         return await drive(operation)
 
     async def verify(self, thread_id: str | None = None) -> Verdict:

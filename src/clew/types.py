@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from clew.aio.subscription import Subscription
     from clew.aio.threads import LocalThread, RemoteThread, Thread
     from clew.domain.authorization import Action, Authorize, ThreadFilter
+    from clew.domain.call_pairing import ModelView, Repair, RepairReason
     from clew.domain.context.provider import ContextProviders, OnFailure, ThreadProviders, ThreadView
     from clew.domain.context.state import ContextState, ContextVersions, ProviderState
     from clew.domain.decider_state import CallLocation, Control, OpenRun
@@ -61,7 +62,6 @@ if TYPE_CHECKING:
         Role,
         Text,
     )
-    from clew.domain.model_view import ModelView, Repair, RepairReason
     from clew.domain.models.client import (
         Answer,
         CallDelta,
@@ -84,9 +84,10 @@ if TYPE_CHECKING:
     from clew.domain.projection import Kind as ColumnKind
     from clew.domain.projection import Parked, RowValues
     from clew.domain.reducers.reducer import Group, Groups, ReductionTrigger
-    from clew.domain.runs.model_requests import Request
     from clew.domain.runs.ports import EnginePort, OnExisting, RunLog, ThreadPort
+    from clew.domain.runs.request_construction import Request
     from clew.domain.search_terms import Snippet, SnippetPart
+    from clew.hosted_threads import HostedThread
     from clew.infrastructure.scripted_client import FaultKind
     from clew.infrastructure.scripted_client import Line as ScriptLine
     from clew.infrastructure.scripted_client import LineFunction as ScriptFunction
@@ -101,16 +102,15 @@ if TYPE_CHECKING:
     from clew.service.shards import ShardEvent, ShardEvents
     from clew.service.thread_directory import Order as ThreadOrder
     from clew.service.thread_queries import At, ThreadSummary
-    from clew.service.thread_versions import Variant
     from clew.service.usage_queries import By as UsageBy
     from clew.service.usage_queries import UsageCounts
+    from clew.service.version_comparison import Variant
     from clew.sync.batch import Batch as SyncBatch
     from clew.sync.memory import MemoryScope as SyncMemoryScope
     from clew.sync.subscription import Subscription as SyncSubscription
     from clew.sync.threads import LocalThread as SyncLocalThread
     from clew.sync.threads import RemoteThread as SyncRemoteThread
     from clew.sync.threads import Thread as SyncThread
-    from clew.thread_store import HostedThread
 
 # `make generate` writes what follows, from the imports above.
 
@@ -315,7 +315,7 @@ _HOMES = {
     "History": "clew.domain.history",
     "HistoryMessage": "clew.domain.history",
     "Hit": "clew.service.message_search",
-    "HostedThread": "clew.thread_store",
+    "HostedThread": "clew.hosted_threads",
     "ImportFailure": "clew.domain.formats.conversation_import",
     "ImportReport": "clew.domain.formats.conversation_import",
     "Input": "clew.agents.run_setup",
@@ -331,7 +331,7 @@ _HOMES = {
     "ModelCallContext": "clew.agents.middleware",
     "ModelClient": "clew.domain.models.client",
     "ModelUpdate": "clew.domain.models.client:Update",
-    "ModelView": "clew.domain.model_view",
+    "ModelView": "clew.domain.call_pairing",
     "OnChangedAgent": "clew.agents.run_setup",
     "OnConflict": "clew.agents.run_setup",
     "OnExisting": "clew.domain.runs.ports",
@@ -353,9 +353,9 @@ _HOMES = {
     "ReductionTrigger": "clew.domain.reducers.reducer",
     "RefusedLine": "clew.domain.formats.event_import",
     "RemoteThread": "clew.aio.threads",
-    "Repair": "clew.domain.model_view",
-    "RepairReason": "clew.domain.model_view",
-    "Request": "clew.domain.runs.model_requests",
+    "Repair": "clew.domain.call_pairing",
+    "RepairReason": "clew.domain.call_pairing",
+    "Request": "clew.domain.runs.request_construction",
     "ResponseFormat": "clew.domain.models.client",
     "RetrievalTime": "clew.memory.text_retrieval:When",
     "Role": "clew.domain.messages",
@@ -410,7 +410,7 @@ _HOMES = {
     "ToolSignature": "clew.agents.tool_schemas:Signature",
     "UsageBy": "clew.service.usage_queries:By",
     "UsageCounts": "clew.service.usage_queries",
-    "Variant": "clew.service.thread_versions",
+    "Variant": "clew.service.version_comparison",
     "VectorIndex": "clew.domain.memory.ports",
     "Verdict": "clew.domain.ports",
     "WireFormat": "clew.domain.models.client",

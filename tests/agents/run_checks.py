@@ -11,7 +11,7 @@ from clew.aio.threads import Thread
 from clew.domain.decider_state import Control, advance
 from clew.domain.events import Event
 from clew.domain.json_values import JsonObject
-from clew.domain.runs.model_requests import Request
+from clew.domain.runs.request_construction import Request
 from clew.engine import Engine
 
 RoleAndText = tuple[str, str]

@@ -20,7 +20,7 @@ from clew.domain.json_values import JsonObject
 from clew.domain.messages import FunctionCall, Message, Text
 from clew.domain.models.client import Answer, ModelClient, TokenUsage
 from clew.domain.runs.errors import ModelAccessError
-from clew.domain.runs.model_requests import Request, request_bytes
+from clew.domain.runs.request_construction import Request, request_bytes
 from clew.domain.streams import digest
 from clew.infrastructure.openai.clients import OpenAIChatClient, OpenAIResponsesClient
 from clew.infrastructure.scripted_client import Line, ScriptedChatClient, fault

@@ -11,9 +11,9 @@ import pytest
 from tests.agents.run_checks import check_body, check_requests, events_of
 from tests.agents.services import as_json
 
+from clew.domain.call_pairing import NO_RESULT
 from clew.domain.formats.conversation_import import read_conversation
 from clew.domain.messages import FunctionCall, FunctionResult, Message
-from clew.domain.model_view import NO_RESULT
 from clew.engine import Agent, Engine
 from clew.infrastructure.scripted_client import ScriptedChatClient
 

@@ -33,7 +33,7 @@ from clew.domain.runs.errors import (
     ToolFailedError,
 )
 from clew.domain.runs.events import ModelCalled
-from clew.domain.runs.model_requests import request_bytes
+from clew.domain.runs.request_construction import request_bytes
 from clew.domain.streams import digest
 from clew.engine import Agent, Engine
 from clew.service.core import Caches

@@ -14,7 +14,7 @@ from tests.servers.aimock_server import Aimock, Received, ToolCall
 from tests.servers.llmock_server import Llmock
 
 from clew import Agent, Engine, OpenAIChatClient, OpenAIResponsesClient, tool
-from clew.domain.runs.model_requests import Request
+from clew.domain.runs.request_construction import Request
 
 CITIES = ("Oslo", "Rome")
 CALLS = [ToolCall("weather", {"city": city, "days": [1, 2.5]}, f"call_{city}") for city in CITIES]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.domain.history_stores.store_histories import path_of
 
-from clew.agents.history_stores import StoreFeed
+from clew.agents.history_replication import StoreFeed
 from clew.domain.context.events import ContextFailed
 from clew.domain.history import HistoryMessage
 from clew.domain.history_stores import HistoryStore, StoreContext, StoredMessage, StoreFactory, as_stored

@@ -22,7 +22,7 @@ from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message
 from clew.domain.models.client import ThreadKind
 from clew.domain.runs.errors import MissingProviderWarning
-from clew.domain.runs.model_requests import request_bytes
+from clew.domain.runs.request_construction import request_bytes
 from clew.errors import (
     AgentChangedError,
     AgentChangedWarning,

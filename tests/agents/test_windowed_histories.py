@@ -25,7 +25,7 @@ from clew.domain.history import History
 from clew.domain.messages import FunctionCall, Text
 from clew.domain.reducers.reducer import Reducer, Reducible, Reduction, ReductionTrigger
 from clew.domain.reducers.strategies import TrimToolResults
-from clew.domain.runs.model_requests import request_of
+from clew.domain.runs.request_construction import request_of
 from clew.infrastructure.scripted_client import call
 from clew.service.run_log import ThreadRuns
 

@@ -17,7 +17,7 @@ from tests.servers.raw_server import RawServer, stream, whole
 
 from clew import Agent, Conversations, Engine, Message
 from clew.cli.commands.model_requests import LONGEST_ARGUMENT, curl
-from clew.domain.runs.model_requests import Request
+from clew.domain.runs.request_construction import Request
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CalledClew as Clew

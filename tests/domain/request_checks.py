@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from clew.domain.models.client import Question, WireFormat
-from clew.domain.runs.model_requests import request_body, request_bytes
+from clew.domain.runs.request_construction import request_body, request_bytes
 
 NAME = re.compile(r"^[a-zA-Z0-9_-]{1,64}$")
 PARTS = {

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 
 from tests.domain.history_stores.store_histories import stored
 
-from clew.domain.credentials import check_no_credentials
+from clew.domain.credential_detection import check_no_credentials
 from clew.domain.history_stores import HistoryStore, StoreContext
 from clew.domain.messages import FunctionCall, Message, Text
 from clew.testing import check_history_store

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.infrastructure.recorder_steps import PATIENCE, append, event, failure, fill, paused_writer
 
 from clew.domain.errors import InvalidNameError
+from clew.domain.event_index import number_of_blob
 from clew.domain.ports import Appended, Blob, Claim, Draft, Fork, Key, Lease, Shred
-from clew.domain.record_index import number_of_blob
 from clew.domain.runs.errors import RunInProgressError, RunTakenOverError
 from clew.infrastructure.recorder_ports import Append, IndexEntry, RecordedConflictError, Recorder
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.domain.reducers.reduced_histories import A1, A2, ROUND, SYSTEM, U1, U2, U3, of
-from tests.domain.test_model_view import placed
+from tests.domain.test_call_pairing import placed
 
 from clew.domain.messages import Message
 from clew.domain.reducers.history_reduction import reduce_history, reduced, reducible

@@ -16,7 +16,7 @@ from clew.domain.messages import Message
 from clew.domain.ports import Fork, Row
 from clew.service.effects import run
 from clew.service.memory import scope_queries
-from clew.service.memory.scope_access import Scope, ThreadAccess
+from clew.service.memory.scope_view import Scope, ThreadAccess
 
 
 def fill(conversations: Conversations) -> str:

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clew import Conversations, Message
-from clew.domain import record_index
+from clew.domain import event_index
 from clew.domain.decider_state import SNAPSHOT_EVERY, Control, advance
+from clew.domain.event_index import CHECKPOINTS, number_of_checkpoint
 from clew.domain.ports import Row
-from clew.domain.record_index import CHECKPOINTS, number_of_checkpoint
 from clew.errors import CheckpointExistsError, UnknownCheckpointError
 from clew.infrastructure.recorder_ports import Recorder
 
@@ -145,7 +145,7 @@ def test_an_unknown_name_is_reported_with_the_newest(any_url: str, monkeypatch: 
 
 
 def test_names_with_the_same_number_are_told_apart(any_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_index, "number_of", lambda *_: 7)
+    monkeypatch.setattr(event_index, "number_of", lambda *_: 7)
     with opened(any_url, 300) as thread:
         assert [thread.history(at=name(number), last=1).version for number in (1, 150, 300)] == [2, 151, 301]
         with pytest.raises(UnknownCheckpointError):

@@ -17,8 +17,8 @@ from clew.domain.memory.facts import Fact
 from clew.domain.messages import Message
 from clew.service.effects import run
 from clew.service.memory import scope_commands, scope_queries
-from clew.service.memory.scope_access import Scope, ThreadAccess, visible_version
 from clew.service.memory.scope_commands import WriteOptions
+from clew.service.memory.scope_view import Scope, ThreadAccess, visible_version
 from clew.sync.threads import Thread
 
 HELLO = Message.user("Hello")

@@ -24,7 +24,7 @@ from clew.domain.errors import (
 )
 from clew.domain.messages import Message
 from clew.engine import Engine
-from clew.infrastructure.postgres import projection_session, text_index
+from clew.infrastructure.postgres import projection_transaction, text_index
 from clew.infrastructure.sqlite import projection_store
 from clew.infrastructure.sqlite.projection_store import SQLiteProjections
 from clew.projections import Change, Column, Query, Recorded, Recount, Rows, Table, Upsert, Where
@@ -159,7 +159,7 @@ def test_rebuilds_indexes_and_tables_with_an_old_layout_before_reading(
     assert words == before | {"search": words["search"]}
     assert words["search"][1] > before["search"][1]
     # So do the tables; search has no tables.
-    for dialect in (projection_session.DIALECT, projection_store.DIALECT):
+    for dialect in (projection_transaction.DIALECT, projection_store.DIALECT):
         create_table = dialect.create_table
         monkeypatch.setattr(
             dialect,

@@ -11,7 +11,7 @@ from clew.conversations import Conversations
 from clew.domain.errors import NotRedactableError, ThreadDeletedError, UnknownThreadError, UnknownVersionError
 from clew.domain.fork_tree import ForkPoint
 from clew.domain.messages import Message
-from clew.service import thread_versions
+from clew.service import version_comparison
 from clew.sync.threads import LocalThread
 
 Place = tuple[str, int]
@@ -40,7 +40,7 @@ def places(threads: list[LocalThread]) -> dict[Place, Place]:
 @given(operations, st.integers(1, 7))
 def test_variants_and_fork_points_equal_those_of_folded_threads(done: list[tuple[str, int]], page: int) -> None:
     with pytest.MonkeyPatch.context() as patch, Conversations.open("memory:") as conversations:
-        patch.setattr(thread_versions, "FIRST_PAGE_BACK", page)
+        patch.setattr(version_comparison, "FIRST_PAGE_BACK", page)
         thread = conversations.start_thread("Made", messages=[Message.user("first")])
         threads = [thread]
         for count, (operation, number) in enumerate(done):

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Generic, Literal, Unpack, cast, overload
 
 from clew.agents import background_loop
-from clew.agents.history_stores import HistoryStores
+from clew.agents.history_replication import HistoryStores
 from clew.agents.journal import Emit
 from clew.agents.middleware import Middleware, RunContext, compose
 from clew.agents.response import AgentResponse, pending_approvals
@@ -47,8 +47,8 @@ from clew.domain.models.client import ModelClient, ThreadKind
 from clew.domain.reducers.reducer import Reducer
 from clew.domain.runs.errors import AgentConfigurationError, NoOpenRunError, UnsupportedThreadError
 from clew.domain.runs.events import AgentIdentity
-from clew.domain.runs.model_requests import Definitions, checked_options
 from clew.domain.runs.ports import EnginePort, LocalT_co, OnExisting, RemoteT_co, ThreadPort, ThreadT
+from clew.domain.runs.request_construction import Definitions, checked_options
 from clew.domain.streams import check_id
 
 _engine_factories: list[Callable[[], EnginePort[Any, Any]]] = []

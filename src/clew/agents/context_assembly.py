@@ -11,15 +11,15 @@ from clew.agents.model_history import ModelHistory
 from clew.agents.provider_hooks import ProviderHooks
 from clew.agents.run_setup import RunSetup, rules_of
 from clew.agents.tools import Tool
+from clew.domain.call_pairing import model_view
 from clew.domain.context.events import ContextProvided, HistoryReduced
 from clew.domain.errors import ConflictError, InvalidContentError, StoreError
 from clew.domain.history import HistoryMessage, new_messages
 from clew.domain.messages import Message
-from clew.domain.model_view import model_view
 from clew.domain.runs.errors import ContextProviderError, RunInProgressError, RunTakenOverError
 from clew.domain.runs.events import RunAbandoned, RunCompleted
-from clew.domain.runs.model_requests import NO_CONTRIBUTIONS, Contributions, unsent
 from clew.domain.runs.ports import ThreadPort
+from clew.domain.runs.request_construction import NO_CONTRIBUTIONS, Contributions, unsent
 from clew.domain.runs.state import Rule, with_newest
 
 _COMPLETION_TRIES = 100

@@ -35,8 +35,8 @@ from clew.domain.runs.events import (
     RunStarted,
     ServiceThreadBound,
 )
-from clew.domain.runs.model_requests import request_of
 from clew.domain.runs.ports import ThreadPort
+from clew.domain.runs.request_construction import request_of
 
 InterruptReason: TypeAlias = Literal["fault", "cancelled", "stopped"]
 """Why an answer stopped while it was arriving."""

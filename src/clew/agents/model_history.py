@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from inspect import isawaitable
 
-from clew.agents.history_stores import HistoryStores, StoreFeed
+from clew.agents.history_replication import HistoryStores, StoreFeed
 from clew.agents.journal import MANY_MESSAGES, Journal
 from clew.agents.run_setup import RunSetup
 from clew.domain.context.events import ContextStateRecorded, HistoryReduced

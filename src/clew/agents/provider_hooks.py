@@ -22,8 +22,8 @@ from clew.domain.models.client import ToolSchema, joined
 from clew.domain.ports import Blob
 from clew.domain.runs.errors import ContextProviderError
 from clew.domain.runs.events import AgentIdentity
-from clew.domain.runs.model_requests import Definitions
 from clew.domain.runs.ports import ThreadPort
+from clew.domain.runs.request_construction import Definitions
 
 ProviderStep: TypeAlias = ContextProvided | ContextFailed | Message
 """The outcomes of hooks that wait to be recorded, except states."""

@@ -22,8 +22,8 @@ from clew.domain.memory.ports import MemoryPort
 from clew.domain.messages import Message, check_message, explain
 from clew.domain.models.client import ThreadKind
 from clew.domain.runs.events import AgentIdentity
-from clew.domain.runs.model_requests import Definitions
 from clew.domain.runs.ports import ThreadPort
+from clew.domain.runs.request_construction import Definitions
 
 _NO_STATE = "null"
 _EMPTY_STATES = frozenset({_NO_STATE, "{}", "[]", '""'})

@@ -31,8 +31,8 @@ from clew.domain.runs.errors import (
     missing_words,
 )
 from clew.domain.runs.events import AnswerInterrupted, Fingerprint, RunAbandoned, RunResumed, RunStarted
-from clew.domain.runs.model_requests import changed
 from clew.domain.runs.ports import Holding, RunLog, ThreadPort, ThreadT
+from clew.domain.runs.request_construction import changed
 from clew.domain.runs.state import RunState, fold, interrupted
 
 _id = attrgetter("id")

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, cast
 
 from pydantic import BaseModel
 
-from clew.agents.history_stores import HistoryStores
+from clew.agents.history_replication import HistoryStores
 from clew.agents.middleware import Middleware
 from clew.agents.telemetry import Telemetry
 from clew.agents.tools import Tool
@@ -25,8 +25,8 @@ from clew.domain.models.client import ModelClient, ResponseFormat
 from clew.domain.reducers.reducer import Reducer, checked_reducer, decides_from_newest
 from clew.domain.runs.errors import AgentConfigurationError
 from clew.domain.runs.events import AgentIdentity, Fingerprint
-from clew.domain.runs.model_requests import Definitions
 from clew.domain.runs.ports import ThreadPort
+from clew.domain.runs.request_construction import Definitions
 from clew.domain.runs.state import Rule
 
 Input: TypeAlias = str | Message | Sequence[Message] | None

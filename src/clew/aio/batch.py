@@ -23,7 +23,7 @@ from clew.service import batches
 from clew.service.async_effects import drive
 from clew.service.batches import BatchResult
 from clew.service.core import Core
-from clew.service.memory.scope_access import Scope
+from clew.service.memory.scope_view import Scope
 
 
 class Batch:

@@ -20,8 +20,8 @@ from clew.service.core import Core
 from clew.service.effects import read
 from clew.service.memory import scope_commands, scope_queries
 from clew.service.memory.document_stores import StoreView, remove, search, upsert
-from clew.service.memory.scope_access import Scope, ThreadAccess
 from clew.service.memory.scope_commands import WriteOptions
+from clew.service.memory.scope_view import Scope, ThreadAccess
 from clew.service.memory.text_search import EmbeddingIndex, SearchIndex
 from clew.service.memory.tools import memory_tools
 

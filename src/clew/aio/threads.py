@@ -18,29 +18,29 @@ from clew.agents.stream import AgentStream
 from clew.agents.thread_provider_hooks import OrphanedRun, ThreadHooks, notify_abandoned, orphaned_run
 from clew.aio.memory import scope_of_thread
 from clew.aio.subscription import Subscription
+from clew.domain.application_folds import Fold, StateT
+from clew.domain.call_pairing import ModelView, model_view
 from clew.domain.context.events import Hook
 from clew.domain.context.provider import Context, ContextProvider, ThreadProviders
 from clew.domain.decider import Checkpoint, Delete, End, Resume, Suspend
 from clew.domain.differences.diff import Diff
 from clew.domain.event_types import Status
 from clew.domain.events import Event, MemoryReading, ServiceDeletion
-from clew.domain.folds import Fold, StateT
 from clew.domain.history import History, HistoryMessage, StateBuilder, Step, ThreadState
 from clew.domain.json_values import Json, JsonObject, check_flags
 from clew.domain.memory.ports import MemoryPort
 from clew.domain.messages import Message
-from clew.domain.model_view import ModelView, model_view
 from clew.domain.models.client import ModelClient, ServiceThreads, ThreadKind
 from clew.domain.ports import Verdict
 from clew.domain.records import Record, ThreadRecord
 from clew.domain.runs.errors import AgentConfigurationError, ServiceDeletionError
 from clew.domain.runs.events import AgentIdentity
-from clew.domain.runs.model_requests import Request
 from clew.domain.runs.ports import RunLog
 from clew.domain.runs.remote_threads import reconciled
+from clew.domain.runs.request_construction import Request
 from clew.service import (
+    application_folds,
     conversation_transfer,
-    folds,
     model_requests,
     redactions,
     remote_threads,
@@ -48,7 +48,7 @@ from clew.service import (
     thread_directory,
     thread_documents,
     thread_queries,
-    thread_versions,
+    version_comparison,
 )
 from clew.service.async_effects import drive
 from clew.service.core import Core
@@ -57,7 +57,7 @@ from clew.service.redactions import Purged, Redaction
 from clew.service.remote_threads import delete_at_service, service_threads
 from clew.service.run_log import ThreadRuns, branch_of
 from clew.service.thread_queries import At, ThreadSummary
-from clew.service.thread_versions import Variant
+from clew.service.version_comparison import Variant
 
 OtherT = TypeVar("OtherT", bound="Thread")
 
@@ -454,7 +454,7 @@ class Thread:
         state: later folds continue from it. Raises InvalidContentError for anything but a Fold, and what its ``evolve``
         raises.
         """
-        return await drive(folds.fold(self._core, self.id, fold, at, at_message))
+        return await drive(application_folds.fold(self._core, self.id, fold, at, at_message))
 
     async def events(
         self,
@@ -486,12 +486,12 @@ class Thread:
         async for each in self.events(at=at, at_message=at_message):
             yield each, states.add(each)
 
-    async def step(self, *, at: At = None, at_message: int | None = None, last: int = thread_versions.LAST) -> Step:
+    async def step(self, *, at: At = None, at_message: int | None = None, last: int = version_comparison.LAST) -> Step:
         """One step of the replay, by default the newest, with at most ``last`` messages of the path.
 
         Its cost does not depend on the length of the thread: use it to move back and forth in a long one.
         """
-        return await drive(thread_versions.step(self._core, self.id, at, at_message, last))
+        return await drive(version_comparison.step(self._core, self.id, at, at_message, last))
 
     async def forks(self) -> list[ThreadSummary]:
         """The direct forks of the thread, without those of a purged thread that had its id before."""
@@ -506,7 +506,7 @@ class Thread:
         place. Raises NotRedactableError for anything but a message, UnknownVersionError for one of a purged thread that
         had the id.
         """
-        return await drive(thread_versions.variants(self._core, self.id, message))
+        return await drive(version_comparison.variants(self._core, self.id, message))
 
     def subscribe(self, *, after: int = 0) -> Subscription:
         """The events of the lineage after a version, and then new ones as they arrive."""

@@ -20,6 +20,7 @@ from clew.domain.decider_state import (
     with_checkpoints,
 )
 from clew.domain.errors import CorruptEventError, ReadOnlyStoreError
+from clew.domain.event_index import CHECKPOINTS, INDEXED_TYPES, number_of_checkpoint, numbers_of, numbers_of_key
 from clew.domain.events import APPENDED_TYPES, EVENT_TYPES, Event, Opaque, holds_text
 from clew.domain.history import HistoryMessage
 from clew.domain.ports import (
@@ -35,7 +36,6 @@ from clew.domain.ports import (
     Write,
 )
 from clew.domain.projection import Recorded, Unreadable
-from clew.domain.record_index import CHECKPOINTS, INDEXED_TYPES, number_of_checkpoint, numbers_of, numbers_of_key
 from clew.domain.records import blob_of, digest_of_blob, has_blob, with_blob
 from clew.domain.streams import digest, link
 from clew.infrastructure.envelope import (

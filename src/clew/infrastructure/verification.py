@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from clew.domain.decider_state import Control, advance, unnamed_checkpoints, with_checkpoints, without_checkpoints
 from clew.domain.errors import CorruptEventError
-from clew.domain.event_sequence import ScopeSequence, is_next_message, thread_problem
+from clew.domain.event_index import BLOBS, INDEXED_TYPES, numbers_of
+from clew.domain.event_validation import ScopeSequence, is_next_message, thread_problem
 from clew.domain.events import (
     CHECKPOINT_MADE,
     NEVER_SHREDDED,
@@ -22,8 +23,7 @@ from clew.domain.events import (
     ThreadPurged,
 )
 from clew.domain.ports import Blob, IntegrityFault, Row, StreamInfo, Verdict
-from clew.domain.purges import purged_rows
-from clew.domain.record_index import BLOBS, INDEXED_TYPES, numbers_of
+from clew.domain.purge_digest import purged_rows
 from clew.domain.records import digest_of_blob, has_blob
 from clew.domain.streams import ROOT, digest, is_thread, parse_stream_name
 from clew.infrastructure.envelope import decode, decode_row, mark_in, peek

@@ -11,7 +11,7 @@ from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message, explain
 from clew.domain.models.client import Answer, ModelClient, Question, ResponseFormat
 from clew.domain.runs.errors import AgentConfigurationError, AnswerFormatError, ModelStreamError
-from clew.domain.runs.model_requests import request_body
+from clew.domain.runs.request_construction import request_body
 
 
 def _close(schema: dict[str, Any]) -> None:

@@ -37,7 +37,7 @@ from clew.service.core import (
 )
 from clew.service.effects import Operation, Read, Wait
 from clew.service.memory import scope_commands, streams
-from clew.service.memory.scope_access import Scope, check_access, check_kind
+from clew.service.memory.scope_view import Scope, check_access, check_kind
 from clew.service.thread_commands import (
     Appendable,
     Items,

@@ -11,12 +11,12 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from clew.domain.application_folds import KnownStates
 from clew.domain.authorization import Authorize, check_function
 from clew.domain.decider import Checkpoint, Intent, decide
 from clew.domain.decider_state import SNAPSHOT_EVERY, Control, advance
 from clew.domain.errors import ClewError, ConflictError, CorruptEventError, InvalidContentError
 from clew.domain.events import APPENDED_TYPES, LAST_MICROSECOND, TYPE_NAMES, Event, MessageRedacted
-from clew.domain.folds import KnownStates
 from clew.domain.history import HistoryBuilder, unshared
 from clew.domain.json_values import check_flags
 from clew.domain.memory.ports import VectorIndex

@@ -19,7 +19,7 @@ from clew.domain.errors import (
     NotAuthorizedError,
     UnknownThreadError,
 )
-from clew.domain.event_sequence import ScopeSequence
+from clew.domain.event_validation import ScopeSequence
 from clew.domain.events import RECORD_APPENDED
 from clew.domain.formats.clew_jsonl import End, Entry, Header, read_line, write_line
 from clew.domain.formats.event_import import (

@@ -11,7 +11,7 @@ from clew.domain.events import Event
 from clew.domain.history import History
 from clew.domain.runs.errors import DefinitionMissingError
 from clew.domain.runs.events import ModelCalled, RunResumed, RunStarted
-from clew.domain.runs.model_requests import Contributions, Request, read_definitions, read_tools, rebuilt
+from clew.domain.runs.request_construction import Contributions, Request, read_definitions, read_tools, rebuilt
 from clew.domain.runs.state import provided_to
 from clew.service.core import Core
 from clew.service.effects import Operation, read

@@ -25,7 +25,7 @@ from clew.domain.events import (
     holds_text,
 )
 from clew.domain.ports import Claim, Draft, Forget, Shred
-from clew.domain.purges import statement
+from clew.domain.purge_digest import statement
 from clew.domain.runs.events import QUOTING, Failure
 from clew.domain.streams import stream_id
 from clew.service.authorization import check, permitted

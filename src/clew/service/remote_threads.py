@@ -8,9 +8,9 @@ from http import HTTPStatus
 from typing import Any
 
 from clew.domain.decider_state import Control
+from clew.domain.event_index import REWINDS
 from clew.domain.events import MESSAGE_APPENDED, TYPE_NAMES, Event, HistoryRewound, ServiceDeletion
 from clew.domain.models.client import ServiceReference, ServiceThreads, ThreadKind
-from clew.domain.record_index import REWINDS
 from clew.domain.runs.errors import AgentConfigurationError, ModelError, ServiceCannotForkError, UnsupportedThreadError
 from clew.domain.runs.events import ServiceThreadBound
 from clew.domain.runs.remote_threads import ServiceState, service_state

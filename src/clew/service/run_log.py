@@ -23,7 +23,7 @@ from clew.service.async_effects import ThreadsafeEvent, drive, outcome_of
 from clew.service.authorization import check
 from clew.service.core import CommitOptions, Core, cache_new_history, commit, load, with_checkpoint
 from clew.service.effects import Operation, read, wait
-from clew.service.memory.scope_access import visible_version
+from clew.service.memory.scope_view import visible_version
 from clew.service.remote_threads import check_fork, read_service_state
 
 T = TypeVar("T")

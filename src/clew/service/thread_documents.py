@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, get_args
 
 from clew.domain.context.events import ContextStateRecorded
 from clew.domain.context.state import HISTORY_STORE
-from clew.domain.credentials import check_no_credentials
+from clew.domain.credential_detection import check_no_credentials
 from clew.domain.decider import Append, Intent, RecordEvents, Start
 from clew.domain.decider_state import Control, advance
 from clew.domain.errors import (

@@ -20,6 +20,7 @@ from clew.domain.errors import (
     UnknownThreadError,
     UnknownVersionError,
 )
+from clew.domain.event_index import CHECKPOINTS, RECORDS, REWINDS, number_of
 from clew.domain.event_types import Status
 from clew.domain.events import CheckpointMade, Event, to_microseconds, to_time
 from clew.domain.history import (
@@ -34,7 +35,6 @@ from clew.domain.history import (
 from clew.domain.json_values import JsonObject, check_count
 from clew.domain.models.client import ThreadKind
 from clew.domain.ports import Cut, EventLog, IntegrityFault, StreamInfo, Verdict
-from clew.domain.record_index import CHECKPOINTS, RECORDS, REWINDS, number_of
 from clew.domain.records import ThreadRecord, as_record, check_record_key, check_record_type
 from clew.domain.streams import check_id, is_version, message_number, moment, stream_id
 from clew.service.authorization import check, permitted

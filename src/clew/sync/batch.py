@@ -19,7 +19,7 @@ from clew.service import batches
 from clew.service.batches import BatchResult
 from clew.service.core import Core
 from clew.service.effects import run
-from clew.service.memory.scope_access import Scope
+from clew.service.memory.scope_view import Scope
 from clew.sync.memory import MemoryScope
 from clew.sync.threads import Thread
 

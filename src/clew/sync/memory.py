@@ -13,8 +13,8 @@ from clew.domain.memory.facts import Fact, FactOrigin, FactUse, FoundFact
 from clew.domain.memory.ports import MemoryAt
 from clew.service.effects import read, run
 from clew.service.memory import scope_commands, scope_queries
-from clew.service.memory.scope_access import Scope
 from clew.service.memory.scope_commands import WriteOptions
+from clew.service.memory.scope_view import Scope
 
 
 class MemoryScope:

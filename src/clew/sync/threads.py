@@ -8,35 +8,35 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import ClassVar, Literal, Self, TypeVar, overload
 
+from clew.domain.application_folds import Fold, StateT
+from clew.domain.call_pairing import ModelView, model_view
 from clew.domain.decider import Delete, End, Resume, Suspend
 from clew.domain.event_types import Status
 from clew.domain.events import Event, MemoryReading
-from clew.domain.folds import Fold, StateT
 from clew.domain.history import History, HistoryMessage, StateBuilder, Step, ThreadState
 from clew.domain.json_values import Json, JsonObject, check_flags
 from clew.domain.messages import Message
-from clew.domain.model_view import ModelView, model_view
 from clew.domain.models.client import ThreadKind
 from clew.domain.ports import Verdict
 from clew.domain.records import Record, ThreadRecord
-from clew.domain.runs.model_requests import Request
+from clew.domain.runs.request_construction import Request
 from clew.service import (
+    application_folds,
     conversation_transfer,
-    folds,
     model_requests,
     redactions,
     thread_commands,
     thread_directory,
     thread_documents,
     thread_queries,
-    thread_versions,
+    version_comparison,
 )
 from clew.service.core import Core
 from clew.service.effects import run
 from clew.service.feeds import thread_feed
 from clew.service.redactions import Purged, Redaction
 from clew.service.thread_queries import At, ThreadSummary
-from clew.service.thread_versions import Variant
+from clew.service.version_comparison import Variant
 from clew.sync.subscription import Subscription
 
 OtherT = TypeVar("OtherT", bound="Thread")
@@ -410,7 +410,7 @@ class Thread:
         state: later folds continue from it. Raises InvalidContentError for anything but a Fold, and what its ``evolve``
         raises.
         """
-        return run(folds.fold(self._core, self.id, fold, at, at_message))
+        return run(application_folds.fold(self._core, self.id, fold, at, at_message))
 
     def events(
         self,
@@ -441,12 +441,12 @@ class Thread:
         for each in self.events(at=at, at_message=at_message):
             yield each, states.add(each)
 
-    def step(self, *, at: At = None, at_message: int | None = None, last: int = thread_versions.LAST) -> Step:
+    def step(self, *, at: At = None, at_message: int | None = None, last: int = version_comparison.LAST) -> Step:
         """One step of the replay, by default the newest, with at most ``last`` messages of the path.
 
         Its cost does not depend on the length of the thread: use it to move back and forth in a long one.
         """
-        return run(thread_versions.step(self._core, self.id, at, at_message, last))
+        return run(version_comparison.step(self._core, self.id, at, at_message, last))
 
     def forks(self) -> list[ThreadSummary]:
         """The direct forks of the thread, without those of a purged thread that had its id before."""
@@ -461,7 +461,7 @@ class Thread:
         place. Raises NotRedactableError for anything but a message, UnknownVersionError for one of a purged thread that
         had the id.
         """
-        return run(thread_versions.variants(self._core, self.id, message))
+        return run(version_comparison.variants(self._core, self.id, message))
 
     def subscribe(self, *, after: int = 0) -> Subscription:
         """The events of the lineage after a version, and then new ones as they arrive."""

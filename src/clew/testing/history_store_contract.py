@@ -6,7 +6,7 @@ import inspect
 import uuid
 from collections.abc import Sequence
 
-from clew.domain.credentials import check_no_credentials
+from clew.domain.credential_detection import check_no_credentials
 from clew.domain.errors import ClewError, HistoryStoreContractError
 from clew.domain.history_stores import HistoryStore, StoreContext, StoredMessage, StoreFactory, ids_of, is_key
 from clew.domain.json_values import Json, check_json

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.domain.memory.documents import MOST, passages
+from clew.domain.memory.document_store import MOST, passages
 
 pieces = st.sampled_from(
     ["word ", "A sentence. ", "\n", "\n\n", "x" * 700, "ü" * 2_000, " ", "“Quoted.” ", "文。", "\t"]

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from tests.domain.request_checks import checked
 from tests.domain.strategies import messages, objects, optional_texts, texts
 
+from clew.domain.call_pairing import model_view
 from clew.domain.formats.openai_messages import decode
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import FunctionCall, Message, Reasoning, Text
-from clew.domain.model_view import model_view
 from clew.domain.models.client import Question, ResponseFormat, ServiceReference, ToolSchema, WireFormat
-from clew.domain.runs.model_requests import request_body, request_bytes, streamed
+from clew.domain.runs.request_construction import request_body, request_bytes, streamed
 
 WIRES: tuple[WireFormat, ...] = get_args(WireFormat)
 both_wires = pytest.mark.parametrize("wire", WIRES)

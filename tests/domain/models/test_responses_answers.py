@@ -21,7 +21,7 @@ from clew.domain.models.client import (
     Update,
 )
 from clew.domain.models.responses_answers import ResponsesAnswer, item_messages
-from clew.domain.runs.model_requests import request_body
+from clew.domain.runs.request_construction import request_body
 
 SEARCH: Any = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
 USAGE: Any = {

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tests.domain.test_model_view import asks, placed
+from tests.domain.test_call_pairing import asks, placed
 
+from clew.domain.call_pairing import model_view
 from clew.domain.context.events import HistoryReduced
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Message
-from clew.domain.model_view import model_view
 from clew.domain.reducers.history_reduction import reduce_history, reduced
 from clew.domain.reducers.reducer import Reducer, Reducible, Reduction
 

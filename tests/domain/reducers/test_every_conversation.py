@@ -13,17 +13,17 @@ import pytest
 from tests.agents.test_corpus_runs import sent_turns, turns_of
 from tests.domain.request_checks import checked
 
+from clew.domain.call_pairing import NO_RESULT
 from clew.domain.context.events import HistoryReduced
 from clew.domain.formats.conversation_import import read_conversation
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Message
-from clew.domain.model_view import NO_RESULT
 from clew.domain.models.client import WireFormat
 from clew.domain.reducers.history_reduction import reduce_history, reduced, reducible
 from clew.domain.reducers.reducer import Reducer
 from clew.domain.reducers.strategies import KeepLast, SlidingWindow, TokenBudget, TrimToolResults
 from clew.domain.runs.events import ModelCalled
-from clew.domain.runs.model_requests import Definitions, question_of
+from clew.domain.runs.request_construction import Definitions, question_of
 from clew.infrastructure.scripted_client import ScriptedChatClient
 from clew.memory.summary_reducer import TITLE, Summarise
 

@@ -20,12 +20,12 @@ from tests.domain.reducers.reduced_histories import (
     sent,
     with_summary,
 )
-from tests.domain.test_model_view import answers, asks, check_paired, histories, placed
+from tests.domain.test_call_pairing import answers, asks, check_paired, histories, placed
 
+from clew.domain.call_pairing import model_view
 from clew.domain.context.events import HistoryReduced
 from clew.domain.errors import ReducerError
 from clew.domain.messages import Message, Text
-from clew.domain.model_view import model_view
 from clew.domain.reducers.history_reduction import reduced, reducible
 from clew.domain.reducers.reducer import Reduction
 from clew.domain.reducers.strategies import KeepLast, TokenBudget

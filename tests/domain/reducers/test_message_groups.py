@@ -5,11 +5,11 @@ import sys
 from hypothesis import given as hypothesis_given
 from hypothesis import strategies as st
 from tests.domain.reducers.reduced_histories import A1, ROUND, SYSTEM, U1, U2, of
-from tests.domain.test_model_view import answers, asks, histories, missing, placed, result
+from tests.domain.test_call_pairing import answers, asks, histories, missing, placed, result
 
+from clew.domain.call_pairing import model_view
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Message, Text
-from clew.domain.model_view import model_view
 from clew.domain.reducers.reducer import groups_of
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.domain.reducers.reduced_histories import A1, A2, SYSTEM, U1, U2, U3, kept, of, reduction
-from tests.domain.test_model_view import answers, asks
+from tests.domain.test_call_pairing import answers, asks
 
 from clew.domain.errors import ReducerError
 from clew.domain.messages import Message

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given as hypothesis_given
 from hypothesis import strategies as st
 from tests.domain.reducers.reduced_histories import A1, U1, event_of, of, reduction, sent
-from tests.domain.test_model_view import answers, asks, placed
+from tests.domain.test_call_pairing import answers, asks, placed
 
 from clew.domain.messages import FunctionResult, Message
 from clew.domain.models.chat_requests import result_text

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.domain.strategies import event
 
+from clew.domain.call_pairing import model_view
 from clew.domain.decider_state import Control, advance
 from clew.domain.events import Event, HistoryRewound, MessageAppended, ThreadEvent, ThreadForked, ThreadStarted
 from clew.domain.history import HistoryBuilder, HistoryMessage
 from clew.domain.messages import Message
-from clew.domain.model_view import model_view
 from clew.domain.models.client import ServiceKind, ServiceReference
 from clew.domain.runs.events import (
     AnswerInterrupted,
@@ -24,8 +24,8 @@ from clew.domain.runs.events import (
     ServiceCall,
     ServiceThreadBound,
 )
-from clew.domain.runs.model_requests import unsent
 from clew.domain.runs.remote_threads import ServiceState, service_state
+from clew.domain.runs.request_construction import unsent
 
 STREAM = "default/thread/t"
 BROKEN = Failure(kind="ModelUnavailableError")

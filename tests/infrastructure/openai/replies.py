@@ -11,7 +11,7 @@ from tests.servers.raw_server import RawServer
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message
 from clew.domain.models.client import Answer, ModelClient, Question, Update
-from clew.domain.runs.model_requests import request_body
+from clew.domain.runs.request_construction import request_body
 from clew.infrastructure.openai.clients import OpenAIChatClient, OpenAIResponsesClient
 
 CANARY = "sk-canary0123456789"

@@ -24,7 +24,7 @@ from clew.domain.runs.errors import (
     ModelStreamError,
     ModelUnavailableError,
 )
-from clew.domain.runs.model_requests import request_bytes, streamed
+from clew.domain.runs.request_construction import request_bytes, streamed
 from clew.infrastructure.openai.clients import OpenAIChatClient, OpenAIResponsesClient
 
 both = pytest.mark.parametrize("service", SERVICES, ids=lambda each: each.kind)

@@ -26,7 +26,7 @@ from clew.domain.runs.errors import (
     ModelStreamError,
     ModelUnavailableError,
 )
-from clew.domain.runs.model_requests import request_body
+from clew.domain.runs.request_construction import request_body
 from clew.infrastructure.openai.errors import RequestContext, model_error, retry_after, service_error
 
 CONTEXT = RequestContext("m-1", "localhost:1")

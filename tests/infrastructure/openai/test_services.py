@@ -13,7 +13,7 @@ from tests.servers.stateful_launchers import StatefulServer
 from clew.domain.messages import Message
 from clew.domain.models.client import Answer, Question, ServiceBound, ServiceReference, TokenUsage, ToolSchema
 from clew.domain.runs.errors import ModelRequestError
-from clew.domain.runs.model_requests import request_body, streamed
+from clew.domain.runs.request_construction import request_body, streamed
 from clew.infrastructure.openai.clients import OpenAIChatClient, OpenAIResponsesClient
 
 WEATHER = ToolSchema(name="weather", parameters={"type": "object", "properties": {"city": {"type": "string"}}})

@@ -9,7 +9,7 @@ from tests.servers.row_level_security import isolate_tenants
 
 from clew import Conversations, Message, Record
 from clew.domain.errors import StoreSchemaError
-from clew.domain.record_index import CHECKPOINTS
+from clew.domain.event_index import CHECKPOINTS
 from clew.infrastructure.postgres.schema import SCHEMA_VERSION
 from clew.infrastructure.stores import store_at
 

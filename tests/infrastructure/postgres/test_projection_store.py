@@ -26,8 +26,8 @@ from clew.domain.messages import Message
 from clew.domain.projection import Change, Column, IndexText, Query, Recorded, Rows, Table, Upsert, Words
 from clew.domain.projection_store import ProjectionStore
 from clew.infrastructure.postgres.connection import Session
-from clew.infrastructure.postgres.projection_session import PostgresSession
 from clew.infrastructure.postgres.projection_store import PostgresProjections
+from clew.infrastructure.postgres.projection_transaction import PostgresSession
 from clew.infrastructure.recorder_ports import Append
 from clew.infrastructure.sqlite.projection_store import SQLiteProjections
 from clew.projections import Usage

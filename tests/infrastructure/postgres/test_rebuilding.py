@@ -12,7 +12,7 @@ from tests.infrastructure.recorder_steps import PATIENCE, wait_until
 from tests.servers.postgres_server import ask
 
 from clew import Conversations, Message
-from clew.infrastructure.postgres import projection_session
+from clew.infrastructure.postgres import projection_transaction
 from clew.service import projector
 from clew.service.projection_worker import Runner
 
@@ -39,7 +39,7 @@ def test_a_dump_delays_only_the_rebuild(
     postgres: str, monkeypatch: pytest.MonkeyPatch, build: Callable[[Conversations], None]
 ) -> None:
     monkeypatch.setattr(projector, "SWITCH_AGAIN_SECONDS", 0.1)
-    monkeypatch.setattr(projection_session, "DROPPING", 0.01)
+    monkeypatch.setattr(projection_transaction, "DROPPING", 0.01)
     with Conversations.open(postgres) as conversations:
         conversations.start_thread(messages=[Message.user("Hello")])
         conversations.wait()

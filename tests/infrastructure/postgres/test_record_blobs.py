@@ -17,7 +17,7 @@ from tests.servers.postgres_server import ask
 from tests.servers.row_level_security import isolate_tenants
 
 from clew import Conversations, Record
-from clew.domain.record_index import number_of_blob
+from clew.domain.event_index import number_of_blob
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.postgres.stream_ids import stream_id, tenant_id
 from clew.infrastructure.recorder_ports import Append

@@ -12,7 +12,7 @@ import pytest
 
 from clew import Conversations, Message, Record
 from clew.domain.errors import StoreSchemaError, StoreUnavailableError, StoreUrlError
-from clew.domain.record_index import CHECKPOINTS
+from clew.domain.event_index import CHECKPOINTS
 from clew.infrastructure.sqlite import migrations as sqlite_migrations
 from clew.infrastructure.sqlite import schema as sqlite_schema
 from clew.infrastructure.stores import store_at

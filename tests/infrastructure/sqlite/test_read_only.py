@@ -28,7 +28,7 @@ from clew.domain.errors import (
     StoreUrlError,
 )
 from clew.infrastructure.inmemory.vectors import InMemoryVectors, OverlaidVectors
-from clew.infrastructure.sqlite import snapshots
+from clew.infrastructure.sqlite import immutable_reads
 from clew.infrastructure.sqlite.projection_store import SQLiteProjections
 from clew.infrastructure.sqlite.reads import FileChangedError
 from clew.infrastructure.sqlite.recorder import SQLiteRecorder
@@ -276,7 +276,7 @@ def test_the_log_of_a_killed_writer_is_read(path: Path) -> None:
 
 
 def test_a_log_without_its_index_and_a_journal_are_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(immutable_reads, "PATIENCE_SECONDS", 0)
     for ending, why in (("-wal", "Copy the first two files"), ("-journal", "once for writing")):
         other = path.with_name(path.name + ending)
         other.write_bytes(b"content")
@@ -307,9 +307,9 @@ def test_a_read_is_repeated_if_the_file_changed_meanwhile(path: Path) -> None:
 
 def test_a_change_in_the_same_tick_is_not_missed(path: Path) -> None:
     os.utime(path)
-    state = snapshots.State.of(str(path))
+    state = immutable_reads.State.of(str(path))
     assert state.is_fresh()
-    connection = snapshots.open_snapshot(str(path))
+    connection = immutable_reads.open_snapshot(str(path))
     assert connection.state is not None
     os.utime(path, ns=(0, connection.state.file[3] + 1))
     with pytest.raises(FileChangedError):

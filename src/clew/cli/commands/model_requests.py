@@ -18,7 +18,7 @@ from clew.cli.rendering import json_shapes
 
 if TYPE_CHECKING:
     from clew.domain.models.client import WireFormat
-    from clew.domain.runs.model_requests import Request
+    from clew.domain.runs.request_construction import Request
     from clew.sync.threads import Thread
 
 PAGE = 100

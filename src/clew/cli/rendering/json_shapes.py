@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from clew.domain.memory.facts import Fact, FactOrigin, FactUse, FoundFact
     from clew.domain.ports import Verdict
     from clew.domain.records import ThreadRecord
-    from clew.domain.runs.model_requests import Request
+    from clew.domain.runs.request_construction import Request
     from clew.domain.runs.summaries import Contribution, RunSummary
     from clew.infrastructure.shards import Shard
     from clew.infrastructure.stores import Schemas

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from clew.domain.context.events import ContextProvided
 from clew.domain.decider_state import Control, advance
 from clew.domain.errors import ClewError, ImportFormatError, InvalidNameError, ThreadDivergedError
-from clew.domain.event_sequence import ScopeSequence, thread_problem
+from clew.domain.event_validation import ScopeSequence, thread_problem
 from clew.domain.events import (
     MESSAGE_APPENDED,
     STATE_TYPES,
@@ -24,7 +24,7 @@ from clew.domain.events import (
 from clew.domain.formats.clew_jsonl import Entry
 from clew.domain.formats.lineage import names_fork, read_event
 from clew.domain.ports import Blob, Forget, Fork, Row, Shred
-from clew.domain.purges import statement
+from clew.domain.purge_digest import statement
 from clew.domain.records import digest_of_blob, has_blob
 from clew.domain.runs.events import RunResumed, RunStarted
 from clew.domain.streams import ROOT, Kind, check_id, is_thread, parse_stream_name, stream_id, stream_name

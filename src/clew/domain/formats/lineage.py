@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from clew.domain.decider_state import Control, advance
 from clew.domain.errors import ClewError, CorruptEventError, InvalidNameError, ThreadDocumentError
-from clew.domain.event_sequence import thread_problem
+from clew.domain.event_validation import thread_problem
 from clew.domain.events import (
     MESSAGE_APPENDED,
     NEVER_SHREDDED,
@@ -18,7 +18,7 @@ from clew.domain.events import (
     ThreadPurged,
 )
 from clew.domain.ports import Blob, Fork, Row
-from clew.domain.purges import purged_rows
+from clew.domain.purge_digest import purged_rows
 from clew.domain.records import blob_of
 from clew.domain.streams import ROOT, StreamName, check_id, parse_stream_name, stream_id, stream_name
 

@@ -16,7 +16,7 @@ ThreadKind: TypeAlias = Literal["local", "remote"]
 """Who holds the history of a thread: Clew, or a service."""
 
 WireFormat: TypeAlias = Literal["openai-chat", "openai-responses"]
-"""The format of requests: see ``clew.domain.runs.model_requests``."""
+"""The format of requests: see ``clew.domain.runs.request_construction``."""
 
 ServiceKind: TypeAlias = Literal["response", "conversation"]
 """What a service's id names: an answer from which the next request continues, or a conversation that grows."""

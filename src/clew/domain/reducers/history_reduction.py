@@ -6,13 +6,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from clew.domain.call_pairing import model_view
 from clew.domain.context.events import HistoryReduced
 from clew.domain.context.state import in_spans
 from clew.domain.errors import InvalidContentError, ReducerError
 from clew.domain.history import HistoryMessage, Spans
 from clew.domain.json_values import MAX_BYTES
 from clew.domain.messages import Content, FunctionResult, Message, check_message
-from clew.domain.model_view import model_view
 from clew.domain.models.chat_requests import result_text
 from clew.domain.reducers.reducer import SYSTEM_ROLES, Groups, Reducible, Reduction, groups_of
 

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
+from clew.domain.call_pairing import model_view
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Message, Role, only_text
-from clew.domain.model_view import model_view
 from clew.domain.runs.errors import AgentConfigurationError
 
 _OWN = -1

@@ -14,7 +14,7 @@ from clew.domain.models.chat_answers import as_objects
 from clew.domain.models.client import Question, ServiceReference
 from clew.domain.models.responses_answers import bare, item_messages
 from clew.domain.runs.events import ModelAnswered, ModelCalled, ModelFailed, ServiceCall, ServiceThreadBound
-from clew.domain.runs.model_requests import request_body
+from clew.domain.runs.request_construction import request_body
 
 
 class Bound(NamedTuple):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import repeat
 from uuid import UUID
 
+from clew.domain.event_index import BLOBS, number_of_blob
 from clew.domain.ports import (
     Appended,
     Blob,
@@ -22,7 +23,6 @@ from clew.domain.ports import (
     Shred,
     StreamInfo,
 )
-from clew.domain.record_index import BLOBS, number_of_blob
 from clew.infrastructure import clock
 from clew.infrastructure.append_plan import (
     KnownHead,

@@ -12,7 +12,7 @@ from clew.domain.models.chat_answers import ChatAnswer, as_objects, as_text
 from clew.domain.models.client import ServiceKind, ServiceReference, ThreadKind, Update, WireFormat
 from clew.domain.models.responses_answers import ResponsesAnswer, bare, item_messages
 from clew.domain.runs.errors import AgentConfigurationError
-from clew.domain.runs.model_requests import checked_options, streamed
+from clew.domain.runs.request_construction import checked_options, streamed
 from clew.infrastructure.openai.connection import OpenAIConnection
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import psycopg
 from psycopg.types.numeric import Int8
 
 from clew.domain.errors import StoreError
+from clew.domain.event_index import number_of_blob
 from clew.domain.ports import Appended, Draft, FoldState, Key, Lease, Shred
-from clew.domain.record_index import number_of_blob
 from clew.infrastructure import clock
 from clew.infrastructure.append_plan import (
     KnownHead,

@@ -25,7 +25,7 @@ from clew.infrastructure.postgres import text_index
 from clew.infrastructure.postgres.connection import Address, Session
 from clew.infrastructure.postgres.connection_pool import ConnectionPool
 from clew.infrastructure.postgres.errors import unavailable
-from clew.infrastructure.postgres.projection_session import (
+from clew.infrastructure.postgres.projection_transaction import (
     DIALECT,
     PATIENCE,
     SQL,

@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 
 from clew.domain.errors import CorruptEventError, StoreSchemaError
+from clew.domain.event_index import numbers_of
 from clew.domain.events import CHECKPOINT_MADE, HISTORY_REWOUND, RECORD_APPENDED
-from clew.domain.record_index import numbers_of
 from clew.infrastructure.envelope import decode
 from clew.infrastructure.postgres.connection import Address
 from clew.infrastructure.postgres.errors import unavailable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from clew.infrastructure.sqlite import snapshots
+from clew.infrastructure.sqlite import immutable_reads
 
 _TIMEOUT = 0.2
 """Seconds to wait for a lock: a user has pressed a key and waits."""
@@ -42,4 +42,4 @@ class SQLiteNames:
         """Nothing to do: each query has its own connection."""
 
     def _rows(self, sql: str, parameters: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        return snapshots.read(self._path, lambda file: file.execute(sql, parameters).fetchall(), _TIMEOUT)
+        return immutable_reads.read(self._path, lambda file: file.execute(sql, parameters).fetchall(), _TIMEOUT)

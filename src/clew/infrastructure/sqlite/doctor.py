@@ -13,7 +13,7 @@ from pathlib import Path
 from clew.domain.diagnostics import Finding, binary_size, runs_finding
 from clew.domain.errors import StoreError
 from clew.domain.json_values import one_line
-from clew.infrastructure.sqlite import snapshots
+from clew.infrastructure.sqlite import immutable_reads
 from clew.infrastructure.sqlite.file_access import readable_by_all
 from clew.infrastructure.sqlite.schema import may_be_written
 from clew.infrastructure.sqlite.wal_checkpoints import PENDING, log_size
@@ -105,7 +105,7 @@ def of_write_ahead_log(name: str, path: str, size: int) -> Finding:
 def of_runs(path: str, now: int) -> Finding:
     """What runs store next to the events; ``now`` is in microseconds since 1970."""
     try:
-        return runs_finding(*snapshots.read(path, partial(_of_runs, now)))
+        return runs_finding(*immutable_reads.read(path, partial(_of_runs, now)))
     except (sqlite3.Error, OSError, StoreError) as error:
         return Finding("runs", "failed", f"{path}: {error}.", "Check its pages: `clew doctor --verify`.")
 
@@ -113,7 +113,7 @@ def of_runs(path: str, now: int) -> Finding:
 def of_redactions(path: str) -> Finding:
     """Redactions whose content is still in the write-ahead log, because a program reads an older state of the store."""
     try:
-        found: list[tuple[str, int]] = snapshots.read(path, _pending) if log_size(path) else []
+        found: list[tuple[str, int]] = immutable_reads.read(path, _pending) if log_size(path) else []
     except (sqlite3.Error, OSError, StoreError) as error:
         return Finding("redactions", "failed", f"{path}: {error}.", "Check its pages: `clew doctor --verify`.")
     if not found:
@@ -151,7 +151,9 @@ def of_pages(name: str, path: str) -> Iterator[Finding]:
     if not Path(path).exists():
         return
     try:
-        problems = snapshots.read(path, lambda file: [str(line) for (line,) in file.execute("PRAGMA quick_check(3)")])
+        problems = immutable_reads.read(
+            path, lambda file: [str(line) for (line,) in file.execute("PRAGMA quick_check(3)")]
+        )
     except (sqlite3.Error, OSError, StoreError) as error:
         problems = [str(error)]
     if problems == ["ok"]:

@@ -9,10 +9,10 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from clew.domain.errors import CorruptEventError, StoreUnavailableError
+from clew.domain.event_index import numbers_of
 from clew.domain.events import CHECKPOINT_MADE, HISTORY_REWOUND, RECORD_APPENDED
-from clew.domain.record_index import numbers_of
 from clew.infrastructure.envelope import decode
-from clew.infrastructure.sqlite import schema, snapshots
+from clew.infrastructure.sqlite import immutable_reads, schema
 from clew.infrastructure.sqlite.errors import unavailable
 from clew.infrastructure.sqlite.file_lock import FileLock
 from clew.infrastructure.sqlite.reads import OF_TYPE
@@ -33,7 +33,7 @@ def schemas(path: str) -> Schemas:
     """
     _refuse_missing(path)
     try:
-        return snapshots.read(path, lambda connection: _schemas(connection, path))
+        return immutable_reads.read(path, lambda connection: _schemas(connection, path))
     except (sqlite3.Error, OSError) as error:
         raise unavailable(path, error) from error
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from clew.domain.errors import ReadOnlyStoreError, StoreError, StoreSchemaError, UnknownProjectionError
 from clew.infrastructure import process_forks
-from clew.infrastructure.sqlite import schema, snapshots
+from clew.infrastructure.sqlite import immutable_reads, schema
 from clew.infrastructure.sqlite.datastore import ClewSQLiteDatastore
 from clew.infrastructure.sqlite.errors import unavailable
 from clew.infrastructure.sqlite.file_lock import ThreadLock
@@ -30,12 +30,12 @@ class ReadOnlyDatastore(ClewSQLiteDatastore):
     def _start(self) -> None:
         super()._start()
         self.lock = ThreadLock()
-        self.readers = snapshots.SnapshotReaders(self.path)
+        self.readers = immutable_reads.SnapshotReaders(self.path)
 
     def _open(self, *, create: bool) -> None:
         del create
         try:
-            exists = snapshots.read(self.path, lambda connection: schema.is_prepared(connection, self.path))
+            exists = immutable_reads.read(self.path, lambda connection: schema.is_prepared(connection, self.path))
         except (sqlite3.Error, OSError) as error:
             raise unavailable(self.path, error) from error
         if not exists:
@@ -68,7 +68,7 @@ class ReadOnlyProjections(SQLiteProjections):
     def _connect(self, mode: str) -> sqlite3.Connection:
         connection = super()._connect(mode)
         with suppress(sqlite3.Error, OSError, StoreError):
-            snapshots.read(self._file, lambda file: file.backup(connection))
+            immutable_reads.read(self._file, lambda file: file.backup(connection))
             if self._is_prepared(connection):
                 return connection
         connection.close()
@@ -78,7 +78,7 @@ class ReadOnlyProjections(SQLiteProjections):
         if self._writing is not None or self._closed:
             return super()._read(name, work)
         try:
-            return snapshots.read(self._file, work)
+            return immutable_reads.read(self._file, work)
         except (sqlite3.Error, OSError, StoreError) as error:
             raise UnknownProjectionError(name, []) from error
 

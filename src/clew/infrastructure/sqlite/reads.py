@@ -13,8 +13,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 from clew.domain.errors import ClosedError
+from clew.domain.event_index import BLOBS
 from clew.domain.ports import Appended, Blob, Draft, Key, Lease, Row, StreamInfo
-from clew.domain.record_index import BLOBS
 from clew.domain.streams import first_after
 from clew.infrastructure.append_plan import Outcome
 from clew.infrastructure.recorder_ports import HIGHEST, Snapshot, StoredKey, is_full, page

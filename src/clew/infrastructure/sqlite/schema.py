@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from clew.domain.errors import StoreSchemaError
-from clew.domain.record_index import BLOBS
+from clew.domain.event_index import BLOBS
 
 APPLICATION_ID = 0x436C6577
 """``Clew`` in ASCII, in the header of the file."""

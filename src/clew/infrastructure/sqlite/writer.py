@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from eventsourcing.persistence import IntegrityError
 
 from clew.domain.errors import ClewError
+from clew.domain.event_index import number_of_blob
 from clew.domain.ports import Appended, Key, Lease, Shred
-from clew.domain.record_index import number_of_blob
 from clew.infrastructure import clock
 from clew.infrastructure.append_plan import (
     KnownHead,

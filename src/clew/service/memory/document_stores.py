@@ -11,7 +11,7 @@ from typing import NamedTuple
 from clew.domain.errors import StoreError, UnknownVersionError
 from clew.domain.events import to_utc_microseconds
 from clew.domain.json_values import check_text
-from clew.domain.memory.documents import (
+from clew.domain.memory.document_store import (
     DocumentFold,
     NamespaceView,
     check_documents,

@@ -42,7 +42,7 @@ from clew.domain.streams import check_id
 from clew.service.core import Core
 from clew.service.core import load as load_thread
 from clew.service.effects import Operation, read
-from clew.service.memory.scope_access import (
+from clew.service.memory.scope_view import (
     Scope,
     check_access,
     check_kind,

@@ -25,7 +25,7 @@ from clew.service.authorization import check, permitted
 from clew.service.core import CachedFold, Core
 from clew.service.core import load as load_thread
 from clew.service.effects import Operation, Page, Pages, read
-from clew.service.memory.scope_access import (
+from clew.service.memory.scope_view import (
     Scope,
     check_access,
     check_kind,

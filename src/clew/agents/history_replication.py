@@ -13,7 +13,7 @@ from typing import TypeVar
 from clew.agents.journal import failure
 from clew.domain.context.events import ContextFailed, Hook
 from clew.domain.context.state import HISTORY_STORE
-from clew.domain.credentials import check_no_credentials
+from clew.domain.credential_detection import check_no_credentials
 from clew.domain.errors import HistoryStoreError
 from clew.domain.history import HistoryMessage
 from clew.domain.history_stores import (

@@ -12,10 +12,10 @@ from clew.domain.decider import check_version
 from clew.domain.decider_state import Control, detached
 from clew.domain.differences.diff import Diff
 from clew.domain.differences.diff import diff as compare
+from clew.domain.event_index import REWINDS
 from clew.domain.events import HISTORY_REWOUND, MESSAGE_APPENDED, Event, HistoryRewound
 from clew.domain.fork_tree import ForkPoint, last_shared
 from clew.domain.history import HistoryMessage, Step, Walk, as_message, previous_version, removed_messages
-from clew.domain.record_index import REWINDS
 from clew.service.core import Core, load, with_checkpoints
 from clew.service.effects import Operation, read
 from clew.service.history_reads import FIRST_PAGE_BACK, back

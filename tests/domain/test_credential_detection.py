@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.domain.strategies import jsons
 
-from clew.domain.credentials import check_no_credentials
+from clew.domain.credential_detection import check_no_credentials
 from clew.domain.errors import CredentialError, HistoryStoreSharedError
 from clew.domain.json_values import Json
 

@@ -22,7 +22,7 @@ from clew import (
     StoredMessage,
     tool,
 )
-from clew.agents import history_stores
+from clew.agents import history_replication
 from clew.domain.context.events import ContextFailed, ContextStateRecorded, HistoryReduced
 from clew.domain.json_values import Json, JsonObject
 from clew.errors import AgentConfigurationError, HistoryStoreSharedError
@@ -228,7 +228,7 @@ def test_a_run_continued_in_another_process_feeds_the_same_store(url: str, most:
 def test_a_run_records_an_unavailable_store_and_continues(
     any_url: str, monkeypatch: pytest.MonkeyPatch, fault: str, read_from: str
 ) -> None:
-    monkeypatch.setattr(history_stores, "SECONDS", 0.01)
+    monkeypatch.setattr(history_replication, "SECONDS", 0.01)
 
     async def check() -> None:
         backend = FakeHistoryBackend(most=2)

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.domain.strategies import objects, texts
 
+from clew.domain.call_pairing import NO_RESULT, model_view
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import FunctionCall, Message
-from clew.domain.model_view import NO_RESULT, model_view
 from clew.domain.models.client import ResponseFormat, ServiceReference, ToolSchema
 from clew.domain.runs.events import ModelCalled, ServiceCall
-from clew.domain.runs.model_requests import (
+from clew.domain.runs.request_construction import (
     Definitions,
     changed,
     question_of,
@@ -143,6 +143,6 @@ def test_a_long_body_is_written_in_parts_with_the_same_bytes() -> None:
     for length in (0, 1, 500, 501, 1_000, 1_203):
         messages: Any = [{"role": "user", "content": f"ä{number}"} for number in range(length)]
         body: Any = {"model": "m", "messages": messages, "tools": [], "seed": 2**70}
-        with patch("clew.domain.runs.model_requests._as_json", partial(noted, **options)):
+        with patch("clew.domain.runs.request_construction._as_json", partial(noted, **options)):
             assert request_bytes(body) == json.dumps(body, **options).encode()
     assert max(longest) == 500

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from clew.domain.events import TYPE_NAMES, AnyEvent, Event, Opaque, Shredded
-from clew.domain.memory.documents import DocumentFold
+from clew.domain.memory.document_store import DocumentFold
 from clew.domain.memory.events import DocumentAdded, DocumentRemoved, ScopeOpened
 
 OPENED = ScopeOpened(holds="documents")

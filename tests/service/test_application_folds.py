@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clew import Conversations, Engine, Event, Fold, Message, Record
+from clew.domain.application_folds import KnownStates, weight
 from clew.domain.errors import InvalidContentError, InvalidNameError, ThreadDeletedError, UnknownVersionError
 from clew.domain.events import HistoryRewound, MessageAppended, Shredded
-from clew.domain.folds import KnownStates, weight
 from clew.domain.ports import FoldState, Write
 from clew.sync.threads import Thread
 
@@ -124,7 +124,7 @@ STEPS = ["append"] * 4 + ["rewind", "fork", "redact", "drop", "drop", "drop stor
 @given(steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 99), st.integers(0, 9_999)), max_size=40))
 def test_a_fold_equals_folding_all_events_at_every_version(every: int, steps: list[tuple[str, int, int]]) -> None:
     with Conversations.open("memory:") as conversations, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("clew.service.folds.SNAPSHOT_EVERY", every)
+        patch.setattr("clew.service.application_folds.SNAPSHOT_EVERY", every)
         threads: list[Thread] = [conversations.start_thread()]
         for step, choice, number in steps:
             change(conversations, threads, step, threads[choice % len(threads)], number)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
+from clew.domain.call_pairing import ModelView, model_view
 from clew.domain.context.events import ContextProvided, HistoryReduced
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject, check_json
 from clew.domain.messages import Message
-from clew.domain.model_view import ModelView, model_view
 from clew.domain.models.chat_requests import chat_body
 from clew.domain.models.client import Question, ResponseFormat, ToolSchema, WireFormat
 from clew.domain.models.responses_requests import responses_body

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clew.domain.call_pairing import NO_RESULT, ModelView, Repair, model_view
 from clew.domain.formats.openai_messages import decode
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Content, FunctionCall, FunctionResult, Message, Role, Text
-from clew.domain.model_view import NO_RESULT, ModelView, Repair, model_view
 
 
 def call(id_: str, name: str = "find") -> FunctionCall:

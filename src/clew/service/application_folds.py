@@ -7,10 +7,10 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
+from clew.domain.application_folds import Fold, KnownStates, check_fold, read_state, write_state
 from clew.domain.decider_state import SNAPSHOT_EVERY, Control
 from clew.domain.errors import ClosedError, ReadOnlyStoreError
 from clew.domain.events import HISTORY_REWOUND, Event
-from clew.domain.folds import Fold, KnownStates, check_fold, read_state, write_state
 from clew.domain.history import previous_version
 from clew.domain.json_values import MAX_BYTES
 from clew.domain.ports import FoldState, Write

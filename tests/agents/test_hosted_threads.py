@@ -17,8 +17,8 @@ from clew.domain.context.provider import ContextProvider, ProviderContext
 from clew.domain.messages import Message
 from clew.domain.streams import check_id
 from clew.errors import InvalidNameError, ThreadDeletedError
+from clew.hosted_threads import thread_id_of
 from clew.infrastructure.scripted_client import call
-from clew.thread_store import thread_id_of
 
 ODD = ["", " ", "a/b", "Größe", "\x00", "\ud800", "\ud83d\ude00", "\U0001f600", "x" * 200, "x" * 201, "y" * 100_000]
 
