@@ -351,37 +351,37 @@ def test_an_event_with_a_senseless_digest_is_refused(fields: dict[str, Any]) -> 
         RecordAppended(type="a", **fields)
 
 
-def test_verification_finds_bytes_that_are_missing_damaged_or_unused(conversations: Conversations) -> None:
-    thread = conversations.start_thread(thread_id="t")
-    thread.append([Record("a", blob=LARGE), Record("a", blob=OTHER)])
-    assert conversations.verify().first_bad is None
-    if not (blobs := getattr(getattr(recorder_of(conversations), "_events", None), "record_blobs", None)):
-        pytest.skip("tests of the store do this with SQL")
-    for change, words in ((None, "its bytes are missing"), (OTHER + b"x", "do not match")):
-        whole = dict(blobs)
+def test_verification_finds_bytes_that_are_missing_damaged_or_unused_in_memory() -> None:
+    with Conversations.open("memory:") as conversations:
+        thread = conversations.start_thread(thread_id="t")
+        thread.append([Record("a", blob=LARGE), Record("a", blob=OTHER)])
+        assert conversations.verify().first_bad is None
+        blobs = recorder_of(conversations)._events.record_blobs
+        for change, words in ((None, "its bytes are missing"), (OTHER + b"x", "do not match")):
+            whole = dict(blobs)
+            del blobs[digest(OTHER)]
+            if change is not None:
+                blobs[digest(OTHER)] = change
+            for verdict in (conversations.verify(), thread.verify()):
+                assert verdict.first_bad is not None
+                assert verdict.first_bad[:2] == ("t", 3)
+                assert words in verdict.first_bad.reason
+            with pytest.raises(CorruptEventError, match="version 3: the bytes of the record"):
+                thread.records()
+            with pytest.raises(CorruptEventError):
+                exported(conversations)
+            with pytest.raises(CorruptEventError):
+                thread.serialize()
+            assert [event.version for event in thread.events(at=2)] == [1, 2]
+            assert thread.history().messages == ()
+            blobs |= whole
+        blobs[digest(b"x")] = b"x"
+        fault = conversations.verify().first_bad
+        assert fault is not None
+        assert fault[:3] == (f"#blob:{digest(b'x').hex()}", 0, "no record has these bytes")
         del blobs[digest(OTHER)]
-        if change is not None:
-            blobs[digest(OTHER)] = change
-        for verdict in (conversations.verify(), thread.verify()):
-            assert verdict.first_bad is not None
-            assert verdict.first_bad[:2] == ("t", 3)
-            assert words in verdict.first_bad.reason
-        with pytest.raises(CorruptEventError, match="version 3: the bytes of the record"):
-            thread.records()
-        with pytest.raises(CorruptEventError):
-            exported(conversations)
-        with pytest.raises(CorruptEventError):
-            thread.serialize()
-        assert [event.version for event in thread.events(at=2)] == [1, 2]
-        assert thread.history().messages == ()
-        blobs |= whole
-    blobs[digest(b"x")] = b"x"
-    fault = conversations.verify().first_bad
-    assert fault is not None
-    assert fault[:3] == (f"#blob:{digest(b'x').hex()}", 0, "no record has these bytes")
-    del blobs[digest(OTHER)]
-    thread.redact(3)  # also without its bytes
-    assert [each.redacted for each in thread.records()] == [False, True]
+        thread.redact(3)  # also without its bytes
+        assert [each.redacted for each in thread.records()] == [False, True]
 
 
 class Own(NamedTuple):
