@@ -70,7 +70,10 @@ def test_the_findings_for_people_are_lines(filled: CalledClew) -> None:
 
 
 def test_reports_what_runs_store_next_to_the_events(filled: CalledClew, tmp_path: Path) -> None:
-    assert findings(filled)["runs"]["found"] == "0 in progress, 0 with a partial answer; 0 blobs of 0 B."
+    assert (
+        findings(filled)["runs"]["found"]
+        == "0 in progress, 0 with a partial answer; 0 definitions of agents and tools (0 B)."
+    )
     with sqlite3.connect(tmp_path / "clew.db") as connection:
         connection.execute("INSERT INTO lease VALUES (1, 'me', 9000000000000000), (2, 'you', 1)")
         connection.execute("INSERT INTO draft VALUES (1, 'run', x'', x'00')")
@@ -78,7 +81,9 @@ def test_reports_what_runs_store_next_to_the_events(filled: CalledClew, tmp_path
     connection.close()
     result = findings(filled)["runs"]
     assert result["state"] == "warning"
-    assert result["found"].startswith("1 in progress, 1 with a partial answer; 2 blobs of 3.0 KiB. 1 run crashed: ")
+    assert result["found"].startswith(
+        "1 in progress, 1 with a partial answer; 2 definitions of agents and tools (3.0 KiB). 1 run crashed: "
+    )
     assert any(result["found"].endswith(f"1 run crashed: run you on thread {id_}.") for id_ in filled.ids())
     assert "agent.continue_run" in result["advice"]
 

@@ -55,7 +55,7 @@ def test_checks_the_server_the_tables_and_the_projections(clew: CalledClew, url:
     assert {name for name, each in result.items() if each["state"] != "ok"} == {"vacuum"}
     assert "PostgreSQL 18" in result["server"]["found"]
     assert result["durability"]["found"].startswith("fsync on, full_page_writes on, synchronous_commit on; read comm")
-    assert result["runs"]["found"] == "0 in progress, 0 with a partial answer; 0 blobs of 0 B."
+    assert result["runs"]["found"] == "0 in progress, 0 with a partial answer; 0 definitions of agents and tools (0 B)."
     assert findings(clew, url, "--verify")["verified"]["found"].endswith("the whole store.")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import sqlite3
 from base64 import b64encode
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -302,6 +303,16 @@ def test_a_file_without_the_bytes_of_a_record_is_refused(
         assert copy.verify().first_bad is None
 
 
+def test_an_end_of_a_file_with_another_number_of_bytes_says_what_it_counts(conversations: Conversations) -> None:
+    conversations.start_thread(thread_id="t").append(Record("a", blob=LARGE))
+    lines = lines_of(exported(conversations))
+    lines[-1]["end"]["blobs"] = 2
+    words = "should hold 2 definitions and bytes of records, but 1 were found"
+    with Conversations.open("memory:") as copy:
+        (refused,) = copy.import_events(as_file(lines)).failed
+        assert words in str(refused.error)
+
+
 def test_a_refused_thread_does_not_take_bytes_along(conversations: Conversations) -> None:
     thread, other = conversations.start_thread(thread_id="t"), conversations.start_thread(thread_id="u")
     thread.append([Record("a", blob=LARGE), Record("a", blob=OTHER)])
@@ -382,6 +393,36 @@ def test_verification_finds_bytes_that_are_missing_damaged_or_unused_in_memory()
         del blobs[digest(OTHER)]
         thread.redact(3)  # also without its bytes
         assert [each.redacted for each in thread.records()] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("statement", "place", "words"),
+    [
+        ("DELETE FROM record_blob WHERE digest = ?", ("t", 3), "its bytes are missing"),
+        ("UPDATE record_blob SET digest = NULL WHERE digest = ?", ("t", 3), "its bytes are missing"),
+        ("UPDATE record_blob SET data = x'00' WHERE digest = ?", ("t", 3), "do not match their digest"),
+        ("UPDATE record_blob SET data = 'text' WHERE digest = ?", ("t", 3), "do not match their digest"),
+        ("UPDATE record_blob SET data = data || x'00' WHERE digest = ?", ("t", 3), "do not match their digest"),
+        ("DELETE FROM entry WHERE number = (SELECT number FROM record_blob WHERE digest = ?)", ("t", 3), "index"),
+        ("INSERT INTO record_blob SELECT x'ab', 1 + max(number), ? FROM record_blob", ("#blob:ab", 0), "no record"),
+    ],
+)
+def test_verification_finds_bytes_that_another_program_has_changed_in_the_file(
+    tmp_path: Path, statement: str, place: tuple[str, int], words: str
+) -> None:
+    path = tmp_path / "clew.db"
+    with Conversations.open(path) as conversations:
+        thread = conversations.start_thread(thread_id="t")
+        thread.append([Record("a", blob=LARGE), Record("a", blob=OTHER)])
+        assert conversations.verify().first_bad is None
+    with sqlite3.connect(path) as connection:
+        assert connection.execute(statement, (digest(OTHER),)).rowcount == 1
+    connection.close()
+    with Conversations.open(path) as conversations:
+        fault = conversations.verify().first_bad
+        assert fault is not None
+        assert (fault[:2], words in fault.reason) == (place, True), fault
+        assert conversations.thread("t").verify().first_bad == (fault if place[1] else None)
 
 
 class Own(NamedTuple):

@@ -23,12 +23,15 @@ class Finding(NamedTuple):
     advice: str | None = None
 
 
-def runs_finding(leases: int, drafts: int, blobs: int, size: float, crashed: Sequence[tuple[str, str]] = ()) -> Finding:
-    """The data of runs next to the events: leases, partial answers, and blobs of ``size`` bytes in total.
+def runs_finding(
+    leases: int, drafts: int, definitions: int, size: float, crashed: Sequence[tuple[str, str]] = ()
+) -> Finding:
+    """The data of runs next to the events: leases, partial answers, and definitions of ``size`` bytes in total.
 
     ``crashed`` has the stream and the holder of each lease that has expired: no process executes its run.
     """
-    found = f"{leases:,} in progress, {drafts:,} with a partial answer; {count(blobs, 'blob')} of {binary_size(size)}."
+    stored = f"{count(definitions, 'definition')} of agents and tools ({binary_size(size)})"
+    found = f"{leases:,} in progress, {drafts:,} with a partial answer; {stored}."
     if not crashed:
         return Finding("runs", "ok", found)
     names = [

@@ -444,7 +444,9 @@ class _Reader:
         self._blobs.append(blob)
         self._blobs_read += 1
         if sum(len(each.data) for each in self._blobs) > MOST_WAITING_BYTES:
-            raise ImportFormatError(f"There are more definitions before one event than any agent has. {AGAIN}")
+            raise ImportFormatError(
+                f"There are more definitions or bytes of records before one event than it can name. {AGAIN}"
+            )
 
     def _finish(self, batch: Batch, end: End) -> None:
         self._stop(batch, torn=False)
@@ -455,8 +457,8 @@ class _Reader:
             )
         if end.blobs != self._blobs_read or self._blobs:
             raise ImportFormatError(
-                f"The file should hold {end.blobs} definitions, but {self._blobs_read} were found, the last "
-                f"{len(self._blobs)} without the event that names them. Lines are missing. {AGAIN}"
+                f"The file should hold {end.blobs} definitions and bytes of records, but {self._blobs_read} were "
+                f"found, the last {len(self._blobs)} without the event that names them. Lines are missing. {AGAIN}"
             )
         if self._file.next() is not None:
             raise ImportFormatError("The file continues after its end. Import each file on its own.")

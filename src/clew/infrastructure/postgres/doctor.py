@@ -100,8 +100,8 @@ def of_tables(address: Address, tenant: str | None, now: int) -> Iterator[Findin
 
 def _runs(ask: Asking, now: Int8) -> Finding:
     crashed = [(text(stream), text(holder)) for stream, holder in ask("crashed runs", now=now)]
-    leases, drafts, blobs, size = ask("runs", now=now)[0]
-    return runs_finding(leases, drafts, blobs, size, crashed)
+    leases, drafts, definitions, size = ask("runs", now=now)[0]
+    return runs_finding(leases, drafts, definitions, size, crashed)
 
 
 def _checked(name: str, address: Address, check: Callable[[], Finding]) -> Finding:

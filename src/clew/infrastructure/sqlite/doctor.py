@@ -134,7 +134,7 @@ def _pending(connection: sqlite3.Connection) -> list[tuple[str, int]]:
 
 
 def _of_runs(now: int, connection: sqlite3.Connection) -> tuple[int, int, int, int, list[tuple[str, str]]]:
-    """Leases, drafts, blobs with their size, and the threads of crashed runs with the holders of their leases."""
+    """Leases, drafts, definitions with their size, and the threads of crashed runs with the holders of their leases."""
     leases, drafts = connection.execute(
         "SELECT (SELECT count(*) FROM lease WHERE until > ?), (SELECT count(*) FROM draft)", (now,)
     ).fetchone()
@@ -142,8 +142,8 @@ def _of_runs(now: int, connection: sqlite3.Connection) -> tuple[int, int, int, i
         "SELECT name, holder FROM lease JOIN stream ON id = stream WHERE until <= ? ORDER BY until",
         (now,),
     ).fetchall()
-    blobs, size = connection.execute("SELECT count(*), total(length(data)) FROM blob").fetchone()
-    return leases, drafts, blobs, size, crashed
+    definitions, size = connection.execute("SELECT count(*), total(length(data)) FROM blob").fetchone()
+    return leases, drafts, definitions, size, crashed
 
 
 def of_pages(name: str, path: str) -> Iterator[Finding]:
