@@ -190,6 +190,22 @@ def test_a_fold_continues_from_what_it_knows(conversations: Conversations, monke
     assert reads.of(fork, ALL) == 0
 
 
+def test_a_look_back_displaces_no_newer_state_and_is_known_itself(
+    conversations: Conversations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread = conversations.start_thread()
+    thread.append([Message.user(str(number)) for number in range(2_000)])
+    reads = CountedReads(conversations, monkeypatch)
+    thread.fold(ALL)
+    for back in (1_000, 1_001, 300):
+        assert reads.of(thread, ALL, at=back) <= 1_000
+        assert reads.of(thread, ALL, at=back) == 0
+        assert reads.of(thread, ALL) == 0
+        thread.append(Message.user("more"))
+        assert reads.of(thread, ALL) == 1
+        check(thread, back)
+
+
 def with_messages(conversations: Conversations, count: int) -> Thread:
     thread = conversations.start_thread(thread_id="t")
     thread.append([Message.user(f"secret {number}") for number in range(count)])

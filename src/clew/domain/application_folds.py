@@ -111,12 +111,14 @@ class KnownStates(Generic[StateT]):
 
     Of the versions with the same lowest set bit, only the state of the last one is kept. So there are few states, close
     together near the end and far apart before. After a rewind, about as many events are folded again as the rewind took
-    off the path.
+    off the path. States of earlier versions, which a look back folds, are kept apart in the same way: they do not take
+    the place of the newest states.
     """
 
     def __init__(self, fold: Fold[StateT]) -> None:
         self.fold = fold
         self._states: dict[int, tuple[int, StateT]] = {}
+        self._earlier: dict[int, tuple[int, StateT]] = {}
         self.weight = 0
         """An estimate of the memory of all states, in bytes."""
         self.unstored = 0
@@ -126,27 +128,39 @@ class KnownStates(Generic[StateT]):
 
     def put(self, version: int, state: StateT) -> None:
         """Keep the state at a version, from 1."""
-        self._states[version & -version] = version, state
+        bit = version & -version
+        newest = self._states.get(bit)
+        states = self._states if newest is None or newest[0] <= version else self._earlier
+        states[bit] = version, state
 
     def get(self, version: int) -> tuple[int, StateT] | None:
         """The version and its state, None if it is not known."""
-        known = self._states.get(version & -version)
-        return known if known is not None and known[0] == version else None
+        for states in (self._states, self._earlier):
+            known = states.get(version & -version)
+            if known is not None and known[0] == version:
+                return known
+        return None
 
     def last(self, upto: int) -> int:
         """The last known version that is not after ``upto``, 0 if there is none."""
-        return max([version for version, _ in list(self._states.values()) if version <= upto], default=0)
+        return max([version for version, _ in self._all() if version <= upto], default=0)
 
     def upto(self, version: int) -> KnownStates[StateT]:
         """The states up to a version, as a fork from there has them."""
         states = KnownStates(self.fold)
-        states._states = {bit: known for bit, known in list(self._states.items()) if known[0] <= version}
+        for known in self._all():
+            if known[0] <= version:
+                states.put(*known)
         return states
+
+    def _all(self) -> list[tuple[int, StateT]]:
+        return [*self._states.values(), *self._earlier.values()]
 
     def weigh(self) -> None:
         """Estimate the weight. If the states share objects, the estimate is too high."""
-        newest = max(list(self._states.values()), key=lambda known: known[0])
-        self.weight = len(self._states) * weight(newest[1])
+        states = self._all()
+        newest = max(states, key=lambda known: known[0])
+        self.weight = len(states) * weight(newest[1])
 
 
 def weight(value: object) -> int:
