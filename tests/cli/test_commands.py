@@ -183,8 +183,23 @@ def test_errors_are_json_on_stderr_in_json_mode(filled: Clew) -> None:
 def test_wrong_usage_is_one_line_that_names_the_help(clew: Clew) -> None:
     assert "Try 'clew --help'" in clew.refused(2, "nope")
     assert "Try 'clew show --help'" in clew.refused(2, "show")
-    assert "before the command" in clew.refused(2, "threads", "--db", "sqlite:///clew.db")
+    for option in ("--db", "--tenant"):
+        assert f"clew memory list {option} NAME" in clew.refused(2, "memory", option, "x", "list")
     assert clew.run().returncode == 2
+
+
+def test_the_database_and_the_tenant_may_come_after_the_command(filled: Clew) -> None:
+    ids = filled.text("threads", "--json")
+    for before, after in (
+        ([], ["--db", "clew.db"]),
+        (["--db", "none.db", "--tenant", "other"], ["--db=clew.db", "--tenant", "default"]),
+        (["--db", "clew.db"], ["--tenant", "default"]),
+    ):
+        assert filled.text(*before, "threads", "--json", *after) == ids
+    assert filled.text("memory", "list", "--json", "--tenant", "other", "--db", "clew.db") == ""
+    assert filled.text("threads", "--tenant", "other").startswith("Tenant 'other' has no threads")
+    assert "none.db: the database does not exist" in filled.refused(1, "threads", "--db", "none.db")
+    assert "'--db' has only exceptions" in filled.refused(2, "search", "--", "--db")  # after -- it is a word
 
 
 def test_every_command_has_help_with_an_example(clew: Clew) -> None:

@@ -87,6 +87,7 @@ def test_completes_from_the_given_store_and_tenant(stored: Clew) -> None:
         conversations.start_thread(thread_id="3foo")
     other = "sqlite:///other.db"
     assert candidates(stored, "clew", "--db", other, "--tenant", "t", "show", "3f") == ["3foo"]
+    assert candidates(stored, "clew", "show", "--db", other, "--tenant", "t", "3f") == ["3foo"]
     assert candidates(stored, "clew", "--db", other, "show", "3f") == []
     assert candidates(stored, "clew", "--tenant", "t", "show", "3f", CLEW_DB=other) == ["3foo"]
 

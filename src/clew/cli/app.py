@@ -27,6 +27,9 @@ Heading: TypeAlias = Literal["Begin", "Read", "Branch and go back", "Change", "A
 SIMILAR = 0.75
 """How similar a command must be to a mistyped one for a suggestion: 1 is the same name."""
 
+EVERYWHERE = ("db", "tenant")
+"""The options before the command that may also come after it."""
+
 Function = TypeVar("Function", bound=Callable[..., None])
 
 
@@ -43,7 +46,27 @@ class Commands(typer.Typer):
 
 
 class _Command(TyperCommand):
-    """A command whose help names its arguments as the documents do: without Python types and braces."""
+    """A command that takes ``--db`` and ``--tenant`` too.
+
+    Its help names its arguments as the documents do: without Python types and braces.
+    """
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters of the command, and those that may also come before it."""
+        before = ctx.find_root().command.params
+        return [*super().get_params(ctx), *(each for each in before if each.name in EVERYWHERE)]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments. ``--db`` and ``--tenant`` replace those before the command."""
+        rest = super().parse_args(ctx, args)
+        root = ctx.find_root()
+        for name in EVERYWHERE:
+            value, source = ctx.params.pop(name, None), ctx.get_parameter_source(name)
+            if source is not None and source.name == "COMMANDLINE":
+                root.params[name] = value
+        if ctx.obj is not None:  # it is during completion
+            ctx.obj.url, ctx.obj.tenant = (root.params[name] for name in EVERYWHERE)
+        return rest
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The arguments of the usage line: FILE... instead of {FILE}..., but {run|status}."""
@@ -51,7 +74,8 @@ class _Command(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments and the options in two columns each, as Typer does."""
-        records = [(param.param_type_name, param.get_help_record(ctx)) for param in self.get_params(ctx)]
+        own = super().get_params(ctx)
+        records = [(param.param_type_name, param.get_help_record(ctx)) for param in own]
         for kind in ("argument", "option"):
             rows = [
                 (re.sub(r" <.*>$", "", record[0]), record[1]) for name, record in records if record and name == kind

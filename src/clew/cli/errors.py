@@ -139,8 +139,9 @@ def _usage(error: TyperException, options: GlobalOptions | None) -> str:
     name = "" if options is None else options.command
     path = f"clew {name}".strip() if context is None else context.command_path
     parameters = [] if context is None else context.command.params
-    if any(f"No such option: {name}" in message for name in ("--db", "--tenant")):
-        return f"{message}: write it before the command, as in clew --db sqlite:///clew.db threads."
+    for option in ("--db", "--tenant"):
+        if f"No such option: {option}" in message:  # within the name of a command of two words
+            return f"{message}: write it after the whole command, as in clew {name} list {option} NAME."
     if context is not None and context.parent is None and message.startswith("No such option: --json"):
         return "No such option: --json: write it after the command, as in clew threads --json."
     for words, plain in _PLAIN_WORDS:

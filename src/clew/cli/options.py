@@ -113,7 +113,7 @@ YesOption: TypeAlias = Annotated[
 
 @dataclass(slots=True)
 class GlobalOptions:
-    """The values of the options before the command, and the command's name; empty while the command line is parsed."""
+    """The values of ``--db`` and ``--tenant``, and the command's name; empty while the command line is parsed."""
 
     url: str = DEFAULT_URL
     tenant: str = DEFAULT_TENANT
