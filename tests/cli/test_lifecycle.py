@@ -109,6 +109,9 @@ def test_a_purge_has_the_documented_shape_and_is_refused_for_a_thread_with_forks
     assert list(result) == ["thread_id", "version", "events", "pending"]
     assert (result["thread_id"], result["pending"]) == (first, False)
     assert filled.lines("log", first, "--json")[-1]["data"]["reason"] == "Asked"
+    assert filled.lines("audit", "--json")[-1]["why"] == "Asked"
+    for command in (["log", first], ["audit"]):
+        assert f"the content of {result['events']} events: Asked" in filled.text(*command, env={"COLUMNS": "200"})
     assert "is already purged" in filled.refused(1, "purge", first, "--yes", "--forks")
     assert b"My teapot broke" not in (filled.folder / "clew.db").read_bytes()
     assert filled.object("verify", "--json")["ok"] is True

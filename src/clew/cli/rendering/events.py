@@ -229,7 +229,9 @@ def _thread_text(data: thread_events.ThreadEvent | StateClaimed) -> str:
             return ", ".join(part for part in (reason, *copies) if part)
         case _:
             declared = thread_events.EVENT_TYPES[thread_events.TYPE_NAMES[type(data)]]
-            return declared.describe(data.model_dump(mode="json", exclude_none=True))
+            what = declared.describe(data.model_dump(mode="json", exclude_none=True))
+            why = data.reason if isinstance(data, thread_events.ThreadPurged) else None
+            return what if why is None else f"{what}: {why}"
 
 
 def run_text(event: Event, data: run_events.RunEvent, find: FindEvent) -> str:
