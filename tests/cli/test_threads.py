@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 from rich.text import Text
@@ -181,6 +182,23 @@ def drawn(*threads: ThreadSummary, marked: str | None = None, most: int | None =
 
 def left(result: list[str]) -> list[str]:
     return [line[:28].rstrip() for line in result]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
+def test_lists_and_trees_have_whole_uuids_and_a_part_of_each_title(clew: Clew, width: int) -> None:
+    ids = [str(UUID(int=7**number)) for number in (45, 44, 43)]
+    with opened(clew) as conversations:
+        thread = conversations.start_thread("Refund of a teapot", thread_id=ids[0])
+        thread.fork(thread_id=ids[1]).fork(thread_id=ids[2])
+        conversations.start_thread("Refund of a cup", thread_id="short")
+    wide = {"COLUMNS": str(width)}
+    table, tree = clew.text("threads", env=wide).splitlines(), clew.text("tree", env=wide).splitlines()
+    for id_ in ids:
+        assert [len([line for line in output if id_ in line.split()]) for output in (table, tree)] == [1, 1]
+    assert all("Re" in line for line in table[2:])
+    assert all("active" in line for line in [*table[2:], *tree] if line)
+    assert max(map(len, [*table, *tree])) <= width
+    assert ("Updated" in table[0], "20" in tree[2][-16:]) == (width >= 100, width >= 100)
 
 
 def test_lines_connect_a_thread_with_all_its_forks() -> None:

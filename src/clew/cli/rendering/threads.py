@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
@@ -22,6 +23,9 @@ STATUS_STYLES: Mapping[Status, str] = {"active": "green", "suspended": "yellow",
 
 ROOMY = 72
 """Columns of a terminal from which lists show every column."""
+
+BESIDE_ID = 50
+"""Columns next to the widest id from which lists show every column, and trees the times: with a part of each title."""
 
 WIDE = 100
 """Columns of a terminal from which a tree abbreviates nothing."""
@@ -54,7 +58,12 @@ def thread_table(
 
     Forks come under their parents, or with ``nested=False`` in their order.
     """
-    roomy = console.width >= ROOMY
+    rows = [
+        ("  " * (depth - 1) + "└ " if depth else "", one_line(summary.id), summary, words)
+        for depth, summary, words in (_forks_under_parents(threads) if nested else ((0, *each) for each in threads))
+    ]
+    widest = max((cell_len(branch + id_) for branch, id_, _, _ in rows), default=0)
+    roomy = console.width >= max(ROOMY, widest + BESIDE_ID)
     said = roomy and any(summary.first_said_at is not None for summary, _ in threads)
     table = plain_table(expand=True)
     table.add_column("Thread", overflow="fold", no_wrap=False, min_width=12)
@@ -66,10 +75,9 @@ def thread_table(
         table.add_column("Updated", no_wrap=True)
     if said:
         table.add_column("Said", no_wrap=True)
-    for depth, summary, words in _forks_under_parents(threads) if nested else ((0, *each) for each in threads):
-        branch = "  " * (depth - 1) + "└ " if depth else ""
+    for branch, id_, summary, words in rows:
         table.add_row(
-            Text.assemble((branch, "dim"), (one_line(summary.id), "bold")),
+            Text.assemble((branch, "dim"), (id_, "bold")),
             Text(words or "", style="dim italic") if summary.title is None else Text(one_line(summary.title)),
             Text(summary.status, style=STATUS_STYLES[summary.status]),
             str(summary.messages),
@@ -123,15 +131,26 @@ def tree_lines(
     Of each thread's forks ``most`` are drawn, and those that lead to the thread that is ``marked``.
     """
     selection = _select(branches, marked, most)
-    ancestors = _Ancestors(max(2, (width - STATE) // (LEVEL * LEVEL)))
+    levels = max(2, (width - STATE) // (LEVEL * LEVEL))
+    ancestors = _Ancestors(levels)
+    dated = width >= max(ROOMY, _widest(selection.branches, levels) + BESIDE_ID)
     for branch in selection.branches:
         yield from _left_out(selection, ancestors, branch.depth)
-        yield _thread_line(branch, ancestors.joint(branch.thread.forked_at), width, title, marked=marked)
+        yield _thread_line(branch, ancestors.joint(branch.thread.forked_at), width, title, marked=marked, dated=dated)
         id_ = branch.thread.id
         ancestors.open.append((id_, selection.forks.get(id_, 0) + (id_ in selection.left_out)))
         if branch.checkpoints:
             yield _checkpoint_line(branch, ancestors.bars(), width)
     yield from _left_out(selection, ancestors, 0)
+
+
+def _widest(branches: Sequence[Branch[ThreadSummary]], levels: int) -> int:
+    """Columns of the widest id in a tree, with the lines to the left of it."""
+    return max(
+        cell_len(one_line(branch.thread.id))
+        + (LEVEL * min(branch.depth, levels + 2) + len(f" {branch.thread.forked_at}") if branch.depth else 0)
+        for branch in branches
+    )
 
 
 def _select(branches: Sequence[Branch[ThreadSummary]], marked: str | None, most: int | None) -> _Selection:
@@ -198,6 +217,7 @@ def _thread_line(
     title: Callable[[ThreadSummary], Text],
     *,
     marked: str | None,
+    dated: bool,
 ) -> Text:
     thread = branch.thread
     messages = f"{plural(thread.messages, 'message'):>14}" if width >= WIDE else f"{thread.messages:>5,} msg"
@@ -205,9 +225,9 @@ def _thread_line(
         (f" {thread.status:<9}", STATUS_STYLES[thread.status]),
         messages,
         (f"{f'v{thread.version}':>6}", "dim"),
-        (f"  {minute_text(thread.updated_at)}" if width >= ROOMY else "", "dim"),
+        (f"  {minute_text(thread.updated_at)}" if dated else "", "dim"),
     )
-    if width < NARROWEST + len(state):  # only the status fits
+    if width < max(NARROWEST, cell_len(f"{prefix}{one_line(thread.id)}  ")) + len(state):  # only the status fits
         state.truncate(SHORT_STATE)
     is_marked = thread.id == marked
     line = Text.assemble(
