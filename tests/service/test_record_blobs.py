@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
-import re
 import sqlite3
 from base64 import b64encode
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +16,6 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.infrastructure.sqlite.test_crashes import kill_writer
 
 from clew import Conversations, Engine, Fold, Message, Record
 from clew.domain import records
@@ -501,53 +497,6 @@ def test_the_store_has_exactly_the_bytes_of_records_that_are_not_redacted(
             assert copy.verify().first_bad is None
         files = b"\n".join(path.read_bytes() for path in folder.iterdir() if path.is_file())
         assert [number for number in range(SHARED) if number not in used and b"BLOB-%04d" % number in files] == []
-
-
-def append_and_redact_until_killed(path: Path, run: int, answers: int) -> None:
-    """Append and redact records without end. Writes each step to the pipe: ``begun``, then ``done``."""
-    chance = random.Random(run)
-    with Conversations.open(path, projections=[]) as conversations:
-        thread = conversations.thread("t")
-        live = [record.version for record in thread.records() if not record.redacted]
-        while True:
-            if len(live) > 5 and chance.random() < 0.4:
-                version = live.pop(chance.randrange(len(live)))
-                os.write(answers, b"begun %d\n" % version)
-                thread.redact(version)
-                os.write(answers, b"redacted %d\n" % version)
-            else:
-                number = chance.randrange(100)
-                live.append(thread.append(Record("x", blob=content(number))).version)
-                os.write(answers, b"appended %d %d\n" % (live[-1], number))
-
-
-def test_bytes_survive_a_kill_and_redacted_bytes_do_not(tmp_path: Path, scale: float) -> None:
-    folder, chance = tmp_path / "store", random.Random(38)
-    folder.mkdir()
-    path = folder / "clew.db"
-    appended: dict[int, int] = {}
-    begun: set[int] = set()
-    redacted: set[int] = set()
-    with Conversations.open(path, projections=[]) as conversations:
-        conversations.start_thread(thread_id="t")
-    for run in range(max(20, round(300 * scale))):
-        steps = kill_writer(partial(append_and_redact_until_killed, path, run), chance.random() ** 2 * 0.1)
-        for step, version, *number in (line.split() for line in steps):
-            if step == b"appended":
-                appended[int(version)] = int(number[0])
-            else:
-                (begun if step == b"begun" else redacted).add(int(version))
-        with Conversations.open(path, projections=[]) as conversations:
-            assert conversations.verify().first_bad is None
-            records = {record.version: record for record in conversations.thread("t").records()}
-            assert appended.keys() <= records.keys()
-            assert redacted <= {version for version, record in records.items() if record.redacted} <= begun
-            live = {version: record.blob or b"" for version, record in records.items() if not record.redacted}
-            assert all(live[version] == content(appended[version]) for version in live.keys() & appended.keys())
-        files = b"".join(file.read_bytes() for file in folder.iterdir())
-        # A mark at the end of a page may be cut off.
-        assert set(re.findall(rb"<BLOB-\d{4}>", files)) == {blob[:11] for blob in live.values()}
-    assert len(redacted) > 20
 
 
 def test_an_event_of_an_older_clew_has_its_bytes_inside(

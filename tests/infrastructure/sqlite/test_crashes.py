@@ -13,8 +13,7 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -103,14 +102,14 @@ def append_until_killed(path: str, run: int, answers: int) -> None:
         thread.join()
 
 
-def kill_writer(work: Callable[[int], None], delay: float) -> list[bytes]:
-    """Start a child whose work writes lines to a pipe, and kill it ``delay`` seconds after the first. Returns them."""
+def kill_writer(path: str, run: int, delay: float) -> list[bytes]:
+    """Start a child that appends, and kill it ``delay`` seconds after its first append. Returns acknowledged names."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             os.close(read)
-            work(write)
+            append_until_killed(path, run, write)
         finally:
             os._exit(1)
     os.close(write)
@@ -129,7 +128,7 @@ def test_keeps_every_acknowledged_append_after_random_kills(tmp_path: Path, scal
     checker = Checker(path)
     seen = 0
     for run in range(max(20, round(1000 * scale))):
-        acknowledged = kill_writer(partial(append_until_killed, path, run), chance.random() ** 2 * 0.04)
+        acknowledged = kill_writer(path, run, chance.random() ** 2 * 0.04)
         assert acknowledged
         seen += len(checker.check(acknowledged))
     assert seen > 0
