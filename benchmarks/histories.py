@@ -16,9 +16,7 @@ from benchmarks.report import Figure, at_most, at_most_times
 from benchmarks.synthetic_data import MessageGenerator
 from clew import Conversations
 from clew.domain.events import MessageAppended
-
-HEADER = 17
-"""Bytes of the codec and the salt, before the JSON."""
+from clew.sync.threads import Thread
 
 NEWEST = 50
 SHORT = 100
@@ -26,17 +24,13 @@ SHORT = 100
 
 
 class _Stored(TypedDict):
-    i: str
-    t: int
-    n: int
-    d: MessageAppended
+    id: str
+    time: int
+    number: int
+    data: MessageAppended
 
 
 _STORED = TypeAdapter(_Stored)
-_ROWS = (
-    "SELECT e.version, e.type, e.state, e.hash FROM event e JOIN stream s ON s.id = e.stream "
-    "WHERE s.name = ? AND e.type = 'message-appended' ORDER BY e.version"
-)
 
 
 def run(setting: Setting) -> Iterator[Figure]:
@@ -51,7 +45,7 @@ def _newest(setting: Setting) -> Iterator[Figure]:
     """The newest messages of a long thread against those of a short one, from the store and not from a cache."""
     lengths = SHORT, setting.size(20_000, 2_000)
     generator = MessageGenerator()
-    with Conversations.open(setting.url("newest"), cache_bytes=0) as conversations:
+    with Conversations.open(setting.url("newest"), cache_bytes=0, embedded=False) as conversations:
 
         def newest(length: int) -> Callable[[], float]:
             thread = conversations.start_thread(messages=generator.messages(length))
@@ -75,6 +69,7 @@ def _typed(setting: Setting, messages: int, budget: float) -> Iterator[Figure]:
     with Conversations.open(store_url(path)) as conversations:
         conversations.start_thread(thread_id="long", messages=generator.messages(messages))
         conversations.start_thread(thread_id="other", messages=generator.messages(1))
+        _write_plain_rows(path.with_name("plain.db"), conversations.thread("long"))
     after_append: list[float] = []
 
     def cold() -> float:
@@ -91,7 +86,7 @@ def _typed(setting: Setting, messages: int, budget: float) -> Iterator[Figure]:
                 after_append.append(after_append[-1])
             return took
 
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+    with closing(sqlite3.connect(path.with_name("plain.db"))) as connection:
         measured = interleaved(
             setting.size(15, 5), {"cold": cold, "rows": lambda: cpu(lambda: _read_and_validate(connection))}
         )
@@ -113,9 +108,24 @@ def _typed(setting: Setting, messages: int, budget: float) -> Iterator[Figure]:
     )
 
 
+def _write_plain_rows(path: Path, thread: Thread) -> None:
+    """The same messages as rows of plain JSON, as a program without Clew would store them."""
+    path.unlink(missing_ok=True)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE event (stream INTEGER, version INTEGER, type TEXT, state BLOB, hash BLOB)")
+        connection.execute("CREATE INDEX of_stream ON event (stream, version)")
+        for event in thread.events():
+            if isinstance(event.data, MessageAppended):
+                row = _Stored(id=event.event_id, time=event.recorded_at, number=event.messages, data=event.data)
+                state = _STORED.dump_json(row, exclude_none=True)
+                connection.execute(
+                    "INSERT INTO event VALUES (1, ?, ?, ?, ?)", (event.version, event.type, state, event.hash)
+                )
+
+
 def _read_and_validate(connection: sqlite3.Connection) -> list[_Stored]:
-    rows = connection.execute(_ROWS, ("default/thread/long",)).fetchall()
-    return [_STORED.validate_json(state[HEADER:]) for _, _, state, _ in rows]
+    rows = connection.execute("SELECT version, type, state, hash FROM event WHERE stream = 1 ORDER BY version")
+    return [_STORED.validate_json(state) for _, _, state, _ in rows.fetchall()]
 
 
 def _deep(setting: Setting) -> Iterator[Figure]:

@@ -104,8 +104,8 @@ def tally(figures: Iterable[Figure]) -> str:
 def _row(figure: Figure) -> tuple[str, ...]:
     return (
         figure.name,
-        _value(figure.measured, figure.unit),
-        _value(figure.baseline, figure.unit),
+        formatted(figure.measured, figure.unit),
+        formatted(figure.baseline, figure.unit),
         "" if figure.ratio is None else f"{_number(figure.ratio)}x",
         _budget(figure),
         figure.verdict,
@@ -123,10 +123,13 @@ def _budget(figure: Figure) -> str:
     if budget is None:
         return ""
     sign = "≤" if budget.at_most else "≥"
-    return f"{sign} {_number(budget.limit)}x" if budget.of == "ratio" else f"{sign} {_value(budget.limit, figure.unit)}"
+    return (
+        f"{sign} {_number(budget.limit)}x" if budget.of == "ratio" else f"{sign} {formatted(budget.limit, figure.unit)}"
+    )
 
 
-def _value(value: float | None, unit: str) -> str:
+def formatted(value: float | None, unit: str) -> str:
+    """A value with its unit; empty if it was not measured."""
     return "" if value is None else f"{_number(value)} {unit}".rstrip()
 
 

@@ -34,7 +34,7 @@ from clew.domain.messages import ROLES, FunctionCall, Message, Raw, Text
 from clew.domain.ports import Row
 from clew.domain.streams import digest
 from clew.infrastructure.clock import SALT_BYTES
-from clew.infrastructure.envelope import _plain, decode, decode_message, decode_row, encode, stub
+from clew.infrastructure.envelope import _plain, decode, decode_message, decode_row, encode, recorded, stub
 from clew.infrastructure.event_log import EnvelopeMapper
 
 EVENTS = st.one_of(*(events_of(data) for data in DATA.values()))
@@ -252,10 +252,64 @@ def test_a_stored_event_has_a_codec_byte_a_salt_and_compact_json() -> None:
     state = encode(written._replace(metadata={"k": None}))
     assert state[0] == 0
     assert SALT_BYTES == 16
-    assert state[17:] == (
-        b'{"i":"event-1","t":1,"n":0,"a":"ann","r":"r","c":"c","s":"s","m":{"k":null},'
-        b'"d":{"message":{"role":"user","contents":[{"type":"text","text":"hello"}]}}}'
+    assert state[17:] == (b'{"i":"event-1","t":1,"n":0,"a":"ann","r":"r","c":"c","s":"s","m":{"k":null},"u":"hello"}')
+    answer = Message(role="assistant", contents=(Text(text="hello"), Text(text="again")))
+    assert encode(event(MessageAppended(message=answer)))[17:] == (
+        b'{"i":"event-1","t":1,"n":0,"d":{"message":{"role":"assistant","contents":'
+        b'[{"type":"text","text":"hello"},{"type":"text","text":"again"}]}}}'
     )
+
+
+def test_the_digits_of_an_id_that_the_time_has_are_not_stored() -> None:
+    made = event(MessageAppended(message=Message.assistant("hello")))
+    id_, time = "0199c82cc00070008000000000000bee", 0x0199C82CC000 * 1_000 + 999
+    written = made._replace(event_id=id_, recorded_at=time)
+    assert encode(written)[17:] == b'{"e":"70008000000000000bee","t":%d,"n":0,"x":"hello"}' % time
+    for other in (
+        written._replace(recorded_at=time + 1),
+        written._replace(event_id=id_[:-1]),
+        written._replace(event_id=id_.upper()),
+        written._replace(event_id=f"{id_}0"),
+    ):
+        assert encode(other)[17:].startswith(b'{"i":')
+        assert read(other, encode(other)).event_id == other.event_id
+    row = row_of(written, encode(written))
+    seen: Any = recorded(row)
+    assert read(written, row.state).event_id == seen.event_id == id_
+    assert decode_row(row._replace(state=stub(written))).event_id == id_
+
+
+@given(
+    text=st.text() | st.sampled_from(['"', "\\", '","u":"', ',"x":"', '"}', '\\","u":"']),
+    metadata=st.none() | st.dictionaries(st.sampled_from(["u", "x", "d", 'k","u":"']), st.text(), max_size=3),
+    role=st.sampled_from(ROLES),
+)
+def test_any_text_is_read_as_it_was_written(text: str, metadata: dict[str, str] | None, role: Any) -> None:
+    message = Message(role=role, contents=(Text(text=text),))
+    written = event(MessageAppended(message=message))._replace(metadata=metadata)
+    row = row_of(written, encode(written))
+    assert decode_row(row)._replace(hash=None) == written
+    seen: Any = recorded(row)
+    assert seen.data == {"message": message.model_dump(mode="json", exclude_none=True)}
+    found = decode_message(row)
+    assert found is not None
+    assert (found.message, found.event_id) == (message, written.event_id)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"i":"e","t":1,"n":1}',
+        b'{"i":"e","t":1,"n":1,"u":1}',
+        b'{"i":"e","t":1,"n":1,"z":"x"}',
+        b'{"t":1,"n":1,"u":"x"}',
+        b'{"i":"e","t":1,"n":1,"u":"x}',
+        b'{"e":1,"t":1,"n":1,"u":"x"}',
+    ],
+)
+def test_a_short_event_that_is_damaged_is_corrupt(body: bytes) -> None:
+    with pytest.raises(CorruptEventError):
+        decode("default/thread/a", 3, "message-appended", bytes(17) + body)
 
 
 @given(EVENTS | events_of(st.builds(MessageAppended, message=TEXT_MESSAGES)))
@@ -271,6 +325,11 @@ def test_the_encoding_equals_the_json_of_pydantic(written: Event) -> None:
         "m": written.metadata,
     }
     fields = {key: value for key, value in envelope.items() if value is not None}
+    message = getattr(written.data, "message", None)
+    key = {"user": "u", "assistant": "x"}.get(getattr(message, "role", ""))
+    if key is not None and message == Message(role=message.role, contents=(Text(text=message.text),)):
+        assert encode(written)[17:] == to_json({**fields, key: message.text}, exclude_none=True)
+        return
     assert encode(written)[17:] == to_json({**fields, "d": written.data}, exclude_none=True)
 
 

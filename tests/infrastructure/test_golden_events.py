@@ -270,6 +270,9 @@ SAMPLES: dict[str, AnyEvent | Shredded] = {
     "record": RecordAppended(type="Zustand ü", data=_ODD, key="k 🧶", base64="AP8="),
     "shredded-record": Shredded(None, "Zustand ü"),
     "said-earlier": _message(Text(text="Hello"), role="user"),
+    "short-question-empty": _message(Text(text="ü"), role="user"),
+    "short-answer": _message(Text(text='Zwölf "m²" ,"u":"'), role="assistant"),
+    "record-with-bytes-next-to-it": RecordAppended(type="state", size=5_000, digest="ab" * 32),
 }
 
 
@@ -307,6 +310,8 @@ def _encode(name: str, data: AnyEvent | Shredded) -> tuple[str, bytes]:
         stored,
         *(("user:ü", "run-1", "cause-1", "subject-1", _ODD) if full else ()),
     )
+    if name.startswith("short-"):
+        event = event._replace(event_id="0199c82cc0007000800000000000beef")
     if name == "said-earlier":
         event = event._replace(said=1_600_000_000_000_001, on_behalf_of="user:ä")
     return event.type, stub(event) if isinstance(data, Shredded) else encode(event)

@@ -145,8 +145,9 @@ def rewritten(draw: st.DrawFn, event: Written) -> Written:
         case 2:
             body = {**body, "r": draw(TEXTS)}
         case _:
-            fields = leaves(body["d"])
-            body = {**body, "d": replaced(body["d"], fields[draw(place) % len(fields)], draw(VALUES))}
+            name = next(key for key in ("d", "u", "x") if key in body)  # the data, or the text of a message
+            fields = leaves(body[name])
+            body = {**body, name: replaced(body[name], fields[draw(place) % len(fields)], draw(VALUES))}
     return replace(event, body=body)
 
 

@@ -3,10 +3,12 @@
 Byte 0 names the codec. 0: sixteen bytes of random salt, then JSON with short keys. 1: encrypted, with a key id
 (reserved; such events are opaque). 2: the stub of a shredded row, which is JSON without salt and content.
 
-The short keys: ``i`` event id, ``t`` recorded time in microseconds, ``n`` messages on the path, ``a`` actor, ``r`` run,
-``q`` mark of an idempotency key, ``c`` cause, ``s`` subject, ``w`` when it was said in microseconds, ``b`` on behalf of
-whom, ``m`` metadata, ``v`` schema version (left out when 1), ``d`` data; in stubs only, ``o`` role of a message and
-``k`` type of a record. Stubs of some types have data, too: what remains of it without the texts of users and services.
+The short keys: ``i`` event id, or ``e``, its last twenty digits, if the others are the milliseconds of the time;
+``t`` recorded time in microseconds, ``n`` messages on the path, ``a`` actor, ``r`` run, ``q`` mark of an idempotency
+key, ``c`` cause, ``s`` subject, ``w`` when it was said in microseconds, ``b`` on behalf of whom, ``m`` metadata, ``v``
+schema version (left out when 1), ``d`` data. A message that is only a text has no data, but the text: ``u`` of a user,
+``x`` of an assistant. In stubs only, ``o`` role of a message and ``k`` type of a record. Stubs of some types have data,
+too: what remains of it without the texts of users and services.
 """
 
 from __future__ import annotations
@@ -57,7 +59,8 @@ _JSON = bytes((JSON,))
 
 _STR = core_schema.typed_dict_field(core_schema.str_schema(), required=False)
 _HEADER: dict[str, core_schema.TypedDictField] = {
-    "i": core_schema.typed_dict_field(core_schema.str_schema()),
+    "i": _STR,
+    "e": _STR,
     "t": core_schema.typed_dict_field(core_schema.int_schema(strict=True)),
     "n": core_schema.typed_dict_field(core_schema.int_schema(strict=True)),
     "a": _STR,
@@ -68,6 +71,7 @@ _HEADER: dict[str, core_schema.TypedDictField] = {
     "b": _STR,
     "m": core_schema.typed_dict_field(core_schema.dict_schema(core_schema.str_schema()), required=False),
 }
+_TEXTS: dict[str, core_schema.TypedDictField] = {"u": _STR, "x": _STR}
 _ANY_VERSION = SchemaValidator(
     core_schema.typed_dict_schema(
         {
@@ -83,16 +87,20 @@ _STUB_DATA = SchemaValidator(
 )
 
 
-_TEXT_BEGINS = {role: b'{"message":{"role":"%b","contents":[{"type":"text","text":' % role.encode() for role in ROLES}
-_TEXT_ENDS = b"}]}}"
+_TEXT_KEYS: dict[str, bytes] = {"user": b',"u":', "assistant": b',"x":'}
+_TEXT_BEGINS: dict[str, bytes] = {
+    role: b',"d":{"message":{"role":"%b","contents":[{"type":"text","text":' % role.encode() for role in ROLES
+}
+_TEXT_ENDS = b"}]}}}"
+_ID_END = re.compile("[0-9a-f]{20}")
 
 _LEFT_OUT_IF_EMPTY = ("metadata", "source")
 
 _PLAIN_ONLY = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
 """Refuse what is not plain JSON."""
 
-_BEGIN = b'{"i":%b,"t":%d,"n":%d%b'
-_EVENT = _BEGIN + b'%b,"d":%b}'
+_BEGIN = b'{%b,"t":%d,"n":%d%b'
+_EVENT = _BEGIN + b"%b%b"
 
 _NONE = (None, None, None, None, None)
 
@@ -134,12 +142,12 @@ def encode(event: Event, mark: str | None = None) -> bytes:
             rare = _rare_fields(event)
         actor_and_run = _actor_and_run(event.actor, event.run_id)
         body = _EVENT % (
-            to_json(event.event_id),
+            _id(event),
             event.recorded_at,
             event.messages,
             actor_and_run if mark is None else b',"q":"%b"%b' % (mark.encode(), actor_and_run),
             rare,
-            _WRITERS.get(type(data), _json)(data),
+            _WRITERS.get(type(data), _data)(data),
         )
     except (PydanticSerializationError, orjson.JSONEncodeError, ValueError) as error:  # not detected by check_json
         message = f"{event.type}: this cannot be written as JSON. {error}"
@@ -156,18 +164,41 @@ def encode(event: Event, mark: str | None = None) -> bytes:
 _rare = attrgetter("cause", "subject", "metadata", "said", "on_behalf_of")
 
 
+def _id(event: Event) -> bytes:
+    """The JSON of the event's id: usually its first twelve digits say when it was made, which the time says, too."""
+    id_ = event.event_id
+    if id_[:12] == f"{event.recorded_at // 1000:012x}" and _ID_END.fullmatch(id_, 12):
+        return b'"e":"%b"' % id_[12:].encode()
+    return b'"i":%b' % to_json(id_)
+
+
+def _id_in(fields: Any) -> str:
+    """The event's id; it is empty if the fields of the event do not have it."""
+    end: str | None = fields.get("e")
+    id_: str = fields.get("i", "") if end is None else f"{fields['t'] // 1000:012x}{end}"
+    return id_
+
+
+def _data(data: object) -> bytes:
+    """The end of an event, with its data."""
+    return b',"d":%b}' % _json(data)
+
+
 def _message(data: MessageAppended) -> bytes:
-    """The JSON of a message, written by orjson: the same bytes as those of to_json, in a fraction of the time.
+    """The end of an event with a message, written by orjson: the same as that of to_json, in a fraction of the time.
 
     to_json writes what orjson refuses, such as integers of more than 64 bits, and everything with a null.
     """
     message = data.message
     if type(message) is not Message:
-        return _json(data)
+        return _data(data)
     contents = message.contents
     if message.author is None and not message.metadata and not message.source and len(contents) == 1:
         text = contents[0]
         if type(text) is Text and type(text.text) is str and message.role in _TEXT_BEGINS:
+            key = _TEXT_KEYS.get(message.role)
+            if key is not None:
+                return key + orjson.dumps(text.text) + b"}"
             return _TEXT_BEGINS[message.role] + orjson.dumps(text.text) + _TEXT_ENDS
     written = []
     for content in contents:
@@ -179,21 +210,27 @@ def _message(data: MessageAppended) -> bytes:
     for name in _LEFT_OUT_IF_EMPTY:
         if not fields[name]:
             del fields[name]
-    return _plain({"message": fields}) or _json(data)
+    return _plain({"message": fields}) or _data(data)
 
 
 def _record(data: RecordAppended) -> bytes:
-    """The JSON of a record, written like that of a message."""
-    return _plain(_without_none(data.__dict__)) or _json(data)
+    """The end of an event with a record, written like that of a message."""
+    return _plain(_without_none(data.__dict__)) or _data(data)
 
 
 def _plain(fields: dict[str, Any]) -> bytes | None:
-    """Plain JSON. None if orjson refuses it, or if there is a null in it, which it also writes for NaN."""
+    """The same with plain data. None if orjson refuses it, or if it has a null, which orjson also writes for NaN."""
     try:
         body = orjson.dumps(fields, option=_PLAIN_ONLY)
     except orjson.JSONEncodeError:
         return None
-    return None if b"null" in body else body
+    return None if b"null" in body else b',"d":%b}' % body
+
+
+def _text_data(fields: Any) -> dict[str, Any]:
+    """The data of an event with a message that is stored as its text. Raises LookupError without a text."""
+    key, role = ("u", "user") if "u" in fields else ("x", "assistant")
+    return {"message": {"role": role, "contents": [{"type": "text", "text": fields[key]}]}}
 
 
 def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
@@ -248,10 +285,15 @@ def decode(
             if validator is None:
                 validator = _VALIDATORS[declared] = _validator(declared, declared.model.__pydantic_core_schema__)
             fields = validator.validate_json(state[SALT_BYTES + 1 :])
-        except ValidationError as error:
+            if type_ == MESSAGE_APPENDED and "d" not in fields:
+                fields["d"] = _validate_message_appended(_text_data(fields))
+        except (ValidationError, LookupError) as error:
             fields = _decode_older(stream, version, declared, state, error)
         if fields is not None:
-            return _event(stream, version, type_, fields, fields["d"], position, hash_)
+            event = _event(stream, version, type_, fields, fields["d"], position, hash_)
+            if not event.event_id and "i" not in fields:
+                raise _corrupt(stream, version, type_, "event: it has no id.")
+            return event
     if codec == STUB:
         try:
             fields = _ANY_VERSION.validate_json(state[1:])
@@ -259,7 +301,7 @@ def decode(
                 _remaining(declared, state, fields) if declared is not None and declared.remains is not None else None
             )
         except ValidationError as error:
-            raise _corrupt(stream, version, type_, error) from None
+            raise _corrupt(stream, version, type_, explain("event", error)) from None
         data = Shredded(fields.get("o"), fields.get("k")) if data is None else data
         return _event(stream, version, type_, fields, data, position, hash_)._replace(redacted=True)
     return peek(stream, version, type_, state, position, hash_)
@@ -284,10 +326,16 @@ def decode_message(row: Row) -> HistoryMessage | None:
         return None
     try:
         fields: Any = _MESSAGE_VALIDATOR.validate_json(state[SALT_BYTES + 1 :])
-    except ValidationError:
+        if "d" in fields:
+            message = fields["d"]["message"]
+        else:  # written out, because a history has thousands
+            key, role = ("u", "user") if "u" in fields else ("x", "assistant")
+            message = _validate_message({"role": role, "contents": ({"type": "text", "text": fields[key]},)})
+        id_ = f"{fields['t'] // 1000:012x}{fields['e']}" if "e" in fields else fields["i"]
+    except (ValidationError, LookupError):
         return None
-    message, get = fields["d"]["message"], fields.get
-    return HistoryMessage(row.version, message.role, message, fields["i"], fields["t"], get("a"), get("w"), get("b"))
+    get = fields.get
+    return HistoryMessage(row.version, message.role, message, id_, fields["t"], get("a"), get("w"), get("b"))
 
 
 def decode_row(row: Row) -> Event:
@@ -310,7 +358,7 @@ def peek(
 def _header(event: Event) -> bytes:
     """The JSON of the envelope fields that a stub also has, as the beginning of an object."""
     actor_and_run = _actor_and_run(event.actor, event.run_id)
-    return _BEGIN % (to_json(event.event_id), event.recorded_at, event.messages, actor_and_run)
+    return _BEGIN % (_id(event), event.recorded_at, event.messages, actor_and_run)
 
 
 @lru_cache(maxsize=4_096)
@@ -351,8 +399,9 @@ def _validator(declared: EventType, data: CoreSchema) -> SchemaValidator:
     """
     current = declared.schema_version
     version = core_schema.typed_dict_field(core_schema.literal_schema([current]), required=current > 1)
-    fields = {**_HEADER, "v": version, "d": core_schema.typed_dict_field(data)}
-    return SchemaValidator(core_schema.typed_dict_schema(fields))
+    has_text = declared.name == MESSAGE_APPENDED
+    fields = {**_HEADER, "v": version, "d": core_schema.typed_dict_field(data, required=not has_text)}
+    return SchemaValidator(core_schema.typed_dict_schema({**fields, **_TEXTS} if has_text else fields))
 
 
 _MESSAGE_VALIDATOR = _validator(
@@ -363,22 +412,26 @@ _MESSAGE_VALIDATOR = _validator(
 )
 """The validator of messages, without the model around the message."""
 
+_validate_message = Message.__pydantic_validator__.validate_python
+_validate_message_appended = MessageAppended.__pydantic_validator__.validate_python
+
 
 def _decode_older(
-    stream: str, version: int, declared: EventType, state: bytes, error: ValidationError
+    stream: str, version: int, declared: EventType, state: bytes, error: ValidationError | LookupError
 ) -> dict[str, Any] | None:
     """The fields of an event that the current schema does not accept: upcast if older, None if newer."""
+    problem = explain("event", error) if isinstance(error, ValidationError) else "event: it has no data."
     try:
         raw = json.loads(state[SALT_BYTES + 1 :])
         written = raw.get("v", 1)
         if type(written) is not int or written < 1 or written == declared.schema_version:
-            raise _corrupt(stream, version, declared.name, error)
+            raise _corrupt(stream, version, declared.name, problem)
         if written > declared.schema_version:
             return None
         data = declared.model.model_validate(declared.upcast(written, raw.pop("d")))
         return {**_ANY_VERSION.validate_python(raw), "d": data}
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError):  # pydantic's is a ValueError
-        raise _corrupt(stream, version, declared.name, error) from None
+        raise _corrupt(stream, version, declared.name, problem) from None
 
 
 def _event(
@@ -395,7 +448,7 @@ def _event(
         stream,
         version,
         type_,
-        fields["i"],
+        _id_in(fields),
         fields["t"],
         fields["n"],
         data,
@@ -411,9 +464,9 @@ def _event(
     )
 
 
-def _corrupt(stream: str, version: int, type_: str, error: ValidationError) -> CorruptEventError:
+def _corrupt(stream: str, version: int, type_: str, problem: str) -> CorruptEventError:
     return CorruptEventError(
-        f"{stream} version {version} ({type_}) cannot be read: {explain('event', error)} "
+        f"{stream} version {version} ({type_}) cannot be read: {problem} "
         "The stored bytes are damaged; verify shows where the damage begins."
     )
 
@@ -451,6 +504,8 @@ def recorded(row: Row) -> Recorded | Unreadable:
             fields = from_json(state[SALT_BYTES + 1 :])
             declared, written = EVENT_TYPES.get(type_), fields.get("v", 1)
             data = None if declared is None else fields.get("d")
+            if data is None and type_ == MESSAGE_APPENDED and written == 1:
+                data = _text_data(fields)
             if declared is not None and data is not None and written != declared.schema_version:
                 data = None if written > declared.schema_version else declared.upcast(written, data)
         elif redacted:
@@ -476,7 +531,7 @@ def recorded(row: Row) -> Recorded | Unreadable:
             data,
             len(state),
             hash_,
-            fields["i"],
+            _id_in(fields),
             get("a"),
             get("r"),
             get("c"),
