@@ -131,6 +131,7 @@ class _GrowingThread:
         for name, opening in self._operations.items():
             async with opening(work) as operation:
                 await operation(OTHER, 2)
+                await operation(LONG, 1)  # the first one may read more than those after it
                 first = time.perf_counter()
                 found = await operation(LONG, 1)
                 if name == "newest" and found != min(length, NEWEST):

@@ -185,7 +185,7 @@ def test_stats_count_everything_in_the_store(used: Clew) -> None:
         "Threads   2 (1 fork)",
         "Messages  3",
         "Events    6",
-        f"Bytes     {used.object('stats', '--json')['bytes'] / 1_000:.1f} kB",
+        f"Bytes     {used.object('stats', '--json')['bytes']:,} B",
         "Tokens    1,200 in, 34 out",
         "",
         "Biggest threads",

@@ -39,7 +39,7 @@ def test_a_damaged_row_is_unreadable_and_the_others_are_not(rows: list[Row]) -> 
 
 
 def test_an_event_with_an_unknown_type_or_a_newer_schema_has_no_data(rows: list[Row]) -> None:
-    newer = rows[4]._replace(state=rows[4].state.replace(b'"d":', b'"v":2,"d":'))
+    newer = rows[4]._replace(state=rows[4].state.replace(b',"u":', b',"v":2,"u":').replace(b',"x":', b',"v":2,"x":'))
     unknown = rows[4]._replace(type="song-sung")
     known, later, other = RecordedRows([rows[4], newer, unknown])
     assert isinstance(known, Recorded)

@@ -232,6 +232,27 @@ def test_redacts_a_title_a_label_and_the_name_of_a_checkpoint(conversations: Con
     assert conversations.verify().first_bad is None
 
 
+@pytest.mark.parametrize("starts_again", [False, True])
+def test_a_redaction_reaches_the_forks_of_a_purged_thread(conversations: Conversations, starts_again: bool) -> None:  # noqa: FBT001  # pytest passes it by name
+    first = conversations.start_thread("First", labels={"topic": "first"}, messages=[Message.user("x")])
+    first.checkpoint("first")
+    between = first.fork(thread_id="between")
+    last = between.fork()
+    between.purge(forks=True)
+    if starts_again:
+        conversations.start_thread("Other", thread_id="between", replace_deleted=True)
+    assert (last.summary().title, last.summary().labels) == ("First", {"topic": "first"})
+    for version in (1, 3):
+        first.redact(version)
+    conversations.wait()
+    (listed,) = [each for each in conversations.threads() if each.id == last.id]
+    assert listed == last.summary()
+    assert (listed.title, listed.labels, listed.checkpoints) == (None, {}, {})
+    assert [each.title for each in conversations.threads() if each.id == "between"] == [
+        "Other" if starts_again else None
+    ]
+
+
 def test_a_snapshot_does_not_keep_a_title(tmp_path: Path) -> None:
     with Conversations.open(tmp_path / "clew.db") as conversations:
         thread = conversations.start_thread(f"{TEXT} title", thread_id="t", messages=[Message.user("x")] * 300)

@@ -36,8 +36,8 @@ class Directory:
     """
 
     name = "directory"
-    version = 5
-    code_digest = "directory-5"  # of this version: change both where it makes other rows
+    version = 6
+    code_digest = "directory-6"  # of this version: change both where it makes other rows
     tables = (
         Table(
             "thread",
@@ -272,7 +272,9 @@ def _forget(event: Recorded, first: int, last: int, rows: Rows) -> Iterator[Chan
         row = rows.get("thread", event.tenant, thread_id) or {}
         lost = [column for column, given_by in _GIVEN_BY.items() if first <= row.get(given_by, 0) <= upto]
         if not labels and not marks and not lost:
-            continue  # so its forks have inherited nothing
+            if _was_purged(row):  # its forks may still have what they inherited through it
+                threads += _forks(event, thread_id, first, upto, rows)
+            continue  # otherwise its forks have inherited nothing
         others = rows.select(Query("checkpoint", of_thread, limit=len(marks) + 1)) if marks else []
         for each in labels:
             yield Upsert("label", {**each, "value": None, "same": comparable(None)})
@@ -288,9 +290,19 @@ def _forget(event: Recorded, first: int, last: int, rows: Rows) -> Iterator[Chan
             row["marked"] = 0
         changed = ("tenant", "thread_id", "labels", "marked", *_GIVEN_BY, *_GIVEN_BY.values())
         yield Upsert("thread", {column: row[column] for column in changed})
-        of_parent = (Where("tenant", "=", event.tenant), Where("parent_id", "=", thread_id))
-        forks = rows.select(Query("thread", of_parent, columns=("thread_id", "forked_at")))
-        threads += [(fork["thread_id"], min(upto, fork["forked_at"])) for fork in forks if fork["forked_at"] >= first]
+        threads += _forks(event, thread_id, first, upto, rows)
+
+
+def _forks(event: Recorded, thread_id: str, first: int, upto: int, rows: Rows) -> list[tuple[str, int]]:
+    """The forks of a thread with events from ``first`` on, and up to which version each has those up to ``upto``."""
+    of_parent = (Where("tenant", "=", event.tenant), Where("parent_id", "=", thread_id))
+    forks = rows.select(Query("thread", of_parent, columns=("thread_id", "forked_at")))
+    return [(fork["thread_id"], min(upto, fork["forked_at"])) for fork in forks if fork["forked_at"] >= first]
+
+
+def _was_purged(row: RowValues) -> bool:
+    """Whether a thread's title is of a later event than its first: then it was purged, and perhaps started again."""
+    return bool(row.get(_GIVEN_BY["title"], 0) > (row.get("forked_at") or 0) + 1)
 
 
 def _there(event: Recorded, rows: Rows) -> RowValues:
