@@ -284,7 +284,7 @@ def test_the_digits_of_an_id_that_the_time_has_are_not_stored() -> None:
     metadata=st.none() | st.dictionaries(st.sampled_from(["u", "x", "d", 'k","u":"']), st.text(), max_size=3),
     role=st.sampled_from(ROLES),
 )
-def test_any_text_is_read_as_it_was_written(text: str, metadata: dict[str, str] | None, role: Any) -> None:
+def test_any_text_is_read_as_it_was_written(text: str, metadata: Any, role: Any) -> None:
     message = Message(role=role, contents=(Text(text=text),))
     written = event(MessageAppended(message=message))._replace(metadata=metadata)
     row = row_of(written, encode(written))
@@ -325,7 +325,7 @@ def test_the_encoding_equals_the_json_of_pydantic(written: Event) -> None:
         "m": written.metadata,
     }
     fields = {key: value for key, value in envelope.items() if value is not None}
-    message = getattr(written.data, "message", None)
+    message: Any = getattr(written.data, "message", None)
     key = {"user": "u", "assistant": "x"}.get(getattr(message, "role", ""))
     if key is not None and message == Message(role=message.role, contents=(Text(text=message.text),)):
         assert encode(written)[17:] == to_json({**fields, key: message.text}, exclude_none=True)
