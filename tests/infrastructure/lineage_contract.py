@@ -39,6 +39,12 @@ class ForkContract:
         assert (info.name, info.parent, info.cut) == ("f", "a", 3)
         assert [fork.name for fork in recorder.forks("a")] == ["f"]
         assert recorder.forks("f") == recorder.forks("missing") == []
+        append(recorder, event("g", 6), forks={"g": Fork("a", 5)})
+        append(recorder, event("h", 5), forks={"h": Fork("a", 4)})
+        assert [fork.name for fork in recorder.forks("a")] == ["f", "g", "h"]
+        assert [fork.name for fork in recorder.forks("a", cut=4)] == ["g", "h"]
+        assert [fork.name for fork in recorder.forks("a", cut=4, limit=1)] == ["g"]
+        assert recorder.forks("a", cut=6) == recorder.forks("a", limit=0) == []
 
     def test_an_append_can_forbid_forks_from_a_version_on(self, recorder: Recorder) -> None:
         fill(recorder, "a", 5)

@@ -30,10 +30,10 @@ from clew.domain.errors import (
 )
 from clew.domain.events import Shredded, ThreadPurged
 from clew.domain.json_values import JsonObject
-from clew.domain.ports import Claim, Draft, Write
+from clew.domain.ports import Claim, Draft, StreamInfo, Write
 from clew.domain.runs.errors import ModelRequestError, RunTakenOverError
 from clew.infrastructure.sqlite.recorder import SQLiteRecorder
-from clew.service import core
+from clew.service import core, redactions
 from clew.types import EventsReport
 
 TEXT = "unmistakable"
@@ -166,6 +166,34 @@ def test_counts_only_the_forks_that_the_actor_may_see(seen: set[str], text: str)
         with pytest.raises(ThreadHasForksError, match=text) as refused:
             service.acting_as("ann").thread("t").purge()
         assert (refused.value.forks, refused.value.hidden) == (len(seen), len(seen) < 2)
+
+
+def test_the_error_for_forks_counts_a_bounded_number_and_says_so(
+    shared_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redactions, "MOST_FORKS", 3)
+    with Conversations.open(shared_url) as conversations:
+        thread = filled(conversations)
+        for number in range(3):
+            thread.fork(thread_id=f"f{number}")
+        with pytest.raises(ThreadHasForksError, match="'t' has 3 forks") as refused:
+            thread.purge()
+        assert (refused.value.forks, refused.value.more) == (3, False)
+        thread.fork(thread_id="one more")
+        thread.fork(thread_id="two more")
+        asked: list[int | None] = []
+        log = conversations._core.log
+        read = log.forks
+
+        def counted(stream: str, *, cut: int = 0, limit: int | None = None) -> list[StreamInfo]:
+            asked.append(limit)
+            return read(stream, cut=cut, limit=limit)
+
+        monkeypatch.setattr(log, "forks", counted)
+        with pytest.raises(ThreadHasForksError, match="'t' has at least 3 forks") as refused:
+            thread.purge()
+        assert (refused.value.forks, refused.value.hidden, refused.value.more) == (3, False, True)
+        assert {*asked} == {4}
 
 
 def test_a_purged_fork_shows_nothing_and_its_parent_everything(conversations: Conversations) -> None:

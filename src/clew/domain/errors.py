@@ -154,11 +154,14 @@ class ThreadExistsError(ClewError):
 class ThreadHasForksError(ClewError):
     """A purge would also destroy what forks have inherited.
 
-    ``forks`` is the number of those that the actor may see, and ``hidden`` is true if there are others.
+    ``forks`` is the number of those that the actor may see, and ``hidden`` is true if there are others. Only the first
+    1,000 forks are looked at; ``more`` is true if there are further ones.
     """
 
-    def __init__(self, thread_id: str, forks: int, *, hidden: bool = False) -> None:
+    def __init__(self, thread_id: str, forks: int, *, hidden: bool = False, more: bool = False) -> None:
         count = "a fork" if forks == 1 else f"{forks:,} forks"
+        if more and forks:
+            count = f"at least {count}"
         if hidden:
             count = f"{count}, and others that you may not see" if forks else "at least one fork that you may not see"
         super().__init__(
@@ -168,6 +171,7 @@ class ThreadHasForksError(ClewError):
         self.thread_id = thread_id
         self.forks = forks
         self.hidden = hidden
+        self.more = more
 
 
 class ThreadAheadError(ThreadExistsError):

@@ -244,8 +244,11 @@ class Streams(Protocol):
         """Streams in the order of their creation, ``after`` < key."""
         ...
 
-    def forks(self, stream: str) -> list[StreamInfo]:
-        """The streams whose parent is this one, in the order of their creation."""
+    def forks(self, stream: str, *, cut: int = 0, limit: int | None = None) -> list[StreamInfo]:
+        """The streams whose parent is this one, in the order of their creation.
+
+        With ``cut`` only those that were cut at this version or later; the first ``limit`` of them.
+        """
         ...
 
     def orphans(self, limit: int) -> list[tuple[int, int]]:

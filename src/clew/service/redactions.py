@@ -37,6 +37,9 @@ from clew.service.thread_queries import event, existing, forked_streams
 PAGE = 1_000
 """Rows in one read."""
 
+MOST_FORKS = 1_000
+"""Forks that the error of a purge counts."""
+
 ERASE_SECONDS = 0.1
 """The pause between attempts to remove redacted text while another program reads it."""
 
@@ -108,10 +111,12 @@ def check_purge(core: Core, thread_id: str, *, forks: bool) -> Operation[bool]:
     control = yield from existing(core, thread_id)
     if (yield from event(core, thread_id, control.version)).type == "thread-purged":
         raise NotRedactableError(f"Thread {thread_id!r} is already purged.")
-    found = [] if forks else (yield from forked_streams(core, thread_id, control))
+    found = [] if forks else (yield from forked_streams(core, thread_id, control, MOST_FORKS + 1))
     if found:
-        seen = yield from permitted(core, "list", found, lambda each: stream_id(each.name))
-        raise ThreadHasForksError(thread_id, len(seen), hidden=len(seen) < len(found))
+        counted = found[:MOST_FORKS]
+        seen = yield from permitted(core, "list", counted, lambda each: stream_id(each.name))
+        more = len(found) > MOST_FORKS
+        raise ThreadHasForksError(thread_id, len(seen), hidden=len(seen) < len(counted), more=more)
     return control.status == "deleted"
 
 

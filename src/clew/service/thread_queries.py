@@ -327,10 +327,11 @@ def summary(core: Core, thread_id: str) -> Operation[ThreadSummary]:
     return _summary(core.stream(thread_id), control)
 
 
-def forked_streams(core: Core, thread_id: str, control: Control) -> Operation[list[StreamInfo]]:
-    """The streams of the forks of a thread, without those of a purged thread that had its id before."""
-    streams = yield from read(partial(core.log.forks, core.stream(thread_id)))
-    return [each for each in streams if (each.cut or 0) >= control.began]
+def forked_streams(
+    core: Core, thread_id: str, control: Control, limit: int | None = None
+) -> Operation[list[StreamInfo]]:
+    """The first forks of a thread, without those of a purged thread that had its id before."""
+    return (yield from read(partial(core.log.forks, core.stream(thread_id), cut=control.began, limit=limit)))
 
 
 def logged_forks(core: Core, thread_id: str, control: Control) -> Operation[list[ThreadSummary]]:

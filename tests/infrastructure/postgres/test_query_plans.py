@@ -25,7 +25,7 @@ MINE = statements("row_level_security.sql")["own rows"]
 
 _NUMBERS = {"id": 1, "stream": 1, "version": 7, "after": 5, "upto": 240, "limit": 50, "size": 100, "few": 1_000}
 _NUMBERS |= {"base": 0, "tenant": 1, "before": 6, "first": 1 << 30, "last": 2 << 30, "count": 1, "transaction": 700}
-_NUMBERS |= {"came": 1, "most": 1 << 24, "number": 1, "slot": 1, "shredded": 0}
+_NUMBERS |= {"came": 1, "most": 1 << 24, "number": 1, "slot": 1, "shredded": 0, "cut": 3}
 _BYTES = ("name", "fold", "hash", "digest", "key", "type", "state", "previous", "stub", "application")
 KNOWN = {name: f"({number}::int8)" for name, number in _NUMBERS.items()}
 KNOWN |= dict.fromkeys(_BYTES, "('x'::bytea)")

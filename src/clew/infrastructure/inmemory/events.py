@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import repeat
+from itertools import islice, repeat
 from uuid import UUID
 
 from clew.domain.event_index import BLOBS, number_of_blob
@@ -225,9 +225,10 @@ class InMemoryEvents:
         """The library's id of an existing stream."""
         return self._streams[stream].originator_id
 
-    def forks(self, stream: str) -> list[StreamInfo]:
-        """The streams whose parent is this one, in the order of their creation."""
-        return list(self._forks.get(stream, ()))
+    def forks(self, stream: str, *, cut: int = 0, limit: int | None = None) -> list[StreamInfo]:
+        """The streams whose parent is this one, in the order of their creation: the first ``limit`` from a cut on."""
+        found = (fork for fork in self._forks.get(stream, ()) if fork.cut is not None and fork.cut >= cut)
+        return list(islice(found, limit))
 
     def own(self, stream: str, after: int, upto: int | None) -> list[Row]:
         """The rows of the stream itself, in version order."""

@@ -141,10 +141,10 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder, process_forks.ForkA
         with self._open_lock():
             return {name for name in names if self._events.stream(name) is not None}
 
-    def forks(self, stream: str) -> list[StreamInfo]:
-        """The streams whose parent is this one, in the order of their creation."""
+    def forks(self, stream: str, *, cut: int = 0, limit: int | None = None) -> list[StreamInfo]:
+        """The streams whose parent is this one, in the order of their creation: the first ``limit`` from a cut on."""
         with self._open_lock():
-            return self._events.forks(stream)
+            return self._events.forks(stream, cut=cut, limit=limit)
 
     def orphans(self, limit: int) -> list[tuple[int, int]]:
         """Always empty: the memory of the process cannot be tampered with."""

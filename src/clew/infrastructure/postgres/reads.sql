@@ -275,8 +275,8 @@ SELECT 'rule', rulename::text FROM pg_catalog.pg_rewrite WHERE ev_class IN (
 -- forks
 SELECT s.began, s.name, p.name, s.cut
 FROM clew_stream AS s JOIN clew_stream AS p ON p.id = s.parent
-WHERE s.parent = %(id)b AND p.name = %(name)b
-ORDER BY s.began
+WHERE s.parent = %(id)b AND p.name = %(name)b AND s.cut >= %(cut)b
+ORDER BY s.began LIMIT %(limit)b
 
 -- orphans
 SELECT e.stream, e.version FROM clew_event AS e

@@ -203,9 +203,10 @@ class PostgresRecorder(LibraryRecorder):
         found = self.datastore.query(SQL["names of ids"], {"ids": ids})
         return {text(name) for (name,) in found}.intersection(names)
 
-    def forks(self, stream: str) -> list[StreamInfo]:
-        """The forks of a stream, in the order of creation."""
-        return list(map(_info, self._of(stream, "forks")))
+    def forks(self, stream: str, *, cut: int = 0, limit: int | None = None) -> list[StreamInfo]:
+        """The streams whose parent is this one, in the order of their creation: the first ``limit`` from a cut on."""
+        most = HIGHEST if limit is None else limit
+        return list(map(_info, self._of(stream, "forks", cut=Int8(within(cut)), limit=Int8(within(most)))))
 
     def orphans(self, limit: int) -> list[tuple[int, int]]:
         """Stream id and version of rows without an entry in the table of streams, or with an impossible version."""

@@ -361,10 +361,10 @@ class SQLiteReads:
             found.update(name for (name,) in self.query(sql, part))
         return found
 
-    def forks(self, stream: str) -> list[StreamInfo]:
-        """The streams whose parent is this one, in the order of their creation."""
-        sql = _STREAMS + "WHERE s.parent = (SELECT id FROM stream WHERE name = ?) ORDER BY s.id"  # noqa: S608 - of constants
-        rows = self.query(sql, (stream,))
+    def forks(self, stream: str, *, cut: int = 0, limit: int | None = None) -> list[StreamInfo]:
+        """The streams whose parent is this one, in the order of their creation: the first ``limit`` from a cut on."""
+        where = "WHERE s.parent = (SELECT id FROM stream WHERE name = ?) AND s.cut >= ? ORDER BY s.id LIMIT ?"
+        rows = self.query(_STREAMS + where, (stream, cut, HIGHEST if limit is None else limit))
         return list(map(_info, rows))
 
     def orphans(self, limit: int) -> list[tuple[int, int]]:
