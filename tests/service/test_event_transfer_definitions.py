@@ -171,7 +171,7 @@ def test_refuses_more_definitions_than_an_agent_can_have(
     with Conversations.open("memory:") as copy:
         ((line, error),) = import_lines(copy, exported(source)).failed
         assert line == 4
-        assert "than any agent has" in str(error)
+        assert "than it can name" in str(error)
 
 
 def test_a_damaged_definition_is_neither_exported_nor_overwritten(

@@ -340,10 +340,11 @@ def test_a_snapshot_of_a_fork_does_not_keep_what_its_parent_lost_before_it_was_w
 
 
 def test_a_fork_that_is_made_while_its_parent_is_purged_has_no_snapshot_of_its_title(shared_url: str) -> None:
-    with Conversations.open(shared_url) as conversations:
+    # Another process purges: this one holds a lock of the fork's stream, which may be that of the purged one, too.
+    with Conversations.open(shared_url) as conversations, Conversations.open(shared_url) as other:
         messages = [Message.user("x")] * 126
         thread = conversations.start_thread(f"{TEXT} title", thread_id="t", messages=messages)
-        with before_the_next_write(conversations, thread.purge):
+        with before_the_next_write(conversations, other.thread("t").purge):
             fork = thread.fork(thread_id="f")
         assert fork.version == 128
         assert snapshots_of(conversations, "f") == []
