@@ -249,12 +249,13 @@ def _check_side_tables(plan: Plan, known: Known) -> None:
     plan.has_side_tables = True
     append = plan.append
     required = [name for name, lease in plan.leases if lease is not None]
-    required += [draft.stream for draft in append.drafts if draft.data is not None]
+    for draft in append.drafts:
+        (draft.stream + draft.run_id).encode()  # raises for a lone surrogate
+        if draft.data is not None:
+            required.append(draft.stream)
     for name in required:
         if name not in plan.heads and known.head(name) is None:
             raise RecordedConflictError(name, 1, 0)
-    for draft in append.drafts:
-        (draft.stream + draft.run_id).encode()  # raises for a lone surrogate
     for blob in (*append.blobs, *append.record_blobs):
         _check_blob(blob)
     for fold in append.folds:

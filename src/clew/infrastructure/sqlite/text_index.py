@@ -12,6 +12,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from hashlib import sha256
+from itertools import chain
 
 from clew.domain.projection import Indexed, Span, Words
 
@@ -96,9 +97,8 @@ def find(
             continue
         sql = f"SELECT rowid FROM {name} WHERE {name} MATCH ? AND rowid < ? ORDER BY rowid DESC LIMIT ?"  # noqa: S608 - checked names
         end = (number + 1) * STRETCH if before is None else min(before, (number + 1) * STRETCH)
-        positions += [
-            position for (position,) in connection.execute(sql, (wanted, end, min(limit - len(positions), STRETCH)))
-        ]
+        found = connection.execute(sql, (wanted, end, min(limit - len(positions), STRETCH)))
+        positions += chain.from_iterable(found)  # a row has one column
         if len(positions) >= limit:
             break
     return positions
@@ -169,17 +169,18 @@ def _scope(scope: str) -> str:
 
 def _match(words: Words) -> str | None:
     """The words in FTS5's query language, each quoted; None for a search without words."""
-    terms = [f"words : {phrase}" for phrase in map(_quoted, words.phrases)]
+    terms = list(map(_term, words.phrases))
     if words.beginnings:
-        terms += [f"words : {beginning} *" for beginning in map(_quoted, words.beginnings)]
+        terms += [f"{beginning} *" for beginning in map(_term, words.beginnings)]
     if not terms:
         return None
     terms += [f"scopes : {scope}" for scope in map(_scope, words.scopes)]
     required = " AND ".join(terms)
     if not words.without:
         return required
-    return f"({required}) NOT ({' OR '.join([f'words : {each}' for each in map(_quoted, words.without)])})"
+    return f"({required}) NOT ({' OR '.join(map(_term, words.without))})"
 
 
-def _quoted(text: str) -> str:
-    return '"' + text.replace('"', '""').replace("\0", " ") + '"'
+def _term(text: str) -> str:
+    quoted = text.replace('"', '""').replace("\0", " ")
+    return f'words : "{quoted}"'
