@@ -15,7 +15,8 @@ from clew import Agent, Engine, KeepLast
 from clew.aio.threads import LocalThread
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message
-from clew.domain.models.client import Answer, ThreadKind, Update, WireFormat
+from clew.domain.models.chat_requests import OPENAI_CHAT
+from clew.domain.models.client import Answer, ModelRequest, ThreadKind, Update
 
 KEPT = 20
 TICK_SECONDS = 0.001
@@ -25,14 +26,14 @@ class InstantClient:
     """A client that answers without looking at the request, so that its own time does not count."""
 
     kind = "instant"
-    wire: WireFormat = "openai-chat"
+    wire = OPENAI_CHAT
     model = "instant-1"
     thread_kinds: tuple[ThreadKind, ...] = ("local",)
     options: JsonObject = {}  # noqa: RUF012  # never changed
 
-    async def ask(self, body: JsonObject, *, stream: bool) -> AsyncIterator[Update]:
+    async def ask(self, request: ModelRequest) -> AsyncIterator[Update]:
         """Answer."""
-        del body, stream
+        del request
         yield Answer(Message.assistant("It is so."), finish_reason="stop")
 
 

@@ -78,6 +78,7 @@ from clew.domain.runs.errors import (
     ModelUnavailableError,
     NoOpenRunError,
     ProviderContractError,
+    RequestAlteredError,
     RunAbandonedError,
     RunInProgressError,
     RunLimitError,
@@ -86,6 +87,7 @@ from clew.domain.runs.errors import (
     ServiceCannotForkError,
     ServiceDeletionError,
     ToolFailedError,
+    UnknownWireFormatError,
     UnsupportedThreadError,
 )
 
@@ -142,6 +144,7 @@ __all__ = [
     "ProviderContractError",
     "ReadOnlyStoreError",
     "ReducerError",
+    "RequestAlteredError",
     "RunAbandonedError",
     "RunInProgressError",
     "RunLimitError",
@@ -170,5 +173,6 @@ __all__ = [
     "UnknownProjectionError",
     "UnknownThreadError",
     "UnknownVersionError",
+    "UnknownWireFormatError",
     "UnsupportedThreadError",
 ]

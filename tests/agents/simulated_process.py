@@ -11,7 +11,7 @@ from tests.agents.run_checks import check_body
 
 from clew.agents.tools import Tool, ToolContext, tool
 from clew.domain.json_values import JsonObject
-from clew.domain.models.client import Update
+from clew.domain.models.client import ModelRequest, Update
 from clew.domain.runs.errors import ModelRequestError
 from clew.infrastructure.scripted_client import Line, ScriptedChatClient, call, fault
 from clew.service.run_log import ThreadRuns
@@ -29,8 +29,8 @@ class Mortal(ScriptedChatClient):
 
     death: Callable[[], None] | None = None
 
-    async def ask(self, body: JsonObject, *, stream: bool) -> AsyncIterator[Update]:
-        async for update in super().ask(body, stream=stream):
+    async def ask(self, request: ModelRequest) -> AsyncIterator[Update]:
+        async for update in super().ask(request):
             if self.death is not None:
                 self.death()
             yield update

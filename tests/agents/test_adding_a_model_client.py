@@ -9,7 +9,16 @@ import pytest
 
 from clew import Agent, Engine, Message
 from clew.domain.json_values import JsonObject
-from clew.domain.models.client import Answer, ModelClient, TextDelta, ThreadKind, TokenUsage, Update, WireFormat
+from clew.domain.models.chat_requests import OPENAI_CHAT
+from clew.domain.models.client import (
+    Answer,
+    ModelClient,
+    ModelRequest,
+    TextDelta,
+    ThreadKind,
+    TokenUsage,
+    Update,
+)
 from clew.domain.runs.errors import ModelUnavailableError
 from clew.domain.runs.events import ModelCalled, RunFailed
 
@@ -20,7 +29,7 @@ class Parrot:
     """Repeats the last message, word by word."""
 
     kind = "parrot"
-    wire: WireFormat = "openai-chat"
+    wire = OPENAI_CHAT
     model = "parrot-1"
     thread_kinds: tuple[ThreadKind, ...] = ("local",)
     options: JsonObject = {}  # noqa: RUF012  # never changed
@@ -28,12 +37,12 @@ class Parrot:
     def __init__(self, *, mute: bool = False) -> None:
         self.mute = mute
 
-    async def ask(self, body: JsonObject, *, stream: bool) -> AsyncIterator[Update]:
+    async def ask(self, request: ModelRequest) -> AsyncIterator[Update]:
         if self.mute:
             raise ModelUnavailableError("The parrot is asleep. Wait until it wakes up.")
-        messages: Any = body["messages"]
+        messages: Any = request.body["messages"]
         words = str(messages[-1]["content"]).split(" ")
-        for number, word in enumerate(words if stream else ()):
+        for number, word in enumerate(words if request.streams else ()):
             yield TextDelta(word if number == 0 else f" {word}")
         usage = TokenUsage(input_tokens=len(messages), output_tokens=len(words))
         yield Answer(Message.assistant(" ".join(words)), finish_reason="stop", usage=usage)

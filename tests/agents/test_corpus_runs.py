@@ -68,7 +68,7 @@ def test_a_conversation_cut_at_any_message_gives_a_valid_request(
 
 async def cut_everywhere(conversations: Sequence[Sequence[Message]], wire: str) -> None:
     client = ScriptedChatClient(lambda _: "I see.", thread_kinds=WIRES[wire])  # type: ignore[arg-type]  # they are
-    assert client.wire == wire
+    assert client.wire.name == wire
     async with Engine.open("memory:", projections=()) as engine:
         agent = Agent(client, engine=engine, name="Clerk")
         for messages in conversations:

@@ -14,7 +14,8 @@ from tests.agents.run_checks import check_requests, check_store, events_of, shor
 
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message
-from clew.domain.models.client import Answer, TextDelta, ThreadKind, Update, WireFormat
+from clew.domain.models.chat_requests import OPENAI_CHAT
+from clew.domain.models.client import Answer, ModelRequest, TextDelta, ThreadKind, Update
 from clew.engine import Agent, Engine
 from clew.infrastructure import clock
 from clew.infrastructure.scripted_client import ScriptedChatClient
@@ -33,12 +34,12 @@ class TypingClient:
 
     pass_point: PassPoint
     kind: str = "scripted"
-    wire: WireFormat = "openai-chat"
+    wire = OPENAI_CHAT
     model: str = "m-1"
     thread_kinds: tuple[ThreadKind, ...] = ("local",)
     options: JsonObject = field(default_factory=dict)
 
-    async def ask(self, body: JsonObject, *, stream: bool) -> AsyncIterator[Update]:  # noqa: ARG002  # the protocol's parameters
+    async def ask(self, request: ModelRequest) -> AsyncIterator[Update]:  # noqa: ARG002  # the protocol's parameter
         loop = asyncio.get_running_loop()
         now = loop.time()
         loop.time = lambda: now  # type: ignore[method-assign]  # only this loop, which ends with its process

@@ -24,13 +24,14 @@ from clew.domain.json_values import JsonObject
 from clew.domain.messages import FunctionCall
 from clew.domain.models.client import (
     Answer,
+    ModelRequest,
     ServiceBound,
     ServiceKind,
     ServiceReference,
     ThreadKind,
     Update,
-    WireFormat,
 )
+from clew.domain.models.responses_requests import OPENAI_RESPONSES
 from clew.errors import ClewError, ModelUnavailableError
 from clew.service import remote_threads
 
@@ -39,7 +40,7 @@ class Service:
     """A client of a service that holds threads. It answers "fail" with an error, and "cut" with a broken answer."""
 
     kind = "service"
-    wire: WireFormat = "openai-responses"
+    wire = OPENAI_RESPONSES
     model = "m"
     thread_kinds: tuple[ThreadKind, ...] = ("local", "remote")
     options: JsonObject = {}  # noqa: RUF012  # never changed
@@ -54,9 +55,8 @@ class Service:
     async def _open(self) -> ServiceReference:
         return ServiceReference(kind="conversation", id=next(self._names))
 
-    async def ask(self, body: JsonObject, *, stream: bool) -> AsyncIterator[Update]:
-        del stream
-        self.bodies.append(json.dumps(body))
+    async def ask(self, request: ModelRequest) -> AsyncIterator[Update]:
+        self.bodies.append(json.dumps(request.body))
         name = next(self._names)
         if '"fail"' in self.bodies[-1]:
             raise ModelUnavailableError("The service is down.", retryable=False)

@@ -18,7 +18,7 @@ from clew.domain.models.client import TokenUsage
 from clew.domain.runs.events import ModelAnswered, ModelCalled
 from clew.engine import Agent, Engine
 
-OF_TIME = {"ms", "first_ms", "streamed"}
+OF_TIME = {"ms", "first_ms", "streamed", "as_sent"}
 
 SCRIPTS: dict[str, Sequence[ScriptedReply]] = {
     "text": ["Hello there, and welcome."],

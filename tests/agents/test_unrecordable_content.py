@@ -16,7 +16,8 @@ from clew.agents.tools import ToolOutcome
 from clew.domain.errors import InvalidContentError
 from clew.domain.json_values import MAX_BYTES, JsonObject
 from clew.domain.messages import FunctionCall, Raw, Text
-from clew.domain.models.client import Answer, TextDelta, ThreadKind, Update, WireFormat
+from clew.domain.models.chat_requests import OPENAI_CHAT
+from clew.domain.models.client import Answer, ModelRequest, TextDelta, ThreadKind, Update
 from clew.domain.runs.errors import AgentConfigurationError, ModelRequestError, ModelStreamError
 from clew.domain.runs.events import Failure, RunFailed
 from clew.domain.runs.ports import LEASE_SECONDS
@@ -30,7 +31,7 @@ class ScriptedUpdates:
     """A client that sends these updates or raises these errors once, and then answers shortly."""
 
     kind = "scripted-updates"
-    wire: WireFormat = "openai-chat"
+    wire = OPENAI_CHAT
     model = "m"
     thread_kinds: tuple[ThreadKind, ...] = ("local",)
     options: JsonObject = {}  # noqa: RUF012  # never changed
@@ -38,8 +39,8 @@ class ScriptedUpdates:
     def __init__(self, *updates: Update | Exception) -> None:
         self._updates = updates
 
-    async def ask(self, body: JsonObject, *, stream: bool) -> AsyncIterator[Update]:
-        del body, stream
+    async def ask(self, request: ModelRequest) -> AsyncIterator[Update]:
+        del request
         updates, self._updates = self._updates, (Answer(Message.assistant("fine"), "stop"),)
         for each in updates:
             if isinstance(each, Exception):
@@ -51,7 +52,7 @@ class HalfCharacterClient:
     """A client whose answer stops between the two halves of a character; it fails or stalls there."""
 
     kind = "half"
-    wire: WireFormat = "openai-chat"
+    wire = OPENAI_CHAT
     model = "m"
     thread_kinds: tuple[ThreadKind, ...] = ("local",)
     options: JsonObject = {}  # noqa: RUF012  # never changed
@@ -59,8 +60,8 @@ class HalfCharacterClient:
     def __init__(self, *, stalls: bool) -> None:
         self._stalls = stalls
 
-    async def ask(self, body: JsonObject, *, stream: bool) -> AsyncIterator[Update]:
-        del body, stream
+    async def ask(self, request: ModelRequest) -> AsyncIterator[Update]:
+        del request
         yield TextDelta("Good morning \ud83d")
         if self._stalls:
             await asyncio.sleep(PATIENCE)

@@ -155,6 +155,7 @@ def test_shows_the_newest_request_or_that_of_a_version(clew: Clew, server: RawSe
         "digest": second.split()[-1],
         "verified": True,
         "redacted": [],
+        "changed_by": [],
         "body": server.requests[0].json(),
     }
 
@@ -221,5 +222,15 @@ def test_completes_the_versions_of_model_calls(clew: Clew, server: RawServer) ->
 
 def test_a_request_without_stream_is_sent_without_stream() -> None:
     body: dict[str, Any] = {"model": "m", "messages": []}
-    asked = Request(1, "openai-chat", "openai-chat", "m", body, b'{"model":"m","messages":[]}', "", verified=True)
+    asked = Request(
+        1,
+        "openai-chat",
+        "openai-chat",
+        "/chat/completions",
+        "m",
+        body,
+        b'{"model":"m","messages":[]}',
+        "",
+        verified=True,
+    )
     assert "--no-buffer" not in curl(asked)

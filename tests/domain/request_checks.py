@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from clew.domain.models.chat_requests import OPENAI_CHAT
 from clew.domain.models.client import Question, WireFormat
-from clew.domain.runs.request_construction import request_body, request_bytes
+from clew.domain.runs.request_construction import request_bytes
 
 NAME = re.compile(r"^[a-zA-Z0-9_-]{1,64}$")
 PARTS = {
@@ -30,9 +31,9 @@ KEYS = {
 
 def checked(wire: WireFormat, question: Question) -> dict[str, Any]:
     """Return the request body of a question after checking that it is valid."""
-    sent: dict[str, Any] = json.loads(request_bytes(request_body(wire, question)))
+    sent: dict[str, Any] = json.loads(request_bytes(wire.make_body(question)))
     assert sent["model"] == question.model
-    if wire == "openai-chat":
+    if wire is OPENAI_CHAT:
         check_chat(sent["messages"], {tool.name for tool in question.tools})
     else:
         check_items(sent["input"], {tool.name for tool in question.tools}, remote=question.service is not None)

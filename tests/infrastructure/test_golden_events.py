@@ -178,6 +178,15 @@ SAMPLES: dict[str, AnyEvent | Shredded] = {
         streamed=True,
         attempt=3,
     ),
+    "model-called-with-changes": ModelCalled(
+        definitions=2,
+        client="openai-chat",
+        wire="openai-chat",
+        model="m-1",
+        digest="ab" * 32,
+        as_sent="cd" * 32,
+        changes=1,
+    ),
     "model-called-first-at-the-service": ModelCalled(
         definitions=2, client="c", wire="openai-responses", model="m", digest="ab" * 32, service=ServiceCall()
     ),

@@ -8,6 +8,7 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.domain.wire_requests import to_send
 
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import FunctionCall, Message, Reasoning, Text
@@ -37,7 +38,7 @@ BODY: JsonObject = {"model": "m", "messages": [{"role": "user", "content": "Wher
 
 
 async def collect(client: ModelClient, body: JsonObject, *, stream: bool) -> list[Update]:
-    return [update async for update in client.ask(body, stream=stream)]
+    return [update async for update in client.ask(to_send(client, body, streams=stream))]
 
 
 def updates_of(client: ModelClient, body: JsonObject = BODY, *, stream: bool = True) -> list[Update]:
@@ -64,7 +65,7 @@ def test_streams_words_and_then_the_whole_answer() -> None:
 
 def test_is_a_chat_client_for_local_threads_that_records_requests() -> None:
     client = ScriptedChatClient("Hi", loop=True, options={"temperature": 0})
-    assert (client.kind, client.wire, client.model) == ("scripted", "openai-chat", "scripted")
+    assert (client.kind, client.wire.name, client.model) == ("scripted", "openai-chat", "scripted")
     assert (client.thread_kinds, client.options) == (("local",), {"temperature": 0})
     body: dict[str, Any] = {"messages": []}
     updates_of(client, body)
@@ -192,7 +193,7 @@ def test_an_interrupted_stream_returns_the_earlier_parts(kind: FaultKind) -> Non
     updates: list[Update] = []
 
     async def listen() -> None:
-        async for update in client.ask(BODY, stream=True):
+        async for update in client.ask(to_send(client, BODY, streams=True)):
             updates.append(update)  # noqa: PERF401  # keeps the updates before the error
 
     with pytest.raises(ModelStreamError):
@@ -205,7 +206,8 @@ def test_a_stall_lasts_until_the_caller_gives_up() -> None:
         received = asyncio.Event()
 
         async def listen() -> None:
-            async for _ in ScriptedChatClient(fault("stall", after="It")).ask(BODY, stream=True):
+            client = ScriptedChatClient(fault("stall", after="It"))
+            async for _ in client.ask(to_send(client, BODY, streams=True)):
                 received.set()
 
         listening = asyncio.create_task(listen())
@@ -247,7 +249,7 @@ def test_answers_for_remote_threads_have_ids() -> None:
         ["Hi", fault("cut", after="It"), fault("refused"), call("now"), "no"], thread_kinds=["remote"]
     )
     body: JsonObject = {"model": "m", "input": [{"role": "user", "content": "Hi there"}]}
-    assert (client.wire, client.thread_kinds) == ("openai-responses", ("remote",))
+    assert (client.wire.name, client.thread_kinds) == ("openai-responses", ("remote",))
     bound, _, answer = updates_of(client, body)
     assert bound == ServiceBound(ServiceReference(kind="response", id="resp_1"))
     assert isinstance(answer, Answer)
@@ -255,7 +257,7 @@ def test_answers_for_remote_threads_have_ids() -> None:
     updates: list[Update] = []
 
     async def listen() -> None:
-        async for update in client.ask(body, stream=True):
+        async for update in client.ask(to_send(client, body, streams=True)):
             updates.append(update)  # noqa: PERF401  # keeps the updates before the error
 
     with pytest.raises(ModelStreamError):

@@ -116,16 +116,16 @@ class _AnswersAtOnce(ScriptedChatClient):
         super().__init__("")
         self._text = text
 
-    async def ask(self, body, *, stream):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  # the protocol's signature
-        del body, stream
+    async def ask(self, request):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  # the protocol's signature
+        del request
         yield Answer(Message.assistant(self._text))
 
 
 class _Silent(ScriptedChatClient):
     """Ends without an answer, which breaks the protocol."""
 
-    async def ask(self, body, *, stream):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  # the protocol's signature
-        del body, stream
+    async def ask(self, request):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  # the protocol's signature
+        del request
         return
         yield
 

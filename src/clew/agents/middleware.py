@@ -40,14 +40,17 @@ class RunContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCallContext(RunContext):
-    """A model call that is about to be made. ``round`` is its number within the run, from 1."""
+    """A model call that is about to be made. ``round`` is its number within the run, from 1.
+
+    ``request`` is a copy of the request's body, without the fields that request a stream.
+    """
 
     round: int
     request: JsonObject = field(repr=False)
 
     @property
     def body(self) -> JsonObject:
-        """A copy of the request's body. Changes to it have no effect: the request is the one in the log."""
+        """A copy of the request's body. Changes to it have no effect, unless ``model_request`` returns it."""
         return copy.deepcopy(self.request)
 
 
@@ -63,15 +66,24 @@ class ToolCallContext(RunContext):
 class Middleware:
     """Code around runs, model calls or tool calls. Override the methods that you need; the others only proceed.
 
-    Call ``await proceed()`` at most once. What a method returns is recorded and used: the outcome of ``proceed()``, or
-    another of its kind. To refuse, raise: the run, the model call or the tool call fails with that error. The updates
-    of a stream do not pass through middleware; the whole answer does.
+    ``model_request`` may change a request before it is recorded and sent. In the other methods, call ``await
+    proceed()`` at most once. What they return is recorded and used: the outcome of ``proceed()``, or another of its
+    kind. To refuse, raise: the run, the model call or the tool call fails with that error. The updates of a stream do
+    not pass through middleware; the whole answer does.
     """
 
     async def run(self, context: RunContext, proceed: Proceed[Any]) -> Any:
         """Around a run; returns its AgentResponse."""
         del context
         return await proceed()
+
+    async def model_request(self, context: ModelCallContext) -> JsonObject | None:
+        """Return a changed body of the request, or None to leave it as it is.
+
+        The change is recorded with the name of this class before the request is sent. The first middleware is first.
+        """
+        del context
+        return None
 
     async def model_call(self, context: ModelCallContext, proceed: Proceed[Answer]) -> Answer:
         """Around one request to the model; returns the whole answer."""

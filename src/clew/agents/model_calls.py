@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import time
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
@@ -15,10 +16,21 @@ from clew.agents.run_setup import RunSetup
 from clew.agents.telemetry import model_span
 from clew.domain.errors import ConflictError, InvalidContentError
 from clew.domain.history import HistoryMessage
-from clew.domain.json_values import JsonObject
+from clew.domain.json_patch import difference, patched
+from clew.domain.json_values import JsonObject, check_json
 from clew.domain.messages import Message, check_message
-from clew.domain.models.client import Answer, CallDelta, Question, ReasoningDelta, ServiceBound, TextDelta, Update
+from clew.domain.models.client import (
+    Answer,
+    CallDelta,
+    ModelRequest,
+    Question,
+    ReasoningDelta,
+    ServiceBound,
+    TextDelta,
+    Update,
+)
 from clew.domain.runs.errors import (
+    AgentConfigurationError,
     ModelError,
     ModelStreamError,
     RunInProgressError,
@@ -31,12 +43,14 @@ from clew.domain.runs.events import (
     ModelAnswered,
     ModelCalled,
     ModelFailed,
+    RequestChanged,
     RunResumed,
     RunStarted,
     ServiceThreadBound,
 )
 from clew.domain.runs.ports import ThreadPort
-from clew.domain.runs.request_construction import request_of
+from clew.domain.runs.request_construction import as_sent, request_bytes, request_of
+from clew.domain.streams import digest
 
 InterruptReason: TypeAlias = Literal["fault", "cancelled", "stopped"]
 """Why an answer stopped while it was arriving."""
@@ -79,12 +93,12 @@ class ModelCalls:
     async def ask(self) -> Answer:
         """Ask the model about the current thread, and retry after a temporary fault; returns its answer."""
         while True:
-            question, body = await self._record_call()
+            question, request = await self._record_call()
             self._sent, self._first = time.monotonic(), None
             try:
                 if self._setup.is_observed:
-                    return await self._observed(question, body)
-                return await self._send(body)
+                    return await self._observed(question, request)
+                return await self._send(request)
             except ModelError as error:
                 wait = self._retry_seconds(error)
                 if wait is None:
@@ -93,20 +107,20 @@ class ModelCalls:
                 await self._journal.write()
                 await asyncio.sleep(wait)
 
-    async def _record_call(self) -> tuple[Question, JsonObject]:
-        """Record the model call; returns the question and the body of the request."""
+    async def _record_call(self) -> tuple[Question, ModelRequest]:
+        """Record the model call; returns the question and the request."""
         journal = self._journal
         self._check_rounds()
         if self._thread.kind == "remote" and any(isinstance(step, _SERVICE_STEPS) for step in journal.steps):
             await journal.write()  # the state of the service's thread is read from the log
         while True:
-            call, question, body = await self._next_call(await journal.history())
+            call, changes, question, request = await self._next_call(await journal.history())
             before = journal.state
             if not before.began and not question.messages:
                 thread_id = journal.log.thread_id
                 raise InvalidContentError(f"run: there is nothing to answer on thread {thread_id!r}. Give some input.")
             waiting = list(journal.steps)
-            journal.add(call)
+            journal.add(call, *changes)
             blobs = () if before.began else self._setup.definitions.blobs
             try:
                 await journal.write(expected_version=journal.version, blobs=blobs)
@@ -124,7 +138,7 @@ class ModelCalls:
                 raise
             else:
                 await journal.emit_added()
-                return question, body
+                return question, request
 
     def _check_rounds(self) -> None:
         limit = self._setup.limits.rounds
@@ -133,8 +147,12 @@ class ModelCalls:
                 f"The run made as many model calls as max_rounds allows: {limit}. The log has its steps so far."
             )
 
-    async def _next_call(self, history: Sequence[HistoryMessage]) -> tuple[ModelCalled, Question, JsonObject]:
+    async def _next_call(
+        self, history: Sequence[HistoryMessage]
+    ) -> tuple[ModelCalled, Sequence[RequestChanged], Question, ModelRequest]:
+        """The call, what middleware changed in its request, the question and the request."""
         setup, journal, providers = self._setup, self._journal, self._providers
+        wire, streams = setup.client.wire, journal.emit is not None
         service = None
         if self._thread.kind == "remote":
             state = await self._thread.runs.service_state()
@@ -144,20 +162,54 @@ class ModelCalls:
         call = ModelCalled.model_construct(
             definitions=self._definitions_version(),
             client=setup.client.kind,
-            wire=setup.client.wire,
+            wire=wire.name,
             model=setup.model,
             options=setup.options,
             digest="",
             service=service,
-            streamed=journal.emit is not None,
+            streamed=streams,
             attempt=journal.state.tries + 1,
         )
-        parts = call, setup.definitions, history, providers.contributions(), providers.reduction
+        parts = wire, call, setup.definitions, history, providers.contributions(), providers.reduction
         if len(history) > MANY_MESSAGES:
-            question, body, digest = await asyncio.to_thread(request_of, *parts)
+            question, body, content = await asyncio.to_thread(request_of, *parts)
         else:
-            question, body, digest = request_of(*parts)
-        return call.model_copy(update={"digest": digest}), question, body
+            question, body, content = request_of(*parts)
+        fields: dict[str, object] = {"digest": digest(content).hex()}
+        changes: Sequence[RequestChanged] = ()
+        if setup.middleware:
+            body, changes = await self._changed(body)
+        if changes:
+            content = request_bytes(body)
+            fields["changes"] = len(changes)
+        request = as_sent(wire, body, content, streams=streams)
+        fields["as_sent"] = digest(request.content).hex()
+        return call.model_copy(update=fields), changes, question, request
+
+    async def _changed(self, body: JsonObject) -> tuple[JsonObject, list[RequestChanged]]:
+        """The body after all middleware, and what each has changed."""
+        changes: list[RequestChanged] = []
+        for middleware in self._setup.middleware:
+            by = type(middleware).__name__
+            returned = await middleware.model_request(self._context(body))
+            if returned is None:
+                continue
+            if not isinstance(returned, dict) or "stream" in returned:
+                what = "a body with stream" if isinstance(returned, dict) else type(returned).__name__
+                raise AgentConfigurationError(
+                    f"{by}.model_request returned {what}. Return the body as a dict, without stream, or None."
+                )
+            check_json(returned, f"{by}.model_request")
+            patch = tuple(difference(body, returned))
+            if patch:
+                changes.append(RequestChanged(call=-len(changes) - 1, by=by, patch=copy.deepcopy(patch)))
+                body = patched(body, changes[-1].patch)
+        return body, changes
+
+    def _context(self, body: JsonObject) -> ModelCallContext:
+        state = self._journal.state
+        about = self._setup.about(self._journal.log.thread_id, state.run_id)
+        return ModelCallContext(**about, round=state.rounds + 1, request=copy.deepcopy(body))
 
     def _definitions_version(self) -> int:
         """The version of the event with the fingerprint, or a reference to that event while it waits to be written."""
@@ -166,29 +218,28 @@ class ModelCalls:
                 return self._journal.reference(index)
         return self._journal.state.definitions
 
-    async def _observed(self, question: Question, body: JsonObject) -> Answer:
+    async def _observed(self, question: Question, request: ModelRequest) -> Answer:
         """Send the request within a telemetry span and the middleware."""
-        setup, state, thread_id = self._setup, self._journal.state, self._journal.log.thread_id
+        setup, thread_id = self._setup, self._journal.log.thread_id
         with model_span(
             setup.telemetry,
             question,
             client_kind=setup.client.kind,
             thread_id=thread_id,
-            stream=self._journal.emit is not None,
+            stream=request.streams,
         ) as span:
             if setup.middleware:
-                about = setup.about(thread_id, state.run_id)
-                context = ModelCallContext(**about, round=state.rounds + 1, request=body)
-                answer = await compose(setup.middleware, "model_call", context, lambda: self._send(body))
+                context = self._context(request.body)
+                answer = await compose(setup.middleware, "model_call", context, lambda: self._send(request))
             else:
-                answer = await self._send(body)
+                answer = await self._send(request)
             span.answered(answer)
             return answer
 
-    async def _send(self, body: JsonObject) -> Answer:
+    async def _send(self, request: ModelRequest) -> Answer:
         partial = self._journal.begin_answer(self._setup.identity.name)
         emit = self._journal.emit
-        updates = self._setup.client.ask(body, stream=emit is not None)
+        updates = self._setup.client.ask(request)
         try:
             async for update in updates:
                 if isinstance(update, Answer):

@@ -54,6 +54,7 @@ from clew.domain.runs.events import (
     ModelAnswered,
     ModelCalled,
     ModelFailed,
+    RequestChanged,
     RunCompleted,
     RunEvent,
     RunResumed,
@@ -395,8 +396,8 @@ def _fits(run: OpenRun, step: ThreadEvent) -> bool:
     match step:
         case ModelCalled():
             return run.call == 0 and not run.approvals
-        case ModelAnswered(call=call) | ModelFailed(call=call) | AnswerInterrupted(call=call):
-            return run.call == call != 0
+        case RequestChanged() | ModelAnswered() | ModelFailed() | AnswerInterrupted():
+            return run.call == step.call != 0
         case ToolStarted(message=message, index=index) | ApprovalRequested(message=message, index=index):
             # A call that needs approval waits for it.
             return all(place != CallLocation(message, index) for _, place in run.approvals)

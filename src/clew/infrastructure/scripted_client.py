@@ -15,9 +15,11 @@ from typing import Literal, TypeAlias
 
 from clew.domain.json_values import Json, JsonObject, check_json
 from clew.domain.messages import FunctionCall, Message, Reasoning, Text
+from clew.domain.models.chat_requests import OPENAI_CHAT
 from clew.domain.models.client import (
     Answer,
     CallDelta,
+    ModelRequest,
     ReasoningDelta,
     ServiceBound,
     ServiceReference,
@@ -25,8 +27,8 @@ from clew.domain.models.client import (
     ThreadKind,
     TokenUsage,
     Update,
-    WireFormat,
 )
+from clew.domain.models.responses_requests import OPENAI_RESPONSES
 from clew.domain.runs.errors import (
     AgentConfigurationError,
     ContextWindowError,
@@ -144,7 +146,7 @@ class ScriptedChatClient:
     A stream sends the answer word by word, ``delay`` seconds apart. Tokens are counted in words. With ``remote`` in
     ``thread_kinds``, it acts as a client of the Responses API, which names its answers ``resp_1``, ``resp_2``… unless a
     request has ``store=False``. It does not store the threads themselves. ``requests`` are the bodies of all requests,
-    oldest first.
+    oldest first, without the fields that request a stream.
     """
 
     kind = "scripted"
@@ -161,14 +163,15 @@ class ScriptedChatClient:
     ) -> None:
         self.model = model
         self.thread_kinds = tuple(thread_kinds)
-        self.wire: WireFormat = "openai-responses" if "remote" in self.thread_kinds else "openai-chat"
+        self.wire = OPENAI_RESPONSES if "remote" in self.thread_kinds else OPENAI_CHAT
         self.options: JsonObject = dict(options or {})
         self.requests: list[JsonObject] = []
         self._delay = delay
         self._lines: Iterator[Line | LineFunction] = _lines(script, loop=loop)
 
-    async def ask(self, body: JsonObject, *, stream: bool) -> AsyncIterator[Update]:
+    async def ask(self, request: ModelRequest) -> AsyncIterator[Update]:
         """Yield the next answer of the script. Raises the script's fault or exception, and ModelError at its end."""
+        body, stream = request.body, request.streams
         self.requests.append(copy.deepcopy(body))
         number = len(self.requests)
         line = next(self._lines, None)
@@ -181,7 +184,7 @@ class ScriptedChatClient:
             )
         if isinstance(line, Exception):
             raise line
-        is_stored = self.wire == "openai-responses" and body.get("store") is not False
+        is_stored = self.wire is OPENAI_RESPONSES and body.get("store") is not False
         service = ServiceReference(kind="response", id=f"resp_{number}") if is_stored else None
         end = line if isinstance(line, Fault | Answer) else self._answer(_message(line), body, service)
         begun = isinstance(end, Answer) or end.kind in _BROKEN_OFF

@@ -11,7 +11,7 @@ from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message, explain
 from clew.domain.models.client import Answer, ModelClient, Question, ResponseFormat
 from clew.domain.runs.errors import AgentConfigurationError, AnswerFormatError, ModelStreamError
-from clew.domain.runs.request_construction import request_body
+from clew.domain.runs.request_construction import as_sent, request_bytes
 
 
 def _close(schema: dict[str, Any]) -> None:
@@ -57,16 +57,17 @@ async def ask(
     The service is asked to store nothing. Raises ModelError, and AnswerFormatError if the answer is not such a reply.
     """
     model_name = model or client.model
-    options = {**client.options, "store": False} if client.wire == "openai-responses" else client.options
+    wire = client.wire
     question = Question(
         model=model_name,
         messages=(Message.user(json.dumps(data, ensure_ascii=False)),),
         instructions=instructions,
         response_format=ResponseFormat(name=reply.__name__.strip("_").lower(), json_schema=reply.model_json_schema()),
-        options=options,
+        options=wire.unstored(client.options),
     )
     answer: Answer | None = None
-    async for update in client.ask(request_body(client.wire, question), stream=False):
+    body = wire.make_body(question)
+    async for update in client.ask(as_sent(wire, body, request_bytes(body), streams=False)):
         if isinstance(update, Answer):
             answer = update
     if answer is None:

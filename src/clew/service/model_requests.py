@@ -10,9 +10,10 @@ from clew.domain.errors import UnknownVersionError
 from clew.domain.events import Event
 from clew.domain.history import History
 from clew.domain.runs.errors import DefinitionMissingError
-from clew.domain.runs.events import ModelCalled, RunResumed, RunStarted
+from clew.domain.runs.events import ModelCalled, RequestChanged, RunResumed, RunStarted
 from clew.domain.runs.request_construction import Contributions, Request, read_definitions, read_tools, rebuilt
 from clew.domain.runs.state import provided_to
+from clew.infrastructure.wire_formats import wire_format
 from clew.service.core import Core
 from clew.service.effects import Operation, read
 from clew.service.history_reads import PAGE
@@ -23,7 +24,7 @@ def request(core: Core, thread_id: str, version: int) -> Operation[Request]:
     """The request of the model call at a version, byte for byte.
 
     Raises UnknownVersionError for a version that is not a model call, DefinitionMissingError if the store lacks
-    definitions of the agent, and ThreadDeletedError.
+    definitions of the agent, UnknownWireFormatError for a format that is not installed, and ThreadDeletedError.
     """
     yield from readable(core, thread_id, "request")
     call = yield from event(core, thread_id, version)
@@ -40,13 +41,19 @@ def request(core: Core, thread_id: str, version: int) -> Operation[Request]:
     tools = tuple(digest for each in provided for digest in each.tools)
     blobs = yield from _blobs(core, thread_id, version, (*fingerprint.digests, *tools))
     reduction = None if fingerprint.reducer is None else past.context.reductions.get(start.data.agent.id)
+    changes: list[Event] = []
+    if call.data.changes:
+        upto = version + call.data.changes
+        changes = yield from read(partial(core.log.lineage, core.stream(thread_id), after=version, upto=upto))
     return rebuilt(
         version,
+        wire_format(call.data.wire),
         call.data,
         read_definitions(fingerprint, blobs),
         past,
         Contributions(provided, read_tools(tools, blobs)),
         None if reduction is None else reduction[1],
+        [(each.version, each.data) for each in changes if isinstance(each.data, RequestChanged)],
     )
 
 

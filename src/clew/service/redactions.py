@@ -26,7 +26,7 @@ from clew.domain.events import (
 )
 from clew.domain.ports import Claim, Draft, Forget, Shred
 from clew.domain.purge_digest import statement
-from clew.domain.runs.events import QUOTING, Failure
+from clew.domain.runs.events import QUOTING, Failure, RequestChanged
 from clew.domain.streams import stream_id
 from clew.service.authorization import check, permitted
 from clew.service.core import ATTEMPTS, CommitOptions, Core, commit, load
@@ -203,15 +203,15 @@ def _shreds(core: Core, stream: str, versions: Sequence[int]) -> Operation[tuple
 
 
 def _quoting_errors(core: Core, message: Event) -> Operation[tuple[int, ...]]:
-    """The versions of the errors after a message, in its own stream, that hold words of a service."""
+    """The versions of the events after a message, in its own stream, that hold words of a service or of middleware."""
     found: list[int] = []
     after = message.version
     while rows := (yield from read(partial(core.log.own_rows, message.stream, after=after, limit=PAGE))):
         for row in rows:
             if row.type in QUOTING and row.digest is None:
-                each = yield from event(core, message.thread_id, row.version)
-                error: Failure | None = getattr(each.data, "error", None)
-                if error is not None and (error.message or error.code):
+                data = (yield from event(core, message.thread_id, row.version)).data
+                error: Failure | None = getattr(data, "error", None)
+                if isinstance(data, RequestChanged) or (error is not None and (error.message or error.code)):
                     found.append(row.version)
         after = rows[-1].version
     return tuple(found)

@@ -17,6 +17,7 @@ from clew.domain.messages import (
     Role,
     Text,
 )
+from clew.domain.models.chat_requests import OPENAI_CHAT
 from clew.domain.models.client import Question, ToolSchema
 
 PNG = "data:image/png;base64,AAAA"
@@ -24,7 +25,7 @@ CALL = FunctionCall(call_id="a", name="find", arguments='{"n":1}')
 
 
 def sent(*messages: Message, **options: Any) -> list[dict[str, Any]]:
-    sent_messages: list[dict[str, Any]] = checked("openai-chat", Question("m", messages, **options))["messages"]
+    sent_messages: list[dict[str, Any]] = checked(OPENAI_CHAT, Question("m", messages, **options))["messages"]
     return sent_messages
 
 
@@ -41,7 +42,7 @@ def test_sends_an_exchange_in_the_simplest_form() -> None:
         Message.tool("a", {"found": True}, name="find"),
         Message.assistant("There."),
     )
-    body = checked("openai-chat", Question("m", exchange, "Be kind.", (tool,)))
+    body = checked(OPENAI_CHAT, Question("m", exchange, "Be kind.", (tool,)))
     assert list(body) == ["model", "messages", "tools"]
     assert body["messages"] == [
         {"role": "system", "content": "Be kind."},

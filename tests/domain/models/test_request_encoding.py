@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import random
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,11 +14,13 @@ from clew.domain.call_pairing import model_view
 from clew.domain.formats.openai_messages import decode
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import FunctionCall, Message, Reasoning, Text
+from clew.domain.models.chat_requests import OPENAI_CHAT, chat_body, chat_stream
 from clew.domain.models.client import Question, ResponseFormat, ServiceReference, ToolSchema, WireFormat
-from clew.domain.runs.request_construction import request_body, request_bytes, streamed
+from clew.domain.models.responses_requests import OPENAI_RESPONSES, responses_stream
+from clew.domain.runs.request_construction import request_bytes
 
-WIRES: tuple[WireFormat, ...] = get_args(WireFormat)
-both_wires = pytest.mark.parametrize("wire", WIRES)
+WIRES = (OPENAI_CHAT, OPENAI_RESPONSES)
+both_wires = pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
 
 
 def viewed(turns: list[Message]) -> tuple[Message, ...]:
@@ -54,10 +56,10 @@ def test_the_same_question_gives_the_same_bytes(
 ) -> None:
     question = Question("m", viewed(turns), instructions)
     again = Question("m", tuple(Message.model_validate_json(each.model_dump_json()) for each in viewed(turns)))
-    first = request_bytes(request_body(wire, question))
-    assert first == request_bytes(request_body(wire, question))
+    first = request_bytes(wire.make_body(question))
+    assert first == request_bytes(wire.make_body(question))
     if not instructions:
-        assert first == request_bytes(request_body(wire, again)), "also for stored messages"
+        assert first == request_bytes(wire.make_body(again)), "also for stored messages"
 
 
 @both_wires
@@ -69,7 +71,7 @@ def test_empty_and_repeated_ids_become_unique_in_calls_and_results(
     turns = [Message.assistant(calls=calls)]
     turns += [Message.tool(id_, f"{number} {results}") for number, id_ in enumerate(ids)]
     sent = checked(wire, Question("m", tuple(turns)))
-    listed: list[dict[str, Any]] = sent["messages" if wire == "openai-chat" else "input"]
+    listed: list[dict[str, Any]] = sent["messages" if wire is OPENAI_CHAT else "input"]
     outputs = [each.get("output", each.get("content")) for each in listed]
     assert [each for each in outputs if each] == [f"{number} {results}" for number in range(len(ids))]
 
@@ -82,8 +84,8 @@ def test_a_prefix_of_a_conversation_gives_the_same_items_later() -> None:
         Message.tool("", 2),
     ]
     for wire, place in zip(WIRES, ("messages", "input"), strict=True):
-        short: Any = request_body(wire, Question("m", tuple(turns[:2])))[place]
-        long: Any = request_body(wire, Question("m", tuple(turns)))[place]
+        short: Any = wire.make_body(Question("m", tuple(turns[:2])))[place]
+        long: Any = wire.make_body(Question("m", tuple(turns)))[place]
         assert long[: len(short)] == short
 
 
@@ -109,7 +111,7 @@ def test_a_format_is_strict_only_with_a_strict_schema(wire: WireFormat) -> None:
     for schema, strict in schemas:
         wanted = ResponseFormat(name="Count", json_schema=schema)
         body = checked(wire, Question("m", (Message.user("Hi"),), response_format=wanted))
-        form = body["response_format"]["json_schema"] if wire == "openai-chat" else body["text"]["format"]
+        form = body["response_format"]["json_schema"] if wire is OPENAI_CHAT else body["text"]["format"]
         assert form["schema"] == schema
         assert form.get("strict", False) is strict
 
@@ -117,29 +119,29 @@ def test_a_format_is_strict_only_with_a_strict_schema(wire: WireFormat) -> None:
 def test_a_format_keeps_other_text_options() -> None:
     wanted = ResponseFormat(name="Count", json_schema={})
     options: Any = {"text": {"verbosity": "low"}}
-    body = checked("openai-responses", Question("m", (Message.user("Hi"),), response_format=wanted, options=options))
+    body = checked(OPENAI_RESPONSES, Question("m", (Message.user("Hi"),), response_format=wanted, options=options))
     assert body["text"]["verbosity"] == "low"
     assert body["text"]["format"]["name"] == "Count"
 
 
 def test_the_stream_option_comes_last() -> None:
-    body = request_body("openai-chat", Question("m", (Message.user("Hi"),)))
-    streamed_body = streamed("openai-chat", {**body, "stream_options": {"include_obfuscation": False}})
+    body = chat_body(Question("m", (Message.user("Hi"),)))
+    streamed_body = chat_stream({**body, "stream_options": {"include_obfuscation": False}})
     assert list(streamed_body) == ["model", "messages", "stream_options", "stream"]
     assert streamed_body["stream_options"] == {"include_obfuscation": False, "include_usage": True}
-    assert streamed("openai-responses", {"model": "m"}) == {"model": "m", "stream": True}
+    assert responses_stream({"model": "m"}) == {"model": "m", "stream": True}
 
 
 def test_bytes_are_compact_json_in_utf_8() -> None:
     question = Question("m", (Message.user("é"),))
     turns = '{"model":"m","messages":[{"role":"user","content":"é"}]}'
-    assert request_bytes(request_body("openai-chat", question)) == turns.encode()
+    assert request_bytes(chat_body(question)) == turns.encode()
 
 
 @pytest.mark.parametrize(("kind", "place"), [("response", "previous_response_id"), ("conversation", "conversation")])
 def test_a_request_continues_a_service_thread_by_its_id(kind: Any, place: str) -> None:
     question = Question("m", (Message.tool("call_1", {"n": 1}),), service=ServiceReference(kind=kind, id="x_1"))
-    body = checked("openai-responses", question)
+    body = checked(OPENAI_RESPONSES, question)
     assert body[place] == "x_1"
     assert body["input"] == [{"type": "function_call_output", "call_id": "call_1", "output": '{"n": 1}'}]
 
@@ -148,8 +150,8 @@ def test_reasoning_is_sent_only_to_its_own_service() -> None:
     item: Any = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "…"}
     turns = Message(role="assistant", contents=(Reasoning(text="Hm.", data=item), Text(text="Yes.")))
     thought = Message(role="assistant", contents=(Reasoning(text="Hm."), Text(text="Yes.")))
-    chat: Any = checked("openai-chat", Question("m", (turns,)))["messages"]
+    chat: Any = checked(OPENAI_CHAT, Question("m", (turns,)))["messages"]
     assert chat == [{"role": "assistant", "content": "Yes."}]
-    items: Any = checked("openai-responses", Question("m", (turns, thought)))["input"]
+    items: Any = checked(OPENAI_RESPONSES, Question("m", (turns, thought)))["input"]
     assert json.dumps(items[0]) == json.dumps(item), "unchanged, even the order of its keys"
     assert items[1:] == [{"role": "assistant", "content": "Yes."}] * 2

@@ -21,7 +21,7 @@ from clew.domain.models.client import (
     Update,
 )
 from clew.domain.models.responses_answers import ResponsesAnswer, item_messages
-from clew.domain.runs.request_construction import request_body
+from clew.domain.models.responses_requests import responses_body
 
 SEARCH: Any = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
 USAGE: Any = {
@@ -112,7 +112,7 @@ def test_events_and_a_whole_body_give_the_same_answer(items: list[Any], *, left_
 def test_items_are_sent_back_unchanged(items: list[Any]) -> None:
     answer = whole(response(*items, text_item("End.")))[1].answer()
     assert answer is not None
-    body: Any = request_body("openai-responses", Question("m", (answer.message,)))
+    body: Any = responses_body(Question("m", (answer.message,)))
     received = [json.dumps(each) for each in items if each["type"] in {"reasoning", "web_search_call"}]
     back = [json.dumps(each) for each in body["input"] if each.get("type") in {"reasoning", "web_search_call"}]
     assert back == received

@@ -8,6 +8,7 @@ from tests.domain.request_checks import checked
 
 from clew.domain.messages import Content, FunctionCall, Media, Message, Raw, Reasoning, Role, Text
 from clew.domain.models.client import Question, ToolSchema
+from clew.domain.models.responses_requests import OPENAI_RESPONSES
 
 PNG = "data:image/png;base64,AAAA"
 PDF = "data:application/pdf;base64,AAAA"
@@ -17,7 +18,7 @@ SEARCH: Any = {"type": "web_search_call", "id": "ws_1", "action": {"query": "par
 
 
 def sent(*messages: Message) -> list[dict[str, Any]]:
-    items: list[dict[str, Any]] = checked("openai-responses", Question("m", messages))["input"]
+    items: list[dict[str, Any]] = checked(OPENAI_RESPONSES, Question("m", messages))["input"]
     return items
 
 
@@ -32,7 +33,7 @@ def test_sends_an_exchange_as_items() -> None:
         Message(role="assistant", contents=(Reasoning(text="", data=THOUGHT), Text(text="Let me see."), CALL)),
         Message.tool("a", {"found": True}),
     )
-    body = checked("openai-responses", Question("m", exchange, "Be kind.", (tool,), options={"store": False}))
+    body = checked(OPENAI_RESPONSES, Question("m", exchange, "Be kind.", (tool,), options={"store": False}))
     assert list(body) == ["model", "input", "instructions", "tools", "store"]
     assert body["input"] == [
         {"role": "user", "content": "Hi"},

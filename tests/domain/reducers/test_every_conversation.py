@@ -18,7 +18,8 @@ from clew.domain.context.events import HistoryReduced
 from clew.domain.formats.conversation_import import read_conversation
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Message
-from clew.domain.models.client import WireFormat
+from clew.domain.models.chat_requests import OPENAI_CHAT
+from clew.domain.models.responses_requests import OPENAI_RESPONSES
 from clew.domain.reducers.history_reduction import reduce_history, reduced, reducible
 from clew.domain.reducers.reducer import Reducer
 from clew.domain.reducers.strategies import KeepLast, SlidingWindow, TokenBudget, TrimToolResults
@@ -27,7 +28,7 @@ from clew.domain.runs.request_construction import Definitions, question_of
 from clew.infrastructure.scripted_client import ScriptedChatClient
 from clew.memory.summary_reducer import TITLE, Summarise
 
-WIRES: tuple[WireFormat, ...] = ("openai-chat", "openai-responses")
+WIRES = (OPENAI_CHAT, OPENAI_RESPONSES)
 INSTRUCTIONS = "You are a clerk."
 
 Group = list[Message]
@@ -125,7 +126,7 @@ class GrowingConversation:
             self.current = (2 * cut + 1, event)
         wire = WIRES[cut % 2]
         path = [*history, *own] if self.current is None else reduced([*history, *own], self.current[1], self.current[0])
-        call = ModelCalled(definitions=1, client="test", wire=wire, model="m", digest="", attempt=1)
+        call = ModelCalled(definitions=1, client="test", wire=wire.name, model="m", digest="", attempt=1)
         question = question_of(call, Definitions(INSTRUCTIONS), path)
         return (
             self.messages[:cut],

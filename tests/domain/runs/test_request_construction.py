@@ -16,6 +16,7 @@ from tests.domain.strategies import objects, texts
 from clew.domain.call_pairing import NO_RESULT, model_view
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import FunctionCall, Message
+from clew.domain.models.chat_requests import OPENAI_CHAT, chat_body
 from clew.domain.models.client import ResponseFormat, ServiceReference, ToolSchema
 from clew.domain.runs.events import ModelCalled, ServiceCall
 from clew.domain.runs.request_construction import (
@@ -24,7 +25,6 @@ from clew.domain.runs.request_construction import (
     question_of,
     read_definitions,
     rebuilt,
-    request_body,
     request_bytes,
     unsent,
 )
@@ -80,18 +80,20 @@ def test_a_fingerprint_shows_changes_of_the_agents_own_definitions() -> None:
 def test_a_request_is_rebuilt_byte_for_byte_and_its_digest_checked() -> None:
     made = Definitions("Be brief.", (LOOKUP,), FORMAT)
     history = path(Message.user("Where is 7?"))
-    body = request_body("openai-chat", question_of(called(), made, history))
-    request = rebuilt(11, called(digest(request_bytes(body)).hex(), options={}), made, history)
+    body = chat_body(question_of(called(), made, history))
+    request = rebuilt(11, OPENAI_CHAT, called(digest(request_bytes(body)).hex(), options={}), made, history)
     assert request.verified
     assert (request.body, request.content) == (body, request_bytes(body))
     assert digest(request.content).hex() == request.digest
-    assert not rebuilt(11, called(digest(request_bytes(body)).hex()), made, path(Message.user("Where is 8?"))).verified
+    assert not rebuilt(
+        11, OPENAI_CHAT, called(digest(request_bytes(body)).hex()), made, path(Message.user("Where is 8?"))
+    ).verified
 
 
 def test_a_streamed_request_has_the_digest_without_streaming() -> None:
     history = path(Message.user("Hi"))
-    body = request_body("openai-chat", question_of(called(), Definitions(), history))
-    request = rebuilt(11, called(digest(request_bytes(body)).hex(), streamed=True), Definitions(), history)
+    body = chat_body(question_of(called(), Definitions(), history))
+    request = rebuilt(11, OPENAI_CHAT, called(digest(request_bytes(body)).hex(), streamed=True), Definitions(), history)
     assert request.verified
     assert request.body["stream"] is True
     assert b'"stream":true' in request.content
@@ -99,7 +101,7 @@ def test_a_streamed_request_has_the_digest_without_streaming() -> None:
 
 def test_a_redacted_message_is_named() -> None:
     history = path(Message.user("Hi"), None)
-    request = rebuilt(21, called("0"), Definitions(), history)
+    request = rebuilt(21, OPENAI_CHAT, called("0"), Definitions(), history)
     assert (request.verified, request.redacted) == (False, (20,))
 
 

@@ -11,7 +11,6 @@ from tests.servers.raw_server import RawServer
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message
 from clew.domain.models.client import Answer, ModelClient, Question, Update
-from clew.domain.runs.request_construction import request_body
 from clew.infrastructure.openai.clients import OpenAIChatClient, OpenAIResponsesClient
 
 CANARY = "sk-canary0123456789"
@@ -34,7 +33,7 @@ class Service:
         return client_class("m-1", **{"api_key": CANARY, "base_url": url, "timeout": 60, **more})
 
     def body(self, client: ModelClient, text: str = CONTENT) -> JsonObject:
-        return request_body(client.wire, Question("m-1", (Message.user(text),), options=client.options))
+        return client.wire.make_body(Question("m-1", (Message.user(text),), options=client.options))
 
 
 def _chunk(delta: Any, finish_reason: str | None = None) -> Any:

@@ -10,6 +10,7 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
+from tests.domain.wire_requests import to_send
 from tests.infrastructure.openai.replies import CANARY, CHAT, CONTENT, SERVICES, Service, answer_of, updates_of
 from tests.servers.raw_server import CUT, STALL, RawServer, Reply, stream, whole
 
@@ -24,7 +25,6 @@ from clew.domain.runs.errors import (
     ModelStreamError,
     ModelUnavailableError,
 )
-from clew.domain.runs.request_construction import request_bytes, streamed
 from clew.infrastructure.openai.clients import OpenAIChatClient, OpenAIResponsesClient
 
 both = pytest.mark.parametrize("service", SERVICES, ids=lambda each: each.kind)
@@ -39,7 +39,7 @@ def ask_service(service: Service, reply: Reply, *, streams: bool) -> list[Any]:
     async def ask(server: RawServer) -> None:
         client = service.client(server, timeout=timeout)
         try:
-            async for update in client.ask(service.body(client), stream=streams):
+            async for update in client.ask(to_send(client, service.body(client), streams=streams)):
                 updates.append(update)  # noqa: PERF401  # keeps the updates before an error
         except ModelError as error:
             updates.append(error)
@@ -75,9 +75,9 @@ def test_sends_exactly_the_bytes_of_the_body(service: Service, streams: bool) ->
     async def ask(server: RawServer) -> None:
         client = service.client(server, options={"metadata": {"ü": 0.1, "n": 10**30}})
         body = service.body(client, "Grüße 🧶 \u2028 \x00 </script>")
-        await updates_of(client.ask(body, stream=streams))
+        await updates_of(client.ask(to_send(client, body, streams=streams)))
         sent = server.requests[0]
-        assert sent.body == request_bytes(streamed(client.wire, body) if streams else body)
+        assert sent.body == to_send(client, body, streams=streams).content
         assert sent.path == service.path
         assert sent.headers["authorization"] == f"Bearer {CANARY}"
 
@@ -217,7 +217,7 @@ def test_a_refused_connection_is_retryable(service: Service, streams: bool) -> N
         reserved_port.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
         client = service.client(f"http://127.0.0.1:{reserved_port.getsockname()[1]}/v1")
         with pytest.raises(ModelUnavailableError, match="ConnectError") as refused:
-            asyncio.run(updates_of(client.ask(service.body(client), stream=streams)))
+            asyncio.run(updates_of(client.ask(to_send(client, service.body(client), streams=streams))))
     assert refused.value.retryable
 
 
@@ -231,7 +231,7 @@ def test_an_invalid_address_is_not_retryable(service: Service) -> None:
     given_client = openai.AsyncOpenAI(api_key=CANARY, base_url="ftp://localhost/v1")
     client = service.client("", client=given_client, api_key=None, base_url=None)
     with pytest.raises(ModelUnavailableError, match="https://") as refused:
-        asyncio.run(updates_of(client.ask(service.body(client), stream=True)))
+        asyncio.run(updates_of(client.ask(to_send(client, service.body(client), streams=True))))
     assert not refused.value.retryable
 
 
@@ -248,7 +248,7 @@ def test_successive_requests_share_a_connection(service: Service, streams: bool)
     async def ask(server: RawServer) -> None:
         client = service.client(server)
         for _ in range(3):
-            await answer_of(client.ask(service.body(client), stream=streams))
+            await answer_of(client.ask(to_send(client, service.body(client), streams=streams)))
 
     with RawServer() as server:
         server.add_replies(*[stream(*service.start, *service.end) if streams else whole(service.whole)] * 3)
@@ -260,7 +260,7 @@ def test_successive_requests_share_a_connection(service: Service, streams: bool)
 def test_closing_the_iterator_closes_the_connection(service: Service) -> None:
     async def leave(server: RawServer) -> None:
         client = service.client(server)
-        async with aclosing(client.ask(service.body(client), stream=True)) as updates:
+        async with aclosing(client.ask(to_send(client, service.body(client), streams=True))) as updates:
             async for update in updates:
                 assert update == TextDelta("Hel")
                 break
@@ -278,7 +278,7 @@ def test_closing_the_iterator_closes_the_connection(service: Service) -> None:
 def test_cancelling_closes_the_connection(service: Service, streams: bool) -> None:  # noqa: FBT001  # pytest passes it
     async def cancel(server: RawServer) -> None:
         client = service.client(server)
-        task = asyncio.create_task(updates_of(client.ask(service.body(client), stream=streams)))
+        task = asyncio.create_task(updates_of(client.ask(to_send(client, service.body(client), streams=streams))))
         await asyncio.to_thread(server.stalled.wait)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -298,7 +298,7 @@ def test_a_client_works_in_successive_event_loops(service: Service) -> None:
         client = service.client(server)
         for _ in range(3):
             server.add_replies(whole(service.whole))
-            asyncio.run(answer_of(client.ask(service.body(client), stream=False)))
+            asyncio.run(answer_of(client.ask(to_send(client, service.body(client), streams=False))))
         gc.collect()
     assert len(server.requests) == 3
 
@@ -308,7 +308,7 @@ def test_a_closed_client_reopens_for_the_next_request(service: Service) -> None:
     async def ask_twice(server: RawServer) -> None:
         client = service.client(server)
         for _ in range(2):
-            await answer_of(client.ask(service.body(client), stream=False))
+            await answer_of(client.ask(to_send(client, service.body(client), streams=False)))
             await client.aclose()
         await client.aclose()
 
@@ -321,7 +321,8 @@ def test_a_closed_client_reopens_for_the_next_request(service: Service) -> None:
 def test_a_client_accepts_concurrent_requests(service: Service) -> None:
     async def ask(server: RawServer) -> list[Answer]:
         client = service.client(server)
-        answers = await asyncio.gather(*(answer_of(client.ask(service.body(client), stream=True)) for _ in range(8)))
+        request = to_send(client, service.body(client), streams=True)
+        answers = await asyncio.gather(*(answer_of(client.ask(request)) for _ in range(8)))
         await client.aclose()
         return answers
 
@@ -338,9 +339,9 @@ def test_a_given_openai_client_does_not_retry_and_stays_open(service: Service) -
         async with openai.AsyncOpenAI(api_key=CANARY, base_url=server.url, max_retries=5) as given_client:
             client = service.client(server, client=given_client, api_key=None, base_url=None)
             with pytest.raises(ModelUnavailableError):
-                await answer_of(client.ask(service.body(client), stream=False))
+                await answer_of(client.ask(to_send(client, service.body(client), streams=False)))
             await client.aclose()
-            await answer_of(client.ask(service.body(client), stream=False))
+            await answer_of(client.ask(to_send(client, service.body(client), streams=False)))
 
     with RawServer() as server:
         server.add_replies(whole({}, status=500), whole(service.whole))
@@ -360,12 +361,12 @@ def test_azure_requests_use_azures_paths(service: Service, streams: bool) -> Non
         ) as given_client:
             client = service.client(server, client=given_client, api_key=None, base_url=None)
             body = service.body(client)
-            await answer_of(client.ask(body, stream=streams))
+            await answer_of(client.ask(to_send(client, body, streams=streams)))
         sent = server.requests[0]
         path = "/openai/deployments/m-1/chat/completions" if service is CHAT else "/openai/responses"
         assert sent.path == f"{path}?api-version=2025-04-01"
         assert sent.headers["api-key"] == CANARY
-        assert sent.body == request_bytes(streamed(client.wire, body) if streams else body)
+        assert sent.body == to_send(client, body, streams=streams).content
 
     with RawServer() as server:
         server.add_replies(stream(*service.start, *service.end) if streams else whole(service.whole))
@@ -402,7 +403,7 @@ def test_reads_the_key_and_the_address_from_the_environment(service: Service, mo
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         server.add_replies(whole(service.whole))
         client = service.client("", api_key=None, base_url=None)
-        asyncio.run(answer_of(client.ask(service.body(client), stream=False)))
+        asyncio.run(answer_of(client.ask(to_send(client, service.body(client), streams=False))))
         assert server.requests[0].headers["authorization"] == "Bearer sk-of-the-environment"
 
 
@@ -411,7 +412,11 @@ def test_clients_report_their_kind_and_options() -> None:
     stateless: ModelClient = OpenAIResponsesClient("m-1", api_key=CANARY, options={"seed": 1})
     remote: ModelClient = OpenAIResponsesClient("m-1", api_key=CANARY, store=True)
     assert [each.kind for each in (local, stateless, remote)] == ["openai-chat", "openai-responses", "openai-responses"]
-    assert [each.wire for each in (local, stateless, remote)] == ["openai-chat", "openai-responses", "openai-responses"]
+    assert [each.wire.name for each in (local, stateless, remote)] == [
+        "openai-chat",
+        "openai-responses",
+        "openai-responses",
+    ]
     assert [each.thread_kinds for each in (local, stateless, remote)] == [("local",), ("local",), ("remote",)]
     assert local.options == {"seed": 1}
     assert stateless.options == {"seed": 1, "store": False, "include": ["reasoning.encrypted_content"]}

@@ -13,6 +13,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.domain.wire_requests import to_send
 from tests.infrastructure.openai.replies import CANARY, CONTENT, SERVICES, Service, updates_of
 from tests.servers.raw_server import CUT, STALL, RawServer, Reply, stream, whole
 
@@ -26,7 +27,6 @@ from clew.domain.runs.errors import (
     ModelStreamError,
     ModelUnavailableError,
 )
-from clew.domain.runs.request_construction import request_body
 from clew.infrastructure.openai.errors import RequestContext, model_error, retry_after, service_error
 
 CONTEXT = RequestContext("m-1", "localhost:1")
@@ -178,7 +178,7 @@ def test_no_error_and_no_log_line_contains_the_key_or_the_request(
         client = service.client(address, timeout=0.3 if STALL in reply.steps else 60)
         outputs = [repr(client), repr(vars(client))]
         with pytest.raises(ModelError) as raised:
-            asyncio.run(updates_of(client.ask(service.body(client), stream=True)))
+            asyncio.run(updates_of(client.ask(to_send(client, service.body(client), streams=True))))
         assert server.requests[0].headers["openai-organization"] == "org-canary"
         assert server.requests[0].headers["authorization"] == "Basic dXNlcjpwYXNzLWNhbmFyeQ=="
     assert raised.value.__cause__ is None
@@ -218,7 +218,7 @@ def test_hides_the_password_of_base_url_in_every_encoding(encoded: str, *, strea
         server.add_replies(stream(failure) if streamed else whole(failure, status=401))
         client = service.client(server.url.replace("http://", f"http://user:{WORD_IN_URL}@"))
         with pytest.raises(ModelError) as raised:
-            asyncio.run(updates_of(client.ask(service.body(client), stream=True)))
+            asyncio.run(updates_of(client.ask(to_send(client, service.body(client), streams=True))))
     shown = f"{raised.value} {raised.value.code}"
     assert "No access with <" in shown
     secret = encoded[len(encoded) // 4 :]  # without the bytes before the password
@@ -242,8 +242,8 @@ def test_the_openai_package_logs_no_key_and_no_content() -> None:
         with RawServer() as server:
             server.add_replies(whole(SERVICES[0].whole))
             client = SERVICES[0].client(server)
-            body = request_body(client.wire, Question("m-1", (), CONTENT))
-            asyncio.run(updates_of(client.ask(body, stream=False)))
+            body = client.wire.make_body(Question("m-1", (), CONTENT))
+            asyncio.run(updates_of(client.ask(to_send(client, body, streams=False))))
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import pytest
+from tests.domain.wire_requests import to_send
 from tests.infrastructure.openai.replies import CANARY, RESPONSES, updates_of
 from tests.servers.raw_server import CUT, RawServer, Reply, stream, whole
 
@@ -35,7 +36,9 @@ def with_server(
 @pytest.mark.parametrize("streams", [False, True])
 def test_names_the_response_before_the_answer(streams: bool) -> None:  # noqa: FBT001  # pytest passes it
     reply = stream(*RESPONSES.start, *RESPONSES.end) if streams else whole(RESPONSES.whole)
-    updates, _ = with_server(lambda client: updates_of(client.ask(RESPONSES.body(client), stream=streams)), reply)
+    updates, _ = with_server(
+        lambda client: updates_of(client.ask(to_send(client, RESPONSES.body(client), streams=streams))), reply
+    )
     assert updates[0] == ServiceBound(RESPONSE)
     assert isinstance(updates[-1], Answer)
 
@@ -44,7 +47,7 @@ def test_names_the_response_of_an_interrupted_answer() -> None:
     updates: list[Any] = []
 
     async def ask(client: OpenAIResponsesClient) -> None:
-        async for update in client.ask(RESPONSES.body(client), stream=True):
+        async for update in client.ask(to_send(client, RESPONSES.body(client), streams=True)):
             updates.append(update)  # noqa: PERF401  # keeps the updates before the error
 
     with pytest.raises(ModelStreamError):

@@ -6,14 +6,15 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.domain.wire_requests import to_send
 from tests.infrastructure.openai.replies import answer_of, updates_of
 from tests.servers.aimock_server import Aimock, ToolCall
 from tests.servers.stateful_launchers import StatefulServer
 
 from clew.domain.messages import Message
+from clew.domain.models.chat_requests import chat_body, chat_stream
 from clew.domain.models.client import Answer, Question, ServiceBound, ServiceReference, TokenUsage, ToolSchema
 from clew.domain.runs.errors import ModelRequestError
-from clew.domain.runs.request_construction import request_body, streamed
 from clew.infrastructure.openai.clients import OpenAIChatClient, OpenAIResponsesClient
 
 WEATHER = ToolSchema(name="weather", parameters={"type": "object", "properties": {"city": {"type": "string"}}})
@@ -30,15 +31,15 @@ def test_the_server_receives_a_turn_with_tool_calls_unchanged(client_class: Any,
     async def turn(messages: tuple[Message, ...]) -> Answer:
         """The answer. It is the same streamed and whole."""
         question = Question("gpt-4o", messages, "Be short.", (WEATHER,), options=client.options)
-        body = request_body(client.wire, question)
-        whole, one = [await answer_of(client.ask(body, stream=stream)) for stream in (False, True)]
+        body = client.wire.make_body(question)
+        whole, one = [await answer_of(client.ask(to_send(client, body, streams=stream))) for stream in (False, True)]
         assert (one.message, one.finish_reason, one.usage) == (whole.message, whole.finish_reason, whole.usage)
         first, second = [each.body for each in aimock.journal()[-2:]]
-        chat: Any = request_body("openai-chat", question)
+        chat: Any = chat_body(question)
         assert first["messages"] == second["messages"]
         if client_class is OpenAIChatClient:
             assert first == chat
-            assert second == streamed("openai-chat", chat)
+            assert second == chat_stream(chat)
         else:  # the journal has its conversion of the items
             assert _paired(first["messages"]) == _paired(chat["messages"])
         return one
@@ -61,9 +62,7 @@ def _paired(messages: Any) -> Any:
 
 
 def body_of(text: str, client: OpenAIResponsesClient, service: ServiceReference | None) -> Any:
-    return request_body(
-        client.wire, Question(client.model, (Message.user(text),), options=client.options, service=service)
-    )
+    return client.wire.make_body(Question(client.model, (Message.user(text),), options=client.options, service=service))
 
 
 @pytest.fixture(params=["stateful", "running_own_stateful"])
@@ -80,7 +79,8 @@ def test_continues_from_a_response_and_lists_the_history(server: StatefulServer)
     async def converse() -> None:
         service = await client.open_service_thread()
         for text in ("first", "second", "second"):
-            bound, *_, answer = await updates_of(client.ask(body_of(text, client, service), stream=text == "first"))
+            request = to_send(client, body_of(text, client, service), streams=text == "first")
+            bound, *_, answer = await updates_of(client.ask(request))
             assert isinstance(bound, ServiceBound)
             assert isinstance(answer, Answer)
             assert bound.service == ServiceReference(kind="response", id=answer.response_id or "")
@@ -93,7 +93,7 @@ def test_continues_from_a_response_and_lists_the_history(server: StatefulServer)
         with pytest.raises(ModelRequestError):
             await client.service_history(service)
         with pytest.raises(ModelRequestError):
-            await updates_of(client.ask(body_of("second", client, service), stream=True))
+            await updates_of(client.ask(to_send(client, body_of("second", client, service), streams=True)))
 
     asyncio.run(converse())
 
@@ -107,7 +107,7 @@ def test_converses_in_a_conversation_and_lists_it(server: StatefulServer) -> Non
         service = await client.open_service_thread()
         assert service is not None
         for text in ("first", "second"):
-            updates = await updates_of(client.ask(body_of(text, client, service), stream=True))
+            updates = await updates_of(client.ask(to_send(client, body_of(text, client, service), streams=True)))
             assert not any(isinstance(each, ServiceBound) for each in updates), "the client already knows it"
         history = [(each.role, each.text) for each in await client.service_history(service)]
         assert history == [("user", "first"), ("assistant", "One."), ("user", "second"), ("assistant", "Two.")]

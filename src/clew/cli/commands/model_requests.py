@@ -17,15 +17,14 @@ from clew.cli.output import json_text, one_line, safe, write_json
 from clew.cli.rendering import json_shapes
 
 if TYPE_CHECKING:
-    from clew.domain.models.client import WireFormat
     from clew.domain.runs.request_construction import Request
     from clew.sync.threads import Thread
 
 PAGE = 100
 """Events that are read at once in the search for the newest model call."""
 
-PATHS: dict[WireFormat, str] = {"openai-chat": "/chat/completions", "openai-responses": "/responses"}
-"""The path of each API, below the base URL of a service."""
+OPENAI = frozenset({"openai-chat", "openai-responses"})
+"""The formats whose requests --curl and --python can send."""
 
 LONGEST_ARGUMENT = 100_000
 """Bytes of one argument of a command; systems accept 128 KiB at most."""
@@ -65,16 +64,20 @@ def request(
         raise WrongUsage("--curl, --python and --json exclude each other. Choose one")
     with open_thread(context, thread) as opened:
         rebuilt = opened.request(newest_call(opened) if version is None else _parse_version(version))
-    path = PATHS[rebuilt.wire]
+    if (as_curl or as_python) and rebuilt.wire not in OPENAI:
+        raise WrongUsage(f"--curl and --python: they know the formats of OpenAI, and this request has {rebuilt.wire}")
     if as_json:
-        write_json(json_shapes.request(opened.id, path, rebuilt))
+        write_json(json_shapes.request(opened.id, rebuilt))
     elif as_curl or as_python:
         typer.echo(curl(rebuilt) if as_curl else python(opened.id, rebuilt))
         if not rebuilt.verified:
             typer.echo(f"clew: {verification_text(rebuilt)}", err=True)
     else:
-        typer.echo(f"{one_line(opened.id)} · version {rebuilt.version} · {one_line(rebuilt.model)} · POST {path}")
+        model, path = one_line(rebuilt.model), one_line(rebuilt.path)
+        typer.echo(f"{one_line(opened.id)} · version {rebuilt.version} · {model} · POST {path}")
         typer.echo(f"{verification_text(rebuilt)} SHA-256 {rebuilt.digest}")
+        if rebuilt.changed_by:
+            typer.echo(f"Middleware changed it before it was sent: {one_line(', '.join(rebuilt.changed_by))}")
         typer.echo(json_text(rebuilt.body, indent=2))
     if not rebuilt.verified:
         raise typer.Exit(NOT_VERIFIED)
@@ -119,7 +122,7 @@ def curl(request: Request) -> str:
     long = len(request.content) > LONGEST_ARGUMENT
     parts = [
         "curl -sS --no-buffer" if request.body.get("stream") is True else "curl -sS",
-        _URL % PATHS[request.wire],
+        _URL % request.path,
         '-H "Authorization: Bearer $OPENAI_API_KEY"',
         "-H 'Content-Type: application/json'",
         "--data-binary @-" if long else f"--data-raw {argument}",
@@ -130,7 +133,7 @@ def curl(request: Request) -> str:
 
 def python(thread_id: str, request: Request) -> str:
     """A script that sends exactly the bytes of the request with the ``openai`` package, and prints the answer."""
-    path = PATHS[request.wire]
+    path = request.path
     lines = [
         f"# The model call at version {request.version} of thread {one_line(thread_id)}, rebuilt from the log.",
         "# It reads OPENAI_API_KEY and OPENAI_BASE_URL from the environment.",

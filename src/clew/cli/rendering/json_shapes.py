@@ -271,13 +271,11 @@ def purge(thread_id: str, purged: Purged) -> dict[str, Any]:
     return {"thread_id": thread_id, **_fields(purged, "version", "events", "pending")}
 
 
-def request(thread_id: str, path: str, request: Request) -> dict[str, Any]:
+def request(thread_id: str, request: Request) -> dict[str, Any]:
     """The rebuilt request of a model call, and whether it equals what was sent."""
     return {
         "thread_id": thread_id,
-        **_fields(request, "version", "client", "model"),
-        "path": path,
-        **_fields(request, "digest", "verified", "redacted"),
+        **_fields(request, "version", "client", "model", "path", "digest", "verified", "redacted", "changed_by"),
         "body": request.body,
     }
 

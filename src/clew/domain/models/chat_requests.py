@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Content, FunctionCall, FunctionResult, Media, Message, Raw, Role, Text, only_text
-from clew.domain.models.client import Question
+from clew.domain.models.client import Question, WireFormat
 
 _SOUNDS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 
@@ -38,6 +38,26 @@ def chat_body(question: Question) -> JsonObject:
             schema["strict"] = True
         body["response_format"] = {"type": "json_schema", "json_schema": schema}
     return with_options(body, question.options)
+
+
+def chat_path(model: str, streams: bool) -> str:  # noqa: FBT001  # the parameters of every format's function
+    """The path of requests."""
+    del model, streams
+    return "/chat/completions"
+
+
+def chat_stream(body: JsonObject) -> JsonObject:
+    """The body that requests a stream, with the usage at its end."""
+    options = body.get("stream_options")
+    return {
+        **body,
+        "stream": True,
+        "stream_options": {**(options if isinstance(options, dict) else {}), "include_usage": True},
+    }
+
+
+OPENAI_CHAT = WireFormat(name="openai-chat", make_body=chat_body, make_path=chat_path, as_stream=chat_stream)
+"""OpenAI's Chat Completions, which most services offer."""
 
 
 def _messages(question: Question) -> list[Json]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from operator import not_
 from typing import Literal, Protocol, TypeAlias
@@ -14,9 +14,6 @@ from clew.domain.messages import Message, Value
 
 ThreadKind: TypeAlias = Literal["local", "remote"]
 """Who holds the history of a thread: Clew, or a service."""
-
-WireFormat: TypeAlias = Literal["openai-chat", "openai-responses"]
-"""The format of requests: see ``clew.domain.runs.request_construction``."""
 
 ServiceKind: TypeAlias = Literal["response", "conversation"]
 """What a service's id names: an answer from which the next request continues, or a conversation that grows."""
@@ -83,6 +80,40 @@ class Question:
     response_format: ResponseFormat | None = None
     options: JsonObject | None = None
     service: ServiceReference | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """A request that is on the log, and is about to be sent.
+
+    ``content`` are its bytes, which the service must receive. ``body`` is the same as JSON values, without the fields
+    that request a stream; ``streams`` says whether the bytes request one.
+    """
+
+    body: JsonObject
+    content: bytes
+    streams: bool
+
+
+def _unchanged(body: JsonObject) -> JsonObject:
+    return body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WireFormat:
+    """How requests to a service are written: pure functions, with a name that the log keeps for ever.
+
+    ``make_body`` gives the body of the request for a question. ``make_path`` gives the path below the address of the
+    service, from the model and whether a stream is requested. ``as_stream`` adds to a body what requests a stream, and
+    ``unstored`` to options what asks the service to store nothing. A request is rebuilt from the log with the format of
+    its name, so the functions must give the same bytes in every later version.
+    """
+
+    name: str
+    make_body: Callable[[Question], JsonObject]
+    make_path: Callable[[str, bool], str]
+    as_stream: Callable[[JsonObject], JsonObject] = _unchanged
+    unstored: Callable[[JsonObject], JsonObject] = _unchanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +186,7 @@ class ModelClient(Protocol):
 
     @property
     def wire(self) -> WireFormat:
-        """The format of its requests, so that they can be rebuilt without the client."""
+        """The format of its requests. With it, they can be rebuilt without the client."""
         ...
 
     @property
@@ -173,11 +204,11 @@ class ModelClient(Protocol):
         """Options for every request. They are recorded, so they must not hold secrets."""
         ...
 
-    def ask(self, body: JsonObject, *, stream: bool) -> AsyncIterator[Update]:
-        """Send a request body once, and yield the updates; the last one is an :class:`Answer`.
+    def ask(self, request: ModelRequest) -> AsyncIterator[Update]:
+        """Send a request once, and yield the updates; the last one is an :class:`Answer`.
 
-        The body is sent unchanged, except for what the service needs to stream. Closing the iterator closes the
-        connection. Raises only ModelError, also for an answer that ends before it is complete.
+        Exactly ``request.content`` is sent. Closing the iterator closes the connection. Raises only ModelError, also
+        for an answer that ends before it is complete.
         """
         ...
 

@@ -24,7 +24,7 @@ from clew.domain.models.chat_requests import (
     unique_ids,
     with_options,
 )
-from clew.domain.models.client import Question
+from clew.domain.models.client import Question, WireFormat
 
 _ITEMS = frozenset(
     {
@@ -97,6 +97,32 @@ def responses_body(question: Question) -> JsonObject:
     if (service := question.service) is not None:
         body["previous_response_id" if service.kind == "response" else "conversation"] = service.id
     return with_options(body, options)
+
+
+def responses_path(model: str, streams: bool) -> str:  # noqa: FBT001  # the parameters of every format's function
+    """The path of requests."""
+    del model, streams
+    return "/responses"
+
+
+def responses_stream(body: JsonObject) -> JsonObject:
+    """The body that requests a stream."""
+    return {**body, "stream": True}
+
+
+def unstored(options: JsonObject) -> JsonObject:
+    """The options that ask the service to store nothing."""
+    return {**options, "store": False}
+
+
+OPENAI_RESPONSES = WireFormat(
+    name="openai-responses",
+    make_body=responses_body,
+    make_path=responses_path,
+    as_stream=responses_stream,
+    unstored=unstored,
+)
+"""OpenAI's Responses."""
 
 
 def is_item(value: Json) -> bool:

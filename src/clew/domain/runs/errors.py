@@ -5,6 +5,7 @@ ClewError
 │   ├── ModelUnavailableError      it could not be reached, took too long, or failed on its side
 │   ├── ModelOverloadedError       it accepts no more requests for now
 │   ├── ModelStreamError           its answer broke off, or was not an answer
+│   ├── RequestAlteredError        the request was altered on its way to it
 │   └── ModelRequestError          it refused the request
 │       ├── ModelAccessError       … because of the key or its permissions
 │       └── ContextWindowError     … because it is larger than the model's context window
@@ -27,6 +28,7 @@ ClewError
 ├── MissingProviderError           a context provider that the thread used before is missing
 ├── RunAbandonedError              a run was abandoned: the error that context providers get
 ├── DefinitionMissingError         instructions or tool schemas are not in the store
+├── UnknownWireFormatError         the format of a recorded request is not installed
 └── ConflictError
     ├── RunInProgressError         another run is in progress on the thread
     └── RunTakenOverError          another process ended or continued the run
@@ -73,6 +75,10 @@ class ModelOverloadedError(ModelError):
 
 class ModelStreamError(ModelError):
     """The answer broke off, stalled, ended early, or was not an answer."""
+
+
+class RequestAlteredError(ModelError):
+    """Other bytes were sent than those on the log. The answer was not used."""
 
 
 class ModelRequestError(ModelError):
@@ -348,3 +354,14 @@ class ProviderContractError(ClewError, AssertionError):
         super().__init__(f"Context provider {provider} breaks the rule that {rule}: {found}")
         self.provider = provider
         self.rule = rule
+
+
+class UnknownWireFormatError(ClewError):
+    """The format of a recorded request is not installed, so the request cannot be rebuilt. ``wire`` is its name."""
+
+    def __init__(self, wire: str, known: Sequence[str]) -> None:
+        super().__init__(
+            f"The request has the format {wire!r}, and there are {', '.join(known)}. Install the package with the "
+            "client that made the request: it declares its format under the entry points clew.wire_formats."
+        )
+        self.wire = wire

@@ -14,7 +14,7 @@ from clew.domain import event_sentences
 from clew.domain.event_types import ACTIVE, event_type, without
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Value, is_none
-from clew.domain.models.client import ServiceKind, ServiceReference, TokenUsage, WireFormat
+from clew.domain.models.client import ServiceKind, ServiceReference, TokenUsage
 
 ValueT = TypeVar("ValueT", bound=Value)
 
@@ -127,14 +127,16 @@ class ServiceCall(Value):
 class ModelCalled(Value):
     """A model is called. The request can be rebuilt from this event, the history and the definitions.
 
-    ``definitions`` is the version of the event with the fingerprint. ``digest`` is the SHA-256, in hex, of the body
-    without the fields that request a stream, so it is the same for a streamed answer. ``streamed`` is True if a stream
-    was requested.
+    ``definitions`` is the version of the event with the fingerprint. ``digest`` is the SHA-256, in hex, of the body as
+    the log determines it: before middleware changes it, and without the fields that request a stream. ``as_sent`` is
+    that of the bytes that were sent; None in logs from before it was recorded. ``streamed`` is True if a stream was
+    requested. ``changes`` is the number of ``request-changed`` events that follow.
     """
 
     definitions: int
     client: str
-    wire: WireFormat
+    wire: str
+    """The name of the format of the request."""
     model: str
     options: JsonObject = Field(default_factory=dict)
     digest: str
@@ -142,6 +144,26 @@ class ModelCalled(Value):
     streamed: bool = False
     attempt: int = 1
     """The number of this attempt, from 1. A temporary error leads to another attempt."""
+    as_sent: str | None = Field(default=None, exclude_if=is_none)
+    changes: int = Field(default=0, exclude_if=not_)
+
+
+@event_type(
+    "request-changed",
+    headline="Middleware changed the request",
+    sentence="changed the request of version {call} ({by})",
+    sample={"call": 3, "by": "Redactor", "patch": [{"op": "replace", "path": "/model", "value": "m-2"}]},
+    remains=without("patch"),
+)
+class RequestChanged(Value):
+    """Middleware changed the request of the model call at version ``call`` before it was sent.
+
+    ``by`` is the class of the middleware, and ``patch`` what it changed, as operations of RFC 6902.
+    """
+
+    call: int
+    by: str
+    patch: tuple[JsonObject, ...] = ()
 
 
 @event_type(
@@ -337,6 +359,7 @@ RunEvent: TypeAlias = (
     RunStarted
     | RunResumed
     | ModelCalled
+    | RequestChanged
     | ModelAnswered
     | ModelFailed
     | AnswerInterrupted
@@ -351,8 +374,8 @@ RunEvent: TypeAlias = (
     | ServiceThreadBound
 )
 
-QUOTING = frozenset({"model-failed", "answer-interrupted", "run-failed", "context-failed"})
-"""The types of events with an error, which may quote a message that the service received."""
+QUOTING = frozenset({"model-failed", "answer-interrupted", "run-failed", "context-failed", "request-changed"})
+"""The types of events that may quote a message: those with an error of a service, and changes of requests."""
 
 REFERENCES = ("definitions", "call", "message", "result", "request", "before")
 """The fields of steps of runs that name versions of their thread."""

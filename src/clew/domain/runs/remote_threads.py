@@ -13,8 +13,8 @@ from clew.domain.messages import Message
 from clew.domain.models.chat_answers import as_objects
 from clew.domain.models.client import Question, ServiceReference
 from clew.domain.models.responses_answers import bare, item_messages
+from clew.domain.models.responses_requests import responses_body
 from clew.domain.runs.events import ModelAnswered, ModelCalled, ModelFailed, ServiceCall, ServiceThreadBound
-from clew.domain.runs.request_construction import request_body
 
 
 class Bound(NamedTuple):
@@ -140,7 +140,7 @@ def _as_service_messages(record: Iterable[HistoryMessage]) -> Iterator[HistoryMe
         if recorded.message is None:
             yield recorded
             continue
-        items = request_body("openai-responses", Question("", (recorded.message,)))["input"]
+        items = responses_body(Question("", (recorded.message,)))["input"]
         for message in item_messages(as_objects(items)):
             yield recorded._replace(role=message.role, message=_bare(message))
 

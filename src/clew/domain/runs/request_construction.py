@@ -10,16 +10,16 @@ from typing import Any
 
 from clew.domain.call_pairing import ModelView, model_view
 from clew.domain.context.events import ContextProvided, HistoryReduced
+from clew.domain.errors import InvalidContentError
 from clew.domain.history import HistoryMessage
+from clew.domain.json_patch import patched
 from clew.domain.json_values import JsonObject, check_json
 from clew.domain.messages import Message
-from clew.domain.models.chat_requests import chat_body
-from clew.domain.models.client import Question, ResponseFormat, ToolSchema, WireFormat
-from clew.domain.models.responses_requests import responses_body
+from clew.domain.models.client import ModelRequest, Question, ResponseFormat, ToolSchema, WireFormat
 from clew.domain.ports import Blob
 from clew.domain.reducers.history_reduction import reduced
 from clew.domain.runs.errors import AgentConfigurationError
-from clew.domain.runs.events import Fingerprint, ModelCalled, ServiceCall
+from clew.domain.runs.events import Fingerprint, ModelCalled, RequestChanged, ServiceCall
 from clew.domain.streams import digest
 
 
@@ -132,20 +132,23 @@ NO_CONTRIBUTIONS = Contributions()
 class Request:
     """The request of a model call, rebuilt from the log.
 
-    ``version`` is the version of the call. ``body`` is the request as JSON values, ``content`` as bytes. ``digest`` is
-    the one on the log, in hex; ``verified`` says whether the rebuilt request has the same digest. It has another one if
-    a message was redacted since; ``redacted`` are the versions of such messages.
+    ``version`` is the version of the call. ``body`` is the request as JSON values, ``content`` as bytes, and ``path``
+    where it was sent, below the service's address. ``digest`` is the one on the log, in hex; ``verified`` says whether
+    the rebuilt request has the digests on the log. It has others if a text was redacted since; ``redacted`` are the
+    versions of such messages and changes. ``changed_by`` names the middleware that changed the request.
     """
 
     version: int
     client: str
-    wire: WireFormat
+    wire: str
+    path: str
     model: str
     body: JsonObject
     content: bytes
     digest: str
     verified: bool
     redacted: tuple[int, ...] = ()
+    changed_by: tuple[str, ...] = ()
 
 
 def question_of(
@@ -179,40 +182,67 @@ def question_of(
 
 
 def request_of(
+    wire: WireFormat,
     call: ModelCalled,
     definitions: Definitions,
     history: Iterable[HistoryMessage],
     contributions: Contributions = NO_CONTRIBUTIONS,
     reduction: HistoryReduced | None = None,
-) -> tuple[Question, JsonObject, str]:
-    """The question of a call (see ``question_of``), the body of its request, and the SHA-256 of the body in hex."""
+) -> tuple[Question, JsonObject, bytes]:
+    """The question of a call (see ``question_of``), and the body of its request as JSON values and as bytes."""
     question = question_of(call, definitions, history, contributions, reduction)
-    body = request_body(call.wire, question)
-    return question, body, digest(request_bytes(body)).hex()
+    body = wire.make_body(question)
+    return question, body, request_bytes(body)
 
 
-def rebuilt(
+def as_sent(wire: WireFormat, body: JsonObject, content: bytes, *, streams: bool) -> ModelRequest:
+    """The request of a body, which has the bytes ``content`` without a stream."""
+    if not streams:
+        return ModelRequest(body, content, streams=False)
+    sent = wire.as_stream(body)
+    if all(sent.get(name) is value for name, value in body.items()) and content != b"{}":
+        added = {name: value for name, value in sent.items() if name not in body}
+        more = b"," + _as_json(added).encode()[1:] if added else b"}"
+        return ModelRequest(body, content[:-1] + more, streams=True)
+    return ModelRequest(body, request_bytes(sent), streams=True)
+
+
+def rebuilt(  # all that a request depends on
     version: int,
+    wire: WireFormat,
     call: ModelCalled,
     definitions: Definitions,
     history: Iterable[HistoryMessage],
     contributions: Contributions = NO_CONTRIBUTIONS,
     reduction: HistoryReduced | None = None,
+    changes: Sequence[tuple[int, RequestChanged]] = (),
 ) -> Request:
-    """The request of the model call at a version."""
+    """The request of the model call at a version. ``changes`` are those of middleware, with their versions."""
     messages = list(history)
-    _, body, actual_digest = request_of(call, definitions, messages, contributions, reduction)
-    sent = streamed(call.wire, body) if call.streamed else body
+    _, body, content = request_of(wire, call, definitions, messages, contributions, reduction)
+    verified = digest(content).hex() == call.digest
+    redacted = [each.version for each in messages if each.redacted and _is_sent(each.version, call.service)]
+    redacted += [at for at, change in changes if not change.patch]
+    if changes:
+        try:
+            for _, change in changes:
+                body = patched(body, change.patch)
+        except InvalidContentError:  # the patch was made for a text that was redacted since
+            verified = False
+        content = request_bytes(body)
+    request = as_sent(wire, body, content, streams=call.streamed)
     return Request(
         version=version,
         client=call.client,
         wire=call.wire,
+        path=wire.make_path(call.model, call.streamed),
         model=call.model,
-        body=sent,
-        content=request_bytes(sent),
+        body=wire.as_stream(body) if call.streamed else body,
+        content=request.content,
         digest=call.digest,
-        verified=actual_digest == call.digest,
-        redacted=tuple(each.version for each in messages if each.redacted and _is_sent(each.version, call.service)),
+        verified=verified and call.as_sent in {None, digest(request.content).hex()},
+        redacted=tuple(redacted),
+        changed_by=tuple(change.by for _, change in changes),
     )
 
 
@@ -258,20 +288,6 @@ def checked_options(options: Mapping[str, Any] | None) -> JsonObject:
             "recorded. Set the others on the client, as in client=AsyncOpenAI(default_headers=…)."
         )
     return checked
-
-
-def request_body(wire: WireFormat, question: Question) -> JsonObject:
-    """The body of the request for a question; see ``streamed`` for one that requests a stream."""
-    return chat_body(question) if wire == "openai-chat" else responses_body(question)
-
-
-def streamed(wire: WireFormat, body: JsonObject) -> JsonObject:
-    """The body that requests a stream, with the usage at its end."""
-    sent: JsonObject = {**body, "stream": True}
-    if wire == "openai-chat":
-        options = body.get("stream_options")
-        sent["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
-    return sent
 
 
 def request_bytes(body: JsonObject) -> bytes:

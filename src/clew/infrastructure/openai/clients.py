@@ -9,10 +9,12 @@ from urllib.parse import quote
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Content, Message
 from clew.domain.models.chat_answers import ChatAnswer, as_objects, as_text
-from clew.domain.models.client import ServiceKind, ServiceReference, ThreadKind, Update, WireFormat
+from clew.domain.models.chat_requests import OPENAI_CHAT
+from clew.domain.models.client import ModelRequest, ServiceKind, ServiceReference, ThreadKind, Update
 from clew.domain.models.responses_answers import ResponsesAnswer, bare, item_messages
+from clew.domain.models.responses_requests import OPENAI_RESPONSES
 from clew.domain.runs.errors import AgentConfigurationError
-from clew.domain.runs.request_construction import checked_options, streamed
+from clew.domain.runs.request_construction import checked_options
 from clew.infrastructure.openai.connection import OpenAIConnection
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ class OpenAIChatClient:
     """
 
     kind: Literal["openai-chat"] = "openai-chat"
-    wire: WireFormat = "openai-chat"
+    wire = OPENAI_CHAT
     thread_kinds: tuple[ThreadKind, ...] = ("local",)
 
     def __init__(
@@ -50,10 +52,9 @@ class OpenAIChatClient:
     def __repr__(self) -> str:
         return f"OpenAIChatClient({self.model!r})"
 
-    def ask(self, body: JsonObject, *, stream: bool) -> AsyncGenerator[Update]:
-        """Send a body once and yield the answer, in pieces with ``stream``. Raises ModelError."""
-        sent = streamed(self.wire, body) if stream else body
-        return self._connection.ask("/chat/completions", sent, ChatAnswer())
+    def ask(self, request: ModelRequest) -> AsyncGenerator[Update]:
+        """Send a request once and yield the answer, in pieces if it is a stream. Raises ModelError."""
+        return self._connection.ask("/chat/completions", request, ChatAnswer())
 
     async def aclose(self) -> None:
         """Close the connections that this event loop has to the service."""
@@ -75,7 +76,7 @@ class OpenAIResponsesClient:
     """
 
     kind: Literal["openai-responses"] = "openai-responses"
-    wire: WireFormat = "openai-responses"
+    wire = OPENAI_RESPONSES
 
     def __init__(
         self,
@@ -100,10 +101,9 @@ class OpenAIResponsesClient:
     def __repr__(self) -> str:
         return f"OpenAIResponsesClient({self.model!r}, store={self.thread_kinds == ('remote',)})"
 
-    def ask(self, body: JsonObject, *, stream: bool) -> AsyncGenerator[Update]:
-        """Send a body once and yield the answer, in pieces with ``stream``. Raises ModelError."""
-        sent = streamed(self.wire, body) if stream else body
-        return self._connection.ask("/responses", sent, ResponsesAnswer(body))
+    def ask(self, request: ModelRequest) -> AsyncGenerator[Update]:
+        """Send a request once and yield the answer, in pieces if it is a stream. Raises ModelError."""
+        return self._connection.ask("/responses", request, ResponsesAnswer(request.body))
 
     async def open_service_thread(self) -> ServiceReference | None:
         """Create the conversation of a new thread; None if the first request begins the service's side."""

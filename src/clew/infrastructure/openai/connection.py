@@ -1,4 +1,4 @@
-"""Sends requests to a model service with the `openai` package: without retries, and with exactly Clew's bytes."""
+"""Sends requests to a model service with the `openai` package: without retries, and with exactly the recorded bytes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from clew.domain.json_values import Json, JsonObject
-from clew.domain.models.client import Answer, Update
-from clew.domain.runs.errors import AgentConfigurationError, ModelError
+from clew.domain.models.client import Answer, ModelRequest, Update
+from clew.domain.runs.errors import AgentConfigurationError, ModelError, RequestAlteredError
 from clew.infrastructure.openai.errors import (
     RequestContext,
     incomplete_answer_error,
@@ -133,12 +133,12 @@ class OpenAIConnection:
         else:
             _check_client(client)
 
-    async def ask(self, path: str, body: JsonObject, reader: AnswerReader) -> AsyncGenerator[Update]:
-        """Send a body and yield the updates that ``reader`` makes of the reply. The body says whether to stream."""
-        client = await self._client()
+    async def ask(self, path: str, request: ModelRequest, reader: AnswerReader) -> AsyncGenerator[Update]:
+        """Send a request and yield the updates that ``reader`` makes of the reply."""
+        client, body = await self._client(), request.body
         failed: ModelError | None = None
         try:
-            async with aclosing(self._pieces(client, path, body)) as pieces:
+            async with aclosing(self._pieces(client, path, request)) as pieces:
                 async for whole, piece in pieces:
                     for update in reader.take_whole(piece) if whole else reader.take(piece):
                         yield update
@@ -152,7 +152,7 @@ class OpenAIConnection:
         if failed is None and answer is None:
             failed = (
                 incomplete_answer_error(self._request_context(client, body))
-                if _is_streaming(body)
+                if request.streams
                 else invalid_reply_error(self._request_context(client, body))
             )
         if failed is not None:
@@ -167,7 +167,7 @@ class OpenAIConnection:
         options = {**self._options(), "params": params or {}}
         failed: ModelError
         try:
-            response = await _send(client, method, path, body, options)
+            response = await _call(client, method, path, body, options)
             parsed = _parse_json(response.content or b"{}")
             if isinstance(parsed, dict):
                 return parsed
@@ -182,13 +182,18 @@ class OpenAIConnection:
             await entry[0].aclose()
 
     async def _pieces(
-        self, client: openai.AsyncOpenAI, path: str, body: JsonObject
+        self, client: openai.AsyncOpenAI, path: str, request: ModelRequest
     ) -> AsyncGenerator[tuple[bool, JsonObject]]:
         """The JSON objects of a reply. Each comes with True if the reply was not streamed."""
-        response = await _send(client, "post", path, body, self._options(), stream=True)
+        response = await _post(client, path, request, self._options())
         try:
+            if response.request.content != request.content:
+                raise RequestAlteredError(
+                    "The HTTP client sent other bytes than those on the log. Does it have a hook that changes "
+                    "requests? Change them with Middleware.model_request, which is recorded."
+                )
             kind = response.headers.get("content-type", "")
-            if not _is_streaming(body) or "json" in kind or "html" in kind:  # HTML is not an answer, and fails to parse
+            if not request.streams or "json" in kind or "html" in kind:  # HTML is not an answer, and fails to parse
                 if isinstance(whole := _parse_json(await response.aread()), dict):
                     yield True, whole
                 return
@@ -310,23 +315,42 @@ def _check_client(client: object) -> None:
         )
 
 
-async def _send(
-    client: openai.AsyncOpenAI,
-    method: str,
-    path: str,
-    body: JsonObject | None,
-    options: dict[str, Any],
-    *,
-    stream: bool = False,
+async def _post(
+    client: openai.AsyncOpenAI, path: str, request: ModelRequest, options: dict[str, Any]
 ) -> httpx2.Response:
-    """Send a request as the package does, with Azure's paths and tokens, and return the raw response."""
+    """Send the bytes of a request as the package sends a body, and return the raw response."""
     import httpx2
     import openai
 
+    if (
+        path == _CHAT_PATH
+        and isinstance(client, openai.AsyncAzureOpenAI)
+        and "/deployments" not in client.base_url.path
+    ):
+        # The package reads the deployment from a body, but not from bytes.
+        path = f"/deployments/{request.body['model']}{path}"
+    response = await client.post(
+        path,
+        cast_to=httpx2.Response,
+        content=request.content,
+        options=cast("Any", options),
+        stream=True,
+        stream_cls=openai.AsyncStream[object],
+    )
+    return cast("httpx2.Response", response)
+
+
+_CHAT_PATH = "/chat/completions"
+
+
+async def _call(
+    client: openai.AsyncOpenAI, method: str, path: str, body: JsonObject | None, options: dict[str, Any]
+) -> httpx2.Response:
+    """Send any other request as the package does, and return the raw response."""
+    import httpx2
+
     send: Any = getattr(client, method)
     more: dict[str, Any] = {} if method == "get" else {"body": body}
-    if stream:
-        more |= {"stream": True, "stream_cls": openai.AsyncStream[object]}
     return cast("httpx2.Response", await send(path, cast_to=httpx2.Response, options=options, **more))
 
 
@@ -342,7 +366,3 @@ def _parse_json(text: str | bytes) -> Json:
     if isinstance(text, bytes):
         text = text.decode(json.detect_encoding(text), "surrogatepass")
     return cast("Json", _JSON.decode(text))
-
-
-def _is_streaming(body: JsonObject) -> bool:
-    return body.get("stream") is True

@@ -217,7 +217,7 @@ BEGIN
             '''run-failed'', ''answer-interrupted'', ''approval-given'', ''context-provided'', ''context-failed'', '
             '''context-state-recorded'', ''history-reduced'', ''message-redacted'', ''thread-suspended'', '
             '''thread-ended'', ''thread-deleted'', ''thread-started'', ''thread-forked'', ''thread-labelled'', '
-            '''checkpoint-made'', ''thread-restarted'')) '
+            '''checkpoint-made'', ''thread-restarted'', ''request-changed'')) '
             -- The replacement must be a stub, which has no content, and not another message.
             'WITH CHECK (digest IS NOT NULL AND substr(state, 1, 1) = ''\x02'')', given
         );

@@ -1,0 +1,29 @@
+"""The formats of requests by name: those of Clew, and those of other packages."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+
+from clew.domain.models.chat_requests import OPENAI_CHAT
+from clew.domain.models.client import WireFormat
+from clew.domain.models.responses_requests import OPENAI_RESPONSES
+from clew.domain.runs.errors import UnknownWireFormatError
+
+_OWN = {wire.name: wire for wire in (OPENAI_CHAT, OPENAI_RESPONSES)}
+
+GROUP = "clew.wire_formats"
+"""The entry points under which a package declares its formats: ``parrot = "parrots:PARROT"``, a WireFormat."""
+
+
+def wire_format(name: str) -> WireFormat:
+    """The format of that name. Raises UnknownWireFormatError."""
+    own = _OWN.get(name)
+    if own is not None:
+        return own
+    declared = entry_points(group=GROUP)
+    for point in declared:
+        if point.name == name:
+            loaded = point.load()
+            if isinstance(loaded, WireFormat) and loaded.name == name:
+                return loaded
+    raise UnknownWireFormatError(name, sorted({*_OWN, *declared.names}))

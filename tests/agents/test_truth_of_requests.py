@@ -1,0 +1,230 @@
+"""The record of a request is the truth: what a server received is what the log says, whoever stood in between."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from tests.agents.services import CANARY, Calls, Trouble, calls, service_of
+from tests.servers.raw_server import RawServer, whole
+
+from clew import Agent, Engine, Message, Middleware, OpenAIChatClient, ScriptedChatClient
+from clew.agents.middleware import ModelCallContext, Proceed
+from clew.domain.errors import InvalidContentError
+from clew.domain.json_values import JsonObject
+from clew.domain.models.client import Answer, ModelRequest, Question, ThreadKind, Update, WireFormat
+from clew.domain.runs.errors import AgentConfigurationError, RequestAlteredError, UnknownWireFormatError
+from clew.domain.runs.events import ModelCalled, ModelFailed, RequestChanged
+from clew.domain.runs.request_construction import Request
+from clew.domain.streams import digest
+
+pytestmark = pytest.mark.anyio
+
+
+class Polite(Middleware):
+    """Adds a field to each request."""
+
+    async def model_request(self, context: ModelCallContext) -> JsonObject:
+        return {**context.body, "user": f"round {context.round}"}
+
+
+class Shorter(Middleware):
+    """Replaces the model, and removes what the other has added."""
+
+    async def model_request(self, context: ModelCallContext) -> JsonObject:
+        return {name: value for name, value in context.body.items() if name != "user"} | {"model": "m-2"}
+
+
+class Liar(Middleware):
+    """Changes everything that it can reach, and says nothing."""
+
+    async def model_request(self, context: ModelCallContext) -> None:
+        context.request.clear()
+
+    async def model_call(self, context: ModelCallContext, proceed: Proceed[Answer]) -> Answer:
+        context.request["model"] = "another"
+        for value in context.request.values():
+            if isinstance(value, list):
+                value.clear()
+        return await proceed()
+
+
+def look_up(order: int) -> str:
+    """Look up an order."""
+    return f"Order {order} is on its way."
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[Engine]:
+    async with Engine.open("memory:") as engine:
+        yield engine
+
+
+async def requests_of(thread: Any) -> list[Request]:
+    return [
+        await thread.request(event.version) async for event in thread.events() if isinstance(event.data, ModelCalled)
+    ]
+
+
+@pytest.mark.parametrize("kind", ["chat", "responses"])
+@pytest.mark.parametrize("streams", [False, True])
+async def test_the_server_received_what_the_log_says(kind: str, streams: bool, engine: Engine) -> None:  # noqa: FBT001  # pytest passes it
+    replies: list[Trouble | str | Calls] = [
+        Trouble.OVERLOADED,
+        calls(("look_up", '{"order": 7}')),
+        Trouble.SERVER_ERROR,
+        "It is on its way. 🧶",
+    ]
+    with service_of(kind) as service:
+        service.add_replies(*replies, streams=streams)
+        agent = Agent(service.client(), engine=engine, tools=[look_up], middleware=[Liar(), Polite(), Liar()])
+        thread = await engine.start_thread()
+        if streams:
+            await agent.run("Where is order 7?", thread=thread, stream=True).get_final_response()
+        else:
+            await agent.run("Where is order 7?", thread=thread)
+        requests = await requests_of(thread)
+        assert len(requests) == len(replies), "each attempt is on the log"
+        assert service.received(requests)
+    assert all(request.verified for request in requests)
+    assert [request.changed_by for request in requests] == [("Polite",)] * 4
+    assert [request.body["user"] for request in requests] == ["round 1", "round 1", "round 2", "round 2"]
+    assert (await engine.verify()).first_bad is None
+
+
+async def test_the_log_has_each_change_with_its_author(engine: Engine) -> None:
+    client = ScriptedChatClient("Hello!")
+    thread = await engine.start_thread()
+    await Agent(client, engine=engine, middleware=[Polite(), Shorter()]).run("Hi", thread=thread)
+    events = [event async for event in thread.events()]
+    ((called_at, called),) = [(event.version, event.data) for event in events if isinstance(event.data, ModelCalled)]
+    changes = [event.data for event in events if isinstance(event.data, RequestChanged)]
+    assert changes == [
+        RequestChanged(call=called_at, by="Polite", patch=({"op": "add", "path": "/user", "value": "round 1"},)),
+        RequestChanged(
+            call=called_at,
+            by="Shorter",
+            patch=({"op": "remove", "path": "/user"}, {"op": "replace", "path": "/model", "value": "m-2"}),
+        ),
+    ]
+    request = await thread.request(called_at)
+    assert request.verified
+    assert request.body == client.requests[0]
+    assert called.as_sent == digest(request.content).hex()
+
+
+async def test_a_middleware_that_changes_nothing_leaves_no_event(engine: Engine) -> None:
+    class Same(Middleware):
+        async def model_request(self, context: ModelCallContext) -> JsonObject:
+            return context.body
+
+    thread = await engine.start_thread()
+    await Agent(ScriptedChatClient("Hello!"), engine=engine, middleware=[Same(), Middleware()]).run("Hi", thread=thread)
+    assert not [event async for event in thread.events() if isinstance(event.data, RequestChanged)]
+    assert [request.verified for request in await requests_of(thread)] == [True]
+
+
+@pytest.mark.parametrize(
+    ("returned", "error", "words"),
+    [
+        ("text", AgentConfigurationError, "Wrong.model_request returned str"),
+        ({"stream": True}, AgentConfigurationError, "a body with stream"),
+        ({"model": {1, 2}}, InvalidContentError, "Wrong.model_request"),
+        ({"temperature": float("nan")}, InvalidContentError, "Wrong.model_request"),
+    ],
+)
+async def test_what_is_not_a_body_is_refused_before_anything_is_sent(
+    returned: Any, error: type[Exception], words: str, engine: Engine
+) -> None:
+    class Wrong(Middleware):
+        async def model_request(self, context: ModelCallContext) -> Any:
+            del context
+            return returned
+
+    client = ScriptedChatClient("Hello!")
+    thread = await engine.start_thread()
+    with pytest.raises(error, match=words):
+        await Agent(client, engine=engine, middleware=[Wrong()]).run("Hi", thread=thread)
+    assert client.requests == []
+    assert not [event async for event in thread.events() if isinstance(event.data, ModelCalled)]
+
+
+async def test_a_change_is_redacted_with_the_messages_before_it(engine: Engine) -> None:
+    class Quoting(Middleware):
+        async def model_request(self, context: ModelCallContext) -> JsonObject:
+            return {**context.body, "metadata": {"first": str(context.body["messages"])}}
+
+    thread = await engine.start_thread(messages=[Message.user("my secret")])
+    await Agent(ScriptedChatClient("Hello!"), engine=engine, middleware=[Quoting()]).run("Hi", thread=thread)
+    (message, *_) = (await thread.history()).messages
+    await thread.redact(message.version)
+    (changed,) = [event async for event in thread.events() if event.type == "request-changed"]
+    assert changed.data == RequestChanged(call=changed.version - 1, by="Quoting")
+    (request,) = await requests_of(thread)
+    assert (request.verified, request.redacted) == (False, (message.version, changed.version))
+    assert b"secret" not in request.content
+    assert (await engine.verify()).first_bad is None
+
+
+class AlteringOpenAI(openai.AsyncOpenAI):
+    """A client whose own hook changes what it sends."""
+
+    async def _prepare_options(self, options: Any) -> Any:
+        return options.model_copy(update={"content": b'{"model":"m-1","messages":[]}'})
+
+
+async def test_bytes_that_the_http_client_changes_are_found(engine: Engine) -> None:
+    with RawServer() as server:
+        server.add_replies(whole({"choices": [{"message": {"role": "assistant", "content": "Ok"}}]}))
+        async with AlteringOpenAI(api_key=CANARY, base_url=server.url) as given:
+            agent = Agent(OpenAIChatClient("m-1", client=given), engine=engine)
+            thread = await engine.start_thread()
+            with pytest.raises(RequestAlteredError, match=r"Middleware\.model_request"):
+                await agent.run("Hi", thread=thread)
+        assert len(server.requests) == 1
+    (failed,) = [event.data async for event in thread.events() if isinstance(event.data, ModelFailed)]
+    assert failed.error.kind == "RequestAlteredError"
+
+
+def _body(question: Question) -> JsonObject:
+    return {"ask": [message.text for message in question.messages]}
+
+
+PARROT = WireFormat(name="parrot", make_body=_body, make_path=lambda model, streams: f"/{model}:{streams}")
+
+
+class Parrot:
+    """A client of another package, with a format of its own."""
+
+    kind = "parrot"
+    wire = PARROT
+    model = "parrot-1"
+    thread_kinds: tuple[ThreadKind, ...] = ("local",)
+    options: JsonObject = {}  # noqa: RUF012  # never changed
+
+    async def ask(self, request: ModelRequest) -> AsyncIterator[Update]:
+        yield Answer(Message.assistant(request.content.decode()))
+
+
+async def test_a_package_declares_its_own_format(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    response = await Agent(Parrot(), engine=engine).run("Hello")
+    assert response.text == '{"ask":["Hello"]}'
+    (called,) = [event.version async for event in response.thread.events() if isinstance(event.data, ModelCalled)]
+    known = "'parrot', and there are openai-chat, openai-responses"
+    with pytest.raises(UnknownWireFormatError, match=known) as unknown:
+        await response.thread.request(called)
+    assert unknown.value.wire == "parrot"
+    declared = tmp_path / "parrots-1.dist-info"
+    declared.mkdir()
+    (declared / "METADATA").write_text("Metadata-Version: 2.1\nName: parrots\nVersion: 1\n")
+    (declared / "entry_points.txt").write_text(f"[clew.wire_formats]\nparrot = {__name__}:PARROT\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    request = await response.thread.request(called)
+    assert (request.verified, request.path, request.wire) == (True, "/parrot-1:False", "parrot")
+    assert request.content == b'{"ask":["Hello"]}'
