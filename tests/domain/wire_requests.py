@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from clew.domain.json_values import JsonObject
 from clew.domain.models.client import ModelClient, ModelRequest
-from clew.domain.runs.request_construction import as_sent, request_bytes
+from clew.domain.runs.request_construction import request_bytes, stream_request
 
 
 def to_send(client: ModelClient, body: JsonObject, *, streams: bool) -> ModelRequest:
     """The request that a run would send for a body."""
-    return as_sent(client.wire, body, request_bytes(body), streams=streams)
+    content = request_bytes(body)
+    return stream_request(client.wire, body, content) if streams else ModelRequest(body, content, streams=False)

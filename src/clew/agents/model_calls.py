@@ -49,7 +49,7 @@ from clew.domain.runs.events import (
     ServiceThreadBound,
 )
 from clew.domain.runs.ports import ThreadPort
-from clew.domain.runs.request_construction import as_sent, request_bytes, request_of
+from clew.domain.runs.request_construction import request_bytes, request_of, stream_request
 from clew.domain.streams import digest
 
 InterruptReason: TypeAlias = Literal["fault", "cancelled", "stopped"]
@@ -166,6 +166,7 @@ class ModelCalls:
             model=setup.model,
             options=setup.options,
             digest="",
+            provider=getattr(setup.client, "provider", None),
             service=service,
             streamed=streams,
             attempt=journal.state.tries + 1,
@@ -175,6 +176,7 @@ class ModelCalls:
             question, body, content = await asyncio.to_thread(request_of, *parts)
         else:
             question, body, content = request_of(*parts)
+        unchanged = content
         fields: dict[str, object] = {"digest": digest(content).hex()}
         changes: Sequence[RequestChanged] = ()
         if setup.middleware:
@@ -182,8 +184,12 @@ class ModelCalls:
         if changes:
             content = request_bytes(body)
             fields["changes"] = len(changes)
-        request = as_sent(wire, body, content, streams=streams)
-        fields["as_sent"] = digest(request.content).hex()
+        request = stream_request(wire, body, content) if streams else ModelRequest(body, content, streams=False)
+        fields["as_sent"] = fields["digest"] if request.content is unchanged else digest(request.content).hex()
+        if wire.prefix_of is not None:
+            fields["prefix"] = wire.prefix_of(body)
+        if wire.left_out is not None:
+            fields["left_out"] = wire.left_out(question)
         return call.model_copy(update=fields), changes, question, request
 
     async def _changed(self, body: JsonObject) -> tuple[JsonObject, list[RequestChanged]]:
@@ -299,13 +305,18 @@ class ModelCalls:
         return message, index
 
     def _signed(self, message: Message) -> Message:
-        """The answer with its author and, if it calls no more functions, with its citations."""
+        """The answer with its author, who made its native parts and, if it calls no more functions, its citations."""
         changes: dict[str, object] = {}
         name, citations = self._setup.identity.name, self._providers.citations
         if name is not None and message.author is None:
             changes["author"] = name
         if citations and not message.calls:
             changes["metadata"] = {**message.metadata, "citations": citations}
+        native, call = message.native, self._journal.state.model_call
+        if native is not None and call is not None:
+            prefix = None if native.prefix is None else call.prefix
+            made_by = {"provider": call.provider, "model": call.model, "prefix": prefix}
+            changes["native"] = native.model_copy(update=made_by)
         return message.model_copy(update=changes) if changes else message
 
     def interrupt(self, reason: InterruptReason, error: Exception | None) -> None:

@@ -173,7 +173,7 @@ def _with_contents(message: Message, contents: tuple[Content, ...]) -> Message:
     """
     if contents == message.contents:
         return message
-    changes: dict[str, object] = {"contents": contents, "source": {}}
+    changes: dict[str, object] = {"contents": contents, "source": {}, "native": None}
     if not _holds_only_results(message) and isinstance(contents[0], FunctionResult):
         changes["role"] = "tool"
     return message.model_copy(update=changes)

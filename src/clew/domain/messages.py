@@ -137,11 +137,27 @@ class Raw(Value):
 Content: TypeAlias = Text | Reasoning | Media | FunctionCall | FunctionResult | ApprovalRequest | ApprovalResponse | Raw
 
 
+class Native(Value):
+    """What a provider's own JSON of an answer has and the contents have not.
+
+    ``wire`` is the format, ``provider`` the service and ``model`` the model that made it; it is sent back to no other.
+    ``patch`` makes that JSON of what the format writes for the contents, as operations of RFC 6902. ``prefix`` is the
+    SHA-256, in hex, of the part of the request that signed parts of the answer are bound to; None without such parts.
+    """
+
+    wire: str
+    provider: str | None = Field(default=None, exclude_if=is_none)
+    model: str | None = Field(default=None, exclude_if=is_none)
+    patch: tuple[JsonObject, ...] = ()
+    prefix: str | None = Field(default=None, exclude_if=is_none)
+
+
 class Message(Value):
     """One message of a conversation.
 
     ``author`` names the speaker within the role; ``metadata`` is the application's own JSON; ``source`` holds the parts
-    of an imported message that these fields cannot hold, so that an export equals the import.
+    of an imported message that these fields cannot hold, so that an export equals the import; ``native`` holds those of
+    a model's answer.
     """
 
     role: Role
@@ -149,6 +165,7 @@ class Message(Value):
     contents: tuple[Annotated[Content, Field(discriminator="type")], ...]
     metadata: JsonObject = Field(default_factory=dict, exclude_if=not_)
     source: JsonObject = Field(default_factory=dict, exclude_if=not_)
+    native: Native | None = Field(default=None, exclude_if=is_none)
 
     @classmethod
     def _advice(cls, fields: dict[str, Any]) -> str:

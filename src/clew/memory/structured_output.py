@@ -9,9 +9,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message, explain
-from clew.domain.models.client import Answer, ModelClient, Question, ResponseFormat
+from clew.domain.models.client import Answer, ModelClient, ModelRequest, Question, ResponseFormat
 from clew.domain.runs.errors import AgentConfigurationError, AnswerFormatError, ModelStreamError
-from clew.domain.runs.request_construction import as_sent, request_bytes
+from clew.domain.runs.request_construction import request_bytes
 
 
 def _close(schema: dict[str, Any]) -> None:
@@ -67,7 +67,7 @@ async def ask(
     )
     answer: Answer | None = None
     body = wire.make_body(question)
-    async for update in client.ask(as_sent(wire, body, request_bytes(body), streams=False)):
+    async for update in client.ask(ModelRequest(body, request_bytes(body), streams=False)):
         if isinstance(update, Answer):
             answer = update
     if answer is None:

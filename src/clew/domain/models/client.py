@@ -71,6 +71,7 @@ class Question:
 
     ``messages`` is the model view, with each call followed by its result; for a remote thread, only those that the
     service does not have yet. ``options`` are the provider's own (``temperature``, ``max_tokens``…), unchanged.
+    ``provider`` is the service that is asked, if the client names it.
     """
 
     model: str
@@ -80,6 +81,7 @@ class Question:
     response_format: ResponseFormat | None = None
     options: JsonObject | None = None
     service: ServiceReference | None = None
+    provider: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,10 @@ class WireFormat:
     service, from the model and whether a stream is requested. ``as_stream`` adds to a body what requests a stream, and
     ``unstored`` to options what asks the service to store nothing. A request is rebuilt from the log with the format of
     its name, so the functions must give the same bytes in every later version.
+
+    ``prefix_of`` gives the SHA-256, in hex, of the part of a body that signed parts of the answer will be bound to.
+    ``left_out`` gives the numbers, from 0, of the messages of a question whose signed parts are not sent, because what
+    came before them is not what they are bound to.
     """
 
     name: str
@@ -114,6 +120,8 @@ class WireFormat:
     make_path: Callable[[str, bool], str]
     as_stream: Callable[[JsonObject], JsonObject] = _unchanged
     unstored: Callable[[JsonObject], JsonObject] = _unchanged
+    prefix_of: Callable[[JsonObject], str] | None = None
+    left_out: Callable[[Question], tuple[int, ...]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -255,7 +255,7 @@ def cut(item: HistoryMessage, characters: int) -> HistoryMessage:
     if contents == item.message.contents:
         return item
     # Its source describes the uncut result.
-    return item._replace(message=item.message.model_copy(update={"contents": contents, "source": {}}))
+    return item._replace(message=item.message.model_copy(update={"contents": contents, "source": {}, "native": None}))
 
 
 def _cut(content: Content, characters: int) -> Content:

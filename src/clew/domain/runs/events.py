@@ -131,6 +131,10 @@ class ModelCalled(Value):
     the log determines it: before middleware changes it, and without the fields that request a stream. ``as_sent`` is
     that of the bytes that were sent; None in logs from before it was recorded. ``streamed`` is True if a stream was
     requested. ``changes`` is the number of ``request-changed`` events that follow.
+
+    ``provider`` is the service, as the client names it. ``prefix`` is the SHA-256, in hex, of the part of the request
+    that signed parts of the answer are bound to. ``left_out`` are the numbers of the messages of the request, from 0,
+    whose signed parts were not sent, because what came before them is another.
     """
 
     definitions: int
@@ -146,6 +150,9 @@ class ModelCalled(Value):
     """The number of this attempt, from 1. A temporary error leads to another attempt."""
     as_sent: str | None = Field(default=None, exclude_if=is_none)
     changes: int = Field(default=0, exclude_if=not_)
+    provider: str | None = Field(default=None, exclude_if=is_none)
+    prefix: str | None = Field(default=None, exclude_if=is_none)
+    left_out: tuple[int, ...] = Field(default=(), exclude_if=not_)
 
 
 @event_type(

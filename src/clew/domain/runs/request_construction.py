@@ -178,6 +178,7 @@ def question_of(
         response_format=definitions.response_format,
         options=call.options,
         service=None if call.service is None else call.service.reference,
+        provider=call.provider,
     )
 
 
@@ -195,10 +196,8 @@ def request_of(
     return question, body, request_bytes(body)
 
 
-def as_sent(wire: WireFormat, body: JsonObject, content: bytes, *, streams: bool) -> ModelRequest:
-    """The request of a body, which has the bytes ``content`` without a stream."""
-    if not streams:
-        return ModelRequest(body, content, streams=False)
+def stream_request(wire: WireFormat, body: JsonObject, content: bytes) -> ModelRequest:
+    """The request for a stream, of a body that has the bytes ``content`` without one."""
     sent = wire.as_stream(body)
     if all(sent.get(name) is value for name, value in body.items()) and content != b"{}":
         added = {name: value for name, value in sent.items() if name not in body}
@@ -230,7 +229,7 @@ def rebuilt(  # all that a request depends on
         except InvalidContentError:  # the patch was made for a text that was redacted since
             verified = False
         content = request_bytes(body)
-    request = as_sent(wire, body, content, streams=call.streamed)
+    request = stream_request(wire, body, content) if call.streamed else ModelRequest(body, content, streams=False)
     return Request(
         version=version,
         client=call.client,
