@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.infrastructure.openai.connection import EventDecoder
+from clew.infrastructure.model_streams import EventDecoder
 
 
 def decode(*pieces: bytes) -> list[str]:

@@ -6,14 +6,14 @@ import asyncio
 import base64
 import json
 import os
-import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, suppress
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.models.client import Answer, ModelRequest, Update
 from clew.domain.runs.errors import AgentConfigurationError, ModelError, RequestAlteredError
+from clew.infrastructure.model_streams import AnswerReader, EventDecoder
 from clew.infrastructure.openai.errors import (
     RequestContext,
     incomplete_answer_error,
@@ -28,49 +28,6 @@ if TYPE_CHECKING:
     import openai
 
 
-_LINE_END = re.compile(rb"\r\n|\n|\r")
-
-
-class EventDecoder:
-    """Yields the data of each event as soon as its last byte arrives. Takes time linear in the number of bytes."""
-
-    def __init__(self) -> None:
-        self._rest: list[bytes] = []  # pieces of the last line, which is not complete
-        self._data: list[str] = []
-        self._begun = False
-
-    def feed(self, piece: bytes) -> Iterator[str]:
-        """Decode the next bytes. Raises UnicodeDecodeError if they are not UTF-8."""
-        if self._rest and self._rest[-1].endswith(b"\r"):
-            piece = self._rest.pop() + piece
-        first, *more = _LINE_END.split(piece)
-        if piece.endswith(b"\r"):
-            *more, last = [first, *more][:-1]  # the \n of a \r\n may follow
-            first, more = (more[0], [*more[1:], last + b"\r"]) if more else (last + b"\r", [])
-        self._rest.append(first)
-        if more:
-            lines = [b"".join(self._rest), *more[:-1]]
-            self._rest = [more[-1]]
-            for line in lines:
-                yield from self._line(line)
-
-    def finish(self) -> Iterator[str]:
-        """The last event. Some services send no empty line after it."""
-        yield from self._line(b"".join(self._rest).rstrip(b"\r"))
-        yield from self._line(b"")
-
-    def _line(self, line: bytes) -> Iterator[str]:
-        if not self._begun:
-            self._begun, line = True, line.removeprefix(b"\xef\xbb\xbf")
-        if line:
-            name, _, value = line.decode().partition(":")
-            if name == "data":
-                self._data.append(value.removeprefix(" "))
-        elif self._data:
-            yield "\n".join(self._data)
-            self._data = []
-
-
 _TIMEOUT = 600.0
 _CONNECT_TIMEOUT = 10.0
 _END_TIMEOUT = 0.5
@@ -81,25 +38,6 @@ _JSON = json.JSONDecoder(parse_constant=lambda _: None)
 
 _NO_RETRIES = {"max_retries": 0, "security": {"bearer_auth": True}}
 """Runs retry, and record each attempt. Retries of the package would not be recorded."""
-
-
-class AnswerReader(Protocol):
-    """Assembles an answer from what a service sends: see ``clew.domain.models.chat_answers``."""
-
-    begun: bool
-    failure: Json
-
-    def take(self, event: JsonObject) -> Iterator[Update]:
-        """Read the next piece of a stream."""
-        ...
-
-    def take_whole(self, body: JsonObject) -> Iterator[Update]:
-        """Read an answer that was not streamed."""
-        ...
-
-    def answer(self) -> Answer | None:
-        """The answer; None until it is complete."""
-        ...
 
 
 class OpenAIConnection:
