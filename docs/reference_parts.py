@@ -64,7 +64,8 @@ PARTS = {
     ),
     "Model clients": (
         "OpenAIChatClient OpenAIResponsesClient ScriptedChatClient testing.call testing.fault testing.Fault "
-        "types.ModelClient types.ModelRequest types.WireFormat types.ServiceThreads types.Question types.ToolSchema types.ResponseFormat types.Answer "
+        "types.ModelClient types.ModelRequest types.WireFormat types.ServiceThreads "
+        "types.Question types.ToolSchema types.ResponseFormat types.Answer "
         "types.TokenUsage types.TextDelta types.ReasoningDelta types.CallDelta types.ServiceBound "
         "types.ServiceReference"
     ),
