@@ -241,7 +241,7 @@ def test_a_public_name_refers_to_one_object() -> None:
 def test_signatures_in_the_reference_use_public_names() -> None:
     page = (ROOT / "docs" / "reference.md").read_text("utf-8")
     for signature in (
-        "async for … in ask(body: JsonObject, *, stream: bool) -> AsyncGenerator[ModelUpdate]",
+        "async for … in ask(request: ModelRequest) -> AsyncGenerator[ModelUpdate]",
         "    script: ScriptLine | ScriptFunction | Sequence[ScriptLine | ScriptFunction],",
         '    by: UsageBy = "total",',
         '    kind: ColumnKind = "text",',

@@ -197,9 +197,9 @@ class Engine:
         thread.runs = ThreadRuns(self._core, thread.id, Beginning(Start(kind=kind), Control()))
         return thread
 
-    async def start_remote_thread(self, service_thread_id: str | None) -> RemoteThread:
-        """Start a thread that a service holds, with the service's id if it has one already: for agents."""
-        started = await drive(thread_commands.start_remote(self._core, service_thread_id))
+    async def start_remote_thread(self, service_thread_id: str | None, held: Sequence[Message] = ()) -> RemoteThread:
+        """Start a thread that a service holds, with the service's id and the messages held there if any: for agents."""
+        started = await drive(thread_commands.start_remote(self._core, service_thread_id, held))
         return RemoteThread(self._core, self._live, started)
 
     # asyncio only: end
@@ -602,7 +602,9 @@ class Agent(AgentOf[LocalThread, RemoteThread]):
     ``max_rounds`` is the number of model calls, and ``max_seconds`` the time, that a run may take; ``retries`` is how
     often a request is repeated after a temporary fault. ``on_changed_agent`` says whether to warn or raise if the agent
     with this id ran on the thread before with other instructions, tools or another client. ``on_missing_provider`` says
-    the same for a context provider that the thread used before. Raises AgentConfigurationError or InvalidNameError.
+    the same for a context provider that the thread used before. ``on_expired_service_thread="reseed"`` sends the whole
+    record again if the service no longer has what a remote thread continues. Raises AgentConfigurationError or
+    InvalidNameError.
     """
 
 

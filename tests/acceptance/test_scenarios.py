@@ -93,7 +93,7 @@ def test_two_turns_on_a_remote_thread(stateful: StatefulServer, aimock: Aimock, 
 
     async def talk() -> None:
         async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
-            client = OpenAIResponsesClient(stateful.model, store=True, api_key="none", base_url=stateful.base_url)
+            client = OpenAIResponsesClient(stateful.model, api_key="none", base_url=stateful.base_url)
             thread, service_ids = await joke(engine, client, "remote")
             assert await history(thread) == TURNS
             first, second = await sent(thread)

@@ -20,6 +20,7 @@ from clew.agents.run_setup import (
     Input,
     MissingReports,
     OnChangedAgent,
+    OnExpiredServiceThread,
     OnMissingProvider,
     Providers,
     ReadFrom,
@@ -27,6 +28,7 @@ from clew.agents.run_setup import (
     RunSetup,
     ToolFunction,
     check_history_parts,
+    check_on_expired,
     check_options,
     check_parts,
     check_reports,
@@ -43,7 +45,7 @@ from clew.domain.errors import InvalidContentError
 from clew.domain.history_stores import StoreFactory
 from clew.domain.json_values import JsonObject, check_text
 from clew.domain.messages import Message
-from clew.domain.models.client import ModelClient, ThreadKind
+from clew.domain.models.client import ModelClient, ServiceReference, ThreadKind
 from clew.domain.reducers.reducer import Reducer
 from clew.domain.runs.errors import AgentConfigurationError, NoOpenRunError, UnsupportedThreadError
 from clew.domain.runs.events import AgentIdentity
@@ -85,6 +87,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         retries: int = 2,
         on_changed_agent: OnChangedAgent = "warn",
         on_missing_provider: OnMissingProvider = "warn",
+        on_expired_service_thread: OnExpiredServiceThread = "raise",
     ) -> None:
         self.id = id or name or "agent"
         check_id(self.id, "agent id")
@@ -92,6 +95,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
             if text is not None:
                 check_text(text, where)
         check_reports(on_changed_agent=on_changed_agent, on_missing_provider=on_missing_provider)
+        check_on_expired(on_expired_service_thread)
         check_parts(client, model, tuple(middleware))
         check_history_parts(reducer, history_store, read_history_from)
         self.client = client
@@ -111,6 +115,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         self._read_from = read_history_from
         self._on_changed = on_changed_agent
         self._on_missing = on_missing_provider
+        self._on_expired = on_expired_service_thread
         self._reports = MissingReports()
         self._compared: dict[str, None] = {}
         self._parts: tuple[object, ...] = ()
@@ -147,16 +152,33 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         await thread.notify("on_thread_created", list(messages or ()))
         return thread
 
-    async def get_remote_thread(self, service_thread_id: str | None = None) -> RemoteT_co:
+    async def get_remote_thread(
+        self, service_thread_id: str | None = None, *, read_history: bool = False
+    ) -> RemoteT_co:
         """A new thread whose history the client's service holds, or one that continues there.
 
-        ``service_thread_id`` is the service's id of a response or a conversation. Raises UnsupportedThreadError if the
-        client cannot run on such a thread.
+        ``service_thread_id`` is the service's id of a response or a conversation. With ``read_history`` the record
+        begins with the messages that the service has; their metadata says that they come from it (``service``). Raises
+        UnsupportedThreadError if the client cannot run on such a thread, and ModelError if they cannot be read.
         """
         self._check_kind("remote")
-        thread = (await self.engine.start_remote_thread(service_thread_id)).bound_to(self)
+        held: tuple[Message, ...] = ()
+        if read_history:
+            held = await self._held(service_thread_id)
+        thread = (await self.engine.start_remote_thread(service_thread_id, held)).bound_to(self)
         await thread.notify("on_thread_created", [])
         return thread
+
+    async def _held(self, service_thread_id: str | None) -> tuple[Message, ...]:
+        read = getattr(self.client, "service_history", None)
+        if service_thread_id is None or read is None:
+            raise AgentConfigurationError(
+                "read_history: give service_thread_id=, the service's id of a response or a conversation, and a client "
+                "that can read it."
+            )
+        reference = ServiceReference.named(service_thread_id)
+        read_from: JsonObject = {"service": reference.model_dump()}
+        return tuple([message.model_copy(update={"metadata": read_from}) for message in await read(reference)])
 
     async def thread(self, thread_id: str) -> LocalT_co | RemoteT_co:
         """The thread with that id, bound to the agent, so ``thread.run()`` runs it. Raises UnknownThreadError."""
@@ -400,6 +422,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
                 on_changed=self._on_changed,
                 compared=self._compared,
                 on_missing=self._on_missing,
+                on_expired=self._on_expired,
                 reports=self._reports,
                 reducer=self.reducer,
                 stores=self._stores,

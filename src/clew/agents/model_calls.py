@@ -37,6 +37,7 @@ from clew.domain.runs.errors import (
     RunLimitError,
     RunTakenOverError,
     ServiceCannotForkError,
+    ServiceThreadExpiredError,
 )
 from clew.domain.runs.events import (
     AnswerInterrupted,
@@ -46,6 +47,7 @@ from clew.domain.runs.events import (
     RequestChanged,
     RunResumed,
     RunStarted,
+    ServiceCall,
     ServiceThreadBound,
 )
 from clew.domain.runs.ports import ThreadPort
@@ -72,6 +74,7 @@ class ModelCalls:
         self._providers = providers
         self._sent = 0.0
         self._first: float | None = None
+        self._reseeds = False
 
     async def open_service_thread(self) -> None:
         """Create the thread at the service before the first request, if the client requires it."""
@@ -114,7 +117,8 @@ class ModelCalls:
         if self._thread.kind == "remote" and any(isinstance(step, _SERVICE_STEPS) for step in journal.steps):
             await journal.write()  # the state of the service's thread is read from the log
         while True:
-            call, changes, question, request = await self._next_call(await journal.history())
+            history = await (journal.whole_history() if self._reseeds else journal.history())
+            call, changes, question, request = await self._next_call(history)
             before = journal.state
             if not before.began and not question.messages:
                 thread_id = journal.log.thread_id
@@ -155,16 +159,13 @@ class ModelCalls:
         wire, streams = setup.client.wire, journal.emit is not None
         service = None
         if self._thread.kind == "remote":
-            state = await self._thread.runs.service_state()
-            if state.diverged:
-                raise ServiceCannotForkError("run", journal.log.thread_id, state.bound[-1].reference.id)
-            service = state.call
+            service = await self._service_call()
         call = ModelCalled.model_construct(
             definitions=self._definitions_version(),
             client=setup.client.kind,
             wire=wire.name,
             model=setup.model,
-            options=setup.options,
+            options=setup.options if wire.options_on is None else wire.options_on(self._thread.kind, setup.options),
             digest="",
             provider=getattr(setup.client, "provider", None),
             service=service,
@@ -191,6 +192,15 @@ class ModelCalls:
         if wire.left_out is not None:
             fields["left_out"] = wire.left_out(question)
         return call.model_copy(update=fields), changes, question, request
+
+    async def _service_call(self) -> ServiceCall:
+        """What the service has of the thread; nothing if all of it is sent again."""
+        if self._reseeds:
+            return ServiceCall()
+        state = await self._thread.runs.service_state()
+        if state.diverged:
+            raise ServiceCannotForkError("run", self._journal.log.thread_id, state.bound[-1].reference.id)
+        return state.call
 
     async def _changed(self, body: JsonObject) -> tuple[JsonObject, list[RequestChanged]]:
         """The body after all middleware, and what each has changed."""
@@ -273,6 +283,9 @@ class ModelCalls:
     def _retry_seconds(self, error: ModelError) -> float | None:
         """The seconds to wait before a retry; None if the run fails instead."""
         state, partial = self._journal.state, self._journal.answer
+        if isinstance(error, ServiceThreadExpiredError) and self._setup.on_expired == "reseed" and not self._reseeds:
+            self._reseeds = True
+            return 0.0
         if not error.retryable or state.tries > self._setup.limits.retries or (partial is not None and partial.begun):
             return None
         if error.retry_after is not None:
@@ -286,7 +299,7 @@ class ModelCalls:
 
         Raises InvalidContentError for an answer that cannot be recorded; then its partial text is recorded.
         """
-        journal = self._journal
+        journal, self._reseeds = self._journal, False
         message = self._signed(answer.message)
         check_message(message)
         index = journal.add(message)

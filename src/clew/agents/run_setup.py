@@ -157,6 +157,9 @@ OnChangedAgent: TypeAlias = Literal["warn", "raise"]
 OnMissingProvider: TypeAlias = Literal["warn", "raise"]
 """What happens if a context provider that the thread used before is missing."""
 
+OnExpiredServiceThread: TypeAlias = Literal["raise", "reseed"]
+"""What happens if the service no longer has what a remote thread continues."""
+
 ReadFrom: TypeAlias = Literal["log", "store"]
 """Where the history in a request comes from: the log, or the history store, which may bound it."""
 
@@ -226,6 +229,7 @@ class RunSetup:
     compared: dict[str, None] = field(default_factory=dict)
     """The last threads on which the agent was compared with its last run there."""
     on_missing: OnMissingProvider = "warn"
+    on_expired: OnExpiredServiceThread = "raise"
     reports: MissingReports = field(default_factory=MissingReports)
     reducer: Reducer | None = None
     stores: HistoryStores | None = None
@@ -311,6 +315,12 @@ def check_reports(**given: object) -> None:
     for name, value in given.items():
         if value not in {"warn", "raise"}:
             raise AgentConfigurationError(f"{name}={value!r} is neither 'warn' nor 'raise'.")
+
+
+def check_on_expired(value: object) -> None:
+    """Raise AgentConfigurationError for another value than 'raise' or 'reseed'."""
+    if value not in {"raise", "reseed"}:
+        raise AgentConfigurationError(f"on_expired_service_thread={value!r} is neither 'raise' nor 'reseed'.")
 
 
 def check_history_parts(reducer: object, stores: object, read_from: object) -> None:

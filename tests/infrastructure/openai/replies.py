@@ -33,7 +33,9 @@ class Service:
         return client_class("m-1", **{"api_key": CANARY, "base_url": url, "timeout": 60, **more})
 
     def body(self, client: ModelClient, text: str = CONTENT) -> JsonObject:
-        return client.wire.make_body(Question("m-1", (Message.user(text),), options=client.options))
+        local = client.wire.options_on
+        options = client.options if local is None else local("local", client.options)
+        return client.wire.make_body(Question("m-1", (Message.user(text),), options=options))
 
 
 def _chunk(delta: Any, finish_reason: str | None = None) -> Any:

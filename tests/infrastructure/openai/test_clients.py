@@ -409,8 +409,15 @@ def test_reads_the_key_and_the_address_from_the_environment(service: Service, mo
 
 def test_clients_report_their_kind_and_options() -> None:
     local: ModelClient = OpenAIChatClient("m-1", api_key=CANARY, options={"seed": 1})
-    stateless: ModelClient = OpenAIResponsesClient("m-1", api_key=CANARY, options={"seed": 1})
+    both: ModelClient = OpenAIResponsesClient("m-1", api_key=CANARY, options={"seed": 1})
+    stateless: ModelClient = OpenAIResponsesClient("m-1", api_key=CANARY, store=False, options={"seed": 1})
     remote: ModelClient = OpenAIResponsesClient("m-1", api_key=CANARY, store=True)
+    assert (both.thread_kinds, both.options) == (("local", "remote"), {"seed": 1})
+    assert [repr(each) for each in (both, stateless, remote)] == [
+        "OpenAIResponsesClient('m-1')",
+        "OpenAIResponsesClient('m-1', store=False)",
+        "OpenAIResponsesClient('m-1', store=True)",
+    ]
     assert [each.kind for each in (local, stateless, remote)] == ["openai-chat", "openai-responses", "openai-responses"]
     assert [each.wire.name for each in (local, stateless, remote)] == [
         "openai-chat",

@@ -257,7 +257,7 @@ def run_text(event: Event, data: run_events.RunEvent, find: FindEvent) -> str:
         case run_events.ServiceThreadBound(id=id_, kind=kind):
             return f"{kind} {id_}"
         case run_events.RequestChanged(by=by, patch=patch):
-            return joined(by, *(f"{each['op']} {each['path']}" for each in patch))
+            return joined(by, *(f"{each.get('op')} {each.get('path')}" for each in patch))
         case (
             run_events.ModelCalled()
             | run_events.ModelAnswered()

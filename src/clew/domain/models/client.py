@@ -40,6 +40,11 @@ class ServiceReference(Value):
     kind: ServiceKind
     id: str
 
+    @classmethod
+    def named(cls, id_: str) -> ServiceReference:
+        """The response or the conversation with that id, which begins with its kind."""
+        return cls(kind="conversation" if id_.startswith("conv") else "response", id=id_)
+
 
 class TokenUsage(Value):
     """Tokens, as the service counted them."""
@@ -108,7 +113,8 @@ class WireFormat:
     ``make_body`` gives the body of the request for a question. ``make_path`` gives the path below the address of the
     service, from the model and whether a stream is requested. ``as_stream`` adds to a body what requests a stream, and
     ``unstored`` to options what asks the service to store nothing. A request is rebuilt from the log with the format of
-    its name, so the functions must give the same bytes in every later version.
+    its name, so the functions must give the same bytes in every later version. ``options_on`` gives the options of a
+    request on a local or a remote thread; they are recorded.
 
     ``prefix_of`` gives the SHA-256, in hex, of the part of a body that signed parts of the answer will be bound to.
     ``left_out`` gives the numbers, from 0, of the messages of a question whose signed parts are not sent, because what
@@ -122,6 +128,7 @@ class WireFormat:
     unstored: Callable[[JsonObject], JsonObject] = _unchanged
     prefix_of: Callable[[JsonObject], str] | None = None
     left_out: Callable[[Question], tuple[int, ...]] | None = None
+    options_on: Callable[[ThreadKind, JsonObject], JsonObject] | None = None
 
 
 @dataclass(frozen=True, slots=True)

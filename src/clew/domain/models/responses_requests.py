@@ -24,7 +24,7 @@ from clew.domain.models.chat_requests import (
     unique_ids,
     with_options,
 )
-from clew.domain.models.client import Question, WireFormat
+from clew.domain.models.client import Question, ThreadKind, WireFormat
 
 _ITEMS = frozenset(
     {
@@ -115,12 +115,30 @@ def unstored(options: JsonObject) -> JsonObject:
     return {**options, "store": False}
 
 
+ENCRYPTED = "reasoning.encrypted_content"
+
+
+def options_on(kind: ThreadKind, options: JsonObject) -> JsonObject:
+    """The options with ``store``, unless they have it: a service stores only the threads that it holds.
+
+    A service that stores nothing sends its reasoning encrypted, so that it can be sent back.
+    """
+    if "store" in options:
+        return options
+    if kind == "remote":
+        return {**options, "store": True}
+    include = options.get("include", [])
+    included: list[Json] = [each for each in include if each != ENCRYPTED] if isinstance(include, list) else []
+    return {**options, "store": False, "include": [ENCRYPTED, *included]}
+
+
 OPENAI_RESPONSES = WireFormat(
     name="openai-responses",
     make_body=responses_body,
     make_path=responses_path,
     as_stream=responses_stream,
     unstored=unstored,
+    options_on=options_on,
 )
 """OpenAI's Responses."""
 

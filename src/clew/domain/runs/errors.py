@@ -8,7 +8,8 @@ ClewError
 │   ├── RequestAlteredError        the request was altered on its way to it
 │   └── ModelRequestError          it refused the request
 │       ├── ModelAccessError       … because of the key or its permissions
-│       └── ContextWindowError     … because it is larger than the model's context window
+│       ├── ContextWindowError     … because it is larger than the model's context window
+│       └── ServiceThreadExpiredError … because it no longer has what the thread continues
 ├── AnswerFormatError              an answer is not in the requested format
 ├── AgentConfigurationError        an agent, a client or a call has wrong or contradictory arguments
 │   ├── InvalidToolError           a function cannot be a tool
@@ -107,6 +108,10 @@ class ContextWindowError(ModelRequestError):
         super().__init__(message, status=status, code=code)
         self.tokens = tokens
         self.limit = limit
+
+
+class ServiceThreadExpiredError(ModelRequestError):
+    """The service no longer has the response or the conversation that a remote thread continues."""
 
 
 class AnswerFormatError(ClewError):

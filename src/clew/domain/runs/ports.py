@@ -188,8 +188,8 @@ class EnginePort(Protocol[LocalT_co, RemoteT_co]):
         """A thread that begins now, with its first messages if there are any."""
         ...
 
-    async def start_remote_thread(self, service_thread_id: str | None) -> RemoteT_co:
-        """A thread that begins now, with the service's id of it if the service has it already."""
+    async def start_remote_thread(self, service_thread_id: str | None, held: Sequence[Message] = ()) -> RemoteT_co:
+        """A thread that begins now, with the service's id of it and the messages ``held`` there, if it has them."""
         ...
 
     async def thread(self, thread_id: str) -> LocalT_co | RemoteT_co:

@@ -6,13 +6,13 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
 
-from clew.domain.json_values import Json, JsonObject
+from clew.domain.json_values import JsonObject
 from clew.domain.messages import Content, Message
 from clew.domain.models.chat_answers import ChatAnswer, as_objects, as_text
 from clew.domain.models.chat_requests import OPENAI_CHAT
 from clew.domain.models.client import ModelRequest, ServiceKind, ServiceReference, ThreadKind, Update
 from clew.domain.models.responses_answers import ResponsesAnswer, bare, item_messages
-from clew.domain.models.responses_requests import OPENAI_RESPONSES
+from clew.domain.models.responses_requests import OPENAI_RESPONSES, options_on
 from clew.domain.runs.errors import AgentConfigurationError
 from clew.domain.runs.request_construction import checked_options
 from clew.infrastructure.openai.connection import OpenAIConnection
@@ -62,15 +62,16 @@ class OpenAIChatClient:
 
 
 _PAGE = "100"
-_ENCRYPTED = "reasoning.encrypted_content"
 
 
 class OpenAIResponsesClient:
     """A model client for the Responses API.
 
-    With ``store=False`` Clew holds the history, and sends encrypted reasoning back with it. With ``store=True`` the
-    service holds the history: each response continues the one before (``service="response"``, which can fork), or all
-    belong to a conversation (``service="conversation"``). The other parameters are those of ``OpenAIChatClient``.
+    On a local thread Clew holds the history: the service is asked to store nothing, and its encrypted reasoning is sent
+    back. On a remote thread the service holds the history: each response continues the one before
+    (``service="response"``, which can fork), or all belong to a conversation (``service="conversation"``). ``store``
+    limits the client to one kind: local threads for False, remote threads for True. The other parameters are those of
+    ``OpenAIChatClient``.
 
     Raises AgentConfigurationError without a key.
     """
@@ -82,7 +83,7 @@ class OpenAIResponsesClient:
         self,
         model: str,
         *,
-        store: bool = False,
+        store: bool | None = None,
         service: ServiceKind = "response",
         api_key: str | None = None,
         base_url: str | None = None,
@@ -95,11 +96,16 @@ class OpenAIResponsesClient:
         self._connection = OpenAIConnection(model, api_key=api_key, base_url=base_url, client=client, timeout=timeout)
         self.model = model
         self.service: ServiceKind = service
-        self.thread_kinds: tuple[ThreadKind, ...] = ("remote",) if store else ("local",)
-        self.options = _options(checked_options(options), store=store)
+        checked = checked_options(options)
+        if store is None and isinstance(checked.get("store"), bool):
+            store = checked["store"] is True
+        kinds: tuple[ThreadKind, ...] = ("local", "remote")
+        self.thread_kinds = kinds if store is None else kinds[store:][:1]
+        self.options = _options(checked, store=store)
 
     def __repr__(self) -> str:
-        return f"OpenAIResponsesClient({self.model!r}, store={self.thread_kinds == ('remote',)})"
+        store = "" if len(self.thread_kinds) > 1 else f", store={self.thread_kinds == ('remote',)}"
+        return f"OpenAIResponsesClient({self.model!r}{store})"
 
     def ask(self, request: ModelRequest) -> AsyncGenerator[Update]:
         """Send a request once and yield the answer, in pieces if it is a stream. Raises ModelError."""
@@ -168,14 +174,13 @@ class OpenAIResponsesClient:
             params["after"] = last
 
 
-def _options(options: JsonObject, *, store: bool) -> JsonObject:
+def _options(options: JsonObject, *, store: bool | None) -> JsonObject:
+    if store is None:
+        return options
     if options.get("store", store) is not store:
         raise AgentConfigurationError(f"options contradicts store={store}. Remove store from options.")
-    if store:
-        return {"store": True, **options}
-    include = options.get("include", [])
-    included: list[Json] = [each for each in include if each != _ENCRYPTED] if isinstance(include, list) else []
-    return {**options, "store": False, "include": [_ENCRYPTED, *included]}
+    others = {name: value for name, value in options.items() if name != "store"}
+    return options_on("remote" if store else "local", others)
 
 
 def _bare_messages(items: Sequence[JsonObject]) -> list[tuple[str, list[Content]]]:

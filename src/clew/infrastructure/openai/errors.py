@@ -26,6 +26,7 @@ from clew.domain.runs.errors import (
     ModelRequestError,
     ModelStreamError,
     ModelUnavailableError,
+    ServiceThreadExpiredError,
 )
 
 _SHOWN = 300
@@ -52,6 +53,7 @@ _OVERFLOW = re.compile(
     r"tokens.{0,40} must be <=|context the overflows",
     re.IGNORECASE,
 )
+_LOST = re.compile(r"not found|does not exist|no such|expired", re.IGNORECASE)
 _NUMBER = r"\(?(\d[\d,]*)"
 _LIMIT = re.compile(
     rf"(?:length (?:is|of)(?: only)?|context (?:size|window|length)(?: of(?: only)?| is)?|tokens allowed|must be <=|>) "
@@ -250,6 +252,18 @@ def _refused(raised: Any, context: RequestContext) -> ModelError:
     return _classified(raised.status_code, _parse_error(raised.body), context, retry_after(raised.response.headers))
 
 
+def _lost_service_thread(reported: _ServiceError, context: RequestContext) -> str | None:
+    """What the request continues, if the service reports that it does not have it; None for any other error."""
+    for name, what in (("previous_response_id", "the response"), ("conversation", "the conversation")):
+        id_ = context.content.get(name)
+        if isinstance(id_, str) and (
+            reported.code == "previous_response_not_found"
+            or (id_ in reported.message and _LOST.search(reported.message))
+        ):
+            return what
+    return None
+
+
 def _classified(
     status: int | None, reported: _ServiceError, context: RequestContext, after: float | None
 ) -> ModelError:
@@ -265,6 +279,14 @@ def _classified(
             "model with a larger window.",
             tokens=tokens,
             limit=limit,
+            status=status,
+            code=code,
+        )
+    if status in {None, 400, 404} and (lost := _lost_service_thread(reported, context)) is not None:
+        return ServiceThreadExpiredError(
+            f"{context} does not have {lost}, which the thread continues{quote}. Give "
+            "Agent(on_expired_service_thread='reseed') to send it the record again, or run on "
+            "thread.fork(kind='local'), whose history Clew holds.",
             status=status,
             code=code,
         )
