@@ -31,6 +31,12 @@ from clew.errors import (
 )
 
 
+def texts(body: Any) -> list[str]:
+    """The texts of a request's messages. An answer goes back in parts, as the service sent it."""
+    contents = [item["content"] for item in body["input"]]
+    return [each if isinstance(each, str) else "".join(part["text"] for part in each) for each in contents]
+
+
 @pytest.fixture
 def server(stateful: StatefulServer, aimock: Aimock) -> StatefulServer:
     will_joke(aimock)
@@ -48,7 +54,7 @@ def test_responses_fork_and_rewind_at_the_service(server: StatefulServer, tmp_pa
                 """Check that the next request sends only new messages, and that the service has all of them."""
                 response = await agent.run("Now a poet.", thread=branch)
                 body = (await bodies(response.thread))[-1]
-                assert [item["content"] for item in body["input"]] == [*sent, "Now a poet."]
+                assert texts(body) == [*sent, "Now a poet."]
                 assert body.get("previous_response_id") == after
                 continued = response.thread
                 assert isinstance(continued, RemoteThread)
@@ -112,7 +118,7 @@ def test_a_service_conversation_is_forked_only_locally(server: StatefulServer, t
             other = joker(engine, client_of(server, store=False))
             await other.run("Now a poet.", thread=branch)
             body = (await bodies(branch))[-1]
-            assert [item["content"] for item in body["input"]] == [*(text for _, text in TWO_TURNS[:2]), "Now a poet."]
+            assert texts(body) == [*(text for _, text in TWO_TURNS[:2]), "Now a poet."]
             assert not {"conversation", "previous_response_id"} & set(body)
             assert isinstance(await engine.thread(branch.id), LocalThread)
             assert isinstance(await branch.fork(at_message=1), LocalThread), "also if its parent was remote"
@@ -122,7 +128,7 @@ def test_a_service_conversation_is_forked_only_locally(server: StatefulServer, t
             assert await before.service_thread_id is None
             await agent.run("Now a poet.", thread=before)
             assert await before.service_thread_id not in {None, conversation}
-            assert [item["content"] for item in (await bodies(before))[-1]["input"]] == [TWO_TURNS[0][1], "Now a poet."]
+            assert texts((await bodies(before))[-1]) == [TWO_TURNS[0][1], "Now a poet."]
             await agent.run("Now a poet.", thread=thread)
             assert (await thread.reconcile()).counts == (6, 0, 0, 0), "no fork wrote into it"
 
@@ -155,9 +161,7 @@ def test_a_local_thread_can_be_forked_to_a_service(server: StatefulServer, tmp_p
             remote = await thread.fork(kind="remote")
             await joker(engine, client_of(server)).run("Now a parrot.", thread=remote)
             assert await short_history(remote) == TWO_TURNS
-            assert [item["content"] for item in (await bodies(remote))[-1]["input"]] == [
-                text for _, text in TWO_TURNS[:3]
-            ]
+            assert texts((await bodies(remote))[-1]) == [text for _, text in TWO_TURNS[:3]]
             with pytest.raises(AgentConfigurationError, match="neither 'local' nor 'remote'"):
                 await thread.fork(kind="shared")  # type: ignore[call-overload]  # callers without type checks can pass it
 

@@ -19,6 +19,8 @@ PARTS = {
     "developer": {"text"},
     "tool": {"text"},
 }
+CALL_KEYS = {"type", "id", "status", "call_id", "name", "arguments", "namespace", "caller"}
+ANSWER_KEYS = {"type", "id", "status", "role", "content", "phase"}
 INPUT_PARTS = {"input_text", "input_image", "input_file"}
 KEYS = {
     "user": {"role", "content", "name"},
@@ -95,7 +97,7 @@ def check_items(items: list[dict[str, Any]], tools: Iterable[str] = (), *, remot
         if kind == "message":
             _check_message_item(item)
         elif kind == "function_call":
-            assert set(item) == {"type", "call_id", "name", "arguments"}
+            assert {"type", "call_id", "name", "arguments"} <= set(item) <= CALL_KEYS
             assert NAME.match(item["name"]) or item["name"] in tools
             assert isinstance(item["arguments"], str)
             assert item["arguments"]
@@ -116,7 +118,12 @@ def check_items(items: list[dict[str, Any]], tools: Iterable[str] = (), *, remot
 
 
 def _check_message_item(item: dict[str, Any]) -> None:
-    assert set(item) == {"role", "content"}
+    if "type" in item:  # an answer as the service sent it
+        assert {"type", "id", "status", "role", "content"} <= set(item) <= ANSWER_KEYS
+        assert item["role"] == "assistant"
+        assert isinstance(item["content"], list)
+    else:
+        assert set(item) == {"role", "content"}
     assert item["role"] in {"user", "assistant", "system", "developer"}
     if isinstance(item["content"], str):
         return

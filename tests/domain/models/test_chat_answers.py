@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.domain.strategies import texts
 
-from clew.domain.messages import FunctionCall, Message, Raw, Reasoning, Text
-from clew.domain.models.chat_answers import ChatAnswer
-from clew.domain.models.client import Answer, CallDelta, ReasoningDelta, TextDelta, TokenUsage, Update
+from clew.domain.messages import FunctionCall, Message, Native, Raw, Reasoning, Text
+from clew.domain.models.chat_answers import ChatAnswer, written_answer
+from clew.domain.models.chat_requests import OPENAI_CHAT
+from clew.domain.models.client import Answer, CallDelta, Question, ReasoningDelta, TextDelta, TokenUsage, Update
+from clew.domain.models.native import received
 
 USAGE: Any = {
     "prompt_tokens": 9,
@@ -91,6 +93,13 @@ def test_reads_all_parts_of_an_answer() -> None:
                 Text(text="Hi"),
                 Raw(value={"type": "refusal", "refusal": "No."}),
                 FunctionCall(call_id="a", name="f", arguments="{}"),
+            ),
+            native=Native(
+                wire="openai-chat",
+                patch=(
+                    {"op": "remove", "path": "/json/message/reasoning_content"},
+                    {"op": "add", "path": "/json/message/reasoning", "value": "Hm."},
+                ),
             ),
         ),
         "tool_calls",
@@ -176,3 +185,85 @@ def test_a_repeated_name_does_not_start_another_call() -> None:
     _, answer = streamed(*chunks, chunk({}, "tool_calls"))
     assert answer is not None
     assert [call.arguments for call in answer.message.calls] == ['{"a": 1}']
+
+
+FIELDS = st.dictionaries(
+    st.sampled_from(["audio", "annotations", "reasoning_details", "extra_content", "function_call", "new_field"]),
+    st.text("abc", min_size=1)
+    | st.integers()
+    | st.booleans()
+    | st.dictionaries(st.sampled_from("xy"), st.text("ab", min_size=1), min_size=1),
+)
+
+
+@given(
+    message=FIELDS,
+    call=FIELDS,
+    choice=FIELDS,
+    reply=FIELDS,
+    thought=st.sampled_from(["reasoning_content", "reasoning"]),
+)
+def test_no_field_of_an_answer_is_lost(message: Any, call: Any, choice: Any, reply: Any, thought: str) -> None:
+    made = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}, **call}
+    told = {"role": "assistant", "content": "Hi", thought: "Hm.", "tool_calls": [made], **message}
+    ended = {"index": 0, "finish_reason": "tool_calls", **choice}
+    whole_reader, reader = ChatAnswer(), ChatAnswer()
+    list(whole_reader.take_whole({"id": "c1", "choices": [{**ended, "message": told}], **reply}))
+    streamed_call = {**told, "tool_calls": [{"index": 0, **made}]}
+    list(reader.take({"id": "c1", "choices": [{"index": 0, "delta": streamed_call}], **reply}))
+    list(reader.take({"id": "c1", "choices": [{**ended, "delta": {}}]}))
+    answer = reader.answer()
+    assert answer is not None
+    assert answer == whole_reader.answer()
+    kept: Any = received(answer.message, {"message": written_answer(answer.message)})
+    assert kept["message"] == told
+    assert kept.get("choice", {}) == choice
+    assert kept.get("reply", {}) == reply
+
+
+def answered_by(provider: str, model: str, **fields: Any) -> Message:
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    told = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{**call, "extra_content": {"signature": "s"}}],
+        **fields,
+    }
+    answer = whole(told)
+    assert answer is not None
+    assert answer.message.native is not None
+    native = answer.message.native.model_copy(update={"provider": provider, "model": model})
+    return answer.message.model_copy(update={"native": native})
+
+
+def sent_back(model: str, *messages: Message) -> list[Any]:
+    turns = [each for message in messages for each in (message, Message.tool("a", "1"))]
+    body: Any = OPENAI_CHAT.make_body(Question(model, tuple(turns), provider="here"))
+    return [each for each in body["messages"] if each["role"] == "assistant"]
+
+
+def test_reasoning_and_signatures_go_back_to_the_service_that_made_them_and_to_no_other() -> None:
+    own = answered_by("here", "m-1", reasoning_content="Hm.", audio={"id": "audio_1", "data": "UklGRg"})
+    (back,) = sent_back("m-1", own)
+    assert back["reasoning_content"] == "Hm."
+    assert back["tool_calls"][0]["extra_content"] == {"signature": "s"}
+    assert back["audio"] == {"id": "audio_1"}
+    for model, message in (("m-2", own), ("m-1", answered_by("there", "m-1", reasoning_content="Hm."))):
+        (plain,) = sent_back(model, message)
+        assert set(plain) == {"role", "content", "tool_calls"}
+        assert set(plain["tool_calls"][0]) == {"id", "type", "function"}
+
+
+def test_calls_of_another_model_have_empty_reasoning_where_the_service_wants_it() -> None:
+    own, foreign = answered_by("here", "m-1", reasoning_content="Hm."), answered_by("there", "m-9")
+    assert [each["reasoning_content"] for each in sent_back("m-1", foreign, own)] == ["", "Hm."]
+    assert not any("reasoning_content" in each for each in sent_back("m-1", foreign))
+
+
+def test_json_that_cannot_be_stored_is_left_out() -> None:
+    deep: Any = {}
+    for _ in range(200):
+        deep = {"a": deep}
+    answer = whole({"content": "Hi", "odd": {"b": deep, "c": 1}})
+    assert answer is not None
+    assert answer.message == Message.assistant("Hi")

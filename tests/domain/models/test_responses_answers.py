@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +21,8 @@ from clew.domain.models.client import (
     TokenUsage,
     Update,
 )
-from clew.domain.models.responses_answers import ResponsesAnswer, item_messages
+from clew.domain.models.native import received
+from clew.domain.models.responses_answers import ResponsesAnswer, item_messages, written_items
 from clew.domain.models.responses_requests import responses_body
 
 SEARCH: Any = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
@@ -121,7 +123,9 @@ def test_items_are_sent_back_unchanged(items: list[Any]) -> None:
 def test_reads_all_parts_of_an_answer() -> None:
     updates, reader = whole(response(reasoning_item("Hm."), text_item("Hi"), SEARCH, call("a", "{}")))
     assert updates == [ReasoningDelta("Hm."), TextDelta("Hi"), CallDelta(0, "a", "f", "{}")]
-    assert reader.answer() == Answer(
+    answer = reader.answer()
+    assert answer is not None
+    assert replace(answer, message=answer.message.model_copy(update={"native": None})) == Answer(
         Message(
             role="assistant",
             contents=(
@@ -233,3 +237,42 @@ def test_the_items_of_a_history_are_messages() -> None:
         Message(role="user", contents=(Raw(value={"type": "input_file", "file_id": "file_1"}),)),
         Message(role="tool", contents=(Raw(value=items[-1]),)),
     ]
+
+
+ANNOTATION = {"type": "url_citation", "url": "https://example.org", "title": "T", "start_index": 0, "end_index": 1}
+RICH: Any = [
+    {**text_item("Before."), "id": "msg_0", "phase": "commentary"},
+    {"type": "compaction", "id": "cmp_1", "encrypted_content": "xyz"},
+    {**call("a", "{}"), "status": "completed", "namespace": "n", "caller": {"type": "direct"}},
+    {"type": "some_new_item", "id": "new_1", "deep": {"list": [1, {"x": None}]}},
+    {
+        **text_item("Hi"),
+        "content": [{"type": "output_text", "text": "Hi", "annotations": [ANNOTATION], "logprobs": []}],
+    },
+    {**text_item(""), "content": [{"type": "refusal", "refusal": "No."}, {"type": "new_part", "x": 1}]},
+]
+
+
+@given(items=ITEMS.map(lambda items: [*items, *RICH]))
+def test_no_field_of_an_item_is_lost(items: list[Any]) -> None:
+    final = response(*items, service_tier="default", new_field={"a": [1]})
+    answer = whole(final)[1].answer()
+    assert answer is not None
+    done = [{"type": "response.output_item.done", "item": item} for item in items]
+    assert answer == streamed([*done, {"type": "response.completed", "response": final}])[1].answer()
+    kept: Any = received(answer.message, {"output": written_items(answer.message)})
+    assert kept == {"output": items, "reply": {"service_tier": "default", "new_field": {"a": [1]}}}
+
+
+def test_items_go_back_as_they_came_to_the_model_that_made_them() -> None:
+    answer = whole(response(reasoning_item("Hm."), *RICH))[1].answer()
+    assert answer is not None
+    assert answer.message.native is not None
+    native = answer.message.native.model_copy(update={"provider": "here", "model": "m-1"})
+    turns = (answer.message.model_copy(update={"native": native}), Message.tool("a", "1"))
+    own: Any = responses_body(Question("m-1", turns, provider="here"))["input"]
+    assert own[:-1] == [reasoning_item("Hm."), *RICH]
+    for question in (Question("m-2", turns, provider="here"), Question("m-1", turns, provider="there")):
+        other: Any = responses_body(question)["input"]
+        assert not any("phase" in each or "namespace" in each for each in other)
+        assert [each["call_id"] for each in other if "call_id" in each] == ["a", "a"]

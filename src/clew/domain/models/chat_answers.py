@@ -9,6 +9,16 @@ from dataclasses import dataclass, field
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Content, FunctionCall, Message, Raw, Reasoning, Text
 from clew.domain.models.client import Answer, CallDelta, ReasoningDelta, TextDelta, TokenUsage, Update, joined
+from clew.domain.models.native import merge, with_native
+
+WIRE = "openai-chat"
+"""The name of the format."""
+
+_KNOWN_REPLY = frozenset({"id", "object", "created", "model", "choices", "usage"})
+_KNOWN_CHOICE = frozenset({"index", "delta", "message", "finish_reason"})
+_KNOWN_MESSAGE = frozenset({"role", "content", "refusal", "tool_calls", "reasoning_content", "reasoning"})
+_KNOWN_CALL = frozenset({"index", "id", "type", "function"})
+"""Fields that are read into the message and the answer. All others are kept in its native JSON."""
 
 _THOUGHTS = ("reasoning_content", "reasoning")
 """The fields that hold the reasoning in compatible services. A service that sends both sends the same text."""
@@ -22,6 +32,8 @@ class _Call:
     id: str
     name: str
     arguments: list[str] = field(default_factory=list)
+    fields: JsonObject = field(default_factory=dict)
+    """What it has beyond these."""
 
 
 class ChatAnswer:
@@ -42,6 +54,8 @@ class ChatAnswer:
         self._usage: TokenUsage | None = None
         self._model: str | None = None
         self._id: str | None = None
+        self._thoughts_field = ""
+        self._more: dict[str, JsonObject] = {"message": {}, "choice": {}, "reply": {}}
 
     def take(self, chunk: JsonObject) -> Iterator[Update]:
         """Read a chunk of a stream, and yield what it adds."""
@@ -50,10 +64,14 @@ class ChatAnswer:
             return
         self._model = as_text(chunk.get("model")) or self._model
         self._id = as_text(chunk.get("id")) or self._id
+        if chunk.keys() - _KNOWN_REPLY:
+            self._keep("reply", chunk, _KNOWN_REPLY)
         if isinstance(usage := chunk.get("usage"), dict):
             self._usage = _usage(usage)
         for choice in as_objects(chunk.get("choices")):
             if not as_count(choice.get("index")):  # only the first of several answers
+                if choice.keys() - _KNOWN_CHOICE:
+                    self._keep("choice", choice, _KNOWN_CHOICE)
                 for update in self._delta(as_object(choice.get("delta"))):
                     self.begun = True
                     yield update
@@ -82,13 +100,36 @@ class ChatAnswer:
         contents += [
             FunctionCall(call_id=each.id, name=each.name, arguments=joined(each.arguments)) for each in self._calls
         ]
-        message = Message(role="assistant", contents=tuple(contents))
+        message = self._with_native(Message(role="assistant", contents=tuple(contents)))
         return Answer(message, self._finish_reason, self._usage, self._model, self._id)
 
+    def _with_native(self, message: Message) -> Message:
+        written = written_answer(message)
+        received = {**written, **self._more["message"]}
+        if self._thoughts_field == "reasoning":
+            received["reasoning"] = received.pop("reasoning_content")
+        if self._calls:
+            received["tool_calls"] = [
+                {**call, **own.fields} for call, own in zip(as_objects(written["tool_calls"]), self._calls, strict=True)
+            ]
+        more = {name: self._more[name] for name in ("choice", "reply") if self._more[name]}
+        return with_native(
+            message, WIRE, {"message": written}, {"message": received, **more}, kept=bool(self._thoughts)
+        )
+
+    def _keep(self, where: str, fields: JsonObject, known: frozenset[str]) -> None:
+        """Keep the fields that are not known."""
+        merge(self._more[where], {name: value for name, value in fields.items() if name not in known})
+
     def _delta(self, delta: JsonObject) -> Iterator[Update]:
-        if thought := next(filter(None, (as_text(delta.get(name)) for name in _THOUGHTS)), ""):
-            self._thoughts.append(thought)
-            yield ReasoningDelta(thought)
+        if delta.keys() - _KNOWN_MESSAGE:
+            self._keep("message", delta, _KNOWN_MESSAGE)
+        for name in _THOUGHTS:
+            if thought := as_text(delta.get(name)):
+                self._thoughts_field = name
+                self._thoughts.append(thought)
+                yield ReasoningDelta(thought)
+                break
         if text := _words(delta.get("content")):
             self._text.append(text)
             yield TextDelta(text)
@@ -107,6 +148,8 @@ class ChatAnswer:
         call.id = call.id or as_text(piece.get("id"))
         call.name = call.name or name
         call.arguments.append(text)
+        if piece.keys() - _KNOWN_CALL:
+            merge(call.fields, {name: value for name, value in piece.items() if name not in _KNOWN_CALL})
         return CallDelta(number, call.id, call.name, text)
 
     def _number(self, piece: JsonObject, *, begins: bool) -> int:
@@ -125,6 +168,22 @@ class ChatAnswer:
                 break
         self._calls.append(_Call(place, id_, ""))
         return len(self._calls) - 1
+
+
+def written_answer(message: Message) -> JsonObject:
+    """An answer as this format writes it for the contents alone. Its native JSON is kept as the difference from it."""
+    written: JsonObject = {"role": "assistant", "content": message.text or None}
+    if thoughts := "".join([each.text for each in message.contents if isinstance(each, Reasoning)]):
+        written["reasoning_content"] = thoughts
+    refusals = [refusal for each in message.contents if (refusal := refusal_of(each)) is not None]
+    if refusals:
+        written["refusal"] = "".join(refusals)
+    if message.calls:
+        written["tool_calls"] = [
+            {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.calls
+        ]
+    return written
 
 
 def _is_object(text: str) -> bool:
@@ -173,6 +232,15 @@ def as_text(value: Json) -> str:
 def as_count(value: Json) -> int:
     """``value`` if it counts something, else 0."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def refusal_of(content: Content) -> str | None:
+    """The text of a model's refusal, None for any other content."""
+    match content:
+        case Raw(value={"type": "refusal", "refusal": str(refusal)}):
+            return refusal
+        case _:
+            return None
 
 
 def refused(text: str) -> Raw:

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Content, FunctionCall, FunctionResult, Media, Message, Raw, Role, Text, only_text
+from clew.domain.models.chat_answers import WIRE, as_object, as_objects, refusal_of, written_answer
 from clew.domain.models.client import Question, WireFormat
+from clew.domain.models.native import is_own, received
 
 _SOUNDS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 
@@ -56,7 +58,7 @@ def chat_stream(body: JsonObject) -> JsonObject:
     }
 
 
-OPENAI_CHAT = WireFormat(name="openai-chat", make_body=chat_body, make_path=chat_path, as_stream=chat_stream)
+OPENAI_CHAT = WireFormat(name=WIRE, make_body=chat_body, make_path=chat_path, as_stream=chat_stream)
 """OpenAI's Chat Completions, which most services offer."""
 
 
@@ -66,7 +68,7 @@ def _messages(question: Question) -> list[Json]:
         sent.append({"role": "system", "content": question.instructions})
     waiting: list[str] = []  # ids of the last calls, for their results
     for message in question.messages:
-        if (text := only_text(message)) is not None:  # the usual case
+        if message.native is None and (text := only_text(message)) is not None:  # the usual case
             waiting.clear()
             sent.append(_plain_message(message, text))
             continue
@@ -82,7 +84,7 @@ def _messages(question: Question) -> list[Json]:
         if words:
             waiting.clear()
         if message.role == "assistant":
-            sent.append(_assistant(words, calls, question, waiting))
+            sent.append(_answer(message, words, question, waiting))
             continue
         if words or not message.contents:
             sent.append(
@@ -90,7 +92,45 @@ def _messages(question: Question) -> list[Json]:
             )
         if calls:
             sent.append(_assistant([], calls, question, waiting))
+    return _with_reasoning(sent)
+
+
+def _with_reasoning(sent: list[Json]) -> list[Json]:
+    """The messages, each call with reasoning if any has it.
+
+    A service that wants the reasoning of its calls again refuses calls without any, also those of another model.
+    """
+    messages = as_objects(sent)
+    if any("reasoning_content" in each for each in messages):
+        for each in messages:
+            if "tool_calls" in each:
+                each.setdefault("reasoning_content", "")
     return sent
+
+
+def _answer(message: Message, words: Sequence[Content], question: Question, waiting: list[str]) -> JsonObject:
+    """A message of the model, with what the service that made it needs again."""
+    plain = _assistant(words, message.calls, question, waiting)
+    if is_own(message, question, WIRE):
+        own = as_object(received(message, {"message": written_answer(message)})).get("message")
+        _send_back(plain, as_object(own))
+    return plain
+
+
+_WITH_CALLS = ("reasoning_content", "reasoning", "reasoning_details")
+"""Reasoning that services need again while the model goes on from its calls."""
+
+
+def _send_back(plain: JsonObject, own: JsonObject) -> None:
+    """Add to a message what the service that made it needs again: reasoning, signatures and the id of its audio."""
+    calls = as_objects(plain.get("tool_calls"))
+    if calls:
+        plain.update({name: own[name] for name in _WITH_CALLS if name in own})
+    for call, own_call in zip([plain, *calls], [own, *as_objects(own.get("tool_calls"))], strict=False):
+        if "extra_content" in own_call:
+            call["extra_content"] = own_call["extra_content"]
+    if isinstance(id_ := as_object(own.get("audio")).get("id"), str):
+        plain["audio"] = {"id": id_}
 
 
 def _plain_message(message: Message, content: Json) -> JsonObject:
@@ -121,15 +161,6 @@ def _assistant(
     if plain["content"] is None and not calls and not refusals:
         plain["content"] = ""
     return plain
-
-
-def refusal_of(content: Content) -> str | None:
-    """The text of a model's refusal, None for any other content."""
-    match content:
-        case Raw(value={"type": "refusal", "refusal": str(refusal)}):
-            return refusal
-        case _:
-            return None
 
 
 def _content(role: Role, words: Sequence[Content]) -> Json:

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from clew.domain.errors import InvalidContentError
 from clew.domain.json_patch import difference, patched
-from clew.domain.json_values import Json
+from clew.domain.json_values import Json, JsonObject, check_json
 from clew.domain.messages import Message, Native
 from clew.domain.models.client import Question
 
 _ROOT = "json"
+_NOTHING: tuple[Json, ...] = (None, "", [], {})
+_NAMES = frozenset({"format", "id", "name", "object", "role", "type"})
+"""Fields that each piece of a stream repeats: they are not joined."""
 
 
-def with_native(message: Message, wire: str, written: Json, received: Json, *, signed: bool = False) -> Message:
+def with_native(
+    message: Message, wire: str, written: Json, received: Json, *, signed: bool = False, kept: bool = False
+) -> Message:
     """The message, with what ``received`` has beyond ``written``, which the format ``wire`` writes for its contents.
 
-    ``signed`` says that parts of it are bound to what came before. The run adds the provider, the model and the prefix.
+    ``signed`` says that parts of it are bound to what came before, ``kept`` that the provider needs parts of it again.
+    The run adds the provider, the model and the prefix. JSON that cannot be stored is left out.
     """
     patch = tuple(difference({_ROOT: written}, {_ROOT: received}))
-    if not patch and not signed:
+    try:
+        check_json([*patch], "answer")
+    except InvalidContentError:
+        patch = ()
+    if not patch and not signed and not kept:
         return message
     return message.model_copy(update={"native": Native(wire=wire, patch=patch, prefix="" if signed else None)})
 
@@ -43,3 +53,35 @@ def is_own(message: Message, question: Question, wire: str) -> bool:
         question.provider,
         question.model,
     )
+
+
+def merge(total: JsonObject, piece: JsonObject) -> None:
+    """Add a piece of a stream to the fields that have arrived: texts are joined, and items of lists by their index."""
+    for name, value in piece.items():
+        before = total.get(name)
+        if value in _NOTHING and not isinstance(value, bool | int | float):
+            continue
+        if isinstance(value, str) and isinstance(before, str):
+            total[name] = before if name in _NAMES else before + value
+        elif isinstance(value, dict):
+            merged: JsonObject = before if isinstance(before, dict) else {}
+            merge(merged, value)
+            total[name] = merged
+        elif isinstance(value, list):
+            total[name] = _merged_items(before if isinstance(before, list) else [], value)
+        else:
+            total[name] = value
+
+
+def _merged_items(items: list[Json], pieces: list[Json]) -> list[Json]:
+    for piece in pieces:
+        if not isinstance(piece, dict):
+            items.append(piece)
+            continue
+        place = piece.get("index")
+        same = [each for each in items if isinstance(each, dict) and place is not None and each.get("index") == place]
+        if not same:
+            same = [{}]
+            items += same
+        merge(same[0], piece)
+    return items

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Content, FunctionCall, Media, Message, Raw, Reasoning, Role, Text
-from clew.domain.models.chat_answers import as_count, as_object, as_objects, as_text, refused
+from clew.domain.models.chat_answers import as_count, as_object, as_objects, as_text, refusal_of, refused
 from clew.domain.models.client import (
     Answer,
     CallDelta,
@@ -18,6 +18,21 @@ from clew.domain.models.client import (
     Update,
     joined,
 )
+from clew.domain.models.native import merge, with_native
+
+WIRE = "openai-responses"
+"""The name of the format."""
+
+_KNOWN_REPLY = frozenset(
+    {
+        *("background", "conversation", "created_at", "error", "id", "include", "incomplete_details", "instructions"),
+        *("max_output_tokens", "max_tool_calls", "metadata", "model", "object", "output", "output_text"),
+        *("parallel_tool_calls", "previous_response_id", "prompt", "prompt_cache_key", "prompt_cache_retention"),
+        *("reasoning", "safety_identifier", "status", "store", "temperature", "text", "tool_choice", "tools"),
+        *("top_logprobs", "top_p", "truncation", "usage", "user"),
+    }
+)
+"""Fields that are read, and fields that repeat the request. All others are kept in the native JSON of the answer."""
 
 _REASONS = {"max_output_tokens": "length", "max_tokens": "length"}
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "developer"}
@@ -99,6 +114,11 @@ class ResponsesAnswer:
             return None
         items = as_objects(self._response.get("output")) or self._items
         message = Message(role="assistant", contents=tuple(_contents(items)))
+        more: JsonObject = {}
+        if self._response.keys() - _KNOWN_REPLY:
+            merge(more, {name: value for name, value in self._response.items() if name not in _KNOWN_REPLY})
+        received: JsonObject = {"output": [*items], **({"reply": more} if more else {})}
+        message = with_native(message, WIRE, {"output": written_items(message)}, received)
         return Answer(
             message,
             _finish_reason(self._response, message),
@@ -148,6 +168,33 @@ class _Call:
 
     def __init__(self, number: int) -> None:
         self.number, self.id, self.name, self.yielded = number, "", "", 0
+
+
+def written_items(message: Message) -> list[Json]:
+    """The items of an answer as this format has them for the contents alone. Its native JSON is the difference."""
+    items: list[Json] = []
+    parts: list[Json] = []
+    for content in message.contents:
+        refusal = refusal_of(content)
+        if isinstance(content, Text) or refusal is not None:
+            if not parts:
+                items.append({"type": "message", "role": "assistant", "status": "completed", "content": parts})
+            parts.append(
+                {"type": "output_text", "text": content.text, "annotations": []}
+                if isinstance(content, Text)
+                else {"type": "refusal", "refusal": refusal}
+            )
+            continue
+        parts = []
+        match content:
+            case FunctionCall(call_id=id_, name=name, arguments=arguments):
+                call: JsonObject = {"type": "function_call", "call_id": id_, "name": name, "arguments": arguments}
+                items.append({**call, "status": "completed"})
+            case Reasoning(data=dict(data)):
+                items.append(data)
+            case Raw(value=value):
+                items.append(value)
+    return items
 
 
 def item_messages(items: Sequence[JsonObject]) -> list[Message]:

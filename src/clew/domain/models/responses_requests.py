@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Content, FunctionCall, FunctionResult, Media, Message, Raw, Reasoning, Role, Text
+from clew.domain.models.chat_answers import as_object, as_objects, refusal_of
 from clew.domain.models.chat_requests import (
     arguments_text,
     file_name,
@@ -19,12 +20,13 @@ from clew.domain.models.chat_requests import (
     is_strict,
     media_type,
     media_words,
-    refusal_of,
     result_text,
     unique_ids,
     with_options,
 )
 from clew.domain.models.client import Question, ThreadKind, WireFormat
+from clew.domain.models.native import is_own, received
+from clew.domain.models.responses_answers import WIRE, written_items
 
 _ITEMS = frozenset(
     {
@@ -133,7 +135,7 @@ def options_on(kind: ThreadKind, options: JsonObject) -> JsonObject:
 
 
 OPENAI_RESPONSES = WireFormat(
-    name="openai-responses",
+    name=WIRE,
     make_body=responses_body,
     make_path=responses_path,
     as_stream=responses_stream,
@@ -170,9 +172,25 @@ def _items(question: Question) -> list[Json]:
             continue
         if message.calls:
             waiting = unique_ids(message.calls, used)
+        if is_own(message, question, WIRE):
+            items += _own_items(message, waiting)
+            continue
         sent = list(_message_items(message, rest, waiting, question))
         items += sent or [_words(message.role, [])]
     return items
+
+
+def _own_items(message: Message, ids: Sequence[str]) -> list[Json]:
+    """The items of an answer as the service sent them, with the ids that the results of its calls will have."""
+    own = as_objects(as_object(received(message, {"output": written_items(message)})).get("output"))
+    while own and own[-1].get("type") == "reasoning":
+        own.pop()  # the service refuses reasoning without anything after it
+    call_ids = iter(ids)
+    return [_own_call(item, next(call_ids)) if item.get("type") == "function_call" else item for item in own]
+
+
+def _own_call(item: JsonObject, id_: str) -> JsonObject:
+    return {**item, "call_id": id_, "arguments": item.get("arguments") or "{}"}
 
 
 def _message_items(

@@ -47,6 +47,7 @@ class OpenAIChatClient:
     ) -> None:
         self._connection = OpenAIConnection(model, api_key=api_key, base_url=base_url, client=client, timeout=timeout)
         self.model = model
+        self.provider = self._connection.provider
         self.options = checked_options(options)
 
     def __repr__(self) -> str:
@@ -95,6 +96,7 @@ class OpenAIResponsesClient:
             raise AgentConfigurationError(f"service= is {service!r}. It must be 'response' or 'conversation'.")
         self._connection = OpenAIConnection(model, api_key=api_key, base_url=base_url, client=client, timeout=timeout)
         self.model = model
+        self.provider = self._connection.provider
         self.service: ServiceKind = service
         checked = checked_options(options)
         if store is None and isinstance(checked.get("store"), bool):

@@ -9,6 +9,7 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
 
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.models.client import Answer, ModelRequest, Update
@@ -62,6 +63,8 @@ class OpenAIConnection:
         self._caller_client = client
         self._timeout = timeout
         self._clients: dict[asyncio.AbstractEventLoop, tuple[AsyncGenerator[Any], openai.AsyncOpenAI]] = {}
+        self.provider = _host(base_url, client)
+        """The host of the service, without a port: what its answers are sent back to."""
         if client is None:
             self._make = _client_factory(api_key, base_url, timeout)
         elif api_key is not None or base_url is not None:
@@ -215,6 +218,13 @@ def _client_factory(
         return openai.AsyncOpenAI(api_key=key, base_url=url, timeout=wait, max_retries=0, default_headers=headers)
 
     return make
+
+
+def _host(base_url: str | None, client: openai.AsyncOpenAI | None) -> str:
+    if client is not None:
+        return str(getattr(getattr(client, "base_url", ""), "host", ""))
+    address = base_url or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com"
+    return urlsplit(address).hostname or "" if isinstance(address, str) else ""
 
 
 def _without_password(address: str) -> tuple[httpx2.URL, dict[str, str] | None]:
