@@ -31,7 +31,12 @@ def turns_in(request: Any) -> list[tuple[str, str]]:
     """Return role and text of each message of a request."""
     body = request.body
     messages = body["messages"] if "messages" in body else body["input"]
-    return [(message["role"], message["content"]) for message in messages]
+    return [(message["role"], text_of(message["content"])) for message in messages]
+
+
+def text_of(content: Any) -> str:
+    """Return the text of a content. An answer goes back to its service in parts."""
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 
 async def service_id(thread: Any) -> str | None:

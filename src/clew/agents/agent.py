@@ -13,6 +13,7 @@ from clew.agents.history_replication import HistoryStores
 from clew.agents.journal import Emit
 from clew.agents.middleware import Middleware, RunContext, compose
 from clew.agents.response import AgentResponse, pending_approvals
+from clew.agents.response_formats import response_format_of
 from clew.agents.run_admission import begin_run, compare_with_last_run, resume_run
 from clew.agents.run_loop import Run
 from clew.agents.run_setup import (
@@ -34,7 +35,6 @@ from clew.agents.run_setup import (
     check_reports,
     checked_limits,
     input_messages,
-    response_format_of,
     rules_of,
 )
 from clew.agents.stream import AgentStream

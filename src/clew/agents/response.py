@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ValidationError
-
+from clew.agents.response_formats import answer_value
 from clew.domain.decider import Advance
 from clew.domain.history import HistoryMessage
-from clew.domain.messages import FunctionCall, explain
+from clew.domain.messages import FunctionCall
 from clew.domain.models.client import TokenUsage
-from clew.domain.runs.errors import AgentConfigurationError, AnswerFormatError
+from clew.domain.runs.errors import AgentConfigurationError
 from clew.domain.runs.events import ApprovalGiven
 from clew.domain.runs.ports import RunLog, ThreadPort
 from clew.domain.runs.state import RunState, fold
@@ -96,7 +95,7 @@ class AgentResponse(Generic[ThreadT_co]):
     usage: TokenUsage
     finish_reason: str | None = None
     approvals: list[Approval] = field(default_factory=list)
-    response_format: type[BaseModel] | None = field(default=None, repr=False)
+    response_format: Any = field(default=None, repr=False)
 
     @property
     def text(self) -> str:
@@ -113,12 +112,7 @@ class AgentResponse(Generic[ThreadT_co]):
             )
         if self.approvals:
             raise AgentConfigurationError("value: the run waits for approvals, and has not answered yet.")
-        try:
-            return self.response_format.model_validate_json(self.text)
-        except ValidationError as error:
-            problem = explain(self.response_format.__name__, error)
-            message = f"The answer is not what was asked for: {problem} The text of the answer is on the error."
-            raise AnswerFormatError(message, self.text) from None
+        return answer_value(self.response_format, self.text)
 
     def __str__(self) -> str:
         return self.text

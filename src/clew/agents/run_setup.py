@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, cast
-
-from pydantic import BaseModel
 
 from clew.agents.history_replication import HistoryStores
 from clew.agents.middleware import Middleware
@@ -19,9 +16,9 @@ from clew.domain.context.provider import ContextProvider, ContextProviders, as_p
 from clew.domain.context.state import HISTORY_STORE
 from clew.domain.errors import InvalidContentError
 from clew.domain.history import NotReduced
-from clew.domain.json_values import Json, JsonObject
+from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message, check_message
-from clew.domain.models.client import ModelClient, ResponseFormat
+from clew.domain.models.client import ModelClient
 from clew.domain.reducers.reducer import Reducer, checked_reducer, decides_from_newest
 from clew.domain.runs.errors import AgentConfigurationError
 from clew.domain.runs.events import AgentIdentity, Fingerprint
@@ -52,7 +49,7 @@ class ContinueOptions(TypedDict, total=False):
     deps: Any
     tools: Sequence[ToolFunction]
     context_providers: ContextProviders | None
-    response_format: type[BaseModel] | None
+    response_format: Any
     on_conflict: Literal["raise", "wait"]
 
 
@@ -61,9 +58,10 @@ class RunOptions(TypedDict, total=False):
 
     ``thread`` is the thread to run on; without it a new one is started. ``actor`` is who wrote the input. ``fork`` runs
     on a new fork of the thread, ``at`` on one from a version, a checkpoint or a time. ``tools`` (in addition to the
-    agent's), ``model``, ``options`` of the model service (in addition to the agent's) and ``response_format``, a
-    pydantic model, apply to this run only. So do ``context_providers``, unless the run starts its thread: then they are
-    attached to the thread. ``deps`` is what tools get in their ToolContext.
+    agent's), ``model``, ``options`` of the model service (in addition to the agent's) and ``response_format`` apply to
+    this run only. So do ``context_providers``, unless the run starts its thread: then they are attached to the thread.
+    ``response_format`` is a pydantic model, a dataclass, a TypedDict, a type such as ``list[Model]``, or a JSON Schema.
+    ``deps`` is what tools get in their ToolContext.
 
     If another run is in progress on the thread, ``on_conflict`` decides: raise RunInProgressError (``raise``), ``wait``
     for it, or run on a ``fork`` from before it. Code that a run calls, such as its tools, cannot wait for that run, and
@@ -79,7 +77,7 @@ class RunOptions(TypedDict, total=False):
     context_providers: ContextProviders | None
     model: str | None
     options: Mapping[str, Any] | None
-    response_format: type[BaseModel] | None
+    response_format: Any
     deps: Any
     on_conflict: OnConflict
     abandon_run: bool
@@ -122,33 +120,6 @@ def input_messages(operation: str, given: Input) -> tuple[Message, ...]:
     for message in messages:
         check_message(message)
     return messages
-
-
-def response_format_of(model: type[BaseModel] | None) -> ResponseFormat | None:
-    """The JSON schema of a pydantic model as services take it. Raises AgentConfigurationError for anything else."""
-    if model is None:
-        return None
-    if not isinstance(model, type) or not issubclass(model, BaseModel):
-        raise AgentConfigurationError(f"response_format: {model!r} is not a pydantic model. Give a class.")
-    name = re.sub(r"[^A-Za-z0-9_-]", "_", model.__name__)[:64]
-    return ResponseFormat(name=name, json_schema=cast("JsonObject", _closed(model.model_json_schema())))
-
-
-def _closed(schema: Json) -> Json:
-    """The schema with all properties of each object required, and no others allowed.
-
-    Services answer strictly only to such schemas (OpenAI's structured outputs).
-    """
-    if isinstance(schema, list):
-        return [_closed(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    closed = {key: _closed(value) for key, value in schema.items()}
-    properties = closed.get("properties")
-    if closed.get("type") == "object" and isinstance(properties, dict):
-        closed["additionalProperties"] = False
-        closed["required"] = list(properties)
-    return closed
 
 
 OnChangedAgent: TypeAlias = Literal["warn", "raise"]
@@ -220,7 +191,7 @@ class RunSetup:
     middleware: Sequence[Middleware] = ()
     actor: str | None = None
     deps: Any = None
-    response_format: type[BaseModel] | None = None
+    response_format: Any = None
     rules: dict[str, Rule] = field(default_factory=dict)
     providers: Providers = field(default_factory=Providers)
     removed_providers: frozenset[str] = frozenset()

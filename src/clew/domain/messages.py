@@ -274,6 +274,8 @@ def check_message(message: Message) -> None:
         check_json(source, "source")
     if message.author is not None:
         check_text(message.author, "author")
+    if message.native is not None:
+        check_json(message.native.model_dump(mode="json"), "native")
     for content in contents:
         text = content.text if type(content) is Text else None
         if type(text) is not str or not text.isascii():  # most are
