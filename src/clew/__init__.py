@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from clew.domain.reducers.strategies import KeepLast, Reducers, SlidingWindow, TokenBudget, TrimToolResults
     from clew.engine import Agent, Engine
     from clew.hosted_threads import ThreadStore
+    from clew.infrastructure.anthropic.client import AnthropicClient
     from clew.infrastructure.hashing_embedder import HashingEmbedder
     from clew.infrastructure.minilm import LocalEmbedder
     from clew.infrastructure.openai.clients import OpenAIChatClient, OpenAIResponsesClient
@@ -57,6 +58,7 @@ __all__ = [
     "AgentLessons",
     "AgentResponse",
     "Allow",
+    "AnthropicClient",
     "ClewError",
     "Context",
     "ContextProvider",
@@ -122,6 +124,7 @@ _HOMES = {
     "AgentLessons": "clew.memory.agent_lessons",
     "AgentResponse": "clew.agents.response",
     "Allow": "clew.domain.memory.facts",
+    "AnthropicClient": "clew.infrastructure.anthropic.client",
     "ClewError": "clew.domain.errors",
     "Context": "clew.domain.context.provider",
     "ContextProvider": "clew.domain.context.provider",

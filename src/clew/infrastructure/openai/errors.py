@@ -75,27 +75,31 @@ class RequestContext:
     host: str
     secrets: tuple[str, ...] = field(default=(), repr=False)
     content: JsonObject = field(default_factory=dict, repr=False)
+    key: str = "OPENAI_API_KEY"
+    """The variable of the environment with the key."""
 
     def __str__(self) -> str:
         return f"{self.model!r} at {self.host}"
 
 
-def model_error(raised: Exception, context: RequestContext, *, begun: bool) -> ModelError:
+def model_error(raised: Exception, context: RequestContext, *, begun: bool, sdk: Any = None) -> ModelError:
     """Clew's error for an exception; ``begun`` is True if a part of the answer has arrived.
 
-    An error before that can be retried. An answer that breaks off cannot: a part of it may have been shown.
+    An error before that can be retried. An answer that breaks off cannot: a part of it may have been shown. ``sdk`` is
+    the package that raised it: ``openai``, or another with the same errors.
     """
     if isinstance(raised, ModelError):
         return raised
     import httpx2
-    import openai
 
+    sdk = sdk or _openai()
+    base = sdk.APIError.__base__  # of all errors of the package
     kind = type(raised.__cause__ or raised).__name__
-    if isinstance(raised, openai.APIStatusError):
+    if isinstance(raised, sdk.APIStatusError):
         return _refused(raised, context)
-    if isinstance(raised, ValueError) and not isinstance(raised, openai.OpenAIError):
+    if isinstance(raised, ValueError) and not isinstance(raised, base):
         return ModelStreamError(f"{context} answered with something that is not JSON. {_base_url_advice(context)}")
-    if isinstance(raised, openai.APITimeoutError | httpx2.TimeoutException):
+    if isinstance(raised, sdk.APITimeoutError | httpx2.TimeoutException):
         problem, advice = "sent nothing within the timeout", "Try again, or give the client a longer timeout."
     elif isinstance(raised, httpx2.UnsupportedProtocol | httpx2.InvalidURL) or kind in {
         "UnsupportedProtocol",
@@ -104,19 +108,25 @@ def model_error(raised: Exception, context: RequestContext, *, begun: bool) -> M
         return ModelUnavailableError(
             f"{context}: this is not a valid address. Give a base_url that begins with https://."
         )
-    elif isinstance(raised, openai.APIConnectionError | httpx2.RequestError | OSError):
+    elif isinstance(raised, sdk.APIConnectionError | httpx2.RequestError | OSError):
         problem, advice = f"could not be reached ({kind})", "Check base_url, and that the service is running."
         if begun:
             problem, advice = f"broke off in the middle of its answer ({kind})", "Run again."
-    elif isinstance(raised, openai.OpenAIError):
+    elif isinstance(raised, base):
         return ModelAccessError(
-            f"The request to {context} has no valid credentials ({kind}). Set OPENAI_API_KEY or give api_key=."
+            f"The request to {context} has no valid credentials ({kind}). Set {context.key} or give api_key=."
         )
     else:
         return ModelError(f"{context} received no request: the client failed ({kind}). See the client's debug log.")
     if begun:
         return ModelStreamError(f"{context} {problem}. {advice}")
     return ModelUnavailableError(f"{context} {problem}. {advice}", retryable=True)
+
+
+def _openai() -> Any:
+    import openai
+
+    return openai
 
 
 def incomplete_answer_error(context: RequestContext) -> ModelStreamError:
@@ -292,7 +302,7 @@ def _classified(
         )
     if status in {401, 403}:
         return ModelAccessError(
-            f"{context} refused access{at}{quote}. Check that the key (OPENAI_API_KEY or api_key=) is right and may "
+            f"{context} refused access{at}{quote}. Check that the key ({context.key} or api_key=) is right and may "
             "use this model.",
             status=status,
             code=code,

@@ -1,0 +1,216 @@
+"""Answers of Anthropic's Messages, complete or as events: the message is the same either way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import cast
+
+from clew.domain.json_values import Json, JsonObject
+from clew.domain.messages import Content, FunctionCall, Message, Raw, Reasoning, Text
+from clew.domain.models.chat_answers import as_count, as_object, as_objects, as_text
+from clew.domain.models.client import Answer, CallDelta, ReasoningDelta, TextDelta, TokenUsage, Update, joined
+from clew.domain.models.native import merge, with_native
+
+WIRE = "anthropic-messages"
+"""The name of the format."""
+
+SIGNED = frozenset({"thinking", "redacted_thinking"})
+"""Types of blocks that are bound to what came before them."""
+
+_REASONS = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "refusal": "content_filter",
+}
+_KNOWN_REPLY = frozenset({"content", "id", "model", "role", "stop_reason", "type", "usage"})
+_KNOWN_USAGE = frozenset(
+    {"input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens_details"}
+)
+"""Fields that are read. All others are kept in the native JSON of the answer."""
+_PIECES = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
+
+
+class AnthropicAnswer:
+    """Assembles an answer.
+
+    Attributes: ``begun``, whether a part of it has arrived, and ``failure``, the error that the service sent instead.
+    """
+
+    def __init__(self) -> None:
+        self.begun = False
+        self.failure: Json = None
+        self._is_complete = False
+        self._reply: JsonObject = {}
+        self._usage: JsonObject = {}
+        self._blocks: dict[Json, JsonObject] = {}
+        self._pieces: dict[tuple[Json, str], list[str]] = {}
+
+    def take(self, event: JsonObject) -> Iterator[Update]:
+        """Read an event of a stream, and yield what it adds."""
+        match event:
+            case {"type": "content_block_delta", "delta": dict(delta)}:
+                yield from self._delta(event.get("index"), delta)
+            case {"type": "content_block_start", "content_block": dict(block)}:
+                self.begun = True
+                place = event.get("index")
+                self._blocks[place] = dict(block)
+                for name in ("text", "thinking", "signature"):
+                    if isinstance(begin := block.get(name), str):
+                        self._pieces[place, name] = [begin]
+            case {"type": "message_start", "message": dict(message)}:
+                self._about(message)
+            case {"type": "message_delta", "delta": dict(delta)}:
+                more = {name: value for name, value in event.items() if name not in {"type", "delta", "usage"}}
+                self._about({**delta, **more, "usage": event.get("usage")})
+            case {"type": "message_stop"}:
+                self._is_complete = True
+            case {"type": "error"} | {"error": _}:
+                self.failure = event.get("error") or event
+
+    def take_whole(self, message: JsonObject) -> Iterator[Update]:
+        """Read a complete reply, and yield its contents."""
+        if message.get("type") == "error" or not isinstance(message.get("content"), list):
+            self.failure = message.get("error")
+            return
+        self._about(message)
+        self._blocks = dict(enumerate(as_objects(message.get("content"))))
+        self.begun = True
+        self._is_complete = message.get("stop_reason") is not None
+        calls = 0
+        for content in self._contents():
+            match content:
+                case Text(text=text) if text:
+                    yield TextDelta(text)
+                case Reasoning(text=text) if text:
+                    yield ReasoningDelta(text)
+                case FunctionCall(call_id=id_, name=name, arguments=arguments):
+                    yield CallDelta(calls, id_, name, arguments)
+                    calls += 1
+
+    def answer(self) -> Answer | None:
+        """The answer; None until the service has completed it."""
+        if not self._is_complete:
+            return None
+        message = Message(role="assistant", contents=tuple(self._contents()))
+        blocks = [_without_none(block) for block in self._ended()]
+        more: JsonObject = {}
+        merge(more, {name: value for name, value in self._reply.items() if name not in _KNOWN_REPLY})
+        merge(more, {"usage": {name: value for name, value in self._usage.items() if name not in _KNOWN_USAGE}})
+        received: JsonObject = {"content": [*blocks], **({"reply": more} if more else {})}
+        signed = any(block.get("type") in SIGNED for block in blocks)
+        reason = as_text(self._reply.get("stop_reason"))
+        return Answer(
+            with_native(message, WIRE, {"content": [*written_blocks(message)]}, received, signed=signed),
+            _REASONS.get(reason, reason) or None,
+            _usage(self._usage) if self._usage else None,
+            as_text(self._reply.get("model")) or None,
+            as_text(self._reply.get("id")) or None,
+        )
+
+    def _about(self, message: JsonObject) -> None:
+        """Read what a message has besides its content. Later values replace earlier ones."""
+        self._reply.update(_without_none({name: each for name, each in message.items() if name != "content"}))
+        self._usage.update(_without_none(as_object(message.get("usage"))))
+
+    def _delta(self, place: Json, delta: JsonObject) -> Iterator[Update]:
+        self.begun = True
+        block = self._blocks.setdefault(place, {})
+        kind = as_text(delta.get("type"))
+        if (name := _PIECES.get(kind)) is not None:
+            text = as_text(delta.get(name))
+            self._pieces.setdefault((place, name), []).append(text)
+            if text and kind == "text_delta":
+                yield TextDelta(text)
+            elif text and kind == "thinking_delta":
+                yield ReasoningDelta(text)
+        elif kind == "input_json_delta":
+            text = as_text(delta.get("partial_json"))
+            self._pieces.setdefault((place, "input"), []).append(text)
+            if block.get("type") == "tool_use":
+                yield CallDelta(self._number(place), as_text(block.get("id")), as_text(block.get("name")), text)
+        elif kind == "citations_delta":
+            block["citations"] = [*_listed(block.get("citations")), delta.get("citation")]
+        else:
+            merge(block, {name: value for name, value in delta.items() if name != "type"})
+
+    def _number(self, place: Json) -> int:
+        """The number of a function call among those of the answer."""
+        calls = [each for each, block in self._blocks.items() if block.get("type") == "tool_use"]
+        return calls.index(place)
+
+    def _ended(self) -> Iterator[JsonObject]:
+        """The blocks with the pieces that have arrived."""
+        for place, block in self._blocks.items():
+            ended = dict(block)
+            for name in ("text", "thinking", "signature"):
+                if (pieces := self._pieces.get((place, name))) is not None:
+                    ended[name] = joined(pieces)
+            if text := "".join(self._pieces.get((place, "input"), ())):
+                ended["input"] = _parsed(text)
+            yield ended
+
+    def _contents(self) -> Iterator[Content]:
+        for block in self._ended():
+            match block:
+                case {"type": "text", "text": str(text)}:
+                    yield Text(text=joined([text]))
+                case {"type": "thinking", "thinking": str(text)}:
+                    yield Reasoning(text=joined([text]))
+                case {"type": "tool_use", "name": str(name)}:
+                    yield FunctionCall(call_id=as_text(block.get("id")), name=name, arguments=_text(block.get("input")))
+                case _:
+                    yield Raw(value=_without_none(block))
+
+
+def written_blocks(message: Message) -> Iterator[Json]:
+    """The blocks of an answer as this format has them for the contents alone. Its native JSON is the difference."""
+    for content in message.contents:
+        match content:
+            case Text(text=text):
+                yield {"type": "text", "text": text}
+            case Reasoning(text=text):
+                yield {"type": "thinking", "thinking": text}
+            case FunctionCall(call_id=id_, name=name, arguments=arguments):
+                yield {"type": "tool_use", "id": id_, "name": name, "input": call_input(arguments)}
+            case Raw(value=value):
+                yield value
+
+
+def call_input(arguments: str) -> JsonObject:
+    """The arguments of a call as an object, which the service requires; what is none goes in one."""
+    value = _parsed(arguments or "{}")
+    return value if isinstance(value, dict) else {"arguments": value}
+
+
+def _parsed(text: str) -> Json:
+    try:
+        return cast("Json", json.loads(text, parse_constant=lambda _: None))
+    except (ValueError, RecursionError):
+        return text
+
+
+def _text(value: Json) -> str:
+    return value if isinstance(value, str) else json.dumps({} if value is None else value, ensure_ascii=False)
+
+
+def _listed(value: Json) -> list[Json]:
+    return value if isinstance(value, list) else []
+
+
+def _without_none(fields: Mapping[str, Json]) -> JsonObject:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _usage(usage: JsonObject) -> TokenUsage:
+    """The tokens. The service counts those that its cache read and wrote apart from its input."""
+    cached = as_count(usage.get("cache_read_input_tokens"))
+    written = as_count(usage.get("cache_creation_input_tokens"))
+    return TokenUsage(
+        input_tokens=as_count(usage.get("input_tokens")) + cached + written,
+        output_tokens=as_count(usage.get("output_tokens")),
+        cached_tokens=cached,
+        reasoning_tokens=as_count(as_object(usage.get("output_tokens_details")).get("thinking_tokens")),
+    )

@@ -1,0 +1,269 @@
+"""Sends requests with a package of a service: without retries, and with exactly the recorded bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, suppress
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from clew.domain.json_values import Json, JsonObject
+from clew.domain.models.client import Answer, ModelRequest, Update
+from clew.domain.runs.errors import AgentConfigurationError, ModelError, RequestAlteredError
+from clew.infrastructure.model_streams import AnswerReader, EventDecoder
+from clew.infrastructure.openai.errors import (
+    RequestContext,
+    incomplete_answer_error,
+    invalid_reply_error,
+    model_error,
+    secrets_of,
+    service_error,
+)
+
+if TYPE_CHECKING:
+    import httpx2
+
+TIMEOUT = 600.0
+"""Seconds in which a service must send something."""
+_CONNECT_TIMEOUT = 10.0
+_END_TIMEOUT = 0.5
+"""Seconds to wait for the end of a stream after its last event."""
+
+_JSON = json.JSONDecoder(parse_constant=lambda _: None)
+"""NaN and Infinity, which some services write, become null."""
+
+
+class SdkConnection(ABC):
+    """Sends requests with the caller's client, or with a separate client for each event loop.
+
+    The packages ``openai`` and ``anthropic`` have the same clients; a subclass says what differs.
+
+    Connections belong to the event loop that made them. ``aclose()`` closes the client of the current loop; otherwise
+    it is closed when ``asyncio.run`` ends the loop.
+    """
+
+    options: ClassVar[dict[str, Any]] = {"max_retries": 0}
+    """Options of each request. Runs retry, and record each attempt: retries of the package would not be recorded."""
+    key: ClassVar[str]
+    """The variable of the environment with the key."""
+
+    @abstractmethod
+    def _sdk(self) -> Any:
+        """The package."""
+
+    @abstractmethod
+    def _provider(self, base_url: str | None, client: Any) -> str:
+        """The name of the service."""
+
+    @abstractmethod
+    def _factory(self, api_key: str | None, base_url: str | None, timeout: float | None) -> Callable[[], Any]:
+        """A function that makes clients. Raises AgentConfigurationError without a key."""
+
+    @abstractmethod
+    def _check(self, client: object) -> None:
+        """Raise AgentConfigurationError for anything but a client of the package."""
+
+    def _path(self, client: Any, path: str, request: ModelRequest) -> str:
+        """The path of a request, where the client uses another."""
+        del client, request
+        return path
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        api_key: str | None,
+        base_url: str | None,
+        client: Any,
+        timeout: float | None,
+    ) -> None:
+        if not isinstance(model, str) or not model:
+            raise AgentConfigurationError("The client has no model. Name one: model='…'.")
+        self._model = model
+        self._caller_client = client
+        self._timeout = timeout
+        self._clients: dict[asyncio.AbstractEventLoop, tuple[AsyncGenerator[Any], Any]] = {}
+        self.provider = self._provider(base_url, client)
+        """The service that made an answer: it is sent back to no other."""
+        if client is None:
+            self._make = self._factory(api_key, base_url, timeout)
+        elif api_key is not None or base_url is not None:
+            raise AgentConfigurationError(
+                "client= cannot be combined with api_key= or base_url=. Set them on that client."
+            )
+        else:
+            self._check(client)
+
+    async def ask(self, path: str, request: ModelRequest, reader: AnswerReader) -> AsyncGenerator[Update]:
+        """Send a request and yield the updates that ``reader`` makes of the reply."""
+        client, body = await self._client(), request.body
+        failed: ModelError | None = None
+        try:
+            async with aclosing(self._pieces(client, path, request)) as pieces:
+                async for whole, piece in pieces:
+                    for update in reader.take_whole(piece) if whole else reader.take(piece):
+                        yield update
+                    if reader.failure is not None:
+                        failed = service_error(reader.failure, self._request_context(client, body), begun=reader.begun)
+                        break
+        except Exception as raised:  # noqa: BLE001  # becomes Clew's error, without the request
+            if reader.answer() is None:  # a complete answer needs nothing more
+                failed = model_error(
+                    raised, self._request_context(client, body, raised), begun=reader.begun, sdk=self._sdk()
+                )
+        answer = reader.answer()
+        if failed is None and answer is None:
+            failed = (
+                incomplete_answer_error(self._request_context(client, body))
+                if request.streams
+                else invalid_reply_error(self._request_context(client, body))
+            )
+        if failed is not None:
+            raise failed
+        yield cast("Answer", answer)
+
+    async def call(
+        self, method: str, path: str, body: JsonObject | None = None, params: dict[str, str] | None = None
+    ) -> JsonObject:
+        """Send any other request and return the JSON object of the reply. Raises ModelError."""
+        client = await self._client()
+        options = {**self._options(), "params": params or {}}
+        failed: ModelError
+        try:
+            response = await _call(client, method, path, body, options)
+            parsed = _parse_json(response.content or b"{}")
+            if isinstance(parsed, dict):
+                return parsed
+            failed = invalid_reply_error(self._request_context(client, body or {}))
+        except Exception as raised:  # noqa: BLE001  # as in ask()
+            failed = model_error(
+                raised, self._request_context(client, body or {}, raised), begun=False, sdk=self._sdk()
+            )
+        raise failed
+
+    async def aclose(self) -> None:
+        """Close the connections of this event loop. The caller's own client stays open."""
+        if (entry := self._clients.pop(asyncio.get_running_loop(), None)) is not None:
+            await entry[0].aclose()
+
+    async def _pieces(self, client: Any, path: str, request: ModelRequest) -> AsyncGenerator[tuple[bool, JsonObject]]:
+        """The JSON objects of a reply. Each comes with True if the reply was not streamed."""
+        response = await self._post(client, path, request)
+        try:
+            if response.request.content != request.content:
+                raise RequestAlteredError(
+                    "The HTTP client sent other bytes than those on the log. Does it have a hook that changes "
+                    "requests? Change them with Middleware.model_request, which is recorded."
+                )
+            kind = response.headers.get("content-type", "")
+            if not request.streams or "json" in kind or "html" in kind:  # HTML is not an answer, and fails to parse
+                if isinstance(whole := _parse_json(await response.aread()), dict):
+                    yield True, whole
+                return
+            events = EventDecoder()
+            async with aclosing(response.aiter_bytes()) as received:
+                async for received_bytes in received:
+                    for data in events.feed(received_bytes):
+                        if data.startswith("[DONE]"):
+                            await _read_to_end(received)
+                            return
+                        if isinstance(piece := _parse_json(data), dict):
+                            yield False, piece
+            for data in events.finish():
+                if not data.startswith("[DONE]") and isinstance(piece := _parse_json(data), dict):
+                    yield False, piece
+        finally:
+            await response.aclose()
+
+    async def _post(self, client: Any, path: str, request: ModelRequest) -> httpx2.Response:
+        """Send the bytes of a request as the package sends a body, and return the raw response."""
+        import httpx2
+
+        response = await client.post(
+            self._path(client, path, request),
+            cast_to=httpx2.Response,
+            content=request.content,
+            options=self._options(),
+            stream=True,
+            stream_cls=self._sdk().AsyncStream[object],
+        )
+        return cast("httpx2.Response", response)
+
+    def _options(self) -> dict[str, Any]:
+        if self._caller_client is None or self._timeout is None:
+            return self.options
+        return {**self.options, "timeout": timeout_of(self._timeout)}
+
+    async def _client(self) -> Any:
+        if self._caller_client is not None:
+            return self._caller_client
+        loop = asyncio.get_running_loop()
+        if (entry := self._clients.get(loop)) is None:
+            for other in list(self._clients):  # loops in other threads may add theirs at the same time
+                if other.is_closed():
+                    self._clients.pop(other, None)
+            holder = _open_client(self._make)
+            entry = self._clients[loop] = holder, await anext(holder)
+        return entry[1]
+
+    def _request_context(self, client: Any, body: JsonObject, raised: BaseException | None = None) -> RequestContext:
+        model = body.get("model")
+        url = client.base_url
+        host = url.host if url.port is None else f"{url.host}:{url.port}"
+        return RequestContext(
+            model if isinstance(model, str) else self._model, host, secrets_of(client, raised), body, self.key
+        )
+
+
+async def _open_client(make: Callable[[], Any]) -> AsyncGenerator[Any]:
+    """Keep a client open until this generator is closed, at the latest when the event loop shuts down."""
+    client = make()
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+def is_address(text: str) -> bool:
+    """Whether a text is the address of a service."""
+    import httpx2
+
+    try:
+        url = httpx2.URL(text)
+    except httpx2.InvalidURL:
+        return False
+    return url.scheme in {"https", "http"} and bool(url.host) and "?" not in text and "#" not in text
+
+
+def timeout_of(seconds: float) -> httpx2.Timeout:
+    """The timeouts of an HTTP client."""
+    import httpx2
+
+    return httpx2.Timeout(seconds, connect=min(seconds, _CONNECT_TIMEOUT))
+
+
+async def _call(
+    client: Any, method: str, path: str, body: JsonObject | None, options: dict[str, Any]
+) -> httpx2.Response:
+    """Send any other request as the package does, and return the raw response."""
+    import httpx2
+
+    send: Any = getattr(client, method)
+    more: dict[str, Any] = {} if method == "get" else {"body": body}
+    return cast("httpx2.Response", await send(path, cast_to=httpx2.Response, options=options, **more))
+
+
+async def _read_to_end(received: AsyncIterator[bytes]) -> None:
+    """Read the rest of a reply, so that its connection can be reused. Give up after ``_END_TIMEOUT``."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_END_TIMEOUT):
+            async for _ in received:
+                pass
+
+
+def _parse_json(text: str | bytes) -> Json:
+    if isinstance(text, bytes):
+        text = text.decode(json.detect_encoding(text), "surrogatepass")
+    return cast("Json", _JSON.decode(text))
