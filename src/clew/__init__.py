@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from clew.engine import Agent, Engine
     from clew.hosted_threads import ThreadStore
     from clew.infrastructure.anthropic.client import AnthropicClient
+    from clew.infrastructure.any_client import AnyClient
     from clew.infrastructure.hashing_embedder import HashingEmbedder
     from clew.infrastructure.minilm import LocalEmbedder
     from clew.infrastructure.openai.clients import OpenAIChatClient, OpenAIResponsesClient
@@ -59,6 +60,7 @@ __all__ = [
     "AgentResponse",
     "Allow",
     "AnthropicClient",
+    "AnyClient",
     "ClewError",
     "Context",
     "ContextProvider",
@@ -125,6 +127,7 @@ _HOMES = {
     "AgentResponse": "clew.agents.response",
     "Allow": "clew.domain.memory.facts",
     "AnthropicClient": "clew.infrastructure.anthropic.client",
+    "AnyClient": "clew.infrastructure.any_client",
     "ClewError": "clew.domain.errors",
     "Context": "clew.domain.context.provider",
     "ContextProvider": "clew.domain.context.provider",

@@ -17,6 +17,8 @@ def test_clew_exports_these_names() -> None:
         "AgentLessons",
         "AgentResponse",
         "Allow",
+        "AnthropicClient",
+        "AnyClient",
         "ClewError",
         "Context",
         "ContextProvider",

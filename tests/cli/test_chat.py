@@ -20,6 +20,7 @@ from tests.cli.model_replies import calling, reply, unfinished, unknown_model
 from tests.cli.terminal_session import Session
 from tests.infrastructure.openai.replies import CHAT
 from tests.servers.raw_server import CUT, RawServer, Reply, whole
+from tests.servers.strict_anthropic import StrictAnthropic
 
 from clew import Agent, Conversations, Engine, Message, OpenAIChatClient, OpenAIResponsesClient, tool
 from clew.cli.chat import COMMANDS
@@ -541,3 +542,15 @@ def test_ends_quietly_when_the_reader_of_the_answer_has_left(clew: Clew, server:
         process.stdout = None
         _, errors = process.communicate(b"hello\n")
     assert (process.returncode, errors) == (1, b"")
+
+
+def test_the_name_of_a_model_can_begin_with_its_provider(chat: Piped) -> None:
+    with StrictAnthropic() as strict:
+        environment = {"ANTHROPIC_API_KEY": "sk-ant-1", "ANTHROPIC_BASE_URL": strict.url}
+        answered = chat("Hello\n", "--model", "anthropic:claude-x", **environment)
+    assert "Done 1." in answered.stdout
+    assert strict.refused == []
+    assert b'"model":"claude-x"' in strict.requests[0]
+    refused = chat("Hello\n", "--model", "anthropic:claude-x", ANTHROPIC_API_KEY="")
+    assert refused.returncode
+    assert "ANTHROPIC_API_KEY" in refused.stderr

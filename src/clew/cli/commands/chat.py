@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clew.cli.app import command
 from clew.cli.errors import WrongUsage
 from clew.cli.options import ActorOption, AsJson, GlobalOptions, thread_argument
+
+if TYPE_CHECKING:
+    from clew.domain.models.client import ModelClient
 
 MODEL = "gpt-5.4-mini"
 """The default model: small, and without an announced end at OpenAI."""
@@ -22,6 +25,7 @@ AGENT = "clew-chat"
     "clew chat",
     "clew chat 3f2a",
     'clew chat --model gpt-5.4-mini --instructions "Answer in one sentence."',
+    "clew chat --model anthropic:claude-opus-5-5",
     "echo 'What is a clew?' | clew chat",
     heading="Begin",
 )
@@ -31,7 +35,9 @@ def chat(
         str | None,
         thread_argument("The thread to resume: its id, or a unique prefix of it. By default a new one."),
     ] = None,
-    model: Annotated[str, typer.Option("--model", envvar="OPENAI_MODEL", metavar="M", help="The model.")] = MODEL,
+    model: Annotated[
+        str, typer.Option("--model", envvar="OPENAI_MODEL", metavar="M", help="The model, or provider:model.")
+    ] = MODEL,
     instructions: Annotated[
         str | None,
         typer.Option("--instructions", metavar="I", help="Instructions for the model; by default the thread's."),
@@ -45,7 +51,7 @@ def chat(
         raise WrongUsage("--new starts a thread and THREAD resumes one. Give one of them")
     if not model:
         raise WrongUsage("--model, or OPENAI_MODEL, must name a model, and it is empty")
-    _check_key()
+    client = _client(model)  # before a database is made: it fails without access to the service
 
     import asyncio
     import warnings
@@ -56,12 +62,10 @@ def chat(
     from clew.domain.runs.errors import AgentChangedWarning
     from clew.engine import Agent, Engine
     from clew.infrastructure import clock
-    from clew.infrastructure.openai.clients import OpenAIChatClient
     from clew.service.core import open_core
     from clew.service.effects import run
     from clew.service.model_requests import instructions as instructions_of
 
-    client = OpenAIChatClient(model)  # before a database is made: it fails without access to the service
     options: GlobalOptions = context.obj
     core = open_core(
         options.url, tenant=options.tenant, create=thread is None, now=clock.now, projections=None, embedded=True
@@ -82,12 +86,22 @@ def chat(
             session.converse(terminal.typed_lines() if interactive else terminal.piped_lines())
 
 
-def _check_key() -> None:
-    """Raise AgentConfigurationError without a key."""
-    from clew.domain.runs.errors import AgentConfigurationError
+def _client(model: str) -> ModelClient:
+    """The client of a provider, if the name begins with one; else that of a service with OpenAI's Chat Completions.
 
+    Raises AgentConfigurationError without a key.
+    """
+    from clew.domain.runs.errors import AgentConfigurationError
+    from clew.infrastructure.any_client import AnyClient, providers
+
+    if model.partition(":")[0] in providers():
+        client: ModelClient = AnyClient(model)
+        return client
     if not os.environ.get("OPENAI_API_KEY"):
         raise AgentConfigurationError(
             "There is no key for the model service. Set OPENAI_API_KEY, and OPENAI_BASE_URL for another service than "
             "OpenAI. If the service needs no key, any value works."
         )
+    from clew.infrastructure.openai.clients import OpenAIChatClient
+
+    return OpenAIChatClient(model)
