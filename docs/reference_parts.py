@@ -11,7 +11,7 @@ PROVIDERS = (
 )
 
 CONSTRUCTED = frozenset(
-    "Agent Telemetry OpenAIChatClient OpenAIResponsesClient AnthropicClient AnyClient ScriptedChatClient "
+    "Agent Telemetry OpenAIChatClient OpenAIResponsesClient AnthropicClient GeminiClient AnyClient ScriptedChatClient "
     f"OpenAIEmbedder LocalEmbedder HashingEmbedder Document Reducers RedisHistory ThreadStore {PROVIDERS}".split()
 )
 """The classes that people construct and whose parameters are not fields."""
@@ -63,7 +63,7 @@ PARTS = {
         "types.ToolCallContext types.ToolOutcome types.ToolSignature Telemetry"
     ),
     "Model clients": (
-        "OpenAIChatClient OpenAIResponsesClient AnthropicClient AnyClient ScriptedChatClient "
+        "OpenAIChatClient OpenAIResponsesClient AnthropicClient GeminiClient AnyClient ScriptedChatClient "
         "testing.call testing.fault testing.Fault "
         "types.ModelClient types.ModelRequest types.WireFormat types.ServiceThreads "
         "types.Question types.ToolSchema types.ResponseFormat types.Answer "

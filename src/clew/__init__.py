@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from clew.hosted_threads import ThreadStore
     from clew.infrastructure.anthropic.client import AnthropicClient
     from clew.infrastructure.any_client import AnyClient
+    from clew.infrastructure.gemini.client import GeminiClient
     from clew.infrastructure.hashing_embedder import HashingEmbedder
     from clew.infrastructure.minilm import LocalEmbedder
     from clew.infrastructure.openai.clients import OpenAIChatClient, OpenAIResponsesClient
@@ -74,6 +75,7 @@ __all__ = [
     "Fact",
     "Fold",
     "FunctionCall",
+    "GeminiClient",
     "HashingEmbedder",
     "History",
     "HistoryMessage",
@@ -141,6 +143,7 @@ _HOMES = {
     "Fact": "clew.domain.memory.facts",
     "Fold": "clew.domain.application_folds",
     "FunctionCall": "clew.domain.messages",
+    "GeminiClient": "clew.infrastructure.gemini.client",
     "HashingEmbedder": "clew.infrastructure.hashing_embedder",
     "History": "clew.domain.history",
     "HistoryMessage": "clew.domain.history",

@@ -32,6 +32,7 @@ def test_clew_exports_these_names() -> None:
         "Fact",
         "Fold",
         "FunctionCall",
+        "GeminiClient",
         "HashingEmbedder",
         "History",
         "HistoryMessage",

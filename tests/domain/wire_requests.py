@@ -10,4 +10,6 @@ from clew.domain.runs.request_construction import request_bytes, stream_request
 def to_send(client: ModelClient, body: JsonObject, *, streams: bool) -> ModelRequest:
     """The request that a run would send for a body."""
     content = request_bytes(body)
-    return stream_request(client.wire, body, content) if streams else ModelRequest(body, content, streams=False)
+    if streams:
+        return stream_request(client.wire, body, content, client.model)
+    return ModelRequest(body, content, streams=False, model=client.model)

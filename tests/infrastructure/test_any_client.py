@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clew import AnthropicClient, AnyClient, OpenAIChatClient, OpenAIResponsesClient
+from clew import AnthropicClient, AnyClient, GeminiClient, OpenAIChatClient, OpenAIResponsesClient
 from clew.errors import AgentConfigurationError
 
 
@@ -18,6 +18,7 @@ from clew.errors import AgentConfigurationError
         ("openai:gpt-5.4-mini", OpenAIResponsesClient),
         ("openai-chat:ft:gpt:org", OpenAIChatClient),
         ("anthropic:claude-x", AnthropicClient),
+        ("gemini:gemini-3-pro", GeminiClient),
     ],
 )
 def test_the_provider_chooses_the_client(name: str, kind: type[Any]) -> None:
@@ -28,7 +29,7 @@ def test_the_provider_chooses_the_client(name: str, kind: type[Any]) -> None:
 
 @pytest.mark.parametrize("name", ["gpt-5", "nobody:m", "openai:", ":m", "", None])
 def test_another_name_is_refused_with_the_providers(name: Any) -> None:
-    with pytest.raises(AgentConfigurationError, match="anthropic, openai, openai-chat"):
+    with pytest.raises(AgentConfigurationError, match="anthropic, gemini, openai, openai-chat"):
         AnyClient(name)
 
 

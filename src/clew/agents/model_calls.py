@@ -185,7 +185,10 @@ class ModelCalls:
         if changes:
             content = request_bytes(body)
             fields["changes"] = len(changes)
-        request = stream_request(wire, body, content) if streams else ModelRequest(body, content, streams=False)
+        if streams:
+            request = stream_request(wire, body, content, setup.model)
+        else:
+            request = ModelRequest(body, content, streams=False, model=setup.model)
         fields["as_sent"] = fields["digest"] if request.content is unchanged else digest(request.content).hex()
         if wire.prefix_of is not None:
             fields["prefix"] = wire.prefix_of(body)

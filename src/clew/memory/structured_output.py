@@ -67,7 +67,7 @@ async def ask(
     )
     answer: Answer | None = None
     body = wire.make_body(question)
-    async for update in client.ask(ModelRequest(body, request_bytes(body), streams=False)):
+    async for update in client.ask(ModelRequest(body, request_bytes(body), streams=False, model=model_name)):
         if isinstance(update, Answer):
             answer = update
     if answer is None:

@@ -94,12 +94,13 @@ class ModelRequest:
     """A request that is on the log, and is about to be sent.
 
     ``content`` are its bytes, which the service must receive. ``body`` is the same as JSON values, without the fields
-    that request a stream; ``streams`` says whether the bytes request one.
+    that request a stream; ``streams`` says whether the bytes request one. ``model`` is the model that is asked.
     """
 
     body: JsonObject
     content: bytes
     streams: bool
+    model: str = ""
 
 
 def _unchanged(body: JsonObject) -> JsonObject:

@@ -196,14 +196,14 @@ def request_of(
     return question, body, request_bytes(body)
 
 
-def stream_request(wire: WireFormat, body: JsonObject, content: bytes) -> ModelRequest:
+def stream_request(wire: WireFormat, body: JsonObject, content: bytes, model: str) -> ModelRequest:
     """The request for a stream, of a body that has the bytes ``content`` without one."""
     sent = wire.as_stream(body)
     if all(sent.get(name) is value for name, value in body.items()) and content != b"{}":
         added = {name: value for name, value in sent.items() if name not in body}
         more = b"," + _as_json(added).encode()[1:] if added else b"}"
-        return ModelRequest(body, content[:-1] + more, streams=True)
-    return ModelRequest(body, request_bytes(sent), streams=True)
+        return ModelRequest(body, content[:-1] + more, streams=True, model=model)
+    return ModelRequest(body, request_bytes(sent), streams=True, model=model)
 
 
 def rebuilt(  # all that a request depends on
@@ -229,7 +229,7 @@ def rebuilt(  # all that a request depends on
         except InvalidContentError:  # the patch was made for a text that was redacted since
             verified = False
         content = request_bytes(body)
-    request = stream_request(wire, body, content) if call.streamed else ModelRequest(body, content, streams=False)
+    sent = stream_request(wire, body, content, call.model).content if call.streamed else content
     return Request(
         version=version,
         client=call.client,
@@ -237,9 +237,9 @@ def rebuilt(  # all that a request depends on
         path=wire.make_path(call.model, call.streamed),
         model=call.model,
         body=wire.as_stream(body) if call.streamed else body,
-        content=request.content,
+        content=sent,
         digest=call.digest,
-        verified=verified and call.as_sent in {None, digest(request.content).hex()},
+        verified=verified and call.as_sent in {None, digest(sent).hex()},
         redacted=tuple(redacted),
         changed_by=tuple(change.by for _, change in changes),
     )

@@ -1,0 +1,160 @@
+"""Gemini's client over HTTP: the bytes that it sends, and every way in which an answer fails."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.domain.wire_requests import to_send
+from tests.servers.raw_server import CUT, STALL, RawServer, Reply, stream, whole
+
+from clew import GeminiClient
+from clew.domain.messages import Message
+from clew.domain.models.client import Answer, Question
+from clew.domain.runs.errors import (
+    AgentConfigurationError,
+    ContextWindowError,
+    ModelAccessError,
+    ModelError,
+    ModelOverloadedError,
+    ModelRequestError,
+    ModelStreamError,
+    ModelUnavailableError,
+)
+
+KEY = "AIza-canary0123456789"
+SECRET = "the secret recipe of grandmother's plum cake"  # noqa: S105  # not a password
+TOO_LONG = "The input token count (9) exceeds the maximum number of tokens allowed (8)."
+ANSWER: Any = {
+    "candidates": [{"content": {"role": "model", "parts": [{"text": "Hello"}]}, "finishReason": "STOP", "index": 0}],
+    "usageMetadata": {"promptTokenCount": 9, "candidatesTokenCount": 4},
+}
+
+
+def piece(text: str) -> Any:
+    return {"candidates": [{"content": {"role": "model", "parts": [{"text": text}]}, "index": 0}]}
+
+
+EVENTS = [piece("Hel"), piece("lo"), {**ANSWER, "candidates": [{"finishReason": "STOP", "index": 0}]}]
+both_ways = pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
+
+
+def client_of(server: RawServer | str, **more: Any) -> GeminiClient:
+    url = server if isinstance(server, str) else server.url
+    return GeminiClient("gemini-3-pro", **{"api_key": KEY, "base_url": url, "timeout": 60, **more})
+
+
+async def asked(client: GeminiClient, *, streams: bool) -> list[Any]:
+    body = client.wire.make_body(Question(client.model, (Message.user(SECRET),), options=client.options))
+    return [update async for update in client.ask(to_send(client, body, streams=streams))]
+
+
+def ask(reply: Reply, *, streams: bool, **more: Any) -> list[Any]:
+    with RawServer() as server:
+        server.add_replies(reply)
+        return asyncio.run(asked(client_of(server, **more), streams=streams))
+
+
+@both_ways
+def test_sends_exactly_the_bytes_of_the_request(streams: bool) -> None:  # noqa: FBT001  # pytest passes it
+    with RawServer() as server:
+        server.add_replies(stream(*EVENTS, done=False) if streams else whole(ANSWER))
+        client = client_of(server, options={"topK": 3, "safetySettings": [{"category": "ü🧶"}]})
+        updates = asyncio.run(asked(client, streams=streams))
+        body = client.wire.make_body(Question(client.model, (Message.user(SECRET),), options=client.options))
+        (sent,) = server.requests
+        assert sent.body == to_send(client, body, streams=streams).content
+        method = "streamGenerateContent?alt=sse" if streams else "generateContent"
+        assert sent.path == f"/v1/models/gemini-3-pro:{method}"
+        assert (sent.headers["x-goog-api-key"], sent.headers["content-type"]) == (KEY, "application/json")
+        answer = updates[-1]
+        assert isinstance(answer, Answer)
+        assert (answer.message.text, answer.finish_reason) == ("Hello", "stop")
+
+
+def error(status: int, name: str, words: str = "No.", **headers: str) -> Reply:
+    body = {"error": {"code": status, "message": f"{words} {KEY} {SECRET}", "status": name}}
+    return whole(body, status=status, headers=headers)
+
+
+REFUSED: dict[str, tuple[Reply, type[ModelError], bool]] = {
+    "400": (error(400, "INVALID_ARGUMENT"), ModelRequestError, False),
+    "window": (error(400, "INVALID_ARGUMENT", TOO_LONG), ContextWindowError, False),
+    "401": (error(401, "UNAUTHENTICATED"), ModelAccessError, False),
+    "403": (error(403, "PERMISSION_DENIED"), ModelAccessError, False),
+    "404": (error(404, "NOT_FOUND"), ModelRequestError, False),
+    "429": (error(429, "RESOURCE_EXHAUSTED", **{"retry-after": "7"}), ModelOverloadedError, True),
+    "500": (error(500, "INTERNAL"), ModelUnavailableError, True),
+    "503": (error(503, "UNAVAILABLE"), ModelUnavailableError, True),
+    "list": (whole([{"error": {"code": 400, "message": f"No. {KEY}"}}], status=400), ModelRequestError, False),
+    "cut": (Reply((CUT,)), ModelUnavailableError, True),
+    "html": (whole(b"<html>", headers={"content-type": "text/html"}), ModelStreamError, False),
+    "html 502": (whole(b"<html>", status=502, headers={"content-type": "text/html"}), ModelUnavailableError, True),
+    "no answer": (whole({"hello": 1}), ModelStreamError, False),
+}
+
+
+def check_hidden(raised: BaseException) -> None:
+    shown = repr(raised) + str(raised)
+    assert KEY not in shown
+    assert SECRET not in shown
+    assert raised.__cause__ is None
+    assert raised.__context__ is None
+
+
+@both_ways
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_the_service_refuses_is_an_error_without_secrets(case: str, streams: bool) -> None:  # noqa: FBT001  # pytest passes it
+    reply, expected, retryable = REFUSED[case]
+    with pytest.raises(expected) as raised:
+        ask(reply, streams=streams)
+    assert raised.value.retryable is retryable
+    assert raised.value.retry_after == (7.0 if case == "429" else None)
+    check_hidden(raised.value)
+
+
+@pytest.mark.parametrize("fault", ["cut", "end", "malformed", "error"])
+@pytest.mark.parametrize("after", range(len(EVENTS)))
+def test_a_stream_that_ends_early_is_an_error(fault: str, after: int) -> None:
+    begun = EVENTS[:after]
+    overloaded = {"error": {"code": 503, "message": f"Busy {KEY}.", "status": "UNAVAILABLE"}}
+    replies = {
+        "cut": stream(*begun, end=CUT),
+        "end": stream(*begun, done=False),
+        "malformed": stream(*begun, b"data: {broken\n\n"),
+        "error": stream(*begun, overloaded, done=False),
+    }
+    with pytest.raises(ModelError) as raised:
+        ask(replies[fault], streams=True)
+    if begun:
+        assert isinstance(raised.value, ModelStreamError)
+        assert not raised.value.retryable
+    check_hidden(raised.value)
+
+
+def test_a_stall_is_an_error_after_the_timeout() -> None:
+    with pytest.raises(ModelStreamError, match="within the timeout"):
+        ask(stream(*EVENTS[:1], end=STALL), streams=True, timeout=0.3)
+
+
+def test_a_service_that_is_not_there() -> None:
+    with pytest.raises(ModelUnavailableError) as raised:
+        asyncio.run(asked(client_of("http://127.0.0.1:9"), streams=True))
+    assert raised.value.retryable
+
+
+def test_the_arguments_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GEMINI_API_KEY", raising=False)
+    monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
+    wrong: tuple[tuple[dict[str, Any], str], ...] = (
+        ({}, "GEMINI_API_KEY"),
+        ({"api_key": "a b"}, "Remove the character"),
+        ({"api_key": KEY, "base_url": "nowhere"}, "base_url"),
+        ({"api_key": KEY, "options": {"contents": []}}, "contents"),
+    )
+    for arguments, words in wrong:
+        with pytest.raises(AgentConfigurationError, match=words):
+            GeminiClient("gemini-3-pro", **arguments)
+    monkeypatch.setenv("GOOGLE_API_KEY", KEY)
+    assert repr(GeminiClient("gemini-3-pro")) == "GeminiClient('gemini-3-pro')"
