@@ -211,7 +211,7 @@ def test_no_field_of_an_answer_is_lost(message: Any, call: Any, choice: Any, rep
     list(whole_reader.take_whole({"id": "c1", "choices": [{**ended, "message": told}], **reply}))
     streamed_call = {**told, "tool_calls": [{"index": 0, **made}]}
     list(reader.take({"id": "c1", "choices": [{"index": 0, "delta": streamed_call}], **reply}))
-    list(reader.take({"id": "c1", "choices": [{**ended, "delta": {}}]}))
+    list(reader.take({"id": "c1", "choices": [{**ended, "delta": {}}], **reply}))  # what it says of itself is repeated
     answer = reader.answer()
     assert answer is not None
     assert answer == whole_reader.answer()
@@ -267,3 +267,15 @@ def test_json_that_cannot_be_stored_is_left_out() -> None:
     answer = whole({"content": "Hi", "odd": {"b": deep, "c": 1}})
     assert answer is not None
     assert answer.message == Message.assistant("Hi")
+
+
+def test_what_each_chunk_repeats_is_kept_once_and_probabilities_whole() -> None:
+    more: Any = {"system_fingerprint": "fp_1", "service_tier": "default"}
+    first, last = chunk({"content": "Hel"}), chunk({"content": "lo"}, "stop")
+    first["choices"][0]["logprobs"] = {"content": [{"token": "Hel"}]}
+    last["choices"][0]["logprobs"] = {"content": [{"token": "lo"}]}
+    answer = streamed({**first, **more}, {**last, **more})[1]
+    assert answer is not None
+    kept: Any = received(answer.message, {"message": written_answer(answer.message)})
+    assert kept["reply"] == more
+    assert kept["choice"] == {"logprobs": {"content": [{"token": "Hel"}, {"token": "lo"}]}}

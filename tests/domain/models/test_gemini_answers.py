@@ -59,7 +59,7 @@ def joined(parts: list[Any]) -> list[Any]:
 
 @given(st.lists(PARTS, max_size=6).map(joined))
 def test_no_part_is_lost_streamed_or_whole(parts: list[Any]) -> None:
-    pieces = [reply(piece, reason=None) for piece in split(parts)]
+    pieces = [reply(piece, reason=None, newField={"a": 1}) for piece in split(parts)]  # each says it again
     updates, reader = streamed(*pieces, reply(newField={"a": 1}))
     answer = reader.answer()
     assert answer is not None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Content, FunctionCall, Message, Raw, Reasoning, Text
 from clew.domain.models.client import Answer, CallDelta, ReasoningDelta, TextDelta, TokenUsage, Update, joined
-from clew.domain.models.native import merge, with_native
+from clew.domain.models.native import merge, replace, unknown, with_native
 
 WIRE = "openai-chat"
 """The name of the format."""
@@ -65,13 +65,13 @@ class ChatAnswer:
         self._model = as_text(chunk.get("model")) or self._model
         self._id = as_text(chunk.get("id")) or self._id
         if chunk.keys() - _KNOWN_REPLY:
-            self._keep("reply", chunk, _KNOWN_REPLY)
+            replace(self._more["reply"], unknown(chunk, _KNOWN_REPLY))
         if isinstance(usage := chunk.get("usage"), dict):
             self._usage = _usage(usage)
         for choice in as_objects(chunk.get("choices")):
             if not as_count(choice.get("index")):  # only the first of several answers
                 if choice.keys() - _KNOWN_CHOICE:
-                    self._keep("choice", choice, _KNOWN_CHOICE)
+                    self._keep_choice(unknown(choice, _KNOWN_CHOICE))
                 for update in self._delta(as_object(choice.get("delta"))):
                     self.begun = True
                     yield update
@@ -117,13 +117,14 @@ class ChatAnswer:
             message, WIRE, {"message": written}, {"message": received, **more}, kept=bool(self._thoughts)
         )
 
-    def _keep(self, where: str, fields: JsonObject, known: frozenset[str]) -> None:
-        """Keep the fields that are not known."""
-        merge(self._more[where], {name: value for name, value in fields.items() if name not in known})
+    def _keep_choice(self, fields: JsonObject) -> None:
+        """Keep what a choice has beyond its message. The probabilities of its tokens come in pieces."""
+        merge(self._more["choice"], {"logprobs": fields.pop("logprobs", None)})
+        replace(self._more["choice"], fields)
 
     def _delta(self, delta: JsonObject) -> Iterator[Update]:
         if delta.keys() - _KNOWN_MESSAGE:
-            self._keep("message", delta, _KNOWN_MESSAGE)
+            merge(self._more["message"], unknown(delta, _KNOWN_MESSAGE))
         for name in _THOUGHTS:
             if thought := as_text(delta.get(name)):
                 self._thoughts_field = name
@@ -149,7 +150,7 @@ class ChatAnswer:
         call.name = call.name or name
         call.arguments.append(text)
         if piece.keys() - _KNOWN_CALL:
-            merge(call.fields, {name: value for name, value in piece.items() if name not in _KNOWN_CALL})
+            merge(call.fields, unknown(piece, _KNOWN_CALL))
         return CallDelta(number, call.id, call.name, text)
 
     def _number(self, piece: JsonObject, *, begins: bool) -> int:

@@ -9,7 +9,7 @@ from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Content, FunctionCall, Message, Raw, Reasoning, Text
 from clew.domain.models.chat_answers import as_count, as_object, as_objects, as_text
 from clew.domain.models.client import Answer, CallDelta, ReasoningDelta, TextDelta, TokenUsage, Update, joined
-from clew.domain.models.native import merge, with_native
+from clew.domain.models.native import replace, unknown, with_native
 
 WIRE = "gemini"
 """The name of the format."""
@@ -64,7 +64,7 @@ class GeminiAnswer:
             self._reason = blocked
             self.begun = True
         if reply.keys() - _KNOWN_REPLY:
-            self._keep("reply", reply, _KNOWN_REPLY)
+            replace(self._more["reply"], unknown(reply, _KNOWN_REPLY))
         for candidate in as_objects(reply.get("candidates")):
             if not as_count(candidate.get("index")):  # only the first of several answers
                 yield from self._candidate(candidate)
@@ -95,7 +95,7 @@ class GeminiAnswer:
     def _candidate(self, candidate: JsonObject) -> Iterator[Update]:
         self._reason = as_text(candidate.get("finishReason")) or self._reason
         if candidate.keys() - _KNOWN_CANDIDATE:
-            self._keep("candidate", candidate, _KNOWN_CANDIDATE)
+            replace(self._more["candidate"], unknown(candidate, _KNOWN_CANDIDATE))
         for part in as_objects(as_object(candidate.get("content")).get("parts")):
             self.begun = True
             yield from self._part(part)
@@ -129,9 +129,6 @@ class GeminiAnswer:
             and part.get("thought") == last.get("thought")
             and part.keys() <= {"text", "thought"}
         )
-
-    def _keep(self, where: str, fields: JsonObject, known: frozenset[str]) -> None:
-        merge(self._more[where], {name: value for name, value in fields.items() if name not in known})
 
 
 def written_parts(message: Message) -> Iterator[Json]:

@@ -73,6 +73,18 @@ def merge(total: JsonObject, piece: JsonObject) -> None:
             total[name] = value
 
 
+def unknown(fields: JsonObject, known: frozenset[str]) -> JsonObject:
+    """The fields that are not known."""
+    return {name: value for name, value in fields.items() if name not in known}
+
+
+def replace(total: JsonObject, piece: JsonObject) -> None:
+    """Add fields of which the last value holds: what a stream says of the whole answer in each of its pieces."""
+    for name, value in piece.items():
+        if value not in _NOTHING or isinstance(value, bool | int | float):
+            total[name] = value
+
+
 def _merged_items(items: list[Json], pieces: list[Json]) -> list[Json]:
     for piece in pieces:
         if not isinstance(piece, dict):

@@ -18,7 +18,7 @@ from clew.domain.models.client import (
     Update,
     joined,
 )
-from clew.domain.models.native import merge, with_native
+from clew.domain.models.native import replace, unknown, with_native
 
 WIRE = "openai-responses"
 """The name of the format."""
@@ -116,7 +116,7 @@ class ResponsesAnswer:
         message = Message(role="assistant", contents=tuple(_contents(items)))
         more: JsonObject = {}
         if self._response.keys() - _KNOWN_REPLY:
-            merge(more, {name: value for name, value in self._response.items() if name not in _KNOWN_REPLY})
+            replace(more, unknown(self._response, _KNOWN_REPLY))
         received: JsonObject = {"output": [*items], **({"reply": more} if more else {})}
         message = with_native(message, WIRE, {"output": written_items(message)}, received)
         return Answer(
