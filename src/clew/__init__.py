@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from clew.hosted_threads import ThreadStore
     from clew.infrastructure.anthropic.client import AnthropicClient
     from clew.infrastructure.any_client import AnyClient
+    from clew.infrastructure.bedrock.client import BedrockClient
     from clew.infrastructure.gemini.client import GeminiClient
     from clew.infrastructure.hashing_embedder import HashingEmbedder
     from clew.infrastructure.minilm import LocalEmbedder
@@ -62,6 +63,7 @@ __all__ = [
     "Allow",
     "AnthropicClient",
     "AnyClient",
+    "BedrockClient",
     "ClewError",
     "Context",
     "ContextProvider",
@@ -130,6 +132,7 @@ _HOMES = {
     "Allow": "clew.domain.memory.facts",
     "AnthropicClient": "clew.infrastructure.anthropic.client",
     "AnyClient": "clew.infrastructure.any_client",
+    "BedrockClient": "clew.infrastructure.bedrock.client",
     "ClewError": "clew.domain.errors",
     "Context": "clew.domain.context.provider",
     "ContextProvider": "clew.domain.context.provider",

@@ -19,6 +19,7 @@ def test_clew_exports_these_names() -> None:
         "Allow",
         "AnthropicClient",
         "AnyClient",
+        "BedrockClient",
         "ClewError",
         "Context",
         "ContextProvider",

@@ -29,7 +29,7 @@ def test_the_provider_chooses_the_client(name: str, kind: type[Any]) -> None:
 
 @pytest.mark.parametrize("name", ["gpt-5", "nobody:m", "openai:", ":m", "", None])
 def test_another_name_is_refused_with_the_providers(name: Any) -> None:
-    with pytest.raises(AgentConfigurationError, match="anthropic, gemini, openai, openai-chat"):
+    with pytest.raises(AgentConfigurationError, match="anthropic, bedrock, gemini, openai, openai-chat"):
         AnyClient(name)
 
 

@@ -162,18 +162,9 @@ class SdkConnection(ABC):
                 if isinstance(whole := _parse_json(await response.aread()), dict):
                     yield True, whole
                 return
-            events = EventDecoder()
-            async with aclosing(response.aiter_bytes()) as received:
-                async for received_bytes in received:
-                    for data in events.feed(received_bytes):
-                        if data.startswith("[DONE]"):
-                            await _read_to_end(received)
-                            return
-                        if isinstance(piece := _parse_json(data), dict):
-                            yield False, piece
-            for data in events.finish():
-                if not data.startswith("[DONE]") and isinstance(piece := _parse_json(data), dict):
-                    yield False, piece
+            async with aclosing(self._events(response)) as events:
+                async for event in events:
+                    yield False, event
         finally:
             await response.aclose()
 
@@ -190,6 +181,21 @@ class SdkConnection(ABC):
             stream_cls=self._sdk().AsyncStream[object],
         )
         return cast("httpx2.Response", response)
+
+    async def _events(self, response: httpx2.Response) -> AsyncGenerator[JsonObject]:
+        """The events of a stream."""
+        events = EventDecoder()
+        async with aclosing(response.aiter_bytes()) as received:
+            async for received_bytes in received:
+                for data in events.feed(received_bytes):
+                    if data.startswith("[DONE]"):
+                        await _read_to_end(received)
+                        return
+                    if isinstance(piece := _parse_json(data), dict):
+                        yield piece
+        for data in events.finish():
+            if not data.startswith("[DONE]") and isinstance(piece := _parse_json(data), dict):
+                yield piece
 
     def _options(self) -> dict[str, Any]:
         if self._caller_client is None or self._timeout is None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import AsyncGenerator, Callable
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from clew.domain.json_values import JsonObject
 from clew.domain.models.client import ModelRequest, ThreadKind, Update
@@ -14,10 +12,8 @@ from clew.domain.models.gemini_answers import GeminiAnswer
 from clew.domain.models.gemini_requests import GEMINI
 from clew.domain.runs.errors import AgentConfigurationError
 from clew.domain.runs.request_construction import checked_options
-from clew.infrastructure.sdk_connection import TIMEOUT, SdkConnection, is_address, timeout_of
-
-if TYPE_CHECKING:
-    import httpx2
+from clew.infrastructure.plain_connection import PlainConnection, PlainHttp
+from clew.infrastructure.sdk_connection import TIMEOUT, is_address, timeout_of
 
 ADDRESS = "https://generativelanguage.googleapis.com/v1beta"
 """The service. For another version of its API, give another ``base_url``."""
@@ -70,69 +66,8 @@ class GeminiClient:
         await self._connection.aclose()
 
 
-class _RequestError(Exception):
-    """The base of the errors below, as the packages of other services have one."""
-
-
-class _ServiceError(_RequestError):
-    """The service did not answer."""
-
-
-class _StatusError(_ServiceError):
-    """The service answered with an error. The fields are those of the other packages' errors."""
-
-    def __init__(self, response: httpx2.Response, body: Any) -> None:
-        super().__init__(response.status_code)
-        self.status_code = response.status_code
-        self.response = response
-        self.request = response.request
-        self.body = body
-
-
-class _Http:
-    """An HTTP client with the methods of the packages' clients that a connection uses."""
-
-    def __init__(self, address: str, key: str, timeout: httpx2.Timeout) -> None:
-        import httpx2
-
-        self.base_url = httpx2.URL(address)
-        self.default_headers = {"x-goog-api-key": key, "content-type": "application/json"}
-        self._client = httpx2.AsyncClient(headers=self.default_headers, timeout=timeout)
-
-    async def send(self, path: str, content: bytes) -> httpx2.Response:
-        """Send the bytes, and return the response before its body. Raises _StatusError."""
-        address = str(self.base_url).rstrip("/") + path
-        request = self._client.build_request("POST", address, content=content)
-        response = await self._client.send(request, stream=True)
-        if response.status_code < 400:  # noqa: PLR2004  # HTTP's errors
-            return response
-        try:
-            received = await response.aread()
-        finally:
-            await response.aclose()
-        try:
-            body = json.loads(received)
-        except ValueError:
-            body = received.decode(errors="replace")
-        raise _StatusError(response, body[0] if isinstance(body, list) and body else body)
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._client.aclose()
-
-
-class _GeminiConnection(SdkConnection):
+class _GeminiConnection(PlainConnection):
     key: ClassVar[str] = "GEMINI_API_KEY"
-
-    def _sdk(self) -> Any:
-        import httpx2
-
-        return SimpleNamespace(
-            APIError=_ServiceError,
-            APIStatusError=_StatusError,
-            APITimeoutError=httpx2.TimeoutException,
-            APIConnectionError=httpx2.RequestError,
-        )
 
     def _provider(self, base_url: str | None, client: Any) -> str:
         del base_url, client
@@ -155,11 +90,5 @@ class _GeminiConnection(SdkConnection):
                 "The key for the model service (api_key= or GEMINI_API_KEY) contains a line end, a space or a "
                 "character that is not allowed in a key. Was it read from a file? Remove the character."
             )
-        return lambda: _Http(address, key, timeout_of(TIMEOUT if timeout is None else timeout))
-
-    def _check(self, client: object) -> None:
-        raise AssertionError(client)  # GeminiClient takes no client of the caller
-
-    async def _post(self, client: Any, path: str, request: ModelRequest) -> httpx2.Response:
-        http: _Http = client
-        return await http.send(path, request.content)
+        headers = {"x-goog-api-key": key, "content-type": "application/json"}
+        return lambda: PlainHttp(address, headers, timeout_of(TIMEOUT if timeout is None else timeout))

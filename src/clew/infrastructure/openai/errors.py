@@ -50,7 +50,7 @@ _SERVER_ERROR_CODES = frozenset({"server_error", "internal_error", "vector_store
 _OVERFLOW = re.compile(
     r"(?:maximum|max) (?:context|model|prompt) length|exceeds? the (?:available )?context|context (?:length|size|"
     r"window) (?:exceeded|of only)|prompt is too long|input token count .{0,30}exceeds|too large for model with|"
-    r"tokens.{0,40} must be <=|context the overflows",
+    r"tokens.{0,40} must be <=|context the overflows|input is too long for",
     re.IGNORECASE,
 )
 _LOST = re.compile(r"not found|does not exist|no such|expired", re.IGNORECASE)
@@ -168,6 +168,7 @@ def secrets_of(client: Any, raised: BaseException | None = None) -> tuple[str, .
             if _SECRET_HEADERS.search(name) and isinstance(value, str):
                 scheme, _, credentials = value.rpartition(" ")
                 secrets |= {credentials, *(_user_and_password(credentials) if scheme.lower() == "basic" else ())}
+    secrets |= set(getattr(client, "secrets", ()))
     url = getattr(client, "base_url", None)
     secrets |= {getattr(url, "username", None), getattr(url, "password", None)}
     return tuple(sorted((each for each in secrets if isinstance(each, str) and each), key=len, reverse=True))
@@ -320,7 +321,7 @@ def _classified(
             retryable=True,
             retry_after=after,
         )
-    if status in {408, 409, *range(500, 600)} or reported.code in _SERVER_ERROR_CODES:
+    if status in {408, 409, 424, *range(500, 600)} or reported.code in _SERVER_ERROR_CODES:
         return ModelUnavailableError(
             f"{context} failed{at}{quote}. Try again later.",
             status=status,

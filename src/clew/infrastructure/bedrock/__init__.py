@@ -1,0 +1,1 @@
+"""The model client for Amazon Bedrock's Converse API."""

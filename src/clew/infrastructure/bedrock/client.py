@@ -1,0 +1,200 @@
+"""A model client for Amazon Bedrock's Converse API, over plain HTTP: boto3 loses what it does not know."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from clew.domain.json_values import JsonObject
+from clew.domain.models.bedrock_answers import BedrockAnswer
+from clew.domain.models.bedrock_requests import BEDROCK
+from clew.domain.models.client import ModelRequest, ThreadKind, Update
+from clew.domain.runs.errors import AgentConfigurationError, MissingExtraError, ModelAccessError
+from clew.domain.runs.request_construction import checked_options
+from clew.infrastructure.bedrock.event_stream import Frame, FrameDecoder
+from clew.infrastructure.plain_connection import PlainConnection, PlainHttp, StatusError
+from clew.infrastructure.sdk_connection import TIMEOUT, is_address, timeout_of
+
+if TYPE_CHECKING:
+    import botocore.session
+    import httpx2
+
+_STATUS = {
+    "internalserverexception": 500,
+    "modelstreamerrorexception": 424,
+    "modeltimeoutexception": 408,
+    "serviceunavailableexception": 503,
+    "throttlingexception": 429,
+    "validationexception": 400,
+}
+"""The HTTP status that the service's model gives to each exception within a stream."""
+
+
+class BedrockClient:
+    """A model client for Bedrock's Converse API. Clew holds the history.
+
+    ``api_key`` defaults to AWS_BEARER_TOKEN_BEDROCK. Without a key, requests are signed with the credentials of
+    ``session``, by default a new botocore session, which needs the extra ``bedrock``. ``region`` defaults to that of
+    the session, or AWS_REGION; ``base_url`` to the service's address there. ``timeout`` is the number of seconds in
+    which the service must send something, by default 600. ``options`` are fields of a request, such as
+    ``inferenceConfig``; they are sent with every request and recorded.
+
+    Raises AgentConfigurationError without a region, and MissingExtraError.
+    """
+
+    kind: Literal["bedrock"] = "bedrock"
+    provider: Literal["bedrock"] = "bedrock"
+    wire = BEDROCK
+    thread_kinds: tuple[ThreadKind, ...] = ("local",)
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        region: str | None = None,
+        api_key: str | None = None,
+        session: botocore.session.Session | None = None,
+        base_url: str | None = None,
+        timeout: float | None = None,
+        options: JsonObject | None = None,
+    ) -> None:
+        if api_key is not None and session is not None:
+            raise AgentConfigurationError("api_key= cannot be combined with session=. Give one of them.")
+        checked = checked_options(options)
+        if "system" in checked:
+            raise AgentConfigurationError("options has system, which the run sets itself. Leave it out.")
+        key = _checked_key(api_key or (os.environ.get("AWS_BEARER_TOKEN_BEDROCK") if session is None else None))
+        signing = _session(session) if key is None else None
+        self._connection = _BedrockConnection(model, _region(region, signing), signing, key, base_url, timeout)
+        self.model = model
+        self.options = checked
+
+    def __repr__(self) -> str:
+        return f"BedrockClient({self.model!r})"
+
+    def ask(self, request: ModelRequest) -> AsyncGenerator[Update]:
+        """Send a request once and yield the answer, in pieces if it is a stream. Raises ModelError."""
+        return self._connection.ask(BEDROCK.make_path(request.model, request.streams), request, BedrockAnswer())
+
+    async def aclose(self) -> None:
+        """Close the connections that this event loop has to the service."""
+        await self._connection.aclose()
+
+
+class _BedrockConnection(PlainConnection):
+    key: ClassVar[str] = "AWS_BEARER_TOKEN_BEDROCK"
+
+    def __init__(
+        self,
+        model: str,
+        region: str,
+        session: botocore.session.Session | None,
+        key: str | None,
+        base_url: str | None,
+        timeout: float | None,
+    ) -> None:
+        self._region = region
+        self._session = session
+        super().__init__(model, api_key=key, base_url=base_url, client=None, timeout=timeout)
+
+    def _provider(self, base_url: str | None, client: Any) -> str:
+        del base_url, client
+        return "bedrock"
+
+    def _factory(self, api_key: str | None, base_url: str | None, timeout: float | None) -> Callable[[], Any]:
+        domain = "amazonaws.com.cn" if self._region.startswith("cn-") else "amazonaws.com"
+        address = base_url or f"https://bedrock-runtime.{self._region}.{domain}"
+        if not is_address(address):
+            raise AgentConfigurationError(
+                "The address of the model service (base_url=) is not valid. Give one that begins with https:// or "
+                "http:// and contains no ? or #."
+            )
+        headers = {"content-type": "application/json"}
+        if api_key is not None:
+            headers["authorization"] = f"Bearer {api_key}"
+        return lambda: PlainHttp(address, headers, timeout_of(TIMEOUT if timeout is None else timeout))
+
+    async def _post(self, client: Any, path: str, request: ModelRequest) -> httpx2.Response:
+        http: PlainHttp = client
+        headers = {"accept": "application/vnd.amazon.eventstream" if request.streams else "application/json"}
+        if self._session is not None:
+            headers |= self._signature(http, path, request.content)
+        try:
+            return await http.send(path, request.content, headers)
+        except StatusError as error:  # its code is in a header
+            body = error.body if isinstance(error.body, dict) else {}
+            code = error.response.headers.get("x-amzn-errortype", "").partition(":")[0]
+            error.body = {**body, "code": code or body.get("__type")}
+            raise
+
+    def _signature(self, http: PlainHttp, path: str, content: bytes) -> dict[str, str]:
+        """The headers of AWS Signature Version 4. What an error must not show is added to the client's secrets."""
+        from botocore.auth import SigV4Auth
+        from botocore.awsrequest import AWSRequest
+        from botocore.exceptions import BotoCoreError
+
+        advice = "Set AWS_BEARER_TOKEN_BEDROCK, give api_key=, or a session= with AWS credentials."
+        try:
+            found = None if self._session is None else self._session.get_credentials()
+            frozen = None if found is None else found.get_frozen_credentials()
+        except BotoCoreError as error:
+            raise ModelAccessError(
+                f"The AWS credentials could not be loaded ({type(error).__name__}). {advice}"
+            ) from None
+        if frozen is None:
+            raise ModelAccessError(f"There are no AWS credentials to sign with. {advice}")
+        signed = AWSRequest("POST", http.url(path), headers={"content-type": "application/json"}, data=content)
+        SigV4Auth(frozen, "bedrock", self._region).add_auth(signed)
+        signature = signed.headers["Authorization"].rpartition("=")[2]
+        secrets = (frozen.access_key, frozen.secret_key, frozen.token, signature)
+        http.secrets = tuple(each for each in secrets if each)
+        return {name.lower(): value for name, value in signed.headers.items() if name.lower() != "content-type"}
+
+    async def _events(self, response: httpx2.Response) -> AsyncGenerator[JsonObject]:
+        frames = FrameDecoder()
+        async with aclosing(response.aiter_bytes()) as received:
+            async for received_bytes in received:
+                for frame in frames.feed(received_bytes):
+                    yield _event(frame)
+
+
+def _event(frame: Frame) -> JsonObject:
+    """The event of a frame, ``{type: payload}``."""
+    headers = frame.headers
+    if headers.get(":message-type") == "error":
+        failure: JsonObject = {"code": headers.get(":error-code"), "message": headers.get(":error-message", "")}
+        return {"exception": failure}
+    payload = json.loads(frame.payload or b"{}", parse_constant=lambda _: None)
+    if headers.get(":message-type") != "exception":
+        return {headers.get(":event-type", ""): payload}
+    name = headers.get(":exception-type", "")
+    details = payload if isinstance(payload, dict) else {}
+    return {"exception": {"code": name, "message": details.get("message"), "status": _STATUS.get(name.lower())}}
+
+
+def _session(given: botocore.session.Session | None) -> botocore.session.Session:
+    try:
+        import botocore.session
+    except ModuleNotFoundError:
+        raise MissingExtraError("BedrockClient without a key", "botocore", "bedrock") from None
+    return botocore.session.get_session() if given is None else given
+
+
+def _region(given: str | None, session: botocore.session.Session | None) -> str:
+    region = given or (session.get_config_variable("region") if session is not None else None)
+    region = region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    if not region or not isinstance(region, str) or not region.replace("-", "").isalnum():
+        raise AgentConfigurationError("There is no valid AWS region. Set AWS_REGION, or give region=.")
+    return region
+
+
+def _checked_key(key: str | None) -> str | None:
+    if key is not None and (not key.isascii() or not key.isprintable() or " " in key):
+        raise AgentConfigurationError(
+            "The key (api_key= or AWS_BEARER_TOKEN_BEDROCK) contains a line end, a space or a character that is not "
+            "allowed in a key. Was it read from a file? Remove the character."
+        )
+    return key or None

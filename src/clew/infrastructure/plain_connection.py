@@ -1,0 +1,94 @@
+"""Sends requests over plain HTTP, to services whose own packages lose what they do not know."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from clew.domain.models.client import ModelRequest
+from clew.infrastructure.sdk_connection import SdkConnection
+
+if TYPE_CHECKING:
+    import httpx2
+
+
+class _RequestError(Exception):
+    """The base of the errors below, as the packages of other services have one."""
+
+
+class _ServiceError(_RequestError):
+    """The service did not answer."""
+
+
+class StatusError(_ServiceError):
+    """The service answered with an error. The fields are those of the other packages' errors."""
+
+    def __init__(self, response: httpx2.Response, body: Any) -> None:
+        super().__init__(response.status_code)
+        self.status_code = response.status_code
+        self.response = response
+        self.request = response.request
+        self.body = body
+
+
+class PlainHttp:
+    """An HTTP client with what a connection uses of the packages' clients.
+
+    ``secrets`` are hidden in errors, next to those in the headers.
+    """
+
+    secrets: tuple[str, ...] = ()
+
+    def __init__(self, address: str, headers: Mapping[str, str], timeout: httpx2.Timeout) -> None:
+        import httpx2
+
+        self.base_url = httpx2.URL(address)
+        self.default_headers = dict(headers)
+        self._client = httpx2.AsyncClient(headers=self.default_headers, timeout=timeout)
+
+    async def send(self, path: str, content: bytes, headers: Mapping[str, str] | None = None) -> httpx2.Response:
+        """Send the bytes, and return the response before its body. Raises StatusError."""
+        request = self._client.build_request("POST", self.url(path), content=content, headers=headers)
+        response = await self._client.send(request, stream=True)
+        if response.status_code < 400:  # noqa: PLR2004  # HTTP's errors
+            return response
+        try:
+            received = await response.aread()
+        finally:
+            await response.aclose()
+        try:
+            body = json.loads(received)
+        except ValueError:
+            body = received.decode(errors="replace")
+        raise StatusError(response, body[0] if isinstance(body, list) and body else body)
+
+    def url(self, path: str) -> str:
+        """The address of a path."""
+        return str(self.base_url).rstrip("/") + path
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+
+class PlainConnection(SdkConnection):
+    """The connections of a client that takes no client of the caller."""
+
+    def _sdk(self) -> Any:
+        import httpx2
+
+        return SimpleNamespace(
+            APIError=_ServiceError,
+            APIStatusError=StatusError,
+            APITimeoutError=httpx2.TimeoutException,
+            APIConnectionError=httpx2.RequestError,
+        )
+
+    def _check(self, client: object) -> None:
+        raise AssertionError(client)  # there is none
+
+    async def _post(self, client: Any, path: str, request: ModelRequest) -> httpx2.Response:
+        http: PlainHttp = client
+        return await http.send(path, request.content)
