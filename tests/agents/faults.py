@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from tests.agents.run_checks import RoleAndText
-from tests.agents.services import PARTIAL_ANSWER, ScriptedReply, Trouble, as_json, calls
+from tests.agents.scripted_wires import PARTIAL_ANSWER, ScriptedReply, Trouble
+from tests.agents.services import as_json, calls
 
 from clew.agents.tools import Tool, tool
 from clew.domain.runs.errors import (
@@ -152,8 +153,8 @@ def _failing_tool(name: str, arguments: str, result: str, **recorded: Any) -> Fa
 _OF_THE_SERVICE = (
     _refused(Trouble.SERVER_ERROR, ModelUnavailableError, status=500),
     _refused(Trouble.REFUSED, ModelUnavailableError, status=None),
-    _refused(Trouble.CONTEXT_WINDOW, ContextWindowError, status=400, code="context_length_exceeded"),
-    _refused(Trouble.DENIED, ModelAccessError, status=401, code="invalid_api_key"),
+    _refused(Trouble.CONTEXT_WINDOW, ContextWindowError, status=400),
+    _refused(Trouble.DENIED, ModelAccessError, status=401),
     *map(_broken, (Trouble.CUT, Trouble.STALL, Trouble.MALFORMED, Trouble.EARLY_END, Trouble.BROKEN_WITH_WORDS)),
     *map(_no_answer, (Trouble.CUT, Trouble.STALL, Trouble.MALFORMED, Trouble.EARLY_END)),
     Fault(

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from tests.domain.request_checks import check_chat, check_items
+from tests.servers import strict_anthropic, strict_bedrock
+from tests.servers.strict_gemini import StrictGemini
 
 from clew.aio.threads import Thread
 from clew.domain.decider_state import Control, advance
 from clew.domain.events import Event
 from clew.domain.json_values import JsonObject
+from clew.domain.models.anthropic_requests import ANTHROPIC
+from clew.domain.models.bedrock_requests import BEDROCK
+from clew.domain.models.gemini_requests import GEMINI
+from clew.domain.runs.events import ModelCalled
 from clew.domain.runs.request_construction import Request
 from clew.engine import Engine
 
@@ -38,22 +45,31 @@ async def check_requests(thread: Thread, events: Iterable[Event]) -> list[Reques
     """Rebuild and check the request of each model call among the events; return the requests."""
     requests: list[Request] = []
     for event in events:
-        if event.type == "model-called":
+        if isinstance(event.data, ModelCalled):
             request = await thread.request(event.version)
             assert request.verified, f"the request of version {event.version} differs from the sent one"
-            check_body(request.body)
+            check_body(request.body, event.data.wire)
             requests.append(request)
     return requests
 
 
-def check_body(body: JsonObject) -> None:
-    """Check that each call has its result, in either wire format."""
+def check_body(body: JsonObject, wire: str = "") -> None:
+    """Check that each call has its result, in the wire format of that name or in one of OpenAI's."""
     sent: Any = body
-    if "messages" in sent:
+    if wire in _STRICT:
+        _STRICT[wire](sent)
+    elif "messages" in sent:
         check_chat(sent["messages"], {each["function"]["name"] for each in sent.get("tools", ())})
     else:
         continues = bool({"previous_response_id", "conversation"} & set(sent))
         check_items(sent["input"], {each["name"] for each in sent.get("tools", ())}, remote=continues)
+
+
+_STRICT: dict[str, Callable[[Any], None]] = {
+    ANTHROPIC.name: partial(strict_anthropic.check, "/v1/messages"),
+    BEDROCK.name: strict_bedrock.check,
+    GEMINI.name: lambda body: StrictGemini().check("m-1", body["contents"], signed=False),
+}
 
 
 async def check_store(engine: Engine, thread: Thread, events: Iterable[Event]) -> Control:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.agents.run_checks import check_requests, check_store, events_of, short_history
-from tests.agents.services import CANARY
+from tests.agents.scripted_wires import CANARY
 from tests.servers.llmock_server import CONTEXT_WINDOW, UNKNOWN_TOOL, Fault, Llmock
 
 from clew.domain.models.client import ModelClient

@@ -9,7 +9,8 @@ from typing import Any
 
 import openai
 import pytest
-from tests.agents.services import CANARY, Calls, Trouble, calls, service_of
+from tests.agents.scripted_wires import CANARY, WIRES, Calls, Trouble
+from tests.agents.services import calls, service_of
 from tests.servers.raw_server import RawServer, whole
 
 from clew import Agent, Engine, Message, Middleware, OpenAIChatClient, ScriptedChatClient
@@ -70,7 +71,7 @@ async def requests_of(thread: Any) -> list[Request]:
     ]
 
 
-@pytest.mark.parametrize("kind", ["chat", "responses"])
+@pytest.mark.parametrize("kind", WIRES)
 @pytest.mark.parametrize("streams", [False, True])
 async def test_the_server_received_what_the_log_says(kind: str, streams: bool, engine: Engine) -> None:  # noqa: FBT001  # pytest passes it
     replies: list[Trouble | str | Calls] = [

@@ -47,12 +47,12 @@ def whole(value: object, *, status: int = 200, headers: dict[str, str] | None = 
     return Reply((_head(status, {"content-length": str(len(body)), **(headers or {})}), body))
 
 
-def stream(*events: object, end: Step | None = None, done: bool = True) -> Reply:
+def stream(*events: object, end: Step | None = None, done: bool = True, kind: str = "text/event-stream") -> Reply:
     """A reply of server-sent events: values as JSON, bytes unchanged. It ends with ``end``, or cleanly."""
     parts = [each if isinstance(each, bytes | Step) else f"data: {json.dumps(each)}\n\n".encode() for each in events]
     if done and end is None:
         parts.append(b"data: [DONE]\n\n")
-    head = _head(200, {"content-type": "text/event-stream", "transfer-encoding": "chunked"})
+    head = _head(200, {"content-type": kind, "transfer-encoding": "chunked"})
     pieces = [each if isinstance(each, Step) else b"%x\r\n%s\r\n" % (len(each), each) for each in parts]
     return Reply((head, *pieces, b"0\r\n\r\n" if end is None else end))
 

@@ -105,8 +105,8 @@ class StrictGemini:
             return [thought, {**calls[0], "thoughtSignature": signature}, calls[1]]
         return [thought, {"text": f"Done {number}."}, {"text": "", "thoughtSignature": f"{model}-end-{number}"}]
 
-    def check(self, model: str, contents: Any) -> None:
-        """Raise BrokenRuleError for contents that break a rule."""
+    def check(self, model: str, contents: Any, *, signed: bool = True) -> None:
+        """Raise BrokenRuleError for contents that break a rule; with ``signed``, calls must have their signatures."""
         for number, content in enumerate(contents):
             if not content["parts"] or content["role"] not in {"user", "model"}:
                 raise BrokenRuleError(f"contents.{number}: empty, or a wrong role")
@@ -118,7 +118,8 @@ class StrictGemini:
                 continue
             signature = calls[0].get("thoughtSignature")
             own = self.signed.get(calls[0]["functionCall"].get("id", ""))
-            if signature not in {own, SKIPPED} or (signature == own and not str(own).startswith(model)):
+            other = signature not in {own, SKIPPED} or (signature == own and not str(own).startswith(model))
+            if signed and other:
                 raise BrokenRuleError(f"contents.{number}: Function call is missing a thought_signature")
             following = contents[number + 1]["parts"] if number + 1 < len(contents) else []
             results = [part["functionResponse"] for part in following if "functionResponse" in part]

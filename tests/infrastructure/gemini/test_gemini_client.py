@@ -95,6 +95,19 @@ REFUSED: dict[str, tuple[Reply, type[ModelError], bool]] = {
 }
 
 
+RETRY_INFO = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "36.5s"}
+
+
+@pytest.mark.parametrize(
+    ("details", "after"), [([{"reason": "x"}, RETRY_INFO], 36.5), ([{"retryDelay": "soon"}], None)]
+)
+def test_the_body_says_when_to_ask_again(details: list[Any], after: float | None) -> None:
+    body = {"error": {"code": 429, "message": "Slow.", "status": "RESOURCE_EXHAUSTED", "details": details}}
+    with pytest.raises(ModelOverloadedError) as raised:
+        ask(whole(body, status=429), streams=False)
+    assert (raised.value.retry_after, raised.value.code) == (after, "RESOURCE_EXHAUSTED")
+
+
 def check_hidden(raised: BaseException) -> None:
     shown = repr(raised) + str(raised)
     assert KEY not in shown

@@ -103,6 +103,8 @@ class GeminiAnswer:
     def _part(self, part: JsonObject) -> Iterator[Update]:
         text = part.get("text")
         if isinstance(text, str):
+            if part == {"text": ""}:  # many streams end with one
+                return
             if text:
                 yield ReasoningDelta(text) if part.get("thought") else TextDelta(text)
             if self._continues(part):

@@ -60,6 +60,7 @@ _LIMIT = re.compile(
     rf"{_NUMBER}|with (\d[\d,]*) maximum context",
     re.IGNORECASE,
 )
+_SECONDS = re.compile(r"\d{1,6}(\.\d{1,9})?s")
 _TOKENS = re.compile(
     rf"(?:resulted in|requested|request has|request contains|request|too long:|token count|contains|prompt|given:|"
     rf"keep the first) {_NUMBER} (?:input )?(?:tokens|`inputs`)|token count {_NUMBER}|\(length (\d[\d,]*)\)",
@@ -227,7 +228,7 @@ def _parse_error(body: Json) -> _ServiceError:
             return _ServiceError(message)
         case dict(error):
             code = error.get("code") if isinstance(error.get("code"), str) else None
-            kind = error.get("type") if isinstance(error.get("type"), str) else None
+            kind = next((name for each in ("type", "status") if isinstance(name := error.get(each), str)), None)
             tokens, limit = error.get("n_prompt_tokens"), error.get("n_ctx")
             return _ServiceError(
                 _message(error),
@@ -260,7 +261,22 @@ def _status_in(failure: Json) -> int | None:
 
 
 def _refused(raised: Any, context: RequestContext) -> ModelError:
-    return _classified(raised.status_code, _parse_error(raised.body), context, retry_after(raised.response.headers))
+    after = retry_after(raised.response.headers)
+    reported = _parse_error(raised.body)
+    return _classified(raised.status_code, reported, context, _retry_delay(raised.body) if after is None else after)
+
+
+def _retry_delay(body: Json) -> float | None:
+    """The seconds that Gemini asks to wait, which it says in the error and not in a header."""
+    match body:
+        case {"error": {"details": list(details)}}:
+            for detail in details:
+                match detail:
+                    case {"retryDelay": str(delay)} if _SECONDS.fullmatch(delay):
+                        return float(delay.removesuffix("s"))
+                    case _:
+                        pass
+    return None
 
 
 def _lost_service_thread(reported: _ServiceError, context: RequestContext) -> str | None:
