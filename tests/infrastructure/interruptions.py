@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dis
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from types import FrameType
 from typing import Any, TypeAlias
 
@@ -70,11 +70,22 @@ class Interruptions:
         previous = sys.gettrace()
         sys.settrace(trace)
         try:
-            action()
-            self.more = False
+            for _ in _with_own_exception_state(action):
+                self.more = False
         except KeyboardInterrupt as error:
             self.count += 1
             return error
         finally:
             sys.settrace(previous)
         return None
+
+
+def _with_own_exception_state(action: Callable[[], object]) -> Iterator[None]:
+    """Call the action in a generator.
+
+    An interruption at the start or end of an ``except`` block can leave the handled exception current, and every later
+    exception of the thread would have it as its context. A generator has a current exception of its own, which ends
+    with it.
+    """
+    action()
+    yield

@@ -75,8 +75,18 @@ def limit(url: str, most: int) -> None:
 def use_all_connections(url: str) -> Iterator[None]:
     """Another client uses all connections of the user."""
     with ExitStack() as stack:
+
+        def connects() -> bool:
+            try:
+                stack.enter_context(psycopg.connect(url))
+            except psycopg.OperationalError as error:
+                if "too many connections" not in str(error):
+                    raise
+                return False  # the server counts a connection for a moment after it has left pg_stat_activity
+            return True
+
         for _ in range(2):
-            stack.enter_context(psycopg.connect(url))
+            wait_until(connects)
         yield
 
 
