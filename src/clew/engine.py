@@ -191,9 +191,9 @@ class Engine:
         return self._thread(thread_id, control.kind)
 
     # asyncio only: begin
-    def unstarted_thread(self, kind: ThreadKind) -> LocalThread | RemoteThread:
+    def unstarted_thread(self, kind: ThreadKind, thread_id: str | None = None) -> LocalThread | RemoteThread:
         """A thread that does not exist yet and starts with its first run: for agents."""
-        thread = self._thread(self._core.thread_id(), kind)
+        thread = self._thread(thread_id or self._core.thread_id(), kind)
         thread.runs = ThreadRuns(self._core, thread.id, Beginning(Start(kind=kind), Control()))
         return thread
 

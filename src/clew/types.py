@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from clew.lazy import resolver
 
 if TYPE_CHECKING:
+    from clew.agents.background_runs import BackgroundRun
     from clew.agents.middleware import ModelCallContext, Proceed, RunContext, ToolCallContext
     from clew.agents.response import AgentResponse, AgentUpdate, Approval
     from clew.agents.run_setup import (
@@ -129,6 +130,7 @@ __all__ = [
     "At",
     "AuditEntry",
     "Authorize",
+    "BackgroundRun",
     "Batch",
     "BatchResult",
     "Branch",
@@ -283,6 +285,7 @@ _HOMES = {
     "At": "clew.service.thread_queries",
     "AuditEntry": "clew.service.audit_trail",
     "Authorize": "clew.domain.authorization",
+    "BackgroundRun": "clew.agents.background_runs",
     "Batch": "clew.aio.batch",
     "BatchResult": "clew.service.batches",
     "Branch": "clew.domain.fork_tree",

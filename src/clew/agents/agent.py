@@ -9,13 +9,14 @@ from functools import partial
 from typing import Any, Generic, Literal, Unpack, cast, overload
 
 from clew.agents import background_loop
+from clew.agents.admission import Admission
+from clew.agents.background_runs import BackgroundRun, begin_in_background
 from clew.agents.history_replication import HistoryStores
 from clew.agents.journal import Emit
 from clew.agents.middleware import Middleware, RunContext, compose
 from clew.agents.response import AgentResponse, pending_approvals
 from clew.agents.response_formats import response_format_of
-from clew.agents.run_admission import begin_run, compare_with_last_run, resume_run
-from clew.agents.run_loop import Run
+from clew.agents.run_admission import NewRun, begin_run, compare_with_last_run, resume_run
 from clew.agents.run_setup import (
     ContinueOptions,
     Input,
@@ -29,6 +30,7 @@ from clew.agents.run_setup import (
     RunSetup,
     ToolFunction,
     check_history_parts,
+    check_mode,
     check_on_expired,
     check_options,
     check_parts,
@@ -43,15 +45,19 @@ from clew.agents.tools import as_tools
 from clew.domain.context.provider import ContextProviders, as_providers
 from clew.domain.errors import InvalidContentError
 from clew.domain.history_stores import StoreFactory
-from clew.domain.json_values import JsonObject, check_text
+from clew.domain.json_values import Json, JsonObject, canonical, check_text
 from clew.domain.messages import Message
 from clew.domain.models.client import ModelClient, ServiceReference, ThreadKind
 from clew.domain.reducers.reducer import Reducer
 from clew.domain.runs.errors import AgentConfigurationError, NoOpenRunError, UnsupportedThreadError
 from clew.domain.runs.events import AgentIdentity
-from clew.domain.runs.ports import EnginePort, LocalT_co, OnExisting, RemoteT_co, ThreadPort, ThreadT
+from clew.domain.runs.ports import EnginePort, LocalT_co, OnExisting, RemoteT_co, RunKey, ThreadPort, ThreadT
 from clew.domain.runs.request_construction import Definitions, checked_options
-from clew.domain.streams import check_id
+from clew.domain.runs.state import RunState
+from clew.domain.streams import check_id, check_idempotency_key, digest
+
+_KEYED_ID = 26
+"""Hex digits of the id of a thread that is derived from an idempotency key: two keys never have the same."""
 
 _engine_factories: list[Callable[[], EnginePort[Any, Any]]] = []
 
@@ -234,47 +240,55 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         stream: Literal[True],
         **options: Unpack[RunOptions],
     ) -> AgentStream[LocalT_co | RemoteT_co]: ...
+    @overload
+    def run(
+        self,
+        input: Input = None,
+        *,
+        background: Literal[True],
+        **options: Unpack[RunOptions],
+    ) -> Coroutine[Any, Any, BackgroundRun[LocalT_co | RemoteT_co]]: ...
     def run(
         self,
         input: Input = None,
         *,
         stream: bool = False,
+        background: bool = False,
         **options: Unpack[RunOptions],
-    ) -> Coroutine[Any, Any, AgentResponse[LocalT_co | RemoteT_co]] | AgentStream[LocalT_co | RemoteT_co]:
+    ) -> (
+        Coroutine[Any, Any, AgentResponse[LocalT_co | RemoteT_co]]
+        | AgentStream[LocalT_co | RemoteT_co]
+        | Coroutine[Any, Any, BackgroundRun[LocalT_co | RemoteT_co]]
+    ):
         """Run the agent on some input. Everything it does is recorded on a thread as it happens.
 
         Without ``input`` it answers the messages on the thread; without a ``thread`` it starts one: see the ``thread``
-        of the response. With ``stream`` it returns an AgentStream of updates instead of a coroutine. RunOptions
-        describes the options: thread, actor, fork, at, tools, context_providers, model, options, response_format, deps,
-        on_conflict, abandon_run, max_rounds, max_seconds.
+        of the response. With ``stream`` it returns an AgentStream of updates instead of a coroutine. With
+        ``background`` it returns a BackgroundRun when the run is on the log, and the run goes on when its caller goes.
+        RunOptions describes the options: thread, actor, fork, at, tools, context_providers, model, options,
+        response_format, deps, on_conflict, abandon_run, idempotency_key, max_rounds, max_seconds.
 
         Raises UnsupportedThreadError, RunInProgressError or ApprovalPendingError before anything is recorded; and
         ModelError, ToolFailedError or RunLimitError after the steps so far and the error are recorded.
         """
         check_options("run", options, RunOptions)
         messages = input_messages("run", input)
+        check_mode(stream=stream, background=background)
         setup = self._run_setup(options)
+        key = self._run_key(messages, options)
 
-        async def execute(
-            emit: Emit | None, on_start: Callable[[Run], None] | None
-        ) -> AgentResponse[LocalT_co | RemoteT_co]:
+        async def execute(emit: Emit | None, admission: Admission | None) -> AgentResponse[LocalT_co | RemoteT_co]:
             thread = await self._target(messages, options)
-            run_id = uuid.uuid4().hex[:16]
-            admit = partial(
-                begin_run,
-                self._with_attached(setup, thread, options),
-                thread,
-                run_id,
-                messages,
-                on_conflict=options.get("on_conflict", "raise"),
-                abandon=options.get("abandon_run", False),
-                emit=emit,
-                on_start=on_start,
-            )
+            on_conflict, abandon = options.get("on_conflict", "raise"), options.get("abandon_run", False)
+            new = NewRun(uuid.uuid4().hex[:16], messages, on_conflict, abandon, key)
+            with_attached = self._with_attached(setup, thread, options)
+            admit = partial(begin_run, with_attached, thread, new, emit=emit, admission=admission)
             if setup.is_observed:
-                return await self._observe(setup, thread.id, run_id, messages, admit)
+                return await self._observe(setup, thread.id, new.run_id, messages, admit)
             return self._response(*await admit(), setup)
 
+        if background:
+            return begin_in_background(execute, self)
         return AgentStream(execute) if stream else execute(None, None)
 
     @overload
@@ -305,13 +319,13 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         }
         setup = self._run_setup(run_options)
 
-        async def execute(emit: Emit | None, on_start: Callable[[Run], None] | None) -> AgentResponse[ThreadT]:
+        async def execute(emit: Emit | None, admission: Admission | None) -> AgentResponse[ThreadT]:
             self._check_thread(thread)
             open_run = (await thread.runs.control(fresh=True)).run
             if open_run is None:
                 raise NoOpenRunError(thread.id)
             on_conflict = options.get("on_conflict", "raise")
-            admit = partial(resume_run, setup, thread, on_conflict=on_conflict, emit=emit, on_start=on_start)
+            admit = partial(resume_run, setup, thread, on_conflict=on_conflict, emit=emit, admission=admission)
             if setup.is_observed:
                 return await self._observe(setup, thread.id, open_run.id, (), admit)
             return self._response(*await admit(), setup)
@@ -334,10 +348,33 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
                 raise AgentConfigurationError("fork= and at= need the thread to fork. Give thread=.")
             if not messages:
                 raise InvalidContentError("run: there is nothing to answer. Give some input, or a thread= to answer.")
-            return self.engine.unstarted_thread(self.client.thread_kinds[0])
+            return self.engine.unstarted_thread(self.client.thread_kinds[0], self._keyed_id(options))
         self._check_thread(thread)
         on_thread = cast("LocalT_co | RemoteT_co", thread)  # an engine has no other threads
-        return await on_thread.branch(at) if fork or at is not None else on_thread
+        if not fork and at is None:
+            return on_thread
+        return await on_thread.branch(at, self._keyed_id(options, thread.id))
+
+    def _run_key(self, messages: Sequence[Message], options: RunOptions) -> RunKey | None:
+        """The idempotency key of a run, which stands for the agent and the input."""
+        key = options.get("idempotency_key")
+        if key is None:
+            return None
+        check_idempotency_key(key)
+        if options.get("on_conflict") == "fork":
+            raise AgentConfigurationError(
+                "run: idempotency_key= and on_conflict='fork' exclude each other: the same key would name two threads."
+            )
+        content = [self.id, *(message.model_dump(mode="json") for message in messages)]
+        return RunKey(key, canonical(content).encode())
+
+    def _keyed_id(self, options: RunOptions, parent: str = "") -> str | None:
+        """The id of a thread that a run with a key starts: the same whenever the run is asked for again."""
+        key = options.get("idempotency_key")
+        if key is None:
+            return None
+        parts: list[Json] = [self.id, options.get("actor"), parent, key]
+        return digest(canonical(parts).encode()).hex()[:_KEYED_ID]
 
     def _with_attached(self, setup: RunSetup, thread: ThreadPort, options: RunOptions) -> RunSetup:
         """Attach the providers of a run that starts its thread to that thread."""
@@ -352,7 +389,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         thread_id: str,
         run_id: str,
         messages: Sequence[Message],
-        admit: Callable[[], Awaitable[tuple[Run, ThreadT]]],
+        admit: Callable[[], Awaitable[tuple[RunState, ThreadT]]],
     ) -> AgentResponse[ThreadT]:
         """Carry out a run within a telemetry span and the middleware."""
         with run_span(
@@ -377,8 +414,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
             span.answered(added, usage=response.usage, finish_reason=response.finish_reason)
             return response
 
-    def _response(self, run: Run, thread: ThreadT, setup: RunSetup) -> AgentResponse[ThreadT]:
-        state = run.state
+    def _response(self, state: RunState, thread: ThreadT, setup: RunSetup) -> AgentResponse[ThreadT]:
         return AgentResponse(
             run_id=state.run_id,
             thread=thread.bound_to(self),

@@ -31,7 +31,7 @@ from clew.domain.runs.events import (
     RunStarted,
     ToolStarted,
 )
-from clew.domain.runs.ports import LEASE_SECONDS, Holding, RunLog
+from clew.domain.runs.ports import LEASE_SECONDS, Holding, RunKey, RunLog
 from clew.domain.runs.state import RunState, after, draft_of, partial
 
 T = TypeVar("T")
@@ -87,6 +87,10 @@ def failure(error: BaseException) -> Failure:
         return Failure(kind=kind, message=message)
     code = None if error.code is None else joined([error.code])
     return Failure(kind=kind, message=message, status=error.status, code=code)
+
+
+class RunRepeatedError(Exception):
+    """Another call began this run first: both have the same idempotency key. Callers do not see this error."""
 
 
 class PartialAnswer:
@@ -188,8 +192,13 @@ class Journal:
         self.version = 0
         self.answer: PartialAnswer | None = None
         """The answer that is arriving; None between answers."""
+        self.key: RunKey | None = None
+        """The idempotency key of the run, for its first write."""
+        self.on_begun: Callable[[], None] | None = None
+        """Is called when the run is on the log."""
         self._actor = actor
-        self._emitted = 0
+        self.emitted = 0
+        """How many of the messages that the run added were emitted."""
         self._over = False
         self._drop_draft = False
         self._needed = needed
@@ -279,7 +288,7 @@ class Journal:
         """Emit the messages that were recorded since the last time."""
         if self.emit is None:
             return
-        emitted, self._emitted = self._emitted, len(self.state.added)
+        emitted, self.emitted = self.emitted, len(self.state.added)
         for message in self.state.added[emitted:]:
             await self.emit(AgentUpdate("answer" if message.role == "assistant" else "result", message=message))
 
@@ -313,6 +322,7 @@ class Journal:
                     blobs=(*blobs, *self.blobs),
                     holding=Holding(self.holder, 0 if final else LEASE_SECONDS),
                     drop_draft=run_id if self._drop_draft else None,
+                    key=None if self.state.began else self.key,
                 )
             )
         except RunInProgressError:
@@ -322,10 +332,14 @@ class Journal:
         except StoreUnavailableError:
             self.steps = [*takewhile(lambda step: not isinstance(step, _INTENDED), steps), *self.steps]
             raise
+        if steps and not written:
+            raise RunRepeatedError
         del self.blobs[:blob_count]
         self._drop_draft = False
         self._over = final
         self._apply(written)
+        if self.on_begun is not None:
+            self.on_begun()
         if not final:
             self._schedule_renewal()
         if cancellation := cancelled or interrupted:

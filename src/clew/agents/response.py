@@ -23,7 +23,8 @@ class AgentUpdate:
     """Something that happened in a run: a piece of the answer, of its reasoning or of a call, or a whole message.
 
     ``text`` is the new piece; for a call, a piece of its arguments, with ``call_id`` and ``name``. ``message`` is the
-    recorded message: an answer of the model (``answer``) or a tool's result (``result``).
+    recorded message: an answer of the model (``answer``) or a tool's result (``result``). ``position`` is where
+    ``thread.follow(after=…)`` continues; only the updates of a run that is followed have one.
     """
 
     type: Literal["text", "reasoning", "call", "answer", "result"]
@@ -31,6 +32,7 @@ class AgentUpdate:
     call_id: str | None = None
     name: str | None = None
     message: HistoryMessage | None = None
+    position: str = ""
 
 
 @dataclass(frozen=True, slots=True)

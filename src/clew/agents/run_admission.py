@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from operator import attrgetter
+from typing import NamedTuple
 
-from clew.agents.journal import Emit, Journal
+from clew.agents.admission import Admission
+from clew.agents.followed_runs import Position, follow, read_run
+from clew.agents.journal import Emit, Journal, RunRepeatedError
 from clew.agents.run_loop import Run, live_runs, unrecorded_ends
 from clew.agents.run_setup import OnConflict, RunSetup
 from clew.agents.thread_provider_hooks import OrphanedRun, notify_abandoned
@@ -27,11 +31,12 @@ from clew.domain.runs.errors import (
     MissingProviderWarning,
     NoOpenRunError,
     RunInProgressError,
+    RunNotCompletedError,
     RunTakenOverError,
     missing_words,
 )
 from clew.domain.runs.events import AnswerInterrupted, Fingerprint, RunAbandoned, RunResumed, RunStarted
-from clew.domain.runs.ports import Holding, RunLog, ThreadPort, ThreadT
+from clew.domain.runs.ports import Holding, RunKey, RunLog, ThreadPort, ThreadT
 from clew.domain.runs.request_construction import changed
 from clew.domain.runs.state import RunState, fold, interrupted
 
@@ -43,41 +48,89 @@ _POLL_SECONDS = 1.0
 """Seconds after which a waiting run checks whether the other run still holds its lease."""
 
 
+class NewRun(NamedTuple):
+    """A run that is asked for. ``abandon`` allows to abandon a run that waits for approvals."""
+
+    run_id: str
+    inputs: Sequence[Message]
+    on_conflict: OnConflict = "raise"
+    abandon: bool = False
+    key: RunKey | None = None
+
+
 async def begin_run(
-    setup: RunSetup,
-    thread: ThreadT,
-    run_id: str,
-    inputs: Sequence[Message],
-    *,
-    on_conflict: OnConflict,
-    abandon: bool,
-    emit: Emit | None,
-    on_start: Callable[[Run], None] | None,
-) -> tuple[Run, ThreadT]:
-    """Carry out a new run; returns it with its thread. If ``on_conflict`` is ``fork``, this can be a new thread.
+    setup: RunSetup, thread: ThreadT, new: NewRun, *, emit: Emit | None, admission: Admission | None
+) -> tuple[RunState, ThreadT]:
+    """Carry out a new run; returns its state and its thread. If ``on_conflict`` is ``fork``, this can be a new thread.
 
     A run that crashed is abandoned first. Raises RunInProgressError, or ApprovalPendingError for a run that waits for
-    approvals, unless ``abandon`` is true: then that run is abandoned. Also raises what ``compare_with_last_run``
-    raises.
+    approvals, unless it may be abandoned: then it is. Also raises what ``compare_with_last_run`` raises. With a key
+    that an earlier run has, it returns that run: see ``_repeated``.
     """
     await compare_with_last_run(setup, thread)
     fresh = False
     while True:
-        if fresh or (await thread.runs.control()).run is not None:
-            thread = await _free_thread(setup, thread, on_conflict, abandon=abandon)
+        if (began := await _began(thread, new.key)) is not None:
+            return await _repeated(setup, thread, began, emit, admission)
+        try:
+            if fresh or (await thread.runs.control()).run is not None:
+                thread = await _free_thread(setup, thread, new.on_conflict, abandon=new.abandon)
+        except RunInProgressError:
+            if await _began(thread, new.key) is None:
+                raise
+            continue  # it is the run that is asked for again
         on_thread = setup.for_thread(thread)
-        run = Run(on_thread, thread, RunState(run_id), emit)
+        run = Run(on_thread, thread, RunState(new.run_id), emit)
+        run.journal.key = new.key
         if thread.kind == "remote":
             await run.journal.leave_to_service()
-        run.journal.add(await _run_started(on_thread, run.journal), *inputs)
+        run.journal.add(await _run_started(on_thread, run.journal), *new.inputs)
         try:
-            await run.carry_out(on_start)
-        except ConflictError:
+            await run.carry_out(admission)
+        except (ConflictError, RunRepeatedError):
             if run.state.began:
                 raise
             fresh = True  # another run began first
         else:
-            return run, thread
+            return run.state, thread
+
+
+async def _began(thread: ThreadPort, key: RunKey | None) -> int | None:
+    """The version from which on the run with a key is on the log, None if there is none."""
+    return None if key is None else await thread.runs.repeated(key)
+
+
+async def _repeated(
+    setup: RunSetup, thread: ThreadT, began: int, emit: Emit | None, admission: Admission | None
+) -> tuple[RunState, ThreadT]:
+    """The run that an earlier call with the same key began: as recorded, once it has ended or waits for approvals.
+
+    A run that no process executes any more is continued. Raises RunNotCompletedError for one that has failed or was
+    abandoned, and RunInProgressError for code that this run itself calls: it cannot wait for it.
+    """
+    log, messages, position = thread.runs, 0, Position()
+    lease = await log.lease()
+    live = None if lease is None else live_runs.get(lease.holder)
+    if lease is not None and live is not None and live.encloses_caller:
+        raise RunInProgressError(log.thread_id, f"run {lease.holder}")
+    if admission is not None:
+        first = await log.events(began - 1, began + 1)  # a new thread begins in the same commit
+        admission.begin(next(each.run_id for each in first if each.run_id), thread)
+    while True:
+        try:
+            async with aclosing(follow(log, began, position)) as updates:
+                async for update in updates:
+                    messages, position = messages + (update.message is not None), Position.parsed(update.position)
+                    if emit is not None:
+                        await emit(update)
+            return await read_run(log, began), thread
+        except RunNotCompletedError as error:
+            if error.outcome != "interrupted":
+                raise
+        try:
+            return await resume_run(setup, thread, on_conflict="wait", emit=emit, admission=admission, emitted=messages)
+        except NoOpenRunError:
+            continue  # another process has continued it to its end
 
 
 async def resume_run(
@@ -86,10 +139,12 @@ async def resume_run(
     *,
     on_conflict: OnConflict,
     emit: Emit | None,
-    on_start: Callable[[Run], None] | None,
-) -> tuple[Run, ThreadT]:
-    """Continue the open run of a thread from the log; returns it with its thread.
+    admission: Admission | None,
+    emitted: int = 0,
+) -> tuple[RunState, ThreadT]:
+    """Continue the open run of a thread from the log; returns its state and its thread.
 
+    ``emitted`` is the number of its messages that were already emitted.
     Raises NoOpenRunError, ApprovalPendingError, RunInProgressError and AgentChangedError.
     """
     log = thread.runs
@@ -112,6 +167,7 @@ async def resume_run(
         on_thread = run_setup.for_thread(thread)
         await _check_providers(on_thread, log, state.run_id)
         run = Run(on_thread, thread, state, emit, control.run.attempt + 1)
+        run.journal.emitted = emitted
         if thread.kind == "remote":
             await run.journal.leave_to_service()
         cut_off = await _cut_off(log, control.run)
@@ -119,13 +175,13 @@ async def resume_run(
         fingerprint = run_setup.fingerprint
         run.journal.add(RunResumed(attempt=run.journal.attempt, agent=setup.identity, fingerprint=fingerprint))
         try:
-            await run.carry_out(on_start, before)
+            await run.carry_out(admission, before)
         except ConflictError:
             if run.resumed:
                 raise
             # Another process continued the run first, or the run is over: read the control again.
         else:
-            return run, thread
+            return run.state, thread
 
 
 async def _free_thread(setup: RunSetup, thread: ThreadT, on_conflict: OnConflict, *, abandon: bool) -> ThreadT:

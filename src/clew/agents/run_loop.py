@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
+from clew.agents.admission import Admission
 from clew.agents.context_assembly import ContextAssembly
 from clew.agents.journal import Emit, Journal, failure, run_to_end
 from clew.agents.middleware import ToolCallContext, compose
@@ -97,12 +98,13 @@ class Run:
         """Note that the reader has left the stream. The caller cancels the task of the run next."""
         self._stopped = True
 
-    async def carry_out(self, on_start: Callable[[Run], None] | None, resuming: Sequence[Intent] | None = None) -> None:
-        """Carry out the run until it ends or waits for approvals, and record the end of one that fails or is cancelled.
+    async def carry_out(self, admission: Admission | None, resuming: Sequence[Intent] | None = None) -> None:
+        """Carry out the run until it ends or waits for approvals. Records the end of one that fails or is cancelled.
 
-        ``resuming`` are the intents that a continued run records first; None for a new run.
+        ``admission`` waits for its start. ``resuming`` are the intents that a continued run records first; None for a
+        new run.
         """
-        with self._live(on_start):
+        with self._live(admission):
             limit = self._setup.limits.seconds
             try:
                 async with asyncio.timeout(limit) as scope:
@@ -129,12 +131,12 @@ class Run:
                 raise
 
     @contextmanager
-    def _live(self, on_start: Callable[[Run], None] | None) -> Iterator[None]:
+    def _live(self, admission: Admission | None) -> Iterator[None]:
         """Keep the run in ``live_runs`` until it is over."""
         holder = self.journal.holder
         live_runs[holder] = self
-        if on_start is not None:
-            on_start(self)
+        if admission is not None:
+            admission.start(self, self._thread)
         self._task = asyncio.current_task()
         self._cancelled_before = 0 if self._task is None else self._task.cancelling()
         token = _enclosing.set((*_enclosing.get(), holder))

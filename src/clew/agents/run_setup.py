@@ -66,7 +66,9 @@ class RunOptions(TypedDict, total=False):
     If another run is in progress on the thread, ``on_conflict`` decides: raise RunInProgressError (``raise``), ``wait``
     for it, or run on a ``fork`` from before it. Code that a run calls, such as its tools, cannot wait for that run, and
     raises. If a run waits for approvals, ApprovalPendingError is raised, unless ``abandon_run`` is true: then that run
-    is abandoned. ``max_rounds`` (model calls) and ``max_seconds`` are the agent's unless given.
+    is abandoned. A run with the ``idempotency_key`` of an earlier run on the thread, in any process, stores nothing: it
+    waits for that run and returns its response. Without a ``thread``, and for a fork, the key also names the new
+    thread. ``max_rounds`` (model calls) and ``max_seconds`` are the agent's unless given.
     """
 
     thread: ThreadPort | None
@@ -81,6 +83,7 @@ class RunOptions(TypedDict, total=False):
     deps: Any
     on_conflict: OnConflict
     abandon_run: bool
+    idempotency_key: str | None
     max_rounds: int | None
     max_seconds: float | None
 
@@ -99,6 +102,14 @@ def check_options(operation: str, given: Mapping[str, object], options: type[Run
     if given.get("on_conflict", "raise") not in _ON_CONFLICT[options]:
         allowed = ", ".join(map(repr, _ON_CONFLICT[options]))
         raise AgentConfigurationError(f"{operation}: on_conflict={given['on_conflict']!r} is none of {allowed}.")
+
+
+def check_mode(*, stream: bool, background: bool) -> None:
+    """Raise AgentConfigurationError for a run that is to be streamed and left to itself."""
+    if stream and background:
+        raise AgentConfigurationError(
+            "run: stream= and background= exclude each other. Follow a background run: thread.follow(run.run_id)."
+        )
 
 
 def input_messages(operation: str, given: Input) -> tuple[Message, ...]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, Self
 
+from clew.agents.admission import Admission
 from clew.agents.journal import Emit
 from clew.agents.response import AgentResponse, AgentUpdate, ThreadT_co
-from clew.agents.run_loop import Run
 from clew.domain.runs.errors import RunStoppedError
 
 _BUFFERED = 32
@@ -22,14 +22,17 @@ class AgentStream(AsyncIterator[AgentUpdate], Generic[ThreadT_co]):
 
     The run waits for its reader when it is some updates ahead. Leaving the loop stops the run: the part of the answer
     that has arrived is kept, and the stop is recorded. With ``async with``, that is done when the block is left.
+
+    ``await stream``, like ``async with``, waits until the run is on the log, and raises the error of one that is
+    refused: before a service has sent the first byte of its reply.
     """
 
-    def __init__(self, execute: Callable[[Emit, Callable[[Run], None]], Awaitable[AgentResponse[ThreadT_co]]]) -> None:
+    def __init__(self, execute: Callable[[Emit, Admission], Awaitable[AgentResponse[ThreadT_co]]]) -> None:
         self._execute = execute
         self._updates: asyncio.Queue[AgentUpdate | None] = asyncio.Queue(maxsize=_BUFFERED)
         self._task: asyncio.Task[AgentResponse[ThreadT_co]] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._run: Run | None = None
+        self._admission = Admission()
         self._left = False
 
     def __aiter__(self) -> AsyncIterator[AgentUpdate]:  # noqa: PYI034  # leaving the loop must stop the run
@@ -70,8 +73,11 @@ class AgentStream(AsyncIterator[AgentUpdate], Generic[ThreadT_co]):
         if self._task is not None:
             await asyncio.wait([self._task])
 
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self._admitted().__await__()
+
     async def __aenter__(self) -> Self:
-        return self
+        return await self._admitted()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -83,9 +89,20 @@ class AgentStream(AsyncIterator[AgentUpdate], Generic[ThreadT_co]):
         task = self._task
         if task is None or task.done() or self._loop is None or self._loop.is_closed():
             return
-        if self._run is not None:
-            self._run.stop()
+        if self._admission.run is not None:
+            self._admission.run.stop()
         self._leave(task)
+
+    async def _admitted(self) -> Self:
+        task = self._started()
+        try:
+            await self._admission.wait(task)
+        except asyncio.CancelledError:
+            if not task.done():
+                self.leave()
+                await asyncio.wait([task])
+            raise
+        return self
 
     def _leave(self, task: asyncio.Task[Any]) -> None:
         self._left = True
@@ -95,12 +112,12 @@ class AgentStream(AsyncIterator[AgentUpdate], Generic[ThreadT_co]):
         if self._task is None:
             self._loop = asyncio.get_running_loop()
             self._task = asyncio.ensure_future(self._carry_out())
-            self._task.add_done_callback(_retrieve_outcome)
+            self._task.add_done_callback(retrieve_outcome)
         return self._task
 
     async def _carry_out(self) -> AgentResponse[ThreadT_co]:
         try:
-            return await self._execute(self._updates.put, self._on_start)
+            return await self._execute(self._updates.put, self._admission)
         finally:
             self._wake()
 
@@ -108,9 +125,6 @@ class AgentStream(AsyncIterator[AgentUpdate], Generic[ThreadT_co]):
         """Wake the readers that wait: there are no more updates. While the queue is full, no reader waits."""
         with suppress(asyncio.QueueFull):
             self._updates.put_nowait(None)
-
-    def _on_start(self, run: Run) -> None:
-        self._run = run
 
 
 class _Loop(AsyncIterator[AgentUpdate]):
@@ -135,7 +149,7 @@ class _Loop(AsyncIterator[AgentUpdate]):
             self._stream.leave()
 
 
-def _retrieve_outcome(task: asyncio.Task[Any]) -> None:
-    """Keep asyncio from logging the outcome of a stream that was left: it is on the log."""
+def retrieve_outcome(task: asyncio.Task[Any]) -> None:
+    """Keep asyncio from logging the outcome of a run that nobody waits for: it is on the log."""
     if not task.cancelled():
         task.exception()

@@ -8,12 +8,15 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
+from contextlib import aclosing
 from datetime import datetime
 from typing import Any, ClassVar, Literal, Self, TypeVar, Unpack, overload
 
 from clew.agents.agent import Agent
-from clew.agents.response import AgentResponse, Approval, approvals
-from clew.agents.run_setup import ContinueOptions, Input, RunOptions, input_messages
+from clew.agents.background_runs import BackgroundRun
+from clew.agents.followed_runs import Position, find_run, follow
+from clew.agents.response import AgentResponse, AgentUpdate, Approval, approvals
+from clew.agents.run_setup import ContinueOptions, Input, RunOptions, check_mode, input_messages
 from clew.agents.stream import AgentStream
 from clew.agents.thread_provider_hooks import OrphanedRun, ThreadHooks, notify_abandoned, orphaned_run
 from clew.aio.memory import scope_of_thread
@@ -532,16 +535,24 @@ class Thread:
     def run(
         self, input: Input = None, *, stream: Literal[True], **options: Unpack[RunOptions]
     ) -> AgentStream[Self]: ...
+    @overload
+    def run(
+        self, input: Input = None, *, background: Literal[True], **options: Unpack[RunOptions]
+    ) -> Coroutine[Any, Any, BackgroundRun[Self]]: ...
     def run(
         self,
         input: Input = None,
         *,
         stream: bool = False,
+        background: bool = False,
         **options: Unpack[RunOptions],
-    ) -> Coroutine[Any, Any, AgentResponse[Self]] | AgentStream[Self]:
+    ) -> Coroutine[Any, Any, AgentResponse[Self]] | AgentStream[Self] | Coroutine[Any, Any, BackgroundRun[Self]]:
         """Run the agent that the thread is bound to: see Agent.run. Raises AgentConfigurationError."""
         on_thread: RunOptions = {"thread": self, **options}
         agent = self._bound_agent("run")
+        check_mode(stream=stream, background=background)
+        if background:
+            return agent.run(input, background=True, **on_thread)
         return agent.run(input, stream=True, **on_thread) if stream else agent.run(input, **on_thread)
 
     @overload
@@ -556,6 +567,19 @@ class Thread:
         """Continue the thread's open run: see Agent.continue_run. Raises AgentConfigurationError."""
         agent = self._bound_agent("continue_run")
         return agent.continue_run(self, stream=True, **options) if stream else agent.continue_run(self, **options)
+
+    async def follow(self, run_id: str | None = None, *, after: str = "") -> AsyncIterator[AgentUpdate]:
+        """The updates of a run, from its beginning until it ends or waits for approvals, in any process.
+
+        Without an id it is the newest run. Text comes as it streams: the process of the run writes it four times a
+        second. ``after`` is the ``position`` of an update: it continues there. A run that another caller follows, or
+        no longer follows, goes on. Raises UnknownRunError, and RunNotCompletedError for a run that failed, was
+        abandoned or is not executed by any process.
+        """
+        position = Position.parsed(after) if after else Position()
+        async with aclosing(follow(self.runs, await find_run(self.runs, run_id), position)) as updates:
+            async for update in updates:
+                yield update
 
     async def approvals(self) -> list[Approval]:
         """The function calls that wait for an approval, requested by any process."""
@@ -597,10 +621,10 @@ class Thread:
         """Notify the context providers of what happens to the thread: for agents."""
         await self._hooks(actor).notify(hook, *arguments)
 
-    async def branch(self, at: At = None) -> Self:
+    async def branch(self, at: At = None, thread_id: str | None = None) -> Self:
         """A fork at a version. The fork starts with its first run: for agents."""
         beginning = await drive(branch_of(self._core, self.id, at))
-        branch = self._other(type(self), self._core.thread_id())
+        branch = self._other(type(self), thread_id or self._core.thread_id())
         branch.runs = ThreadRuns(self._core, branch.id, beginning)
         return branch
 

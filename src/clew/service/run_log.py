@@ -9,13 +9,14 @@ from typing import NamedTuple, TypeVar
 
 from clew.domain.decider import Branch, Intent, Start, check_readable
 from clew.domain.decider_state import Control
-from clew.domain.errors import ConflictError, HistoryStoreSharedError
+from clew.domain.errors import ConflictError, HistoryStoreSharedError, ThreadExistsError
 from clew.domain.events import TYPE_NAMES, Event, StateClaimed
 from clew.domain.history import History, HistoryMessage, NeededHistory
 from clew.domain.history_stores import claim_stream
 from clew.domain.json_values import Json
-from clew.domain.ports import Blob, Claim, Draft, Fork, Lease, Write
-from clew.domain.runs.ports import Holding
+from clew.domain.ports import Blob, Claim, Draft, Fork, Key, Lease, Write
+from clew.domain.runs.errors import RunInProgressError
+from clew.domain.runs.ports import Holding, RunKey
 from clew.domain.runs.remote_threads import ServiceState
 from clew.domain.streams import ROOT, stream_id
 from clew.service import thread_queries
@@ -100,11 +101,11 @@ class ThreadRuns:
         """The state of the thread at its service."""
         return await self._read(service_state_of(self._core, self.thread_id, self._beginning))
 
-    async def events(self, after: int) -> list[Event]:
-        """The events of the lineage after a version."""
+    async def events(self, after: int, upto: int | None = None) -> list[Event]:
+        """The events of the lineage after a version, up to another."""
         if self._beginning is not None:
             return []
-        return await self._read(read(lambda: self._core.log.lineage(self._stream, after=after)))
+        return await self._read(read(lambda: self._core.log.lineage(self._stream, after=after, upto=upto)))
 
     async def event(self, version: int) -> Event:
         """One event of the lineage."""
@@ -145,12 +146,14 @@ class ThreadRuns:
         blobs: Sequence[Blob] = (),
         holding: Holding | None = None,
         drop_draft: str | None = None,
+        key: RunKey | None = None,
     ) -> list[Event]:
-        """Write the events of the intents, and return them."""
+        """Write the events of the intents, and return them; none if an earlier record had the same key."""
         known_blobs = self._core.caches.blobs
         options = CommitOptions(
             actor=actor,
             expected_version=expected_version,
+            key=None if key is None else self._key(key),
             retry=expected_version is None,
             blobs=tuple([blob for blob in blobs if blob.digest not in known_blobs]) if blobs else (),
             claims=() if holding is None else (self._claim(holding),),
@@ -160,14 +163,29 @@ class ThreadRuns:
         if begin is not None:
             intents = (begin.intent, *intents)
             options = options._replace(base=begin.control, fork=begin.fork, expected_version=None)
-        committed = await drive(commit(self._core, self.thread_id, tuple(intents), options))
+        try:
+            committed = await drive(commit(self._core, self.thread_id, tuple(intents), options))
+        except ConflictError as error:
+            if begin is None or isinstance(error, RunInProgressError):
+                raise
+            raise ThreadExistsError(self.thread_id) from None
         if begin is not None:
             self._beginning = None
-            if begin.fork is None:
+            if begin.fork is None and committed.events:
                 cache_new_history(self._core, self.thread_id, committed.events)
         if options.blobs:
             known_blobs.update(blob.digest for blob in options.blobs)
         return list(committed.events)
+
+    async def repeated(self, key: RunKey) -> int | None:
+        """The first version of an earlier record with the key, None if there was none."""
+        first = await drive(read(partial(self._core.log.repeated, self._key(key))))
+        if first is None:
+            return None
+        self._beginning = None  # the thread exists
+        if self._core.authorize is not None:
+            await drive(check(self._core, "read", self.thread_id))
+        return first.versions[0]
 
     async def hold(self, holding: Holding, *, drop_draft: str | None = None) -> None:
         """Renew the lease, or release it."""
@@ -212,6 +230,9 @@ class ThreadRuns:
 
     async def _write(self, write: Write) -> None:
         await outcome_of(self._core.log.submit(write).outcome)
+
+    def _key(self, key: RunKey) -> Key:
+        return Key(self._stream, key.key, key.content)
 
     def _claim(self, holding: Holding) -> Claim:
         now = self._core.now()

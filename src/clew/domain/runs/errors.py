@@ -23,6 +23,8 @@ ClewError
 ├── ApprovalPendingError           a run waits for an approval
 ├── ApprovalNotPendingError        the call does not wait for an approval
 ├── NoOpenRunError                 the thread has no run to continue
+├── UnknownRunError                the thread has no such run
+├── RunNotCompletedError           a run that is asked for again, or followed, ended without an answer
 ├── AgentChangedError              the agent differs from the one that began the run
 ├── ContextProviderError           a context provider failed, and its policy is to fail the run
 ├── ProviderContractError          a context provider breaks a rule for providers
@@ -38,6 +40,7 @@ ClewError
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from clew.domain.errors import ClewError, ConflictError
 
@@ -248,6 +251,31 @@ class NoOpenRunError(ClewError):
     def __init__(self, thread_id: str) -> None:
         super().__init__(f"Thread {thread_id!r} has no open run. Use agent.run(…) to begin one.")
         self.thread_id = thread_id
+
+
+class UnknownRunError(ClewError):
+    """The thread has no such run, or no such position in it."""
+
+
+class RunNotCompletedError(ClewError):
+    """A run that is asked for again, or followed, has no answer.
+
+    Attributes: ``thread_id``, ``run_id``, and ``outcome``: ``failed``, ``abandoned``, or ``interrupted`` if no process
+    executes it any more.
+    """
+
+    def __init__(
+        self, thread_id: str, run_id: str, outcome: Literal["failed", "abandoned", "interrupted"], reason: str
+    ) -> None:
+        advice = (
+            "Continue it: await agent.continue_run(thread)"
+            if outcome == "interrupted"
+            else "Run again, with another idempotency_key if there is one"
+        )
+        super().__init__(f"Run {run_id} of thread {thread_id!r} was {outcome}: {reason}. {advice}.")
+        self.thread_id = thread_id
+        self.run_id = run_id
+        self.outcome = outcome
 
 
 class AgentChangedError(ClewError):

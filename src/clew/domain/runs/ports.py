@@ -29,6 +29,13 @@ class Holding(NamedTuple):
     seconds: float = LEASE_SECONDS
 
 
+class RunKey(NamedTuple):
+    """The idempotency key of a run. The same key with other ``content`` is an error."""
+
+    key: str
+    content: bytes
+
+
 class RunLog(Protocol):
     """What a run reads and writes of its thread."""
 
@@ -66,8 +73,8 @@ class RunLog(Protocol):
         """The state of the thread at the service that holds it."""
         ...
 
-    async def events(self, after: int) -> list[Event]:
-        """The events of the lineage after a version."""
+    async def events(self, after: int, upto: int | None = None) -> list[Event]:
+        """The events of the lineage after a version, up to another."""
         ...
 
     async def event(self, version: int) -> Event:
@@ -99,12 +106,22 @@ class RunLog(Protocol):
         blobs: Sequence[Blob] = (),
         holding: Holding | None = None,
         drop_draft: str | None = None,
+        key: RunKey | None = None,
     ) -> list[Event]:
         """Write the events of the intents in one commit, and return them. It waits for a write that has begun.
+
+        With a ``key`` that an earlier record had, nothing is written, and the list is empty.
 
         ``drop_draft`` is the run whose draft is no longer needed. With an ``expected_version``, a thread with newer
         events raises ConflictError. Raises RunInProgressError if another run holds the lease, and RunTakenOverError if
         the run no longer belongs to the caller.
+        """
+        ...
+
+    async def repeated(self, key: RunKey) -> int | None:
+        """The first version that an earlier record with the key wrote, None if there was none.
+
+        Raises IdempotencyKeyReusedError if its content was another.
         """
         ...
 
@@ -160,8 +177,8 @@ class ThreadPort(Protocol):
         """Call a hook of the thread's context providers. Raises ContextProviderError."""
         ...
 
-    async def branch(self, at: Any = None) -> Self:
-        """A fork that begins with the first run on it."""
+    async def branch(self, at: Any = None, thread_id: str | None = None) -> Self:
+        """A fork, with that id or a new one, that begins with the first run on it."""
         ...
 
     def bound_to(self, agent: Any) -> Self:
@@ -180,8 +197,8 @@ RemoteT_co = TypeVar("RemoteT_co", bound=ThreadPort, covariant=True)
 class EnginePort(Protocol[LocalT_co, RemoteT_co]):
     """Where threads come from: threads whose history Clew holds, and threads that a service holds."""
 
-    def unstarted_thread(self, kind: ThreadKind) -> LocalT_co | RemoteT_co:
-        """A thread with a new id. It begins with the first run on it."""
+    def unstarted_thread(self, kind: ThreadKind, thread_id: str | None = None) -> LocalT_co | RemoteT_co:
+        """A thread with that id or a new one. It begins with the first run on it."""
         ...
 
     async def start_thread(self, *, messages: Sequence[Message] = ()) -> LocalT_co:

@@ -23,6 +23,9 @@ from clew.domain.runs.events import (
     ModelAnswered,
     ModelCalled,
     ModelFailed,
+    RunAbandoned,
+    RunCompleted,
+    RunFailed,
     RunResumed,
     RunStarted,
     ToolFailed,
@@ -54,7 +57,8 @@ class RunState:
     ``definitions`` is the version of the event with its ``fingerprint``; ``called`` that of the model call without an
     answer, 0 if there is none, and ``tries`` the number of its attempts. ``added`` are the messages that the run added,
     without its input. ``model_call`` is the last model call. ``answered`` is true if the newest answer calls no
-    function; ``lost`` if it was redacted, so that its calls are unknown. ``provided`` is what context providers gave.
+    function; ``lost`` if it was redacted, so that its calls are unknown. ``provided`` is what context providers gave,
+    and ``ended`` how the run ended, None while it is open.
     """
 
     run_id: str
@@ -73,6 +77,7 @@ class RunState:
     model_call: ModelCalled | None = None
     lost: bool = False
     provided: tuple[ContextProvided, ...] = ()
+    ended: RunCompleted | RunFailed | RunAbandoned | None = None
 
 
 def fold(run_id: str, events: Iterable[Event]) -> RunState:
@@ -106,6 +111,8 @@ def after(state: RunState, event: Event) -> RunState:
             return replace(state, called=0)
         case ModelAnswered():
             return _answered(state, data)
+        case RunCompleted() | RunFailed() | RunAbandoned():
+            return replace(state, ended=data)
         case ContextProvided():
             return replace(state, provided=with_newest(state.provided, data))
         case ToolStarted() | ToolFinished() | ToolFailed() | ApprovalRequested() | ApprovalGiven():

@@ -1,0 +1,197 @@
+"""Runs as other callers see them, in any process: their updates, read from the log while they run and afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator
+from typing import NamedTuple, Self
+
+from clew.agents.response import AgentUpdate
+from clew.domain.events import Event
+from clew.domain.history import HistoryMessage
+from clew.domain.messages import Message, Reasoning
+from clew.domain.runs.errors import RunNotCompletedError, UnknownRunError
+from clew.domain.runs.events import RunAbandoned, RunCompleted, RunFailed, RunStarted
+from clew.domain.runs.ports import RunLog
+from clew.domain.runs.state import RunState, after, drafted
+
+_PAGE = 256
+_POLL_SECONDS = 1.0
+_DRAFT_SECONDS = 0.1
+"""Seconds between two looks at an answer that is arriving. Its process writes it four times a second."""
+
+
+class Position(NamedTuple):
+    """A place among the updates of a run: after a message, and that many characters of the answer after it."""
+
+    version: int = 0
+    text: int = 0
+    reasoning: int = 0
+
+    @classmethod
+    def parsed(cls, position: str) -> Self:
+        """The position in a text. Raises UnknownRunError for any other text."""
+        try:
+            version, text, reasoning = map(int, position.split("-"))
+        except (AttributeError, ValueError):
+            raise UnknownRunError(
+                f"follow: after={position!r} is not a position. Give the position of an update of this run."
+            ) from None
+        return cls(version, text, reasoning)
+
+    def __str__(self) -> str:
+        return f"{self.version}-{self.text}-{self.reasoning}"
+
+
+async def find_run(log: RunLog, run_id: str | None) -> int:
+    """The version at which a run began; without an id, that of the newest run. Raises UnknownRunError.
+
+    It reads backwards from the newest event, page by page.
+    """
+    control = await log.control(fresh=True)
+    if control.run is not None and run_id in {None, control.run.id}:
+        return control.run.began
+    upto = control.version
+    while upto > 0:
+        for event in reversed(await log.events(max(upto - _PAGE, 0), upto)):
+            if isinstance(event.data, RunStarted) and run_id in {None, event.run_id}:
+                return event.version
+        upto -= _PAGE
+    what = "has no run" if run_id is None else f"has no run {run_id!r}"
+    raise UnknownRunError(f"follow: thread {log.thread_id!r} {what}. Give the run_id of a response.")
+
+
+async def read_run(log: RunLog, began: int) -> RunState:
+    """The state of the run that began at a version, read up to its end."""
+    reader = RunReader(log, began)
+    while await reader.read():
+        pass
+    return reader.state
+
+
+class RunReader:
+    """Reads the events of one run. ``state`` is that after the events up to ``version``."""
+
+    def __init__(self, log: RunLog, began: int) -> None:
+        self.state = RunState("")
+        self.version = began - 1
+        self._log = log
+
+    async def read(self) -> list[Event]:
+        """Read the next events of the thread; returns those of the run if there may be more events, else nothing."""
+        events: list[Event] = [] if self.state.ended else await self._log.events(self.version, self.version + _PAGE)
+        for event in events:
+            self.version = event.version
+            if not self.state.run_id:
+                self.state = RunState(event.run_id or "")
+            if event.run_id == self.state.run_id:
+                self.state = after(self.state, event)
+                if self.state.ended:
+                    break
+        return events
+
+
+async def follow(log: RunLog, began: int, position: Position = Position()) -> AsyncGenerator[AgentUpdate]:  # noqa: B008  # immutable
+    """The updates of the run that began at a version, after a position, until it ends or waits for approvals.
+
+    Raises RunNotCompletedError if the run failed, was abandoned, or is not executed by any process.
+    """
+    follower = _Follower(log, began, position)
+    while True:
+        more = await follower.reader.read()
+        for update in follower.recorded():
+            yield update
+        if follower.is_over():
+            return
+        if not more:
+            for update in await follower.arriving():
+                yield update
+            await follower.wait()
+
+
+class _Follower:
+    """Where one caller is in a run."""
+
+    def __init__(self, log: RunLog, began: int, position: Position) -> None:
+        self.reader = RunReader(log, began)
+        self._log = log
+        self._position = position
+        self._messages = 0
+        self._called = 0
+
+    def recorded(self) -> Iterator[AgentUpdate]:
+        """The updates of the messages that were read since the last time."""
+        added = self.reader.state.added
+        for message in added[self._messages :]:
+            if message.version > self._position.version:
+                yield from _whole(message, self._position)
+                self._position = Position(message.version)
+        self._messages = len(added)
+
+    def is_over(self) -> bool:
+        """Whether the run was completed or waits for approvals. Raises RunNotCompletedError for another end."""
+        state = self.reader.state
+        if state.ended is None or isinstance(state.ended, RunCompleted):
+            return state.ended is not None or any(call.status == "asked" for call in state.calls)
+        raise _not_completed(self._log.thread_id, state.run_id, state.ended)
+
+    async def arriving(self) -> list[AgentUpdate]:
+        """The updates of the answer that is arriving."""
+        state = self.reader.state
+        if state.called != self._called:
+            if self._called:  # the part that was sent belongs to an earlier call
+                self._position = Position(self._position.version)
+            self._called = state.called
+        draft = await self._log.draft() if state.called else None
+        if draft is None or draft.run_id != state.run_id or draft.data is None:
+            return []
+        partial = drafted(draft.data, state.called)
+        updates = [] if partial is None else list(_pieces(partial, self._position))
+        if updates:
+            self._position = Position.parsed(updates[-1].position)
+        return updates
+
+    async def wait(self) -> None:
+        """Wait until there may be more. Raises RunNotCompletedError if no process executes the run."""
+        log, version = self._log, self.reader.version
+        if (await log.control(fresh=True)).version > version:
+            return
+        if await log.lease() is None:
+            reason = "no process executes it any more"
+            raise RunNotCompletedError(log.thread_id, self.reader.state.run_id, "interrupted", reason)
+        await log.changed(version, _DRAFT_SECONDS if self._called else _POLL_SECONDS)
+
+
+def _pieces(message: Message, position: Position) -> Iterator[AgentUpdate]:
+    """The parts of an answer's texts that are not sent yet."""
+    version, sent, thought = position
+    thoughts = _reasoning(message)
+    if len(thoughts) > thought:
+        place = Position(version, sent, len(thoughts))
+        yield AgentUpdate("reasoning", thoughts[thought:], position=str(place))
+        thought = len(thoughts)
+    if len(message.text) > sent:
+        yield AgentUpdate("text", message.text[sent:], position=str(Position(version, len(message.text), thought)))
+
+
+def _whole(message: HistoryMessage, position: Position) -> Iterator[AgentUpdate]:
+    """The updates of a recorded message: what is not sent yet of its texts, its calls, and the message."""
+    if message.role == "assistant" and message.message is not None:
+        yield from _pieces(message.message, position)
+        for call in message.message.calls:
+            yield AgentUpdate("call", call.arguments, call.call_id, call.name, position=str(position))
+    yield AgentUpdate(
+        "answer" if message.role == "assistant" else "result", message=message, position=str(Position(message.version))
+    )
+
+
+def _reasoning(message: Message) -> str:
+    return "".join(each.text for each in message.contents if isinstance(each, Reasoning))
+
+
+def _not_completed(thread_id: str, run_id: str, ended: RunFailed | RunAbandoned) -> RunNotCompletedError:
+    if isinstance(ended, RunAbandoned):
+        return RunNotCompletedError(thread_id, run_id, "abandoned", ended.reason)
+    error = ended.error
+    return RunNotCompletedError(
+        thread_id, run_id, "failed", error.kind if error.message is None else f"{error.kind}: {error.message}"
+    )
