@@ -19,11 +19,10 @@ from clew.agents.run_loop import ends_recorded
 from clew.aio.batch import Batch
 from clew.aio.memory import DocumentStore, MemoryScope
 from clew.aio.subscription import Subscription
-from clew.aio.threads import LocalThread, RemoteThread, thread_class
+from clew.aio.threads import LocalThread, RemoteThread, thread_class, unstarted_thread
 from clew.domain.authorization import Authorize
 from clew.domain.context.provider import ContextProviders, as_providers
 from clew.domain.decider import Start
-from clew.domain.decider_state import Control
 from clew.domain.differences.diff import Diff
 from clew.domain.event_types import Status
 from clew.domain.fork_tree import Branch, ForkPoint
@@ -65,7 +64,7 @@ from clew.service.memory.scope_view import Scope
 from clew.service.memory.text_search import EmbeddingIndex
 from clew.service.message_search import Hit
 from clew.service.projection_status import ProjectionStatus
-from clew.service.run_log import Beginning, ThreadRuns
+from clew.service.run_log import ThreadRuns
 from clew.service.thread_directory import Order
 from clew.service.thread_queries import At, ThreadSummary
 from clew.service.usage_queries import By, UsageCounts
@@ -193,9 +192,7 @@ class Engine:
     # asyncio only: begin
     def unstarted_thread(self, kind: ThreadKind, thread_id: str | None = None) -> LocalThread | RemoteThread:
         """A thread that does not exist yet and starts with its first run: for agents."""
-        thread = self._thread(thread_id or self._core.thread_id(), kind)
-        thread.runs = ThreadRuns(self._core, thread.id, Beginning(Start(kind=kind), Control()))
-        return thread
+        return unstarted_thread(self._core, self._live, kind, thread_id)
 
     async def start_remote_thread(self, service_thread_id: str | None, held: Sequence[Message] = ()) -> RemoteThread:
         """Start a thread that a service holds, with the service's id and the messages held there if any: for agents."""

@@ -10,6 +10,7 @@ from typing import Any, Generic, Literal, Unpack, cast, overload
 
 from clew.agents import background_loop
 from clew.agents.admission import Admission
+from clew.agents.agent_tools import agent_tool
 from clew.agents.background_runs import BackgroundRun, begin_in_background
 from clew.agents.history_replication import HistoryStores
 from clew.agents.journal import Emit
@@ -41,7 +42,7 @@ from clew.agents.run_setup import (
 )
 from clew.agents.stream import AgentStream
 from clew.agents.telemetry import Telemetry, run_span
-from clew.agents.tools import as_tools
+from clew.agents.tools import Approval, Tool, as_tools
 from clew.domain.context.provider import ContextProviders, as_providers
 from clew.domain.errors import InvalidContentError
 from clew.domain.history_stores import StoreFactory
@@ -285,7 +286,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
             admit = partial(begin_run, with_attached, thread, new, emit=emit, admission=admission)
             if setup.is_observed:
                 return await self._observe(setup, thread.id, new.run_id, messages, admit)
-            return self._response(*await admit(), setup)
+            return await self._response(*await admit(), setup)
 
         if background:
             return begin_in_background(execute, self)
@@ -328,9 +329,18 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
             admit = partial(resume_run, setup, thread, on_conflict=on_conflict, emit=emit, admission=admission)
             if setup.is_observed:
                 return await self._observe(setup, thread.id, open_run.id, (), admit)
-            return self._response(*await admit(), setup)
+            return await self._response(*await admit(), setup)
 
         return AgentStream(execute) if stream else execute(None, None)
+
+    def as_tool(self, *, name: str | None = None, description: str | None = None, approval: Approval = "never") -> Tool:
+        """A tool with which another agent asks this one. Its name and description are those of the agent unless given.
+
+        Each call runs this agent on a new thread. The thread is linked with the call on both logs, its tokens count in
+        the response of the caller, and so do its approvals. If the process dies, ``continue_run`` of the caller also
+        continues the run on that thread. Raises InvalidToolError.
+        """
+        return agent_tool(self, name, description, approval)
 
     def run_sync(
         self,
@@ -404,24 +414,24 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
             if self._middleware:
 
                 async def carry_out() -> AgentResponse[ThreadT]:
-                    return self._response(*await admit(), setup)
+                    return await self._response(*await admit(), setup)
 
                 context = RunContext(**setup.about(thread_id, run_id), messages=tuple(messages))
                 response = await compose(self._middleware, "run", context, carry_out)
             else:
-                response = self._response(*await admit(), setup)
+                response = await self._response(*await admit(), setup)
             added = [each.message for each in response.messages if each.message is not None]
             span.answered(added, usage=response.usage, finish_reason=response.finish_reason)
             return response
 
-    def _response(self, state: RunState, thread: ThreadT, setup: RunSetup) -> AgentResponse[ThreadT]:
+    async def _response(self, state: RunState, thread: ThreadT, setup: RunSetup) -> AgentResponse[ThreadT]:
         return AgentResponse(
             run_id=state.run_id,
             thread=thread.bound_to(self),
             messages=list(state.added),
             usage=state.usage,
             finish_reason=state.finish_reason,
-            approvals=pending_approvals(thread.runs, state) if state.calls else [],
+            approvals=await pending_approvals(thread.runs, state) if state.calls else [],
             response_format=setup.response_format,
         )
 

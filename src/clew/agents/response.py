@@ -41,13 +41,13 @@ class Approval:
 
     An approval belongs to exactly this ``call``; ``version`` is the version of the request. ``reason`` is ``approval``,
     or ``outcome-unknown`` for a call that was started before a crash and may or may not have been carried out:
-    approving it runs it again.
+    approving it runs it again. An approval can belong to the thread of an agent that the run uses as a tool.
     """
 
     thread_id: str
     version: int
     call: FunctionCall
-    reason: Literal["approval", "outcome-unknown"]
+    reason: Literal["approval", "outcome-unknown", "child"]
     run_id: str
     attempt: int
     _log: RunLog = field(repr=False, compare=False)
@@ -65,13 +65,15 @@ class Approval:
         await self._log.record([Advance(self.run_id, self.attempt, (decision,))], actor=actor)
 
 
-def pending_approvals(log: RunLog, state: RunState) -> list[Approval]:
-    """The approvals that a run waits for."""
-    return [
-        Approval(log.thread_id, each.request, each.call, each.why, state.run_id, state.attempt, log)
-        for each in state.calls
-        if each.status == "asked"
-    ]
+async def pending_approvals(log: RunLog, state: RunState) -> list[Approval]:
+    """The approvals that a run waits for, with those of the agents that its calls run on other threads."""
+    pending: list[Approval] = []
+    for each in state.calls:
+        if each.status == "asked" and each.why == "child" and each.child is not None:
+            pending += await approvals(log.of(each.child))
+        elif each.status == "asked":
+            pending.append(Approval(log.thread_id, each.request, each.call, each.why, state.run_id, state.attempt, log))
+    return pending
 
 
 async def approvals(log: RunLog) -> list[Approval]:
@@ -79,7 +81,7 @@ async def approvals(log: RunLog) -> list[Approval]:
     run = (await log.control(fresh=True)).run
     if run is None or not run.approvals:
         return []
-    return pending_approvals(log, fold(run.id, await log.events(run.began - 1)))
+    return await pending_approvals(log, fold(run.id, await log.events(run.began - 1)))
 
 
 @dataclass(frozen=True)  # with slots AgentResponse[Thread](…) is a TypeError

@@ -12,7 +12,8 @@ from typing import NamedTuple
 from clew.agents.admission import Admission
 from clew.agents.followed_runs import Position, follow, read_run
 from clew.agents.journal import Emit, Journal, RunRepeatedError
-from clew.agents.run_loop import Run, live_runs, unrecorded_ends
+from clew.agents.response import approvals, pending_approvals
+from clew.agents.run_loop import Run, abandon_children, caller, live_runs, unrecorded_ends
 from clew.agents.run_setup import OnConflict, RunSetup
 from clew.agents.thread_provider_hooks import OrphanedRun, notify_abandoned
 from clew.domain.context.state import HISTORY_STORE
@@ -35,7 +36,7 @@ from clew.domain.runs.errors import (
     RunTakenOverError,
     missing_words,
 )
-from clew.domain.runs.events import AnswerInterrupted, Fingerprint, RunAbandoned, RunResumed, RunStarted
+from clew.domain.runs.events import AnswerInterrupted, ApprovalGiven, Fingerprint, RunAbandoned, RunResumed, RunStarted
 from clew.domain.runs.ports import Holding, RunKey, RunLog, ThreadPort, ThreadT
 from clew.domain.runs.request_construction import changed
 from clew.domain.runs.state import RunState, fold, interrupted
@@ -123,7 +124,9 @@ async def _repeated(
                     messages, position = messages + (update.message is not None), Position.parsed(update.position)
                     if emit is not None:
                         await emit(update)
-            return await read_run(log, began), thread
+            state = await read_run(log, began)
+            if state.ended is not None or await pending_approvals(log, state):
+                return state, thread
         except RunNotCompletedError as error:
             if error.outcome != "interrupted":
                 raise
@@ -157,7 +160,7 @@ async def resume_run(
             await _wait_for_lease(log, control, lease, on_conflict)
             continue
         state = fold(control.run.id, await log.events(control.run.began - 1))
-        if undecided := _undecided(state):
+        if undecided := await _undecided(log, state):
             raise ApprovalPendingError(log.thread_id, undecided)
         _report_changes(setup.for_thread(thread), thread.id, state.fingerprint)
         if _lost_calls(control.run, state):
@@ -171,7 +174,8 @@ async def resume_run(
         if thread.kind == "remote":
             await run.journal.leave_to_service()
         cut_off = await _cut_off(log, control.run)
-        before = [Advance(state.run_id, control.run.attempt, cut_off)] if cut_off else []
+        first = (*cut_off, *_decided_children(state))
+        before = [Advance(state.run_id, control.run.attempt, first)] if first else []
         fingerprint = run_setup.fingerprint
         run.journal.add(RunResumed(attempt=run.journal.attempt, agent=setup.identity, fingerprint=fingerprint))
         try:
@@ -242,7 +246,7 @@ async def _abandon(setup: RunSetup, thread: ThreadPort, run: OpenRun, *, request
     state = fold(run.id, await log.events(run.began - 1))
     waits = any(call.status in {"asked", "approved", "rejected"} for call in state.calls)
     if waits and not requested:
-        raise ApprovalPendingError(log.thread_id, _undecided(state))
+        raise ApprovalPendingError(log.thread_id, await _undecided(log, state))
     reason = "superseded" if waits else "redacted" if _lost_calls(run, state) else "crashed"
     providers = setup.for_thread(thread).providers.all
     hooks = await notify_abandoned(
@@ -260,11 +264,22 @@ async def _abandon(setup: RunSetup, thread: ThreadPort, run: OpenRun, *, request
         await log.record([Advance(run.id, run.attempt, steps)], holding=holding, drop_draft=run.id)
     except RunTakenOverError:
         return  # another process has abandoned it
+    await abandon_children(log, state.calls)
 
 
-def _undecided(state: RunState) -> list[int]:
-    """The requests for approval that are not decided."""
-    return [call.request for call in state.calls if call.status == "asked"]
+async def _undecided(log: RunLog, state: RunState) -> list[int]:
+    """The requests for approval that are not decided. That of a child is decided when the child's own ones are."""
+    return [
+        call.request
+        for call in state.calls
+        if call.status == "asked" and (call.why != "child" or call.child is None or await approvals(log.of(call.child)))
+    ]
+
+
+def _decided_children(state: RunState) -> list[ApprovalGiven]:
+    """The approvals of calls whose agents need not wait any more."""
+    waiting = (call for call in state.calls if call.status == "asked" and call.why == "child")
+    return [ApprovalGiven(request=call.request, approved=True) for call in waiting]
 
 
 def _lost_calls(run: OpenRun, state: RunState) -> bool:
@@ -349,6 +364,7 @@ async def _run_started(setup: RunSetup, journal: Journal) -> RunStarted:
         providers=tuple(map(_id, providers.thread)),
         run_providers=tuple(map(_id, providers.run)),
         missing=missing,
+        caller=caller.get(),
     )
 
 

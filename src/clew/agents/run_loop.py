@@ -9,27 +9,33 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from clew.agents.admission import Admission
 from clew.agents.context_assembly import ContextAssembly
+from clew.agents.followed_runs import find_run, read_run
 from clew.agents.journal import Emit, Journal, failure, run_to_end
 from clew.agents.middleware import ToolCallContext, compose
 from clew.agents.model_calls import InterruptReason, ModelCalls
 from clew.agents.run_setup import RunSetup
 from clew.agents.telemetry import tool_span
 from clew.agents.tools import Tool, ToolContext, ToolOutcome, call_tool, raised_outcome, unknown_tool
-from clew.domain.decider import Intent
-from clew.domain.errors import StoreError, ThreadStatusError
+from clew.domain.decider import Advance, Intent
+from clew.domain.errors import StoreError, ThreadStatusError, UnknownThreadError
 from clew.domain.json_values import check_json
 from clew.domain.messages import FunctionResult, Message
-from clew.domain.runs.errors import RunLimitError, RunTakenOverError, ToolFailedError
+from clew.domain.models.client import TokenUsage
+from clew.domain.runs.errors import RunLimitError, RunTakenOverError, ToolFailedError, UnknownRunError
 from clew.domain.runs.events import (
     ApprovalRequested,
+    Caller,
+    ChildThread,
     RunAbandoned,
     RunCompleted,
     RunEvent,
@@ -39,13 +45,16 @@ from clew.domain.runs.events import (
     ToolStarted,
 )
 from clew.domain.runs.ports import RunLog, ThreadPort
-from clew.domain.runs.state import CallState, RunState, calls_of, plan_calls
+from clew.domain.runs.state import CallState, RunState, calls_of, fold, interrupted, plan_calls
 
 live_runs: WeakValueDictionary[str, Run] = WeakValueDictionary()
 """The runs of this process, by the names under which they hold their leases."""
 
 unrecorded_ends: set[str] = set()
 """The lease holders of ended runs of this process whose end the store did not record."""
+
+caller: ContextVar[Caller | None] = ContextVar("clew_caller", default=None)
+"""The function call in whose tool the current code runs."""
 
 _enclosing: ContextVar[tuple[str, ...]] = ContextVar("clew_enclosing_runs", default=())
 """The lease holders of the runs that the current code runs inside, as a tool or as middleware."""
@@ -207,11 +216,13 @@ class Run:
         self._models.interrupt(reason, error)
         await self._providers.fail(error or asyncio.CancelledError())
         self.journal.add(last)
+        calls = self.state.calls
         try:
             await self.journal.write(final=True)
         except ThreadStatusError:
             await self.journal.withdraw()
             raise
+        await abandon_children(self.journal.log, calls)
         await self._providers.feed_store()
 
 
@@ -222,11 +233,39 @@ async def ends_recorded(selected: Callable[[RunLog], bool]) -> None:
             await run.over.wait()
 
 
+async def abandon_children(log: RunLog, calls: Sequence[CallState]) -> None:
+    """Abandon the runs of agents that calls of an abandoned run began and that wait for approvals."""
+    for call in calls:
+        if call.child is not None and call.status != "done":
+            child = log.of(call.child)
+            try:
+                run = (await child.control(fresh=True)).run
+            except UnknownThreadError:
+                continue  # the call was recorded, and its process ended before the thread began
+            if run is None or await child.lease() is not None:
+                continue
+            state = fold(run.id, await child.events(run.began - 1))
+            steps = (*interrupted(run, await child.draft(), "crashed"), RunAbandoned(reason="superseded"))
+            await child.record([Advance(run.id, run.attempt, steps)], drop_draft=run.id)
+            await abandon_children(child, state.calls)
+
+
+async def _usage_of(child: RunLog) -> TokenUsage | None:
+    """The tokens of the newest run on a child's thread, which has ended; None if it never began."""
+    try:
+        return (await read_run(child, await find_run(child, None))).usage
+    except (UnknownThreadError, UnknownRunError):
+        return None
+
+
 OUTCOME_UNKNOWN = "The call had been started before a crash. Nobody knows whether it was carried out: outcome unknown."
 REJECTED = "The call was rejected"
 
 STOPPED = "Error: the call was stopped before it gave a result. Nobody knows how far it came."
 """The result that the model receives for a call that was in progress when its run was stopped."""
+
+
+_OUTCOMES = ToolFinished | ToolFailed | ApprovalRequested
 
 
 class Finished(NamedTuple):
@@ -247,6 +286,7 @@ class ToolCalls:
         self._providers = providers
         self._tasks: dict[asyncio.Task[Finished], CallState] = {}
         self._answer = 0
+        self._child_waits = False
 
     async def handle(self, calls: Sequence[CallState], *, answer: int = 0, orphaned: bool = False) -> bool:
         """Carry out, refuse or ask for approval of the calls of an answer; returns whether approvals are pending.
@@ -254,7 +294,7 @@ class ToolCalls:
         ``answer`` is the index of the answer among the waiting steps, while it is not recorded. ``orphaned`` says that
         the process that started the calls has ended.
         """
-        self._answer = answer
+        self._answer, self._child_waits = answer, False
         journal, tools = self._journal, {tool.schema.name: tool for tool in self._providers.tools}
         plan = plan_calls(calls, self._providers.rules, orphaned=orphaned)
         for call in plan.refuse:
@@ -263,6 +303,9 @@ class ToolCalls:
         for call in plan.start:
             if call.call.name in tools:
                 journal.add(ToolStarted(message=self._message(call), index=call.place.content))
+                if tools[call.call.name].runs_agent and call.child is None:
+                    child, at = uuid.uuid4().hex[:16], call.place.content
+                    journal.add(ChildThread(message=self._message(call), index=at, thread_id=child))
                 started.add(call.place.content)
             else:
                 outcome = unknown_tool(call.call.name, self._providers.tools)
@@ -273,7 +316,7 @@ class ToolCalls:
             await journal.write()
             await journal.emit_added()
             await self._carry_out([call for call in journal.state.calls if call.place.content in started], tools)
-        waits = bool(plan.ask) or any(call.status == "asked" for call in calls)
+        waits = bool(plan.ask) or self._child_waits or any(call.status == "asked" for call in calls)
         if waits:
             self._providers.pause()
             await journal.write(final=True)
@@ -315,6 +358,8 @@ class ToolCalls:
     async def _timed(self, call: CallState, tool: Tool) -> Finished:
         began = time.monotonic()
         outcome = await self._call(call, tool)
+        if call.child is not None and outcome.error is not None:
+            outcome = replace(outcome, usage=await _usage_of(self._journal.log.of(call.child)))
         return Finished(call, outcome, round((time.monotonic() - began) * 1000))
 
     async def _call(self, call: CallState, tool: Tool) -> ToolOutcome:
@@ -328,6 +373,10 @@ class ToolCalls:
             run_id=run_id,
             call_id=call_id,
             idempotency_key=f"{run_id}:{call.place.message}:{call.place.content}",
+            child_thread_id=call.child,
+        )
+        caller.set(
+            Caller(thread_id=self._thread.id, run_id=run_id, message=call.place.message, index=call.place.content)
         )
         if not setup.is_observed:
             return await call_tool(tool, arguments, tool_context)
@@ -358,11 +407,16 @@ class ToolCalls:
     def _record(self, finished: Finished) -> None:
         call, outcome, ms = finished
         message, index = call.place
+        if outcome.waits:
+            self._child_waits = True
+            self._journal.add(ApprovalRequested(message=message, index=index, reason="child"))
+            return
+        about: dict[str, Any] = {"message": message, "index": index, "result": -1, "ms": ms, "usage": outcome.usage}
         self._journal.add(
             _result(call, outcome.result),
-            ToolFinished(message=message, index=index, result=-1, ms=ms)
+            ToolFinished(**about)
             if outcome.error is None
-            else ToolFailed(message=message, index=index, result=-1, reason=outcome.reason, kind=outcome.error, ms=ms),
+            else ToolFailed(**about, reason=outcome.reason, kind=outcome.error),
         )
 
     async def stop(self) -> None:
@@ -378,7 +432,7 @@ class ToolCalls:
             for each in self._take_finished():
                 self._record(each)
         journal = self._journal
-        recorded = {(step.message, step.index) for step in journal.steps if isinstance(step, ToolFinished | ToolFailed)}
+        recorded = {(step.message, step.index) for step in journal.steps if isinstance(step, _OUTCOMES)}
         for call in journal.state.calls:
             if call.status == "started" and call.place not in recorded:
                 self._record(_stopped(call))

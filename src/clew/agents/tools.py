@@ -9,11 +9,12 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, overload
 
 from pydantic_core import to_jsonable_python
 
+from clew.agents.response import AgentResponse
 from clew.agents.tool_schemas import (
     InvalidArgumentsError,
     Signature,
@@ -22,7 +23,7 @@ from clew.agents.tool_schemas import (
 )
 from clew.domain.errors import InvalidContentError
 from clew.domain.json_values import MAX_BYTES, Json, JsonObject, check_json
-from clew.domain.models.client import ToolSchema
+from clew.domain.models.client import TokenUsage, ToolSchema
 from clew.domain.runs.errors import InvalidToolError
 
 Approval: TypeAlias = Literal["never", "always"]
@@ -45,7 +46,8 @@ class ToolContext:
 
     ``deps`` is the application's object for the run, ``thread`` the thread of the run, ``actor`` the caller of the run.
     ``idempotency_key`` stays the same if the run continues after a crash, and differs in a fork. Pass it on to the
-    services that the tool calls, so that a repeated call has no second effect.
+    services that the tool calls, so that a repeated call has no second effect. ``child_thread_id`` is set for a tool
+    that runs an agent.
     """
 
     deps: Any = field(repr=False)
@@ -54,6 +56,7 @@ class ToolContext:
     run_id: str
     call_id: str
     idempotency_key: str
+    child_thread_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +64,16 @@ class ToolOutcome:
     """The outcome of a call. ``result`` is what the model receives; after an error, the text of the error.
 
     ``error`` is the class of the error, None without one, and ``reason`` says how the call failed (``raised`` if it did
-    not fail). ``raised`` is the exception if the tool caused it, and not the model.
+    not fail). ``raised`` is the exception if the tool caused it, and not the model. ``usage`` are the tokens of the
+    agent that the tool runs, and ``waits`` says that this agent waits for an approval: then there is no result yet.
     """
 
     result: Json
     error: str | None = None
     raised: Exception | None = None
     reason: ToolFailure = "raised"
+    usage: TokenUsage | None = None
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,6 +91,8 @@ class Tool:
     idempotent: bool = False
     timeout: float | None = None
     errors: ToolErrors = "tell"
+    runs_agent: bool = False
+    """Whether each call runs an agent on a thread of its own."""
 
     @property
     def name(self) -> str:
@@ -188,10 +196,13 @@ def tool(
 
 
 def as_tools(functions: Sequence[Tool | Callable[..., Any]]) -> tuple[Tool, ...]:
-    """The given tools; plain functions become tools. Raises InvalidToolError for anything else, or a repeated name."""
+    """The given tools; plain functions and agents become tools.
+
+    Raises InvalidToolError for anything else, or a repeated name.
+    """
     if isinstance(functions, str | Tool) or not isinstance(functions, Iterable):
         raise InvalidToolError(f"tools: {type(functions).__name__} is not a list of tools. Give [function, …].")
-    tools = tuple(each if isinstance(each, Tool) else tool(each) for each in functions)
+    tools = tuple(map(_as_tool, functions))
     names: set[str] = set()
     for each in tools:
         if each.signature.unbound:
@@ -202,6 +213,14 @@ def as_tools(functions: Sequence[Tool | Callable[..., Any]]) -> tuple[Tool, ...]
             raise InvalidToolError(f"Two tools have the name {each.name!r}. Rename one: tool(function, name='…').")
         names.add(each.name)
     return tools
+
+
+def _as_tool(given: Any) -> Tool:
+    if isinstance(given, Tool):
+        return given
+    as_tool = getattr(given, "as_tool", None)
+    made: Tool = tool(given) if as_tool is None else as_tool()
+    return made
 
 
 def unknown_tool(name: str, tools: Sequence[Tool]) -> ToolOutcome:
@@ -274,6 +293,11 @@ def raised_outcome(error: Exception) -> ToolOutcome:
 
 
 def _result_outcome(name: str, result: Any) -> ToolOutcome:
+    if isinstance(result, AgentResponse):
+        if result.approvals:
+            return ToolOutcome(None, waits=True)
+        value = result.text if result.response_format is None else result.value
+        return replace(_result_outcome(name, value), usage=result.usage)
     try:
         plain: Json = result if type(result) in {str, int, bool, type(None)} else to_jsonable_python(result)
         check_json(plain, "result")

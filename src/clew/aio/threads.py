@@ -25,7 +25,8 @@ from clew.domain.application_folds import Fold, StateT
 from clew.domain.call_pairing import ModelView, model_view
 from clew.domain.context.events import Hook
 from clew.domain.context.provider import Context, ContextProvider, ThreadProviders
-from clew.domain.decider import Checkpoint, Delete, End, Resume, Suspend
+from clew.domain.decider import Checkpoint, Delete, End, Resume, Start, Suspend
+from clew.domain.decider_state import Control
 from clew.domain.differences.diff import Diff
 from clew.domain.event_types import Status
 from clew.domain.events import Event, MemoryReading, ServiceDeletion
@@ -58,7 +59,7 @@ from clew.service.core import Core
 from clew.service.feeds import thread_feed
 from clew.service.redactions import Purged, Redaction
 from clew.service.remote_threads import delete_at_service, service_threads
-from clew.service.run_log import ThreadRuns, branch_of
+from clew.service.run_log import Beginning, ThreadRuns, branch_of
 from clew.service.thread_queries import At, ThreadSummary
 from clew.service.version_comparison import Variant
 
@@ -621,6 +622,10 @@ class Thread:
         """Notify the context providers of what happens to the thread: for agents."""
         await self._hooks(actor).notify(hook, *arguments)
 
+    def unstarted(self, kind: ThreadKind, thread_id: str | None = None) -> LocalThread | RemoteThread:
+        """A thread that does not exist yet and starts with its first run: for agents."""
+        return unstarted_thread(self._core, self._live, kind, thread_id)
+
     async def branch(self, at: At = None, thread_id: str | None = None) -> Self:
         """A fork at a version. The fork starts with its first run: for agents."""
         beginning = await drive(branch_of(self._core, self.id, at))
@@ -746,3 +751,16 @@ class RemoteThread(Thread):
 def thread_class(kind: ThreadKind) -> type[LocalThread | RemoteThread]:
     """The class of the threads of a kind."""
     return RemoteThread if kind == "remote" else LocalThread
+
+
+# asyncio only: begin
+def unstarted_thread(
+    core: Core, live: weakref.WeakSet[Subscription], kind: ThreadKind, thread_id: str | None = None
+) -> LocalThread | RemoteThread:
+    """A thread that does not exist yet, with that id or a new one. It starts with its first run."""
+    thread = thread_class(kind)(core, live, thread_id or core.thread_id())
+    thread.runs = ThreadRuns(core, thread.id, Beginning(Start(kind=kind), Control()))
+    return thread
+
+
+# asyncio only: end

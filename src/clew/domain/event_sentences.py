@@ -193,6 +193,12 @@ def tool_failed(data: _Data) -> str:
     return f"recorded that {call}, failed (result: version {data['result']:d}{kind})"
 
 
+def child_thread(data: _Data) -> str:
+    """Began a thread for a call."""
+    call = f"the tool call of version {data['message']:d}, content {data['index']:d}"
+    return f"gave {call}, the thread {quoted(data['thread_id'])}"
+
+
 def approval_given(data: _Data) -> str:
     """Decided about a request for approval."""
     return f"{'approved' if data['approved'] else 'rejected'} the request of version {data['request']:d}"

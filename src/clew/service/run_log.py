@@ -60,6 +60,10 @@ class ThreadRuns:
         """Whether the thread is in the store of this core."""
         return self._core.log is core.log
 
+    def of(self, thread_id: str) -> ThreadRuns:
+        """The log of another thread of the tenant."""
+        return ThreadRuns(self._core, thread_id)
+
     async def control(self, *, fresh: bool = False, checkpoint: str | None = None) -> Control:
         """The newest control that this process knows; with ``fresh`` the one in the store."""
         if self._beginning is not None:

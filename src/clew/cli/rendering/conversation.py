@@ -218,9 +218,15 @@ def run_lines(run: RunSummary, messages: Mapping[int, HistoryMessage]) -> Iterat
     if run.error is not None:
         yield Text(f"  {one_line(failure_text(run.error))}", style="red")
     for request in run.approvals:
-        unknown = " was started, and its outcome is unknown" if request.reason == "outcome-unknown" else ""
+        unknown = _REASONS.get(request.reason, "")
         name = one_line(_tool_name(messages.get(request.message), request.index))
         yield Text.assemble(("  approve? ", "yellow"), (name, "bold"), f"{unknown} (version {request.version})")
+
+
+_REASONS = {
+    "outcome-unknown": " was started, and its outcome is unknown",
+    "child": " runs an agent that waits for an approval on its own thread",
+}
 
 
 def _tool_name(message: HistoryMessage | None, index: int) -> str:

@@ -289,9 +289,13 @@ def _model_text(
             return joined(reason, partial, "" if error is None else failure_text(error))
 
 
+_REASONS = {"approval": "", "outcome-unknown": "outcome unknown", "child": "its agent waits for an approval"}
+
+
 def _tool_text(
     event: Event,
     data: run_events.ToolStarted
+    | run_events.ChildThread
     | run_events.ToolFinished
     | run_events.ToolFailed
     | run_events.ApprovalRequested
@@ -314,12 +318,18 @@ def _tool_text(
         case run_events.ToolFailed(reason=reason, kind=kind, ms=ms):
             return joined(name, reason if kind is None else f"{reason} {kind}", duration_text(ms) if ms else "")
         case run_events.ApprovalRequested(reason=reason):
-            return joined(name, "outcome unknown" if reason == "outcome-unknown" else "")
+            return joined(name, _REASONS[reason])
+        case run_events.ChildThread(thread_id=thread_id):
+            return joined(name, f"thread {thread_id}")
 
 
 def _tool_name(
     event: Event,
-    place: run_events.ToolStarted | run_events.ToolFinished | run_events.ToolFailed | run_events.ApprovalRequested,
+    place: run_events.ToolStarted
+    | run_events.ChildThread
+    | run_events.ToolFinished
+    | run_events.ToolFailed
+    | run_events.ApprovalRequested,
     find: FindEvent,
 ) -> str:
     """The name of the tool in the call that an event refers to."""

@@ -71,6 +71,15 @@ def without_quotes(data: ValueT) -> ValueT:
     return data.model_copy(update={"error": Failure(kind=error.kind, status=error.status)})
 
 
+class Caller(Value):
+    """The function call whose tool began a run: the ``index``-th content of the message at ``message`` of a thread."""
+
+    thread_id: str
+    run_id: str
+    message: int
+    index: int
+
+
 @event_type(
     "run-started",
     headline="A run began",
@@ -82,7 +91,7 @@ class RunStarted(Value):
 
     Next to the agent's own context providers, ``providers`` are the ids of the thread's, and ``run_providers`` the ids
     of those for this run only. ``missing`` are the ids of providers that the thread used before and that are missing
-    now.
+    now. ``caller`` is set for a run that a tool of another run began.
     """
 
     agent: AgentIdentity
@@ -90,6 +99,7 @@ class RunStarted(Value):
     providers: tuple[str, ...] = Field(default=(), exclude_if=not_)
     run_providers: tuple[str, ...] = Field(default=(), exclude_if=not_)
     missing: tuple[str, ...] = Field(default=(), exclude_if=not_)
+    caller: Caller | None = Field(default=None, exclude_if=is_none)
 
 
 @event_type(
@@ -243,18 +253,36 @@ class ToolStarted(Value):
 
 
 @event_type(
+    "child-thread",
+    headline="The tool call got a thread of its own",
+    sentence=event_sentences.child_thread,
+    sample={"message": 4, "index": 0, "thread_id": "child"},
+)
+class ChildThread(Value):
+    """The function call runs an agent on another thread. That thread begins with the run."""
+
+    message: int
+    index: int
+    thread_id: str
+
+
+@event_type(
     "tool-finished",
     headline="The tool call finished",
     sentence="finished the tool call of version {message}, content {index} (result: version {result})",
     sample={"message": 4, "index": 0, "result": 6, "ms": 12},
 )
 class ToolFinished(Value):
-    """The function call has a result, in the message at ``result``."""
+    """The function call has a result, in the message at ``result``.
+
+    ``usage`` are the tokens of the runs of agents on the call's own thread. They are counted there, too.
+    """
 
     message: int
     index: int
     result: int
     ms: int
+    usage: TokenUsage | None = Field(default=None, exclude_if=is_none)
 
 
 @event_type(
@@ -276,6 +304,8 @@ class ToolFailed(Value):
     kind: str | None = Field(default=None, exclude_if=is_none)
     """The class of the exception."""
     ms: int = 0
+    usage: TokenUsage | None = Field(default=None, exclude_if=is_none)
+    """As in ToolFinished."""
 
 
 @event_type(
@@ -285,11 +315,15 @@ class ToolFailed(Value):
     sample={"message": 4, "index": 0, "reason": "approval"},
 )
 class ApprovalRequested(Value):
-    """The function call needs an approval, before it is executed or because it is unknown whether it was executed."""
+    """The function call needs an approval, before it is executed or because it is unknown whether it was executed.
+
+    With the reason ``child``, the agent that the call runs waits for an approval on its own thread. When that is given,
+    this request is approved with it.
+    """
 
     message: int
     index: int
-    reason: Literal["approval", "outcome-unknown"]
+    reason: Literal["approval", "outcome-unknown", "child"]
 
 
 @event_type(
@@ -371,6 +405,7 @@ RunEvent: TypeAlias = (
     | ModelFailed
     | AnswerInterrupted
     | ToolStarted
+    | ChildThread
     | ToolFinished
     | ToolFailed
     | ApprovalRequested

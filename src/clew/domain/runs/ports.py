@@ -45,6 +45,10 @@ class RunLog(Protocol):
     actor: str | None
     """The actor of calls that name none."""
 
+    def of(self, thread_id: str) -> RunLog:
+        """The log of another thread of the tenant."""
+        ...
+
     async def control(self, *, fresh: bool = False, checkpoint: str | None = None) -> Control:
         """The thread's control; unless it is to be ``fresh``, as far as this process has seen it.
 
@@ -175,6 +179,10 @@ class ThreadPort(Protocol):
 
     async def notify(self, hook: Hook, *arguments: object, actor: str | None = None) -> None:
         """Call a hook of the thread's context providers. Raises ContextProviderError."""
+        ...
+
+    def unstarted(self, kind: ThreadKind, thread_id: str | None = None) -> ThreadPort:
+        """Another thread of the same store, with that id or a new one. It begins with the first run on it."""
         ...
 
     async def branch(self, at: Any = None, thread_id: str | None = None) -> Self:

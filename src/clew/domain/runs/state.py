@@ -19,6 +19,7 @@ from clew.domain.runs.events import (
     AnswerInterrupted,
     ApprovalGiven,
     ApprovalRequested,
+    ChildThread,
     Fingerprint,
     ModelAnswered,
     ModelCalled,
@@ -40,14 +41,19 @@ class CallState(NamedTuple):
     """A function call of the newest answer, and its status.
 
     ``request`` is the version of the approval request, ``why`` its reason, and ``rejection`` the reason of a rejection.
+    ``child`` is the id of the thread on which the call runs an agent.
     """
 
     place: CallLocation
     call: FunctionCall
     status: CallStatus = "new"
     request: int = 0
-    why: Literal["approval", "outcome-unknown"] = "approval"
+    why: Literal["approval", "outcome-unknown", "child"] = "approval"
     rejection: str | None = None
+    child: str | None = None
+
+
+_Move: TypeAlias = ToolStarted | ChildThread | ToolFinished | ToolFailed | ApprovalRequested | ApprovalGiven
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +121,8 @@ def after(state: RunState, event: Event) -> RunState:
             return replace(state, ended=data)
         case ContextProvided():
             return replace(state, provided=with_newest(state.provided, data))
-        case ToolStarted() | ToolFinished() | ToolFailed() | ApprovalRequested() | ApprovalGiven():
-            return replace(state, calls=_moved(state.calls, event.version, data), lost=not state.calls)
+        case ToolStarted() | ChildThread() | ToolFinished() | ToolFailed() | ApprovalRequested() | ApprovalGiven():
+            return _after_call_step(state, event.version, data)
         case _:
             return state
 
@@ -149,7 +155,10 @@ def calls_of(message: Message, version: int) -> tuple[CallState, ...]:
     return tuple(calls)
 
 
-_Move: TypeAlias = ToolStarted | ToolFinished | ToolFailed | ApprovalRequested | ApprovalGiven
+def _after_call_step(state: RunState, version: int, data: _Move) -> RunState:
+    used = data.usage if isinstance(data, ToolFinished | ToolFailed) else None
+    usage = state.usage if used is None else state.usage + used
+    return replace(state, calls=_moved(state.calls, version, data), lost=not state.calls, usage=usage)
 
 
 def _moved(calls: tuple[CallState, ...], version: int, data: _Move) -> tuple[CallState, ...]:
@@ -174,6 +183,8 @@ def _after(call: CallState, version: int, data: _Move) -> CallState:
             return call._replace(status="approved" if approved else "rejected", rejection=reason)
         case ToolStarted():
             return call._replace(status="started")
+        case ChildThread(thread_id=thread_id):
+            return call._replace(child=thread_id)
         case ApprovalRequested(reason=why):
             return call._replace(status="asked", request=version, why=why)
         case _:

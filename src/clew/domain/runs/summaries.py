@@ -48,13 +48,14 @@ class AskedApproval:
     """An approval that a run waits for: the version of the request, and the call.
 
     The call is the ``index``-th content of the message at version ``message``. ``reason`` is ``approval``, or
-    ``outcome-unknown`` for a call that was started and may or may not have been carried out.
+    ``outcome-unknown`` for a call that was started and may or may not have been carried out, or ``child`` for one whose
+    agent waits for an approval on its own thread.
     """
 
     version: int
     message: int
     index: int
-    reason: Literal["approval", "outcome-unknown"]
+    reason: Literal["approval", "outcome-unknown", "child"]
 
 
 class Interruption(NamedTuple):

@@ -1,0 +1,256 @@
+"""Agents that use other agents as tools: linked threads, added usage, inner approvals, and what a kill leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.agents.killed_processes import PassPoint, run_until
+from tests.agents.turns import PATIENCE
+
+from clew import Agent, Engine, ScriptedChatClient, ToolContext, tool
+from clew.agents.response import AgentResponse
+from clew.domain.json_values import JsonObject
+from clew.domain.messages import FunctionResult
+from clew.domain.models.client import TokenUsage
+from clew.domain.runs.errors import ApprovalPendingError, InvalidToolError, ModelError, NoOpenRunError
+from clew.domain.runs.events import ChildThread, ModelAnswered, RunStarted
+from clew.infrastructure import clock
+from clew.infrastructure.scripted_client import Line
+from clew.testing import call, fault
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def url(any_url: str) -> str:
+    return any_url
+
+
+def agent_of(engine: Engine, name: str, *script: Any, **options: Any) -> Agent:
+    return Agent(ScriptedChatClient(script), engine=engine, name=name, **options)
+
+
+async def children_of(thread: Any) -> list[str]:
+    return [event.data.thread_id async for event in thread.events() if isinstance(event.data, ChildThread)]
+
+
+def results_of(response: AgentResponse[Any]) -> list[FunctionResult]:
+    return [
+        result for message in response.messages if message.message is not None for result in message.message.results
+    ]
+
+
+async def usage_of(thread: Any) -> TokenUsage:
+    total = TokenUsage()
+    async for event in thread.events():
+        if isinstance(event.data, ModelAnswered) and event.data.usage is not None:
+            total += event.data.usage
+    return total
+
+
+async def test_an_agent_is_a_tool_with_a_linked_thread_and_added_usage(url: str) -> None:
+    async with Engine.open(url) as engine:
+        expert = agent_of(engine, "Lamp expert", "Of tree bark.", description="Knows lamps.")
+        desk = agent_of(engine, "Desk", call("Lamp_expert", input="What are they made of?"), "Bark.", tools=[expert])
+        (schema,) = (each.schema for each in desk.tools)
+        assert (schema.name, schema.description) == ("Lamp_expert", "Knows lamps.")
+        assert schema.parameters["properties"] == {"input": {"type": "string"}}
+        response = await desk.run("What?", actor="user:ann")
+        assert [result.result for result in results_of(response)] == ["Of tree bark."]
+        (child_id,) = await children_of(response.thread)
+        child = await engine.thread(child_id)
+        assert [message.text for message in await child.history()] == ["What are they made of?", "Of tree bark."]
+        (started,) = [event.data async for event in child.events() if isinstance(event.data, RunStarted)]
+        assert started.caller is not None
+        assert (started.caller.thread_id, started.caller.run_id) == (response.thread.id, response.run_id)
+        asked = [message for message in response.messages if message.calls]
+        assert (started.caller.message, started.caller.index) == (asked[0].version, 0)
+        assert response.usage == await usage_of(child) + await usage_of(response.thread)
+        assert (await usage_of(child)).output_tokens == len(["Of", "tree", "bark."])
+        assert (await engine.verify()).first_bad is None
+
+
+async def test_an_inner_approval_is_decided_in_the_outer_response(url: str) -> None:
+    paid: list[str] = []
+
+    @tool(approval="always")
+    def pay(invoice: int) -> str:
+        """Pay an invoice."""
+        paid.append(str(invoice))
+        return "paid"
+
+    async with Engine.open(url) as engine:
+
+        def agents() -> Agent:
+            payer = agent_of(engine, "Payer", call("pay", invoice=7), "It is paid.", tools=[pay])
+            clerk = agent_of(engine, "Clerk", call("Payer", input="Pay 7."), "The payer paid.", tools=[payer])
+            return agent_of(engine, "Boss", call("Clerk", input="See to 7."), "All is paid.", tools=[clerk])
+
+        boss = agents()
+        response = await boss.run("Invoice 7 must be paid.")
+        thread = response.thread
+        (approval,) = response.approvals
+        assert (approval.call.name, paid, response.text) == ("pay", [], "")
+        assert approval.thread_id != thread.id
+        assert [each.version for each in await thread.approvals()] == [approval.version]
+        with pytest.raises(ApprovalPendingError):
+            await boss.continue_run(thread)
+        with pytest.raises(ApprovalPendingError):
+            await boss.run("And 8?", thread=thread)
+        await approval.approve(actor="user:ann")
+        assert await thread.approvals() == []
+        done = await boss.continue_run(thread)
+        assert (done.text, paid, done.approvals) == ("All is paid.", ["7"], [])
+        (clerk_id,) = await children_of(thread)
+        (payer_id,) = await children_of(await engine.thread(clerk_id))
+        assert [message.text for message in await (await engine.thread(payer_id)).history()][-1] == "It is paid."
+        assert payer_id == approval.thread_id
+        with pytest.raises(NoOpenRunError):
+            await boss.continue_run(thread)
+        assert (await engine.verify()).first_bad is None
+
+
+async def test_a_rejected_inner_call_is_told_to_the_inner_agent(url: str) -> None:
+    async with Engine.open(url) as engine:
+        pay = tool(lambda: "paid", name="pay", approval="always")
+        payer = agent_of(engine, "Payer", call("pay"), "It was not allowed.", tools=[pay])
+        boss = agent_of(engine, "Boss", call("Payer", input="Pay."), "Not paid.", tools=[payer])
+        response = await boss.run("Pay.")
+        await response.approvals[0].reject("too much")
+        done = await boss.continue_run(response.thread)
+        assert done.text == "Not paid."
+        assert [result.result for result in results_of(done)] == ["It was not allowed."]
+
+
+async def test_an_abandoned_run_abandons_the_agents_that_it_asked(url: str) -> None:
+    async with Engine.open(url) as engine:
+        pay = tool(lambda: "paid", name="pay", approval="always")
+        payer = agent_of(engine, "Payer", call("pay"), tools=[pay])
+        boss = agent_of(engine, "Boss", call("Payer", input="Pay."), "Never mind.", tools=[payer])
+        response = await boss.run("Pay.")
+        again = await boss.run("Forget it.", thread=response.thread, abandon_run=True)
+        assert again.text == "Never mind."
+        child = await engine.thread(response.approvals[0].thread_id)
+        assert await child.approvals() == []
+        assert [event.type async for event in child.events()][-1] == "run-abandoned"
+
+
+async def test_the_tokens_of_an_inner_run_that_fails_count_too(url: str) -> None:
+    async with Engine.open(url) as engine:
+        look = tool(lambda: "looked", name="look")
+        inner = agent_of(engine, "Inner", call("look"), fault("context-window"), tools=[look])
+        outer = agent_of(engine, "Outer", call("Inner", input="one two three"), "It failed.", tools=[inner])
+        response = await outer.run("Go")
+        (result,) = results_of(response)
+        assert str(result.result).startswith("Error: ContextWindowError")
+        (child_id,) = await children_of(response.thread)
+        child = await engine.thread(child_id)
+        assert response.usage == await usage_of(child) + await usage_of(response.thread)
+
+
+async def test_parallel_inner_agents_wait_for_their_own_approvals(url: str) -> None:
+    async with asyncio.timeout(PATIENCE), Engine.open(url) as engine:
+        pay = tool(lambda: "paid", name="pay", approval="always")
+        one = agent_of(engine, "One", call("pay"), "One paid.", tools=[pay])
+        two = agent_of(engine, "Two", call("pay"), "Two paid.", tools=[pay])
+        three = agent_of(engine, "Three", "Three is done.")
+        asked = [call("One", input="a"), call("Two", input="b"), call("Three", input="c")]
+        boss = agent_of(engine, "Boss", asked, "Done.", tools=[one, two, three])
+        response = await boss.run("Go.")
+        assert len(response.approvals) == 2
+        await response.approvals[1].approve()
+        with pytest.raises(ApprovalPendingError):
+            await boss.continue_run(response.thread)
+        await response.approvals[0].approve()
+        done = await boss.continue_run(response.thread)
+        assert done.text == "Done."
+        results = {result.name: result.result for result in results_of(done)}
+        assert results == {"One": "One paid.", "Two": "Two paid.", "Three": "Three is done."}
+
+
+async def test_an_agent_tool_is_refused_outside_of_a_run() -> None:
+    async with Engine.open("memory:") as engine:
+        made = agent_of(engine, "Inner", "Hi.").as_tool(name="ask", description="Asks.", approval="always")
+        assert (made.name, made.description, made.approval) == ("ask", "Asks.", "always")
+        context = ToolContext(None, None, None, "r", "c", "k")
+        with pytest.raises(InvalidToolError, match="outside of a run"):
+            await made("Hello", context)
+        with pytest.raises(ModelError):
+            await agent_of(engine, "Outer", fault("refused"), tools=[made], retries=0).run("Go")
+
+
+class Tree:
+    """Three agents: the innermost needs an approval, the middle one has a tool of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.effects = folder / "effects"
+        self._url = f"sqlite:///{folder}/clew.db?synchronous=OFF"
+
+    def outer(self, engine: Engine, pass_point: PassPoint) -> Agent:
+        def effect(name: str, context: ToolContext) -> str:
+            pass_point(f"before {name}")
+            with self.effects.open("a") as file:
+                file.write(f"{name} {context.idempotency_key}\n")
+            return f"{name} done"
+
+        @tool(approval="always", idempotent=True)
+        def pay(context: ToolContext) -> str:
+            return effect("pay", context)
+
+        @tool(idempotent=True)
+        def look(context: ToolContext) -> str:
+            return effect("look", context)
+
+        def made(name: str, calls: list[Any], *tools: Any) -> Agent:
+            def line(body: JsonObject) -> Line:
+                pass_point("asked")
+                messages: Any = body["messages"]
+                done = sum(message["role"] == "tool" for message in messages)
+                answer: Line = calls[done] if done < len(calls) else "Done."
+                return answer
+
+            return Agent(ScriptedChatClient(line), engine=engine, name=name, tools=tools, retries=0)
+
+        inner = made("Inner", [call("pay")], pay)
+        middle = made("Middle", [call("look"), call("Inner", input="Pay.")], look, inner)
+        return made("Outer", [call("Middle", input="See to it.")], middle)
+
+    async def live(self, number: int, now: Callable[[], int], pass_point: PassPoint) -> AgentResponse[Any]:
+        """Answer a turn, and approve whatever it asks for."""
+        async with Engine.open(self._url, embedded=False, now=now) as engine:
+            outer = self.outer(engine, pass_point)
+            response = await outer.run("Go.", idempotency_key=f"turn-{number}")
+            while response.approvals:
+                for approval in response.approvals:
+                    await approval.approve()
+                response = await outer.continue_run(response.thread)
+            assert await response.thread.approvals() == []
+            return response
+
+    async def die(self, number: int, pass_point: PassPoint) -> None:
+        await self.live(number, clock.now, pass_point)
+
+
+def test_a_tree_that_is_killed_at_any_point_calls_nothing_twice_and_adds_up(tmp_path: Path) -> None:
+    tree, usages = Tree(tmp_path), set()
+    for point in itertools.count(1):
+        tree.effects.unlink(missing_ok=True)
+        passed = run_until(point, partial(tree.die, point))
+        later = clock.now() + point * 60_000_000
+        response = asyncio.run(tree.live(point, lambda: later, lambda _: None))  # noqa: B023 # used at once
+        assert response.text == "Done."
+        done = Counter(tree.effects.read_text().splitlines())
+        assert sorted(line.split()[0] for line in done) == ["look", "pay"], "a repeated call has the same key"
+        assert max(done.values()) <= 2, "only the call that was in progress is repeated"
+        usages.add(response.usage.output_tokens)
+        if not passed.killed:
+            break
+    assert point > 20
+    assert len(usages) == 1
