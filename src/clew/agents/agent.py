@@ -46,7 +46,7 @@ from clew.agents.tools import Approval, Tool, as_tools
 from clew.domain.context.provider import ContextProviders, as_providers
 from clew.domain.errors import InvalidContentError
 from clew.domain.history_stores import StoreFactory
-from clew.domain.json_values import Json, JsonObject, canonical, check_text
+from clew.domain.json_values import Json, JsonObject, canonical, check_flags, check_text
 from clew.domain.messages import Message
 from clew.domain.models.client import ModelClient, ServiceReference, ThreadKind
 from clew.domain.reducers.reducer import Reducer
@@ -92,6 +92,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         max_rounds: int = 20,
         max_seconds: float | None = None,
         retries: int = 2,
+        reset_tool_choice: bool = True,
         on_changed_agent: OnChangedAgent = "warn",
         on_missing_provider: OnMissingProvider = "warn",
         on_expired_service_thread: OnExpiredServiceThread = "raise",
@@ -103,6 +104,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
                 check_text(text, where)
         check_reports(on_changed_agent=on_changed_agent, on_missing_provider=on_missing_provider)
         check_on_expired(on_expired_service_thread)
+        check_flags(reset_tool_choice=reset_tool_choice)
         check_parts(client, model, tuple(middleware))
         check_history_parts(reducer, history_store, read_history_from)
         self.client = client
@@ -120,6 +122,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         self._limits = checked_limits(max_rounds, max_seconds, retries)
         self._stores = None if history_store is None else HistoryStores(history_store)
         self._read_from = read_history_from
+        self._resets_tool_choice = reset_tool_choice
         self._on_changed = on_changed_agent
         self._on_missing = on_missing_provider
         self._on_expired = on_expired_service_thread
@@ -465,6 +468,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
                 middleware=self._middleware,
                 rules=rules_of(self.tools),
                 providers=Providers(self.context_providers),
+                resets_tool_choice=self._resets_tool_choice,
                 on_changed=self._on_changed,
                 compared=self._compared,
                 on_missing=self._on_missing,

@@ -29,6 +29,7 @@ from clew.domain.models.client import (
     TextDelta,
     Update,
 )
+from clew.domain.models.tool_choice import without_forced_call
 from clew.domain.runs.errors import (
     AgentConfigurationError,
     ModelError,
@@ -160,12 +161,15 @@ class ModelCalls:
         service = None
         if self._thread.kind == "remote":
             service = await self._service_call()
+        options = setup.options
+        if options and journal.state.rounds and setup.resets_tool_choice:
+            options = without_forced_call(options)
         call = ModelCalled.model_construct(
             definitions=self._definitions_version(),
             client=setup.client.kind,
             wire=wire.name,
             model=setup.model,
-            options=setup.options if wire.options_on is None else wire.options_on(self._thread.kind, setup.options),
+            options=options if wire.options_on is None else wire.options_on(self._thread.kind, options),
             digest="",
             provider=getattr(setup.client, "provider", None),
             service=service,

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -25,8 +26,9 @@ from clew.agents.middleware import ToolCallContext, compose
 from clew.agents.model_calls import InterruptReason, ModelCalls
 from clew.agents.run_setup import RunSetup
 from clew.agents.telemetry import tool_span
-from clew.agents.tools import Tool, ToolContext, ToolOutcome, call_tool, raised_outcome, unknown_tool
+from clew.agents.tools import Tool, ToolContext, ToolOutcome, call_tool, needs_approval, raised_outcome, unknown_tool
 from clew.domain.decider import Advance, Intent
+from clew.domain.decider_state import CallLocation
 from clew.domain.errors import StoreError, ThreadStatusError, UnknownThreadError
 from clew.domain.json_values import check_json
 from clew.domain.messages import FunctionResult, Message
@@ -296,7 +298,9 @@ class ToolCalls:
         """
         self._answer, self._child_waits = answer, False
         journal, tools = self._journal, {tool.schema.name: tool for tool in self._providers.tools}
-        plan = plan_calls(calls, self._providers.rules, orphaned=orphaned)
+        rules = self._providers.rules
+        exempt = await self._exempt(calls, tools) if any(map(attrgetter("approval"), rules.values())) else ()
+        plan = plan_calls(calls, rules, orphaned=orphaned, exempt=exempt)
         for call in plan.refuse:
             self._refuse(call, _rejection(call), "rejected")
         started = set()
@@ -322,6 +326,29 @@ class ToolCalls:
             await journal.write(final=True)
             await journal.emit_added()
         return waits
+
+    async def _exempt(self, calls: Sequence[CallState], tools: dict[str, Tool]) -> set[CallLocation]:
+        """The new calls for which the function of their tool says that they need no approval."""
+        exempt = set()
+        for call in calls:
+            called = tools.get(call.call.name)
+            if called is None or call.status != "new" or not callable(called.approval):
+                continue
+            if not await needs_approval(called, call.call.arguments, self._context(call)):
+                exempt.add(call.place)
+        return exempt
+
+    def _context(self, call: CallState) -> ToolContext:
+        setup, run_id = self._setup, self._journal.state.run_id
+        return ToolContext(
+            deps=setup.deps,
+            thread=self._thread,
+            actor=setup.actor,
+            run_id=run_id,
+            call_id=call.call.call_id,
+            idempotency_key=f"{run_id}:{call.place.message}:{call.place.content}",
+            child_thread_id=call.child,
+        )
 
     def _message(self, call: CallState) -> int:
         """The version of the call's message; a reference to it while it waits to be written."""
@@ -366,15 +393,7 @@ class ToolCalls:
         """Call a tool, within a telemetry span and the middleware."""
         setup, run_id = self._setup, self._journal.state.run_id
         name, call_id, arguments = call.call.name, call.call.call_id, call.call.arguments
-        tool_context = ToolContext(
-            deps=setup.deps,
-            thread=self._thread,
-            actor=setup.actor,
-            run_id=run_id,
-            call_id=call_id,
-            idempotency_key=f"{run_id}:{call.place.message}:{call.place.content}",
-            child_thread_id=call.child,
-        )
+        tool_context = self._context(call)
         caller.set(
             Caller(thread_id=self._thread.id, run_id=run_id, message=call.place.message, index=call.place.content)
         )
@@ -411,7 +430,8 @@ class ToolCalls:
             self._child_waits = True
             self._journal.add(ApprovalRequested(message=message, index=index, reason="child"))
             return
-        about: dict[str, Any] = {"message": message, "index": index, "result": -1, "ms": ms, "usage": outcome.usage}
+        about: dict[str, Any] = {"message": message, "index": index, "result": -1, "ms": ms}
+        about |= {"usage": outcome.usage, "attempts": outcome.attempts}
         self._journal.add(
             _result(call, outcome.result),
             ToolFinished(**about)

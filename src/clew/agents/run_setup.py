@@ -207,6 +207,8 @@ class RunSetup:
     providers: Providers = field(default_factory=Providers)
     removed_providers: frozenset[str] = frozenset()
     """The ids of providers that the application took off the thread: they are not missing."""
+    resets_tool_choice: bool = True
+    """Whether options that force a call count for the first answer of a run only."""
     on_changed: OnChangedAgent = "warn"
     compared: dict[str, None] = field(default_factory=dict)
     """The last threads on which the agent was compared with its last run there."""
@@ -326,4 +328,4 @@ def check_history_parts(reducer: object, stores: object, read_from: object) -> N
 
 def rules_of(tools: Sequence[Tool]) -> dict[str, Rule]:
     """The rules of the tools: whether a call needs approval, and whether it may be repeated."""
-    return {tool.schema.name: Rule(tool.approval == "always", tool.idempotent) for tool in tools}
+    return {tool.schema.name: Rule(tool.approval != "never", tool.idempotent) for tool in tools}

@@ -8,9 +8,11 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, overload
+from weakref import WeakKeyDictionary
 
 from pydantic_core import to_jsonable_python
 
@@ -26,8 +28,8 @@ from clew.domain.json_values import MAX_BYTES, Json, JsonObject, check_json
 from clew.domain.models.client import TokenUsage, ToolSchema
 from clew.domain.runs.errors import InvalidToolError
 
-Approval: TypeAlias = Literal["never", "always"]
-"""Whether each call of a tool needs approval before it runs."""
+Approval: TypeAlias = Literal["never", "always"] | Callable[[dict[str, Any], "ToolContext"], bool | Awaitable[bool]]
+"""Whether each call of a tool needs approval before it runs, or a function of its arguments that says so."""
 
 ToolErrors: TypeAlias = Literal["tell", "raise"]
 """What happens to an error of a tool: it is sent to the model and the run continues, or it ends the run."""
@@ -37,6 +39,9 @@ ToolFailure: TypeAlias = Literal["raised", "timeout", "invalid-arguments", "unkn
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MAX_MESSAGE = 2_000
+_RETRY_SECONDS = 0.5
+_MAX_RETRY_SECONDS = 8.0
+_NO_LIMIT = nullcontext()
 _MAX_RESULT_BYTES = MAX_BYTES - 1024**2
 
 
@@ -66,6 +71,7 @@ class ToolOutcome:
     ``error`` is the class of the error, None without one, and ``reason`` says how the call failed (``raised`` if it did
     not fail). ``raised`` is the exception if the tool caused it, and not the model. ``usage`` are the tokens of the
     agent that the tool runs, and ``waits`` says that this agent waits for an approval: then there is no result yet.
+    ``attempts`` counts the calls of the function.
     """
 
     result: Json
@@ -74,14 +80,17 @@ class ToolOutcome:
     reason: ToolFailure = "raised"
     usage: TokenUsage | None = None
     waits: bool = False
+    attempts: int = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tool:
     """A function that a model may call; made by :func:`tool`. You can still call it like the function.
 
-    ``timeout`` is in seconds. An ``idempotent`` tool has no second effect if it is called again with the same
-    idempotency key. It is called again when a crash left its outcome unknown.
+    ``timeout`` is in seconds. ``retries`` is how often it is called again after it raised, or gave no result in time.
+    ``concurrency`` limits how many of its calls an event loop makes at once. An ``idempotent`` tool has no second
+    effect if it is called again with the same idempotency key. It is called again when a crash left its outcome
+    unknown.
     """
 
     function: Callable[..., Any]
@@ -91,6 +100,8 @@ class Tool:
     idempotent: bool = False
     timeout: float | None = None
     errors: ToolErrors = "tell"
+    retries: int = 0
+    concurrency: int | None = None
     runs_agent: bool = False
     """Whether each call runs an agent on a thread of its own."""
 
@@ -131,6 +142,8 @@ def tool(
     approval: Approval = "never",
     idempotent: bool = False,
     timeout: float | None = None,
+    retries: int = 0,
+    concurrency: int | None = None,
     errors: ToolErrors = "tell",
     schema: JsonObject | None = None,
 ) -> Tool: ...
@@ -145,12 +158,14 @@ def tool(
     approval: Approval = "never",
     idempotent: bool = False,
     timeout: float | None = None,
+    retries: int = 0,
+    concurrency: int | None = None,
     errors: ToolErrors = "tell",
     schema: JsonObject | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 
 
-def tool(
+def tool(  # noqa: PLR0913  # named options, each documented below
     function: Callable[..., Any] | None = None,
     *,
     name: str | None = None,
@@ -158,6 +173,8 @@ def tool(
     approval: Approval = "never",
     idempotent: bool = False,
     timeout: float | None = None,
+    retries: int = 0,
+    concurrency: int | None = None,
     errors: ToolErrors = "tell",
     schema: JsonObject | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
@@ -167,7 +184,11 @@ def tool(
     NumPy's or Sphinx' style) and its annotations, unless they are given. The model does not see a parameter annotated
     with :class:`ToolContext`. With a ``schema`` (a JSON schema of an object), the function is called with the keywords
     that the model gives, without validation. ``timeout`` is in seconds; after it, a function that is not async keeps
-    running in its thread, but the run does not wait for it. Raises InvalidToolError.
+    running in its thread, but the run does not wait for it. ``approval`` is also a function, sync or async, that gets
+    the arguments by name and the ToolContext, and returns whether this call needs an approval.
+
+    A call that raises, or gives no result in time, is repeated up to ``retries`` times, after waits of 0.5, 1, 2… s. At
+    most ``concurrency`` calls run at once in an event loop. Raises InvalidToolError.
     """
     if function is None:
         return lambda decorated: tool(
@@ -177,11 +198,14 @@ def tool(
             approval=approval,
             idempotent=idempotent,
             timeout=timeout,
+            retries=retries,
+            concurrency=concurrency,
             errors=errors,
             schema=schema,
         )
     tool_name = _name(function, name)
     _check_options(tool_name, approval, timeout, errors)
+    _check_counts(tool_name, retries, concurrency)
     signature = read_signature(function, tool_name, ToolContext, schema)
     tool_description = signature.description if description is None else description
     return Tool(
@@ -191,6 +215,8 @@ def tool(
         approval=approval,
         idempotent=idempotent,
         timeout=timeout,
+        retries=retries,
+        concurrency=concurrency,
         errors=errors,
     )
 
@@ -236,6 +262,43 @@ async def call_tool(called: Tool, arguments_text: str, context: ToolContext) -> 
     timeout stop an async function. They cannot stop a thread: its function keeps running. A tool cannot end the
     program: SystemExit is an outcome, too. Raises CancelledError and KeyboardInterrupt.
     """
+    async with _slot(called):
+        for attempt in range(1, called.retries + 2):
+            outcome = await _attempt(called, arguments_text, context)
+            if outcome.error is None or outcome.reason not in {"raised", "timeout"} or attempt > called.retries:
+                break
+            await asyncio.sleep(min(_RETRY_SECONDS * 2.0 ** (attempt - 1), _MAX_RETRY_SECONDS))
+    return outcome if attempt == 1 else replace(outcome, attempts=attempt)
+
+
+async def needs_approval(called: Tool, arguments_text: str, context: ToolContext) -> bool:
+    """Whether a call of a tool needs an approval. Invalid arguments need none: the call fails.
+
+    Raises what the tool's own function raises.
+    """
+    if not callable(called.approval):
+        return called.approval == "always"
+    try:
+        arguments = called.arguments(arguments_text)
+    except InvalidArgumentsError:
+        return False
+    needed = called.approval(arguments, context)
+    return bool(await needed if inspect.isawaitable(needed) else needed)
+
+
+_slots: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Callable[..., Any], asyncio.Semaphore]] = WeakKeyDictionary()
+"""The calls that tools may still make at once, by event loop and function."""
+
+
+def _slot(called: Tool) -> asyncio.Semaphore | nullcontext[None]:
+    """A place among the calls of a tool that run at once."""
+    if called.concurrency is None:
+        return _NO_LIMIT
+    slots = _slots.setdefault(asyncio.get_running_loop(), {})
+    return slots.setdefault(called.function, asyncio.Semaphore(called.concurrency))
+
+
+async def _attempt(called: Tool, arguments_text: str, context: ToolContext) -> ToolOutcome:
     try:
         arguments = called.arguments(arguments_text)
     except InvalidArgumentsError as error:
@@ -336,13 +399,19 @@ def _name(function: Callable[..., Any], name: str | None) -> str:
     return tool_name
 
 
-def _check_options(name: str, approval: str, timeout: float | None, errors: str) -> None:
-    if approval not in {"never", "always"}:
-        raise InvalidToolError(f"Tool {name!r}: approval={approval!r} is neither 'never' nor 'always'.")
+def _check_options(name: str, approval: object, timeout: float | None, errors: str) -> None:
+    if not callable(approval) and approval not in {"never", "always"}:
+        raise InvalidToolError(f"Tool {name!r}: approval={approval!r} is neither 'never', 'always' nor a function.")
     if errors not in {"tell", "raise"}:
         raise InvalidToolError(f"Tool {name!r}: errors={errors!r} is neither 'tell' nor 'raise'.")
     if timeout is not None and not (timeout > 0 and math.isfinite(timeout)):
         raise InvalidToolError(f"Tool {name!r}: timeout={timeout!r} is not a number of seconds above 0.")
+
+
+def _check_counts(name: str, retries: object, concurrency: object) -> None:
+    for what, number, least in (("retries", retries, 0), ("concurrency", 1 if concurrency is None else concurrency, 1)):
+        if type(number) is not int or number < least:
+            raise InvalidToolError(f"Tool {name!r}: {what}={number!r} is not a number of calls. Give {least} or more.")
 
 
 def _unicode(text: str) -> str:

@@ -5,7 +5,8 @@ They refer to messages, calls and requests by version and do not repeat their co
 
 from __future__ import annotations
 
-from operator import not_
+from functools import partial
+from operator import eq, not_
 from typing import Literal, TypeAlias, TypeVar
 
 from pydantic import Field
@@ -17,6 +18,9 @@ from clew.domain.messages import Value, is_none
 from clew.domain.models.client import ServiceKind, ServiceReference, TokenUsage
 
 ValueT = TypeVar("ValueT", bound=Value)
+
+is_one = partial(eq, 1)
+"""Whether a field is 1, for ``exclude_if``."""
 
 
 class AgentIdentity(Value):
@@ -276,6 +280,7 @@ class ToolFinished(Value):
     """The function call has a result, in the message at ``result``.
 
     ``usage`` are the tokens of the runs of agents on the call's own thread. They are counted there, too.
+    ``attempts`` is how often the function was called.
     """
 
     message: int
@@ -283,6 +288,7 @@ class ToolFinished(Value):
     result: int
     ms: int
     usage: TokenUsage | None = Field(default=None, exclude_if=is_none)
+    attempts: int = Field(default=1, exclude_if=is_one)
 
 
 @event_type(
@@ -306,6 +312,7 @@ class ToolFailed(Value):
     ms: int = 0
     usage: TokenUsage | None = Field(default=None, exclude_if=is_none)
     """As in ToolFinished."""
+    attempts: int = Field(default=1, exclude_if=is_one)
 
 
 @event_type(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -206,8 +206,14 @@ class CallPlan(NamedTuple):
     refuse: tuple[CallState, ...] = ()
 
 
-def plan_calls(calls: Iterable[CallState], rules: Mapping[str, Rule], *, orphaned: bool = False) -> CallPlan:
-    """Plan the calls of an answer.
+def plan_calls(
+    calls: Iterable[CallState],
+    rules: Mapping[str, Rule],
+    *,
+    orphaned: bool = False,
+    exempt: Container[CallLocation] = (),
+) -> CallPlan:
+    """Plan the calls of an answer. ``exempt`` are calls that need no approval, although those of their tool may.
 
     ``orphaned`` says that the process that started calls is gone. A started call is then repeated if its tool is
     idempotent; for any other an approval is requested, because its outcome is unknown. An unknown tool has no rule: its
@@ -218,7 +224,7 @@ def plan_calls(calls: Iterable[CallState], rules: Mapping[str, Rule], *, orphane
     refuse: list[CallState] = []
     for call in calls:
         rule = rules.get(call.call.name, Rule())
-        if call.status == "new" and rule.approval:
+        if call.status == "new" and rule.approval and call.place not in exempt:
             ask.append((call, "approval"))
         elif call.status in {"new", "approved"} or (call.status == "started" and orphaned and rule.idempotent):
             start.append(call)

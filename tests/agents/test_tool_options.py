@@ -1,0 +1,147 @@
+"""Options of tools: forced calls, approval by a function, retries and concurrency."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.agents.turns import PATIENCE
+
+from clew import Agent, Engine, ScriptedChatClient, ToolContext, tool
+from clew.agents import tools
+from clew.domain.errors import InvalidContentError
+from clew.domain.runs.errors import InvalidToolError
+from clew.domain.runs.events import ModelCalled, ToolFailed, ToolFinished
+from clew.testing import call
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tools, "_RETRY_SECONDS", 0.0)
+
+
+async def test_a_forced_call_is_forced_once() -> None:
+    async with Engine.open("memory:") as engine:
+        look = tool(lambda: "looked", name="look")
+        client = ScriptedChatClient([call("look"), "Done.", call("look"), "Done."], options={"tool_choice": "required"})
+        agent = Agent(client, engine=engine, tools=[look])
+        response = await agent.run("Go")
+        await agent.run("Again", thread=response.thread)
+        assert [request.get("tool_choice") for request in client.requests] == ["required", None, "required", None]
+        async for event in response.thread.events():
+            if isinstance(event.data, ModelCalled):
+                assert (await response.thread.request(event.version)).verified
+        kept = Agent(
+            ScriptedChatClient([call("look"), "Done."], options={"tool_choice": "required"}),
+            engine=engine,
+            tools=[look],
+            reset_tool_choice=False,
+        )
+        await kept.run("Go")
+        assert [request["tool_choice"] for request in kept.client.requests] == ["required", "required"]  # type: ignore[attr-defined] # the scripted client
+        with pytest.raises(InvalidContentError, match="reset_tool_choice"):
+            Agent(client, engine=engine, reset_tool_choice="no")  # type: ignore[arg-type] # the fault
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_function_of_the_arguments_says_whether_a_call_needs_approval(*, is_async: bool) -> None:
+    seen: list[tuple[dict[str, Any], Any]] = []
+
+    def large(arguments: dict[str, Any], context: ToolContext) -> bool:
+        seen.append((arguments, context.deps))
+        return bool(arguments["amount"] > context.deps)
+
+    async def large_later(arguments: dict[str, Any], context: ToolContext) -> bool:
+        return large(arguments, context)
+
+    @tool(approval=large_later if is_async else large)
+    def pay(amount: int) -> str:
+        return f"paid {amount}"
+
+    async with Engine.open("memory:") as engine:
+        calls = [call("pay", amount=5), call("pay", amount=500), call("pay", amount="no")]
+        agent = Agent(ScriptedChatClient([calls, "Done."]), engine=engine, tools=[pay])
+        response = await agent.run("Pay.", deps=100)
+        (approval,) = response.approvals
+        assert approval.call.arguments == '{"amount": 500}'
+        assert seen == [({"amount": 5}, 100), ({"amount": 500}, 100)]
+        await approval.approve()
+        done = await agent.continue_run(response.thread, deps=100)
+        results = [result.result for message in done.messages if message.message for result in message.message.results]
+        assert sorted(map(str, results))[1:] == ["paid 5", "paid 500"]
+
+
+async def test_a_function_that_fails_ends_the_run_before_the_tool_is_called() -> None:
+    def broken(arguments: dict[str, Any], context: ToolContext) -> bool:
+        raise LookupError(arguments, context)
+
+    called: list[int] = []
+    pay = tool(lambda: called.append(1), name="pay", approval=broken)
+    async with Engine.open("memory:") as engine:
+        thread = await engine.start_thread()
+        with pytest.raises(LookupError):
+            await Agent(ScriptedChatClient([call("pay")]), engine=engine, tools=[pay]).run("Go", thread=thread)
+        assert called == []
+        assert [event.type async for event in thread.events()][-1] == "run-failed"
+
+
+async def test_a_tool_is_called_again_after_it_raised_or_took_too_long() -> None:
+    attempts: list[str] = []
+
+    @tool(retries=2, timeout=0.05)
+    async def flaky(context: ToolContext) -> str:
+        attempts.append(context.idempotency_key)
+        if len(attempts) == 1:
+            raise ConnectionError
+        if len(attempts) == 2:
+            await asyncio.sleep(PATIENCE)
+        return "there"
+
+    @tool(retries=1)
+    def broken() -> str:
+        raise ValueError("again")
+
+    async with asyncio.timeout(PATIENCE), Engine.open("memory:") as engine:
+        script: list[Any] = [[call("flaky"), call("broken"), call("flaky", nothing=1)], "Done."]
+        agent = Agent(ScriptedChatClient(script), engine=engine, tools=[flaky, broken])
+        response = await agent.run("Go")
+        outcomes = [
+            event.data async for event in response.thread.events() if isinstance(event.data, ToolFinished | ToolFailed)
+        ]
+        assert {(type(each).__name__, each.index, each.attempts) for each in outcomes} == {
+            ("ToolFinished", 0, 3),
+            ("ToolFailed", 1, 2),
+            ("ToolFailed", 2, 1),
+        }
+        assert len(attempts) == 3
+        assert len(set(attempts)) == 1, "each attempt has the key of the call"
+
+
+async def test_calls_of_a_tool_are_limited_over_all_runs_of_a_loop() -> None:
+    running, most = 0, 0
+
+    @tool(concurrency=2)
+    async def slow() -> str:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.005)
+        running -= 1
+        return "done"
+
+    async with asyncio.timeout(PATIENCE), Engine.open("memory:") as engine:
+        agents = [
+            Agent(ScriptedChatClient([[call("slow")] * 4, "Done."]), engine=engine, name=f"A{number}", tools=[slow])
+            for number in range(3)
+        ]
+        await asyncio.gather(*(agent.run("Go") for agent in agents))
+        assert most == 2
+
+
+@pytest.mark.parametrize("options", [{"retries": -1}, {"retries": True}, {"concurrency": 0}, {"concurrency": 1.5}])
+def test_refuses_counts_that_are_none(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidToolError, match="not a number of calls"):
+        tool(lambda: 1, name="one", **options)
