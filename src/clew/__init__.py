@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from clew.lazy import resolver
 
 if TYPE_CHECKING:
+    from clew.agents.guardrails import Guardrail
     from clew.agents.middleware import Middleware
     from clew.agents.response import AgentResponse
     from clew.agents.telemetry import Telemetry
@@ -78,6 +79,7 @@ __all__ = [
     "Fold",
     "FunctionCall",
     "GeminiClient",
+    "Guardrail",
     "HashingEmbedder",
     "History",
     "HistoryMessage",
@@ -147,6 +149,7 @@ _HOMES = {
     "Fold": "clew.domain.application_folds",
     "FunctionCall": "clew.domain.messages",
     "GeminiClient": "clew.infrastructure.gemini.client",
+    "Guardrail": "clew.agents.guardrails",
     "HashingEmbedder": "clew.infrastructure.hashing_embedder",
     "History": "clew.domain.history",
     "HistoryMessage": "clew.domain.history",

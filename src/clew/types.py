@@ -11,6 +11,7 @@ from clew.lazy import resolver
 
 if TYPE_CHECKING:
     from clew.agents.background_runs import BackgroundRun
+    from clew.agents.guardrails import GuardrailContext
     from clew.agents.middleware import ModelCallContext, Proceed, RunContext, ToolCallContext
     from clew.agents.response import AgentResponse, AgentUpdate, Approval
     from clew.agents.run_setup import (
@@ -88,6 +89,7 @@ if TYPE_CHECKING:
     from clew.domain.projection import Kind as ColumnKind
     from clew.domain.projection import Parked, RowValues
     from clew.domain.reducers.reducer import Group, Groups, ReductionTrigger
+    from clew.domain.runs.events import GuardrailStage
     from clew.domain.runs.ports import EnginePort, OnExisting, RunLog, ThreadPort
     from clew.domain.runs.request_construction import Request
     from clew.domain.search_terms import Snippet, SnippetPart
@@ -166,6 +168,8 @@ __all__ = [
     "FunctionResult",
     "Group",
     "Groups",
+    "GuardrailContext",
+    "GuardrailStage",
     "History",
     "HistoryMessage",
     "Hit",
@@ -321,6 +325,8 @@ _HOMES = {
     "FunctionResult": "clew.domain.messages",
     "Group": "clew.domain.reducers.reducer",
     "Groups": "clew.domain.reducers.reducer",
+    "GuardrailContext": "clew.agents.guardrails",
+    "GuardrailStage": "clew.domain.runs.events",
     "History": "clew.domain.history",
     "HistoryMessage": "clew.domain.history",
     "Hit": "clew.service.message_search",

@@ -34,6 +34,7 @@ def test_clew_exports_these_names() -> None:
         "Fold",
         "FunctionCall",
         "GeminiClient",
+        "Guardrail",
         "HashingEmbedder",
         "History",
         "HistoryMessage",

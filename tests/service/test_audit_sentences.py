@@ -111,6 +111,11 @@ RESULT = {"type": "function-result", "call_id": "1", "result": "secret"}
         ("tool-finished", {"message": 5, "index": 0, "result": 7}, f"finished {TOOL_CALL} (result: version 7)"),
         ("tool-failed", {"message": 5, "index": 0, "result": 7}, f"{TOOL_ERROR} (result: version 7)"),
         ("tool-failed", {"message": 5, "index": 0, "result": 7, "kind": "E"}, f"{TOOL_ERROR} (result: version 7, 'E')"),
+        (
+            "guardrail-tripped",
+            {"guardrail": "no_cards", "stage": "before", "reason": "a card number"},
+            "stopped the run ('no_cards', 'before' the model)",
+        ),
         ("child-thread", {"message": 5, "index": 0, "thread_id": "c1"}, f"gave {TOOL_CALL}, the thread 'c1'"),
         ("approval-requested", {"message": 5, "index": 0}, f"asked for approval of {TOOL_CALL}"),
         ("approval-given", {"request": 7, "approved": True}, "approved the request of version 7"),

@@ -12,6 +12,7 @@ from clew.agents import background_loop
 from clew.agents.admission import Admission
 from clew.agents.agent_tools import agent_tool
 from clew.agents.background_runs import BackgroundRun, begin_in_background
+from clew.agents.guardrails import Guardrail, checked_guardrails
 from clew.agents.history_replication import HistoryStores
 from clew.agents.journal import Emit
 from clew.agents.middleware import Middleware, RunContext, compose
@@ -93,6 +94,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         max_seconds: float | None = None,
         retries: int = 2,
         reset_tool_choice: bool = True,
+        guardrails: Sequence[Guardrail] = (),
         on_changed_agent: OnChangedAgent = "warn",
         on_missing_provider: OnMissingProvider = "warn",
         on_expired_service_thread: OnExpiredServiceThread = "raise",
@@ -123,6 +125,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         self._stores = None if history_store is None else HistoryStores(history_store)
         self._read_from = read_history_from
         self._resets_tool_choice = reset_tool_choice
+        self._guardrails = checked_guardrails(guardrails)
         self._on_changed = on_changed_agent
         self._on_missing = on_missing_provider
         self._on_expired = on_expired_service_thread
@@ -469,6 +472,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
                 rules=rules_of(self.tools),
                 providers=Providers(self.context_providers),
                 resets_tool_choice=self._resets_tool_choice,
+                guardrails=self._guardrails,
                 on_changed=self._on_changed,
                 compared=self._compared,
                 on_missing=self._on_missing,

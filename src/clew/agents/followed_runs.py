@@ -77,7 +77,7 @@ class RunReader:
         self._log = log
 
     async def read(self) -> list[Event]:
-        """Read the next events of the thread; returns those of the run if there may be more events, else nothing."""
+        """Read the next events of the thread; returns them, none at the end of the run or of the thread."""
         events: list[Event] = [] if self.state.ended else await self._log.events(self.version, self.version + _PAGE)
         for event in events:
             self.version = event.version
@@ -97,15 +97,15 @@ async def follow(log: RunLog, began: int, position: Position = Position()) -> As
     """
     follower = _Follower(log, began, position)
     while True:
-        more = await follower.reader.read()
+        while await follower.reader.read():
+            pass  # to the newest event: a later one may say that a guardrail stopped an answer
         for update in follower.recorded():
             yield update
         if follower.is_over():
             return
-        if not more:
-            for update in await follower.arriving():
-                yield update
-            await follower.wait()
+        for update in await follower.arriving():
+            yield update
+        await follower.wait()
 
 
 class _Follower:

@@ -99,7 +99,10 @@ class PartialAnswer:
     Incomplete function calls are dropped.
     """
 
-    def __init__(self, call: int, author: str | None, save: Callable[[bytes], Awaitable[None]]) -> None:
+    def __init__(
+        self, call: int, author: str | None, save: Callable[[bytes], Awaitable[None]], *, kept: bool = True
+    ) -> None:
+        self._kept = kept
         self.call = call
         self.begun = False
         self.drafted = False
@@ -123,12 +126,12 @@ class PartialAnswer:
             case _:
                 return
         self.begun = True
-        if self._timer is None:
+        if self._timer is None and self._kept:
             self._timer = asyncio.get_running_loop().call_later(DRAFT_SECONDS, self._save_draft)
 
     def message(self) -> Message | None:
-        """The answer so far as a message; None without text."""
-        return partial(self._text, self._reasoning, self._author)
+        """The answer so far as a message; None without text, or if no part of it may be kept."""
+        return partial(self._text, self._reasoning, self._author) if self._kept else None
 
     def stop(self) -> bool:
         """Save no further drafts; returns whether one is still being saved."""
@@ -194,6 +197,8 @@ class Journal:
         """The answer that is arriving; None between answers."""
         self.key: RunKey | None = None
         """The idempotency key of the run, for its first write."""
+        self.keeps_drafts = True
+        """Whether the part of an answer that has arrived is saved, and kept if the answer is interrupted."""
         self.on_begun: Callable[[], None] | None = None
         """Is called when the run is on the log."""
         self._actor = actor
@@ -255,6 +260,11 @@ class Journal:
                 return await self.whole_history()
         return messages
 
+    async def inputs(self) -> list[Message]:
+        """The input messages of a run that has no answer yet."""
+        began = self.state.began
+        return [each.message for each in await self.history(after=began) if each.version > began and each.message]
+
     async def leave_to_service(self) -> None:
         """Read only what the service that holds the thread does not have."""
         self._needed = NotSent((await self.log.service_state()).call.sent)
@@ -280,7 +290,10 @@ class Journal:
     def begin_answer(self, author: str | None) -> PartialAnswer:
         """Begin to collect a new answer by ``author``."""
         self.answer = PartialAnswer(
-            self.state.called, author, lambda data: self.log.put_draft(self.state.run_id, data, Holding(self.holder))
+            self.state.called,
+            author,
+            lambda data: self.log.put_draft(self.state.run_id, data, Holding(self.holder)),
+            kept=self.keeps_drafts,
         )
         return self.answer
 
@@ -296,11 +309,14 @@ class Journal:
         self,
         *,
         before: Sequence[Intent] = (),
+        then: Sequence[Intent] = (),
         expected_version: int | None = None,
         blobs: Sequence[Blob] = (),
         final: bool = False,
     ) -> None:
         """Write the waiting steps, even if the caller is cancelled meanwhile; ``final`` releases the lease.
+
+        The intents ``before`` and ``then`` are written in the same commit.
 
         Steps that could not be written are dropped. If the store was unavailable, those that report what happened
         are kept for the end of the run. Raises the errors of ``RunLog.record``, and RunTakenOverError
@@ -312,7 +328,7 @@ class Journal:
             self.stop_renewing()  # a later renewal would hold the lease of a run that is over
         interrupted = await self._end_answer(steps) if self.answer is not None else None
         run_id = self.state.run_id
-        intents = (*before, Advance(run_id, self.attempt, steps)) if steps else before
+        intents = (*before, Advance(run_id, self.attempt, steps), *then) if steps else before
         try:
             written, cancelled = await run_to_end(
                 self.log.record(

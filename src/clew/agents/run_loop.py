@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
+from functools import cached_property
 from operator import attrgetter
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -21,6 +22,7 @@ from weakref import WeakValueDictionary
 from clew.agents.admission import Admission
 from clew.agents.context_assembly import ContextAssembly
 from clew.agents.followed_runs import find_run, read_run
+from clew.agents.guard import Guard
 from clew.agents.journal import Emit, Journal, failure, run_to_end
 from clew.agents.middleware import ToolCallContext, compose
 from clew.agents.model_calls import InterruptReason, ModelCalls
@@ -33,7 +35,13 @@ from clew.domain.errors import StoreError, ThreadStatusError, UnknownThreadError
 from clew.domain.json_values import check_json
 from clew.domain.messages import FunctionResult, Message
 from clew.domain.models.client import TokenUsage
-from clew.domain.runs.errors import RunLimitError, RunTakenOverError, ToolFailedError, UnknownRunError
+from clew.domain.runs.errors import (
+    GuardrailTrippedError,
+    RunLimitError,
+    RunTakenOverError,
+    ToolFailedError,
+    UnknownRunError,
+)
 from clew.domain.runs.events import (
     ApprovalRequested,
     Caller,
@@ -79,6 +87,10 @@ class Run:
         self._providers = ContextAssembly(setup, thread, self.journal)
         self._models = ModelCalls(setup, thread, self.journal, self._providers)
         self._tools = ToolCalls(setup, thread, self.journal, self._providers)
+
+    @cached_property
+    def _guard(self) -> Guard:
+        return Guard(self._setup, self._thread, self.journal)
 
     @property
     def state(self) -> RunState:
@@ -162,12 +174,18 @@ class Run:
             _enclosing.reset(token)
 
     async def _first_calls(self, resuming: Sequence[Intent] | None) -> list[CallState]:
-        """Prepare the context. Returns the open calls of a run that continues."""
+        """Check the input, and prepare the context. Returns the open calls of a run that continues."""
         if resuming is None:
+            inputs = [step for step in self.journal.steps if isinstance(step, Message)]
+            if self._setup.guardrails:
+                await self.journal.write(blobs=self._setup.definitions.blobs)  # a trip must be on the log, too
+                await self._guard.check_input(inputs)
             if not self._providers.idle:
-                await self._providers.begin([step for step in self.journal.steps if isinstance(step, Message)])
+                await self._providers.begin(inputs)
             return []
         await self.journal.resume(resuming, self._setup.definitions.blobs)
+        if self._setup.guardrails and not self.state.rounds:
+            await self._guard.check_input(await self.journal.inputs())
         await self._providers.resume()
         return [call for call in self.state.calls if call.status != "done"]
 
@@ -184,8 +202,13 @@ class Run:
         if state.model_call is not None:
             await self._providers.before_next_call()
         while True:
-            answer = await self._models.ask()
-            message, index = self._models.record(answer)
+            if self._setup.guardrails:
+                answer = await self._guard.beside(self._models.ask)
+                message, index = self._models.record(answer)
+                await self._guard.check_answer(message)
+            else:
+                answer = await self._models.ask()
+                message, index = self._models.record(answer)
             calls = calls_of(message, 0)
             if not calls:
                 await self._complete(answer.finish_reason)
@@ -217,10 +240,13 @@ class Run:
             return  # it never began, or all of it is recorded
         self._models.interrupt(reason, error)
         await self._providers.fail(error or asyncio.CancelledError())
-        self.journal.add(last)
         calls = self.state.calls
         try:
-            await self.journal.write(final=True)
+            if isinstance(error, GuardrailTrippedError):
+                await self._guard.record_trip(error, last)
+            else:
+                self.journal.add(last)
+                await self.journal.write(final=True)
         except ThreadStatusError:
             await self.journal.withdraw()
             raise

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, cast
 
+from clew.agents.guardrails import Guardrail
 from clew.agents.history_replication import HistoryStores
 from clew.agents.middleware import Middleware
 from clew.agents.telemetry import Telemetry
@@ -207,6 +208,7 @@ class RunSetup:
     providers: Providers = field(default_factory=Providers)
     removed_providers: frozenset[str] = frozenset()
     """The ids of providers that the application took off the thread: they are not missing."""
+    guardrails: tuple[Guardrail, ...] = ()
     resets_tool_choice: bool = True
     """Whether options that force a call count for the first answer of a run only."""
     on_changed: OnChangedAgent = "warn"
@@ -233,6 +235,11 @@ class RunSetup:
     def is_observed(self) -> bool:
         """Whether middleware or telemetry surrounds its runs, model calls and tool calls."""
         return bool(self.middleware) or self.telemetry._instruments is not None  # noqa: SLF001  # private to Clew
+
+    @cached_property
+    def checks_answers(self) -> bool:
+        """Whether guardrails check each answer, so that no part of it may leave the run before."""
+        return any(each.stage == "after" for each in self.guardrails)
 
     @property
     def reduced_by(self) -> str | None:

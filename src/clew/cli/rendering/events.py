@@ -256,6 +256,8 @@ def run_text(event: Event, data: run_events.RunEvent, find: FindEvent) -> str:
             return reason
         case run_events.ServiceThreadBound(id=id_, kind=kind):
             return f"{kind} {id_}"
+        case run_events.GuardrailTripped(guardrail=guardrail, stage=stage, reason=reason):
+            return joined(guardrail, f"{stage} the model", one_line(reason))
         case run_events.RequestChanged(by=by, patch=patch):
             return joined(by, *(f"{each.get('op')} {each.get('path')}" for each in patch))
         case (

@@ -20,6 +20,7 @@ ClewError
 ├── ToolFailedError                a tool raised an error that ends the run
 ├── RunStoppedError                a stream is read again after the caller left it
 ├── RunLimitError                  a run took more rounds or more time than allowed
+├── GuardrailTrippedError          a guardrail stopped the run
 ├── ApprovalPendingError           a run waits for an approval
 ├── ApprovalNotPendingError        the call does not wait for an approval
 ├── NoOpenRunError                 the thread has no run to continue
@@ -214,6 +215,19 @@ class RunStoppedError(ClewError):
 
 class RunLimitError(ClewError):
     """A run took more rounds or more time than allowed. What it did is on the log."""
+
+
+class GuardrailTrippedError(ClewError):
+    """A guardrail stopped the run. Attributes: ``guardrail``, its name; ``stage``; and ``reason``.
+
+    The log has what was stopped. The history does not: it is as before the run or, after the model, before its answer.
+    """
+
+    def __init__(self, guardrail: str, stage: Literal["before", "beside", "after"], reason: str) -> None:
+        super().__init__(f"The guardrail {guardrail!r} ({stage} the model) stopped the run: {reason}")
+        self.guardrail = guardrail
+        self.stage = stage
+        self.reason = reason
 
 
 class ApprovalPendingError(ClewError):

@@ -348,6 +348,28 @@ class ApprovalGiven(Value):
     reason: str | None = Field(default=None, exclude_if=is_none)
 
 
+GuardrailStage: TypeAlias = Literal["before", "beside", "after"]
+"""When a guardrail checks: before the first model call, beside it, or after each answer."""
+
+
+@event_type(
+    "guardrail-tripped",
+    headline="A guardrail stopped the run",
+    sentence="stopped the run ({guardrail}, {stage} the model)",
+    sample={"guardrail": "no_cards", "stage": "before", "reason": "a card number"},
+    remains=without("reason"),
+)
+class GuardrailTripped(Value):
+    """A guardrail stopped the run, for a reason.
+
+    A rewind after the end of the run removes from the history what was stopped.
+    """
+
+    guardrail: str
+    stage: GuardrailStage
+    reason: str = ""
+
+
 @event_type(
     "run-completed",
     headline="The run was completed",
@@ -417,14 +439,17 @@ RunEvent: TypeAlias = (
     | ToolFailed
     | ApprovalRequested
     | ApprovalGiven
+    | GuardrailTripped
     | RunCompleted
     | RunFailed
     | RunAbandoned
     | ServiceThreadBound
 )
 
-QUOTING = frozenset({"model-failed", "answer-interrupted", "run-failed", "context-failed", "request-changed"})
-"""The types of events that may quote a message: those with an error of a service, and changes of requests."""
+QUOTING = frozenset(
+    {"model-failed", "answer-interrupted", "run-failed", "context-failed", "request-changed", "guardrail-tripped"}
+)
+"""The types of events that may quote a message: those with an error or a reason, and changes of requests."""
 
 REFERENCES = ("definitions", "call", "message", "result", "request", "before")
 """The fields of steps of runs that name versions of their thread."""

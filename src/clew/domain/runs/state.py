@@ -21,6 +21,7 @@ from clew.domain.runs.events import (
     ApprovalRequested,
     ChildThread,
     Fingerprint,
+    GuardrailTripped,
     ModelAnswered,
     ModelCalled,
     ModelFailed,
@@ -62,9 +63,9 @@ class RunState:
 
     ``definitions`` is the version of the event with its ``fingerprint``; ``called`` that of the model call without an
     answer, 0 if there is none, and ``tries`` the number of its attempts. ``added`` are the messages that the run added,
-    without its input. ``model_call`` is the last model call. ``answered`` is true if the newest answer calls no
-    function; ``lost`` if it was redacted, so that its calls are unknown. ``provided`` is what context providers gave,
-    and ``ended`` how the run ended, None while it is open.
+    without its input and without an answer that a guardrail stopped. ``model_call`` is the last model call.
+    ``answered`` is true if the newest answer calls no function; ``lost`` if it was redacted, so that its calls are
+    unknown. ``provided`` is what context providers gave, and ``ended`` how the run ended, None while it is open.
     """
 
     run_id: str
@@ -117,14 +118,20 @@ def after(state: RunState, event: Event) -> RunState:
             return replace(state, called=0)
         case ModelAnswered():
             return _answered(state, data)
-        case RunCompleted() | RunFailed() | RunAbandoned():
-            return replace(state, ended=data)
+        case GuardrailTripped() | RunCompleted() | RunFailed() | RunAbandoned():
+            return _ending(state, data)
         case ContextProvided():
             return replace(state, provided=with_newest(state.provided, data))
         case ToolStarted() | ChildThread() | ToolFinished() | ToolFailed() | ApprovalRequested() | ApprovalGiven():
             return _after_call_step(state, event.version, data)
         case _:
             return state
+
+
+def _ending(state: RunState, data: GuardrailTripped | RunCompleted | RunFailed | RunAbandoned) -> RunState:
+    if not isinstance(data, GuardrailTripped):
+        return replace(state, ended=data)
+    return replace(state, added=state.added[:-1]) if data.stage == "after" else state
 
 
 def _answered(state: RunState, data: ModelAnswered) -> RunState:
