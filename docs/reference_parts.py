@@ -11,8 +11,9 @@ PROVIDERS = (
 )
 
 CONSTRUCTED = frozenset(
-    "Agent Telemetry OpenAIChatClient OpenAIResponsesClient AnthropicClient BedrockClient GeminiClient AnyClient "
-    "ScriptedChatClient OpenAIEmbedder LocalEmbedder HashingEmbedder Document Reducers RedisHistory ThreadStore "
+    "Agent Telemetry OpenAIChatClient OpenAIResponsesClient AnthropicClient BedrockClient GeminiClient "
+    "GeminiInteractionsClient AnyClient ScriptedChatClient OpenAIEmbedder LocalEmbedder HashingEmbedder Document "
+    "Reducers RedisHistory ThreadStore "
     f"{PROVIDERS}".split()
 )
 """The classes that people construct and whose parameters are not fields."""
@@ -64,8 +65,8 @@ PARTS = {
         "types.ToolCallContext types.ToolOutcome types.ToolSignature Telemetry"
     ),
     "Model clients": (
-        "OpenAIChatClient OpenAIResponsesClient AnthropicClient BedrockClient GeminiClient AnyClient "
-        "ScriptedChatClient testing.call testing.fault testing.Fault "
+        "OpenAIChatClient OpenAIResponsesClient AnthropicClient BedrockClient GeminiClient "
+        "GeminiInteractionsClient AnyClient ScriptedChatClient testing.call testing.fault testing.Fault "
         "types.ModelClient types.ModelRequest types.WireFormat types.ServiceThreads "
         "types.Question types.ToolSchema types.ResponseFormat types.Answer "
         "types.TokenUsage types.TextDelta types.ReasoningDelta types.CallDelta types.ServiceBound "

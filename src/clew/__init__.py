@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from clew.infrastructure.any_client import AnyClient
     from clew.infrastructure.bedrock.client import BedrockClient
     from clew.infrastructure.gemini.client import GeminiClient
+    from clew.infrastructure.gemini.interactions_client import GeminiInteractionsClient
     from clew.infrastructure.hashing_embedder import HashingEmbedder
     from clew.infrastructure.minilm import LocalEmbedder
     from clew.infrastructure.openai.clients import OpenAIChatClient, OpenAIResponsesClient
@@ -80,6 +81,7 @@ __all__ = [
     "FunctionCall",
     "GeminiClient",
     "Guardrail",
+    "GeminiInteractionsClient",
     "HashingEmbedder",
     "History",
     "HistoryMessage",
@@ -150,6 +152,7 @@ _HOMES = {
     "FunctionCall": "clew.domain.messages",
     "GeminiClient": "clew.infrastructure.gemini.client",
     "Guardrail": "clew.agents.guardrails",
+    "GeminiInteractionsClient": "clew.infrastructure.gemini.interactions_client",
     "HashingEmbedder": "clew.infrastructure.hashing_embedder",
     "History": "clew.domain.history",
     "HistoryMessage": "clew.domain.history",

@@ -35,6 +35,7 @@ def test_clew_exports_these_names() -> None:
         "FunctionCall",
         "GeminiClient",
         "Guardrail",
+        "GeminiInteractionsClient",
         "HashingEmbedder",
         "History",
         "HistoryMessage",

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from tests.domain.request_checks import check_chat, check_items
-from tests.servers import strict_anthropic, strict_bedrock
+from tests.servers import strict_anthropic, strict_bedrock, strict_interactions
 from tests.servers.strict_gemini import StrictGemini
 
 from clew.aio.threads import Thread
@@ -17,6 +17,7 @@ from clew.domain.json_values import JsonObject
 from clew.domain.models.anthropic_requests import ANTHROPIC
 from clew.domain.models.bedrock_requests import BEDROCK
 from clew.domain.models.gemini_requests import GEMINI
+from clew.domain.models.interactions_requests import INTERACTIONS
 from clew.domain.runs.events import ModelCalled
 from clew.domain.runs.request_construction import Request
 from clew.engine import Engine
@@ -68,6 +69,7 @@ def check_body(body: JsonObject, wire: str = "") -> None:
 _STRICT: dict[str, Callable[[Any], None]] = {
     ANTHROPIC.name: partial(strict_anthropic.check, "/v1/messages"),
     BEDROCK.name: strict_bedrock.check,
+    INTERACTIONS.name: lambda body: strict_interactions.check(body, [], None),
     GEMINI.name: lambda body: StrictGemini().check("m-1", body["contents"], signed=False),
 }
 

@@ -16,6 +16,7 @@ from clew.domain.models.client import ModelClient
 from clew.infrastructure.anthropic.client import AnthropicClient
 from clew.infrastructure.bedrock.client import BedrockClient
 from clew.infrastructure.gemini.client import GeminiClient
+from clew.infrastructure.gemini.interactions_client import GeminiInteractionsClient
 from clew.infrastructure.openai.clients import OpenAIChatClient, OpenAIResponsesClient
 
 CANARY = "sk-canary0123456789"
@@ -386,6 +387,51 @@ _GEMINI = ScriptedWire(
 )
 
 
+# Gemini's Interactions
+
+
+def _interaction(reply: Spoken, **more: Any) -> Any:
+    status = "requires_action" if _calls_of(reply) else "completed"
+    usage = {"total_input_tokens": 9, "total_output_tokens": 4}
+    return {"id": "v1_1", "object": "interaction", "model": "m-1", "status": status, "usage": usage, **more}
+
+
+def _interaction_whole(reply: Spoken) -> Any:
+    steps: list[Any] = []
+    if text := _text_of(reply):
+        steps.append({"type": "model_output", "content": [{"type": "text", "text": text}]})
+    for id_, name, arguments in _calls_of(reply):
+        steps.append({"type": "function_call", "id": id_, "name": name, "arguments": json.loads(arguments)})
+    return _interaction(reply, steps=steps)
+
+
+def _interaction_events(reply: Spoken) -> list[Any]:
+    events: list[Any] = [{"event_type": "interaction.created", "interaction": {"id": "v1_1", "status": "in_progress"}}]
+    steps: list[tuple[Any, list[Any]]] = []
+    if text := _text_of(reply):
+        steps.append(({"type": "model_output"}, [{"type": "text", "text": each} for each in _halves(text)]))
+    for id_, name, arguments in _calls_of(reply):
+        call = {"type": "function_call", "id": id_, "name": name, "arguments": {}}
+        steps.append((call, [{"type": "arguments_delta", "arguments": each} for each in _halves(arguments)]))
+    for index, (step, deltas) in enumerate(steps):
+        events.append({"event_type": "step.start", "index": index, "step": step})
+        events += [{"event_type": "step.delta", "index": index, "delta": delta} for delta in deltas]
+        events.append({"event_type": "step.stop", "index": index})
+    return [*events, {"event_type": "interaction.completed", "interaction": _interaction(reply)}]
+
+
+_INTERACTIONS = ScriptedWire(
+    client=lambda url, timeout: GeminiInteractionsClient("m-1", api_key=CANARY, base_url=url, timeout=timeout),
+    whole=_interaction_whole,
+    pieces=_interaction_events,
+    begun=3,
+    refusal=_gemini_refusal,
+    broken=lambda words: {"event_type": "error", "error": {"code": "internal", "message": words}},
+    codes=_GEMINI_CODES,
+    done=True,
+)
+
+
 # Bedrock's Converse
 
 
@@ -465,5 +511,6 @@ WIRES: Mapping[str, ScriptedWire] = {
     "responses": _RESPONSES,
     "anthropic": _ANTHROPIC,
     "gemini": _GEMINI,
+    "interactions": _INTERACTIONS,
     "bedrock": _CONVERSE,
 }

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from clew import AnthropicClient, AnyClient, GeminiClient, OpenAIChatClient, OpenAIResponsesClient
+from clew import (
+    AnthropicClient,
+    AnyClient,
+    GeminiClient,
+    GeminiInteractionsClient,
+    OpenAIChatClient,
+    OpenAIResponsesClient,
+)
 from clew.errors import AgentConfigurationError
 
 
@@ -19,6 +26,7 @@ from clew.errors import AgentConfigurationError
         ("openai-chat:ft:gpt:org", OpenAIChatClient),
         ("anthropic:claude-x", AnthropicClient),
         ("gemini:gemini-3-pro", GeminiClient),
+        ("gemini-interactions:gemini-3-pro", GeminiInteractionsClient),
     ],
 )
 def test_the_provider_chooses_the_client(name: str, kind: type[Any]) -> None:
@@ -29,7 +37,9 @@ def test_the_provider_chooses_the_client(name: str, kind: type[Any]) -> None:
 
 @pytest.mark.parametrize("name", ["gpt-5", "nobody:m", "openai:", ":m", "", None])
 def test_another_name_is_refused_with_the_providers(name: Any) -> None:
-    with pytest.raises(AgentConfigurationError, match="anthropic, bedrock, gemini, openai, openai-chat"):
+    with pytest.raises(
+        AgentConfigurationError, match="anthropic, bedrock, gemini, gemini-interactions, openai, openai-chat"
+    ):
         AnyClient(name)
 
 

@@ -708,9 +708,10 @@ class RemoteThread(Thread):
 
         Both are compared as the service would list them: without authors and metadata, with results as text.
         """
+        wire = self._service("service_history", client).wire
         record = await self.history(at=at)
         at_service = await self.service_history(at=record.version, client=client)
-        return await asyncio.to_thread(reconciled, record, at_service)
+        return await asyncio.to_thread(reconciled, record, at_service, wire)
 
     async def delete(
         self,

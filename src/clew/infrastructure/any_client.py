@@ -12,6 +12,7 @@ _CLIENTS = {
     "anthropic": ("clew.infrastructure.anthropic.client", "AnthropicClient"),
     "bedrock": ("clew.infrastructure.bedrock.client", "BedrockClient"),
     "gemini": ("clew.infrastructure.gemini.client", "GeminiClient"),
+    "gemini-interactions": ("clew.infrastructure.gemini.interactions_client", "GeminiInteractionsClient"),
     "openai": ("clew.infrastructure.openai.clients", "OpenAIResponsesClient"),
     "openai-chat": ("clew.infrastructure.openai.clients", "OpenAIChatClient"),
 }
@@ -24,8 +25,9 @@ class AnyClient:
     """The model client for a name such as ``anthropic:claude-opus-5-5``: the provider, a colon and the model.
 
     It is the client of that provider itself, made with the other arguments. The providers are ``openai`` (Responses),
-    ``openai-chat`` (Chat Completions, which most services offer), ``anthropic``, ``bedrock``, ``gemini``, and those of
-    installed packages, which declare them as entry points ``clew.model_clients``. Raises AgentConfigurationError for a
+    ``openai-chat`` (Chat Completions, which most services offer), ``anthropic``, ``bedrock``, ``gemini``
+    (generateContent), ``gemini-interactions``, and those of installed packages, which declare them as entry points
+    ``clew.model_clients``. Raises AgentConfigurationError for a
     name without a provider that is installed, and what the client raises.
     """
 

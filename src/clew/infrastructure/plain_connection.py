@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from clew.domain.json_values import JsonObject
 from clew.domain.models.client import ModelRequest
+from clew.domain.runs.request_construction import request_bytes
 from clew.infrastructure.sdk_connection import SdkConnection
 
 if TYPE_CHECKING:
@@ -48,9 +50,19 @@ class PlainHttp:
         self.default_headers = dict(headers)
         self._client = httpx2.AsyncClient(headers=self.default_headers, timeout=timeout)
 
-    async def send(self, path: str, content: bytes, headers: Mapping[str, str] | None = None) -> httpx2.Response:
+    async def send(
+        self,
+        path: str,
+        content: bytes | None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        method: str = "POST",
+        params: Mapping[str, str] | None = None,
+    ) -> httpx2.Response:
         """Send the bytes, and return the response before its body. Raises StatusError."""
-        request = self._client.build_request("POST", self.url(path), content=content, headers=headers)
+        request = self._client.build_request(
+            method, self.url(path), content=content, headers=headers, params=params or None
+        )
         response = await self._client.send(request, stream=True)
         if response.status_code < 400:  # noqa: PLR2004  # HTTP's errors
             return response
@@ -92,3 +104,15 @@ class PlainConnection(SdkConnection):
     async def _post(self, client: Any, path: str, request: ModelRequest) -> httpx2.Response:
         http: PlainHttp = client
         return await http.send(path, request.content)
+
+    async def _call(
+        self, client: Any, method: str, path: str, body: JsonObject | None, options: dict[str, Any]
+    ) -> httpx2.Response:
+        http: PlainHttp = client
+        content = None if body is None else request_bytes(body)
+        response = await http.send(path, content, method=method.upper(), params=options["params"])
+        try:
+            await response.aread()
+        finally:
+            await response.aclose()
+        return response

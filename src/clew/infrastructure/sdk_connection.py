@@ -132,7 +132,7 @@ class SdkConnection(ABC):
         options = {**self._options(), "params": params or {}}
         failed: ModelError
         try:
-            response = await _call(client, method, path, body, options)
+            response = await self._call(client, method, path, body, options)
             parsed = _parse_json(response.content or b"{}")
             if isinstance(parsed, dict):
                 return parsed
@@ -197,6 +197,16 @@ class SdkConnection(ABC):
             if not data.startswith("[DONE]") and isinstance(piece := _parse_json(data), dict):
                 yield piece
 
+    async def _call(
+        self, client: Any, method: str, path: str, body: JsonObject | None, options: dict[str, Any]
+    ) -> httpx2.Response:
+        """Send any other request as the package does, and return the raw response."""
+        import httpx2
+
+        send: Any = getattr(client, method)
+        more: dict[str, Any] = {} if method == "get" else {"body": body}
+        return cast("httpx2.Response", await send(path, cast_to=httpx2.Response, options=options, **more))
+
     def _options(self) -> dict[str, Any]:
         if self._caller_client is None or self._timeout is None:
             return self.options
@@ -248,17 +258,6 @@ def timeout_of(seconds: float) -> httpx2.Timeout:
     import httpx2
 
     return httpx2.Timeout(seconds, connect=min(seconds, _CONNECT_TIMEOUT))
-
-
-async def _call(
-    client: Any, method: str, path: str, body: JsonObject | None, options: dict[str, Any]
-) -> httpx2.Response:
-    """Send any other request as the package does, and return the raw response."""
-    import httpx2
-
-    send: Any = getattr(client, method)
-    more: dict[str, Any] = {} if method == "get" else {"body": body}
-    return cast("httpx2.Response", await send(path, cast_to=httpx2.Response, options=options, **more))
 
 
 async def _read_to_end(received: AsyncIterator[bytes]) -> None:

@@ -6,11 +6,16 @@ from typing import Any
 
 from clew.domain.history import History, HistoryMessage
 from clew.domain.messages import FunctionCall, FunctionResult, Message, Raw, Reasoning, Text
-from clew.domain.models.responses_answers import bare
-from clew.domain.runs.remote_threads import reconciled
+from clew.domain.models.native import bare
+from clew.domain.models.responses_requests import OPENAI_RESPONSES
+from clew.domain.runs import remote_threads
 
 CALL = FunctionCall(call_id="c1", name="weather", arguments='{"city": "Oslo"}')
 SEARCHED: Any = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"query": "Oslo"}}
+
+
+def reconciled(record: History, held: list[Message]) -> Any:
+    return remote_threads.reconciled(record, held, OPENAI_RESPONSES)
 
 
 def record(*messages: Message | None) -> History:

@@ -101,9 +101,10 @@ class AnthropicAnswer:
         merge(more, {"usage": {name: value for name, value in self._usage.items() if name not in _KNOWN_USAGE}})
         received: JsonObject = {"content": [*blocks], **({"reply": more} if more else {})}
         signed = any(block.get("type") in SIGNED for block in blocks)
+        kept = any(isinstance(content, Raw) for content in message.contents)
         reason = as_text(self._reply.get("stop_reason"))
         return Answer(
-            with_native(message, WIRE, {"content": [*written_blocks(message)]}, received, signed=signed),
+            with_native(message, WIRE, {"content": [*written_blocks(message)]}, received, signed=signed, kept=kept),
             _REASONS.get(reason, reason) or None,
             _usage(self._usage) if self._usage else None,
             as_text(self._reply.get("model")) or None,

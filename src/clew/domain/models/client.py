@@ -120,6 +120,8 @@ class WireFormat:
     ``prefix_of`` gives the SHA-256, in hex, of the part of a body that signed parts of the answer will be bound to.
     ``left_out`` gives the numbers, from 0, of the messages of a question whose signed parts are not sent, because what
     came before them is not what they are bound to.
+
+    ``as_held`` gives a message as a service that holds its thread lists it, without what it does not keep.
     """
 
     name: str
@@ -130,6 +132,7 @@ class WireFormat:
     prefix_of: Callable[[JsonObject], str] | None = None
     left_out: Callable[[Question], tuple[int, ...]] | None = None
     options_on: Callable[[ThreadKind, JsonObject], JsonObject] | None = None
+    as_held: Callable[[Message], Sequence[Message]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +234,11 @@ class ModelClient(Protocol):
 
 class ServiceThreads(Protocol):
     """The requests to a service about the threads that it holds."""
+
+    @property
+    def wire(self) -> WireFormat:
+        """The format of its requests, which says how the service lists a message."""
+        ...
 
     async def service_history(self, service: ServiceReference) -> list[Message]:
         """The messages that the service holds, oldest first. Raises ModelError."""

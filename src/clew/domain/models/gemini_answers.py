@@ -84,7 +84,8 @@ class GeminiAnswer:
         message = Message(role="assistant", contents=tuple(_contents(parts)))
         more = {name: fields for name, fields in self._more.items() if fields}
         written: JsonObject = {"parts": [*written_parts(message)]}
-        message = with_native(message, WIRE, written, {"parts": [*parts], **more})
+        kept = any(isinstance(content, Raw) for content in message.contents)
+        message = with_native(message, WIRE, written, {"parts": [*parts], **more}, kept=kept)
         blocked = "content_filter" if "promptFeedback" in self._more["reply"] and not parts else None
         reason = blocked or _REASONS.get(self._reason, self._reason)
         usage = _usage(self._usage) if self._usage else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from clew.domain.errors import InvalidContentError
 from clew.domain.json_patch import difference, patched
 from clew.domain.json_values import Json, JsonObject, check_json
-from clew.domain.messages import Message, Native
+from clew.domain.messages import Content, Message, Native, Raw, Reasoning
 from clew.domain.models.client import Question
 
 _ROOT = "json"
@@ -53,6 +53,17 @@ def is_own(message: Message, question: Question, wire: str) -> bool:
         question.provider,
         question.model,
     )
+
+
+def bare(content: Content) -> Content:
+    """A content without ids and statuses, which may differ each time that a service lists it."""
+    match content:
+        case Reasoning(text=text):
+            return Reasoning(text=text)
+        case Raw(value=dict(item)):
+            return Raw(value={name: value for name, value in item.items() if name not in {"id", "status"}})
+        case _:
+            return content
 
 
 def merge(total: JsonObject, piece: JsonObject) -> None:

@@ -220,17 +220,6 @@ def item_messages(items: Sequence[JsonObject]) -> list[Message]:
     return messages
 
 
-def bare(content: Content) -> Content:
-    """A content without ids and statuses, which may differ each time that a service lists it."""
-    match content:
-        case Reasoning(text=text):
-            return Reasoning(text=text)
-        case Raw(value=dict(item)):
-            return Raw(value={name: value for name, value in item.items() if name not in {"id", "status"}})
-        case _:
-            return content
-
-
 def _contents(items: Sequence[JsonObject]) -> Iterator[Content]:
     """The contents of a model's items: text, reasoning and calls as Clew's types, all others unchanged as Raw."""
     for item in items:

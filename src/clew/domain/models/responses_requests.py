@@ -26,7 +26,7 @@ from clew.domain.models.chat_requests import (
 )
 from clew.domain.models.client import Question, ThreadKind, WireFormat
 from clew.domain.models.native import is_own, received
-from clew.domain.models.responses_answers import WIRE, written_items
+from clew.domain.models.responses_answers import WIRE, item_messages, written_items
 
 _ITEMS = frozenset(
     {
@@ -117,6 +117,11 @@ def unstored(options: JsonObject) -> JsonObject:
     return {**options, "store": False}
 
 
+def as_held(message: Message) -> list[Message]:
+    """A message as the service lists it: without an author, and results as text."""
+    return item_messages(as_objects(responses_body(Question("", (message,)))["input"]))
+
+
 ENCRYPTED = "reasoning.encrypted_content"
 
 
@@ -141,6 +146,7 @@ OPENAI_RESPONSES = WireFormat(
     as_stream=responses_stream,
     unstored=unstored,
     options_on=options_on,
+    as_held=as_held,
 )
 """OpenAI's Responses."""
 

@@ -10,10 +10,8 @@ from clew.domain.differences.diff import Diff, diff
 from clew.domain.events import Event, HistoryRewound
 from clew.domain.history import History, HistoryMessage, spans
 from clew.domain.messages import Message
-from clew.domain.models.chat_answers import as_objects
-from clew.domain.models.client import Question, ServiceReference
-from clew.domain.models.responses_answers import bare, item_messages
-from clew.domain.models.responses_requests import responses_body
+from clew.domain.models.client import ServiceReference, WireFormat
+from clew.domain.models.native import bare
 from clew.domain.runs.events import ModelAnswered, ModelCalled, ModelFailed, ServiceCall, ServiceThreadBound
 
 
@@ -116,14 +114,14 @@ def _chain(bound: Sequence[Bound], answers: Sequence[ModelAnswered]) -> ServiceC
     return ServiceCall()
 
 
-def reconciled(record: History, held: Sequence[Message]) -> Diff:
+def reconciled(record: History, held: Sequence[Message], wire: WireFormat) -> Diff:
     """The difference between the record, ``a``, and the messages that a service holds, ``b``.
 
-    A service stores no authors and no metadata, and results only as text. So the record is converted to the service's
-    items and back before the comparison. Adjacent messages of the assistant become one, with the version of the last.
-    ``b`` counts messages where ``a`` has versions. A redacted message differs from every message of the service.
+    A service does not store all that a message has. So the record is compared as the format of its requests says that
+    the service lists it. Adjacent messages of the assistant become one, with the version of the last. ``b`` counts
+    messages where ``a`` has versions. A redacted message differs from every message of the service.
     """
-    ours = History(record.thread_id, record.version, tuple(_joined(_as_service_messages(record))))
+    ours = History(record.thread_id, record.version, tuple(_joined(_as_service_messages(record, wire))))
     numbered = (
         HistoryMessage(number, message.role, _bare(message), "", 0) for number, message in enumerate(held, start=1)
     )
@@ -135,13 +133,12 @@ def _bare(message: Message) -> Message:
     return Message(role=message.role, contents=tuple(bare(content) for content in message.contents))
 
 
-def _as_service_messages(record: Iterable[HistoryMessage]) -> Iterator[HistoryMessage]:
+def _as_service_messages(record: Iterable[HistoryMessage], wire: WireFormat) -> Iterator[HistoryMessage]:
     for recorded in record:
         if recorded.message is None:
             yield recorded
             continue
-        items = responses_body(Question("", (recorded.message,)))["input"]
-        for message in item_messages(as_objects(items)):
+        for message in [recorded.message] if wire.as_held is None else wire.as_held(recorded.message):
             yield recorded._replace(role=message.role, message=_bare(message))
 
 

@@ -11,11 +11,13 @@ from clew.domain.messages import Content, Message
 from clew.domain.models.chat_answers import ChatAnswer, as_objects, as_text
 from clew.domain.models.chat_requests import OPENAI_CHAT
 from clew.domain.models.client import ModelRequest, ServiceKind, ServiceReference, ThreadKind, Update
-from clew.domain.models.responses_answers import ResponsesAnswer, bare, item_messages
-from clew.domain.models.responses_requests import OPENAI_RESPONSES, options_on
+from clew.domain.models.native import bare
+from clew.domain.models.responses_answers import ResponsesAnswer, item_messages
+from clew.domain.models.responses_requests import OPENAI_RESPONSES
 from clew.domain.runs.errors import AgentConfigurationError
 from clew.domain.runs.request_construction import checked_options
 from clew.infrastructure.openai.connection import OpenAIConnection
+from clew.infrastructure.stored_threads import options_and_kinds
 
 if TYPE_CHECKING:
     import openai
@@ -98,12 +100,7 @@ class OpenAIResponsesClient:
         self.model = model
         self.provider = self._connection.provider
         self.service: ServiceKind = service
-        checked = checked_options(options)
-        if store is None and isinstance(checked.get("store"), bool):
-            store = checked["store"] is True
-        kinds: tuple[ThreadKind, ...] = ("local", "remote")
-        self.thread_kinds = kinds if store is None else kinds[store:][:1]
-        self.options = _options(checked, store=store)
+        self.options, self.thread_kinds = options_and_kinds(OPENAI_RESPONSES, checked_options(options), store=store)
 
     def __repr__(self) -> str:
         store = "" if len(self.thread_kinds) > 1 else f", store={self.thread_kinds == ('remote',)}"
@@ -174,15 +171,6 @@ class OpenAIResponsesClient:
             if not page.get("has_more") or not last or params.get("after") == last:
                 return items
             params["after"] = last
-
-
-def _options(options: JsonObject, *, store: bool | None) -> JsonObject:
-    if store is None:
-        return options
-    if options.get("store", store) is not store:
-        raise AgentConfigurationError(f"options contradicts store={store}. Remove store from options.")
-    others = {name: value for name, value in options.items() if name != "store"}
-    return options_on("remote" if store else "local", others)
 
 
 def _bare_messages(items: Sequence[JsonObject]) -> list[tuple[str, list[Content]]]:

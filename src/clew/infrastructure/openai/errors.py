@@ -279,14 +279,25 @@ def _retry_delay(body: Json) -> float | None:
     return None
 
 
-def _lost_service_thread(reported: _ServiceError, context: RequestContext) -> str | None:
+_CONTINUED = {
+    "previous_response_id": "the response",
+    "previous_interaction_id": "the interaction",
+    "conversation": "the conversation",
+}
+"""Fields of requests that name what they continue, and the words for it."""
+
+
+def _lost_service_thread(status: int | None, reported: _ServiceError, context: RequestContext) -> str | None:
     """What the request continues, if the service reports that it does not have it; None for any other error."""
-    for name, what in (("previous_response_id", "the response"), ("conversation", "the conversation")):
+    said = reported.message
+    for name, what in _CONTINUED.items():
         id_ = context.content.get(name)
-        if isinstance(id_, str) and (
-            reported.code == "previous_response_not_found"
-            or (id_ in reported.message and _LOST.search(reported.message))
-        ):
+        if not isinstance(id_, str):
+            continue
+        if reported.code == "previous_response_not_found" or (id_ in said and _LOST.search(said)):
+            return what
+        # Gemini may not repeat the id. Of what the request names, only the model can also be unknown.
+        if name == "previous_interaction_id" and status == HTTPStatus.NOT_FOUND and context.model not in said:
             return what
     return None
 
@@ -309,7 +320,7 @@ def _classified(
             status=status,
             code=code,
         )
-    if status in {None, 400, 404} and (lost := _lost_service_thread(reported, context)) is not None:
+    if status in {None, 400, 404} and (lost := _lost_service_thread(status, reported, context)) is not None:
         return ServiceThreadExpiredError(
             f"{context} does not have {lost}, which the thread continues{quote}. Give "
             "Agent(on_expired_service_thread='reseed') to send it the record again, or run on "
