@@ -1,17 +1,23 @@
 """A server with the strict rules of Anthropic's Messages: signed thinking, paired tool results, required fields.
 
-It answers each turn with ``rounds`` tool calls, each with thinking before it, and then with a text. A signature is
-bound to the request before it, as the service documents it for its newest models.
+It speaks the API as Anthropic, Bedrock and Vertex do, and answers each turn with ``rounds`` tool calls, each with
+thinking before it, and then with a text. A signature is bound to the request before it, as the service documents it
+for its newest models.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import threading
+from base64 import b64encode
 from collections.abc import Iterator
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
+from urllib.parse import unquote
+
+from tests.servers.strict_bedrock import frame
 
 
 class RefusedError(Exception):
@@ -19,11 +25,12 @@ class RefusedError(Exception):
 
 
 class StrictAnthropic:
-    """``requests`` are the bodies of all requests as bytes, ``refused`` the rules that were broken."""
+    """``requests`` are the bodies of all requests as bytes, ``paths`` their paths, ``refused`` the broken rules."""
 
     def __init__(self, rounds: int = 3) -> None:
         self.rounds = rounds
         self.requests: list[bytes] = []
+        self.paths: list[str] = []
         self.headers: list[dict[str, str]] = []
         self.refused: list[str] = []
 
@@ -36,6 +43,7 @@ class StrictAnthropic:
             def do_POST(self) -> None:
                 content = self.rfile.read(int(self.headers["content-length"]))
                 strict.requests.append(content)
+                strict.paths.append(self.path)
                 strict.headers.append({name.lower(): value for name, value in self.headers.items()})
                 status, kind, body = strict.reply(self.path, content)
                 self.send_response(status)
@@ -64,12 +72,15 @@ class StrictAnthropic:
     def reply(self, path: str, content: bytes) -> tuple[int, str, bytes]:
         body = json.loads(content)
         try:
+            path, body, framed = _as_anthropics(path, body)
             check(path, body)
         except RefusedError as refused:
             self.refused.append(str(refused))
             error = {"type": "error", "error": {"type": "invalid_request_error", "message": str(refused)}}
             return 400, "application/json", json.dumps(error).encode()
         message = self._message(body)
+        if framed:
+            return 200, "application/vnd.amazon.eventstream", b"".join(frames(message))
         if body.get("stream"):
             return 200, "text/event-stream", b"".join(events(message))
         return 200, "application/json", json.dumps(message).encode()
@@ -103,6 +114,25 @@ class StrictAnthropic:
         usage = {"input_tokens": 10, "output_tokens": 5, "cache_read_input_tokens": 4, "cache_creation_input_tokens": 2}
         about = {"id": f"msg_{number}", "type": "message", "role": "assistant", "model": body["model"]}
         return {**about, "content": blocks, "stop_reason": reason, "stop_sequence": None, "usage": usage}
+
+
+_BEDROCK = re.compile(r"/model/([^/]+)/invoke(-with-response-stream)?")
+_VERTEX = re.compile(r"/v1/projects/p-1/locations/eu/publishers/anthropic/models/([^/:]+):(r|streamR)awPredict")
+
+
+def _as_anthropics(path: str, body: Any) -> tuple[str, Any, bool]:
+    """The path and the body as Anthropic has them, and whether the answer is a stream of frames."""
+    on_bedrock, on_vertex = _BEDROCK.fullmatch(path), _VERTEX.fullmatch(path)
+    if (named := on_bedrock or on_vertex) is None:
+        return path, body, False
+    if "model" in body or body.get("anthropic_version") != "2026-10-21":
+        raise RefusedError("the path names the model, and the body the version")
+    streams = bool(on_bedrock and on_bedrock[2]) or bool(on_vertex and on_vertex[2] == "streamR")
+    if body.pop("stream", False) is not (streams and on_bedrock is None):
+        raise RefusedError("stream: Vertex has it in the body and the path, Bedrock only in the path")
+    del body["anthropic_version"]
+    wanted = {"model": unquote(named[1]), **body, **({"stream": True} if streams else {})}
+    return "/v1/messages", wanted, streams and on_bedrock is not None
 
 
 def signature(body: Any, before: Any) -> str:
@@ -182,6 +212,13 @@ def events(message: Any) -> Iterator[bytes]:
         {"type": "message_delta", "delta": delta, "usage": {"output_tokens": message["usage"]["output_tokens"]}}
     )
     yield _event({"type": "message_stop"})
+
+
+def frames(message: Any) -> Iterator[bytes]:
+    """The events of a streamed answer as Bedrock sends them."""
+    for event in events(message):
+        data = event.partition(b"data: ")[2].strip()
+        yield frame("chunk", {"bytes": b64encode(data).decode(), "p": "abcdefgh"})
 
 
 def _pieces(block: Any) -> tuple[Any, list[Any]]:

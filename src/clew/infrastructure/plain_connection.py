@@ -74,7 +74,7 @@ class PlainHttp:
             body = json.loads(received)
         except ValueError:
             body = received.decode(errors="replace")
-        raise StatusError(response, body[0] if isinstance(body, list) and body else body)
+        raise StatusError(response, body)
 
     def url(self, path: str) -> str:
         """The address of a path."""

@@ -7,6 +7,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from clew.domain.json_values import Json, JsonObject
@@ -98,7 +99,8 @@ class SdkConnection(ABC):
 
     async def ask(self, path: str, request: ModelRequest, reader: AnswerReader) -> AsyncGenerator[Update]:
         """Send a request and yield the updates that ``reader`` makes of the reply."""
-        client, body = await self._client(), request.body
+        client = await self._client()
+        context = partial(self._request_context, client, request.body, model=request.model)
         failed: ModelError | None = None
         try:
             async with aclosing(self._pieces(client, path, request)) as pieces:
@@ -106,20 +108,14 @@ class SdkConnection(ABC):
                     for update in reader.take_whole(piece) if whole else reader.take(piece):
                         yield update
                     if reader.failure is not None:
-                        failed = service_error(reader.failure, self._request_context(client, body), begun=reader.begun)
+                        failed = service_error(reader.failure, context(), begun=reader.begun)
                         break
         except Exception as raised:  # noqa: BLE001  # becomes Clew's error, without the request
             if reader.answer() is None:  # a complete answer needs nothing more
-                failed = model_error(
-                    raised, self._request_context(client, body, raised), begun=reader.begun, sdk=self._sdk()
-                )
+                failed = model_error(raised, context(raised=raised), begun=reader.begun, sdk=self._sdk())
         answer = reader.answer()
         if failed is None and answer is None:
-            failed = (
-                incomplete_answer_error(self._request_context(client, body))
-                if request.streams
-                else invalid_reply_error(self._request_context(client, body))
-            )
+            failed = incomplete_answer_error(context()) if request.streams else invalid_reply_error(context())
         if failed is not None:
             raise failed
         yield cast("Answer", answer)
@@ -224,12 +220,14 @@ class SdkConnection(ABC):
             entry = self._clients[loop] = holder, await anext(holder)
         return entry[1]
 
-    def _request_context(self, client: Any, body: JsonObject, raised: BaseException | None = None) -> RequestContext:
-        model = body.get("model")
+    def _request_context(
+        self, client: Any, body: JsonObject, raised: BaseException | None = None, model: str = ""
+    ) -> RequestContext:
+        named = body.get("model", model)
         url = client.base_url
         host = url.host if url.port is None else f"{url.host}:{url.port}"
         return RequestContext(
-            model if isinstance(model, str) else self._model, host, secrets_of(client, raised), body, self.key
+            named if isinstance(named, str) and named else self._model, host, secrets_of(client, raised), body, self.key
         )
 
 

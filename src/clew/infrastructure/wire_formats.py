@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import entry_points
 
-from clew.domain.models.anthropic_requests import ANTHROPIC
+from clew.domain.models.anthropic_requests import ANTHROPIC, ANTHROPIC_BEDROCK, ANTHROPIC_VERTEX
 from clew.domain.models.bedrock_requests import BEDROCK
 from clew.domain.models.chat_requests import OPENAI_CHAT
 from clew.domain.models.client import WireFormat
@@ -13,7 +13,19 @@ from clew.domain.models.interactions_requests import INTERACTIONS
 from clew.domain.models.responses_requests import OPENAI_RESPONSES
 from clew.domain.runs.errors import UnknownWireFormatError
 
-_OWN = {wire.name: wire for wire in (ANTHROPIC, BEDROCK, GEMINI, INTERACTIONS, OPENAI_CHAT, OPENAI_RESPONSES)}
+_OWN = {
+    wire.name: wire
+    for wire in (
+        ANTHROPIC,
+        ANTHROPIC_BEDROCK,
+        ANTHROPIC_VERTEX,
+        BEDROCK,
+        GEMINI,
+        INTERACTIONS,
+        OPENAI_CHAT,
+        OPENAI_RESPONSES,
+    )
+}
 
 GROUP = "clew.wire_formats"
 """The entry points under which a package declares its formats: ``parrot = "parrots:PARROT"``, a WireFormat."""

@@ -191,7 +191,6 @@ def test_the_arguments_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"api_key": KEY, "base_url": "nowhere"}, "base_url"),
         ({"api_key": KEY, "options": {"temperature": 1}}, "temperature"),
         ({"client": object()}, "AsyncAnthropic"),
-        ({"client": anthropic.AsyncAnthropicBedrock(aws_region="us-east-1", api_key="k")}, "Bedrock"),
     )
     for arguments, words in wrong:
         with pytest.raises(AgentConfigurationError, match=words):

@@ -1,4 +1,4 @@
-"""Requests in the format of Anthropic's Messages.
+"""Requests in the format of Anthropic's Messages, and in those of Bedrock and Vertex for the same models.
 
 The answers of the model go back as the service sent them. Signed blocks (thinking) are bound to what came before them:
 system, tools and messages. They go back only if all of that is what it was; otherwise they are left out.
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
+from urllib.parse import quote
 
 from clew.domain.json_values import Json, JsonObject, canonical
 from clew.domain.messages import Content, FunctionCall, FunctionResult, Media, Message, Raw, Text
@@ -77,6 +78,50 @@ ANTHROPIC = WireFormat(
     left_out=left_out,
 )
 """Anthropic's Messages."""
+
+
+VERSION = "2026-10-21"
+"""The version of the API, which Bedrock and Vertex take in the body."""
+
+
+def platform_body(question: Question) -> JsonObject:
+    """The body of a request to Bedrock or Vertex: the path names the model, and the body the version."""
+    body = anthropic_body(question)
+    del body["model"]
+    return {"anthropic_version": VERSION, **body}
+
+
+def bedrock_path(model: str, streams: bool) -> str:  # noqa: FBT001  # the parameters of every format's function
+    """The path of requests to Bedrock."""
+    return f"/model/{quote(model, safe=':;')}/{'invoke-with-response-stream' if streams else 'invoke'}"
+
+
+def vertex_path(model: str, streams: bool) -> str:  # noqa: FBT001  # the parameters of every format's function
+    """The path of requests to Vertex, below the project, the location and the publisher."""
+    return f"/models/{quote(model, safe=_SEGMENT)}:{'streamRawPredict' if streams else 'rawPredict'}"
+
+
+_SEGMENT = "!$&'()*+,=:@"
+"""Characters that a segment of a path may have (RFC 3986), except for ``;``, where some servers end it."""
+
+ANTHROPIC_BEDROCK = WireFormat(
+    name="anthropic-bedrock",
+    make_body=platform_body,
+    make_path=bedrock_path,
+    prefix_of=prefix_of,
+    left_out=left_out,
+)
+"""Anthropic's Messages through Bedrock's InvokeModel. The path requests a stream, not the body."""
+
+ANTHROPIC_VERTEX = WireFormat(
+    name="anthropic-vertex",
+    make_body=platform_body,
+    make_path=vertex_path,
+    as_stream=anthropic_stream,
+    prefix_of=prefix_of,
+    left_out=left_out,
+)
+"""Anthropic's Messages on Vertex. Both the path and the body request a stream."""
 
 
 def _head(body: JsonObject) -> bytes:

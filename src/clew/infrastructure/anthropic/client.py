@@ -1,21 +1,38 @@
-"""A model client for Anthropic's Messages API, with the ``anthropic`` package."""
+"""A model client for Anthropic's Messages API, with the ``anthropic`` package: also on Bedrock, Vertex and others."""
 
 from __future__ import annotations
 
+import json
 import os
+from base64 import b64decode
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from urllib.parse import quote
 
 from clew.domain.json_values import JsonObject
 from clew.domain.models.anthropic_answers import AnthropicAnswer
-from clew.domain.models.anthropic_requests import ANTHROPIC
-from clew.domain.models.client import ModelRequest, ThreadKind, Update
+from clew.domain.models.anthropic_requests import ANTHROPIC, ANTHROPIC_BEDROCK, ANTHROPIC_VERTEX
+from clew.domain.models.client import ModelRequest, ThreadKind, Update, WireFormat
 from clew.domain.runs.errors import AgentConfigurationError, MissingExtraError
 from clew.domain.runs.request_construction import checked_options
+from clew.infrastructure.bedrock.event_stream import FrameDecoder, event_of, named_error
 from clew.infrastructure.sdk_connection import TIMEOUT, SdkConnection, is_address, timeout_of
 
 if TYPE_CHECKING:
     import anthropic
+    import httpx2
+
+_SERVICES: dict[str, tuple[str, WireFormat]] = {
+    "AsyncAnthropicBedrock": ("bedrock", ANTHROPIC_BEDROCK),
+    "AsyncAnthropicBedrockMantle": ("bedrock-mantle", ANTHROPIC),
+    "AsyncAnthropicVertex": ("vertex", ANTHROPIC_VERTEX),
+    "AsyncAnthropicAWS": ("aws", ANTHROPIC),
+    "AsyncAnthropicFoundry": ("foundry", ANTHROPIC),
+    "AsyncAnthropicGoogleCloud": ("google-cloud", ANTHROPIC),
+    "AsyncAnthropic": ("anthropic", ANTHROPIC),
+}
+"""The package's clients with the service of each and its format. A class is before those that it inherits from."""
 
 _REFUSED = ("temperature", "top_p", "top_k", "system")
 
@@ -24,16 +41,15 @@ class AnthropicClient:
     """A model client for Anthropic's Messages API. Clew holds the history.
 
     ``api_key`` and ``base_url`` default to ANTHROPIC_API_KEY and ANTHROPIC_BASE_URL. To use your own
-    ``AsyncAnthropic``, pass it as ``client`` instead; its retries are not used. ``timeout`` is the number of seconds in
-    which the service must send something, by default 600. ``options`` are sent with every request and recorded:
-    ``max_tokens`` (8,192 unless given), ``thinking`` and others, but not ``temperature``, ``top_p`` and ``top_k``,
-    which the API refuses.
+    ``AsyncAnthropic``, or the package's client for Bedrock, Vertex or another service, pass it as ``client`` instead;
+    its retries are not used. ``timeout`` is the number of seconds in which the service must send something, by default
+    600. ``options`` are sent with every request and recorded: ``max_tokens`` (8,192 unless given), ``thinking`` and
+    others, but not ``temperature``, ``top_p`` and ``top_k``, which the API refuses.
 
     Raises AgentConfigurationError without a key, and MissingExtraError without the package.
     """
 
     kind: Literal["anthropic"] = "anthropic"
-    wire = ANTHROPIC
     thread_kinds: tuple[ThreadKind, ...] = ("local",)
 
     def __init__(
@@ -42,7 +58,11 @@ class AnthropicClient:
         *,
         api_key: str | None = None,
         base_url: str | None = None,
-        client: anthropic.AsyncAnthropic | None = None,
+        client: anthropic.AsyncAnthropic
+        | anthropic.AsyncAnthropicBedrock
+        | anthropic.AsyncAnthropicBedrockMantle
+        | anthropic.AsyncAnthropicVertex
+        | None = None,
         timeout: float | None = None,
         options: JsonObject | None = None,
     ) -> None:
@@ -56,6 +76,7 @@ class AnthropicClient:
         )
         self.model = model
         self.provider = self._connection.provider
+        self.wire = self._connection.wire
         self.options = checked
 
     def __repr__(self) -> str:
@@ -63,7 +84,8 @@ class AnthropicClient:
 
     def ask(self, request: ModelRequest) -> AsyncGenerator[Update]:
         """Send a request once and yield the answer, in pieces if it is a stream. Raises ModelError."""
-        return self._connection.ask("/v1/messages", request, AnthropicAnswer())
+        path = self.wire.make_path(request.model, request.streams)
+        return self._connection.ask(path, request, AnthropicAnswer())
 
     async def aclose(self) -> None:
         """Close the connections that this event loop has to the service."""
@@ -81,8 +103,36 @@ class _AnthropicConnection(SdkConnection):
         return anthropic
 
     def _provider(self, base_url: str | None, client: Any) -> str:
-        del base_url, client
-        return "anthropic"
+        del base_url
+        provider, self.wire = _service_of(self._sdk(), client) or _SERVICES["AsyncAnthropic"]
+        return provider
+
+    def _path(self, client: Any, path: str, request: ModelRequest) -> str:
+        del request
+        if self.wire is not ANTHROPIC_VERTEX:
+            return path
+        project, region = quote(client.project_id, safe=""), quote(client.region, safe="")
+        return f"/projects/{project}/locations/{region}/publishers/anthropic{path}"
+
+    async def _post(self, client: Any, path: str, request: ModelRequest) -> httpx2.Response:
+        try:
+            return await super()._post(client, path, request)
+        except self._sdk().APIStatusError as error:
+            if self.wire is ANTHROPIC_BEDROCK:
+                error.body = named_error(error.body, error.response.headers)
+            raise
+
+    async def _events(self, response: httpx2.Response) -> AsyncGenerator[JsonObject]:
+        if self.wire is not ANTHROPIC_BEDROCK:
+            async with aclosing(super()._events(response)) as events:
+                async for event in events:
+                    yield event
+            return
+        frames = FrameDecoder()
+        async with aclosing(response.aiter_bytes()) as received:
+            async for received_bytes in received:
+                for frame in frames.feed(received_bytes):
+                    yield _event(event_of(frame))
 
     def _factory(self, api_key: str | None, base_url: str | None, timeout: float | None) -> Callable[[], Any]:
         sdk = self._sdk()
@@ -113,8 +163,30 @@ class _AnthropicConnection(SdkConnection):
         return make
 
     def _check(self, client: object) -> None:
-        if not isinstance(client, self._sdk().AsyncAnthropic):
+        if _service_of(self._sdk(), client) is None:
             raise AgentConfigurationError(
-                f"client= is {type(client).__name__}. Give an anthropic.AsyncAnthropic, or leave it out. The objects "
-                "for Bedrock and Vertex write another body than the one on the log, so they are refused."
+                f"client= is {type(client).__name__}. Give an asynchronous client of the anthropic package, such as "
+                "AsyncAnthropic or AsyncAnthropicBedrock, or leave it out."
             )
+        if self.wire is ANTHROPIC_VERTEX and not getattr(client, "project_id", None):
+            raise AgentConfigurationError(
+                "client= is an AsyncAnthropicVertex without a project. Give it project_id=, or set "
+                "ANTHROPIC_VERTEX_PROJECT_ID."
+            )
+
+
+def _service_of(sdk: Any, client: object) -> tuple[str, WireFormat] | None:
+    """The service of a client of the package, and its format; None for anything else."""
+    return next((each for name, each in _SERVICES.items() if isinstance(client, getattr(sdk, name, ()))), None)
+
+
+def _event(event: JsonObject) -> JsonObject:
+    """The event of Messages in an event of Bedrock, where it is in base64."""
+    match event:
+        case {"chunk": {"bytes": str(encoded)}}:
+            decoded = json.loads(b64decode(encoded), parse_constant=lambda _: None)
+            return decoded if isinstance(decoded, dict) else {}
+        case {"exception": failure}:
+            return {"type": "error", "error": failure}
+        case _:
+            return {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -14,23 +13,13 @@ from clew.domain.models.bedrock_requests import BEDROCK
 from clew.domain.models.client import ModelRequest, ThreadKind, Update
 from clew.domain.runs.errors import AgentConfigurationError, MissingExtraError, ModelAccessError
 from clew.domain.runs.request_construction import checked_options
-from clew.infrastructure.bedrock.event_stream import Frame, FrameDecoder
+from clew.infrastructure.bedrock.event_stream import FrameDecoder, event_of, named_error
 from clew.infrastructure.plain_connection import PlainConnection, PlainHttp, StatusError
 from clew.infrastructure.sdk_connection import TIMEOUT, is_address, timeout_of
 
 if TYPE_CHECKING:
     import botocore.session
     import httpx2
-
-_STATUS = {
-    "internalserverexception": 500,
-    "modelstreamerrorexception": 424,
-    "modeltimeoutexception": 408,
-    "serviceunavailableexception": 503,
-    "throttlingexception": 429,
-    "validationexception": 400,
-}
-"""The HTTP status that the service's model gives to each exception within a stream."""
 
 
 class BedrockClient:
@@ -124,10 +113,8 @@ class _BedrockConnection(PlainConnection):
             headers |= self._signature(http, path, request.content)
         try:
             return await http.send(path, request.content, headers)
-        except StatusError as error:  # its code is in a header
-            body = error.body if isinstance(error.body, dict) else {}
-            code = error.response.headers.get("x-amzn-errortype", "").partition(":")[0]
-            error.body = {**body, "code": code or body.get("__type")}
+        except StatusError as error:
+            error.body = named_error(error.body, error.response.headers)
             raise
 
     def _signature(self, http: PlainHttp, path: str, content: bytes) -> dict[str, str]:
@@ -158,21 +145,7 @@ class _BedrockConnection(PlainConnection):
         async with aclosing(response.aiter_bytes()) as received:
             async for received_bytes in received:
                 for frame in frames.feed(received_bytes):
-                    yield _event(frame)
-
-
-def _event(frame: Frame) -> JsonObject:
-    """The event of a frame, ``{type: payload}``."""
-    headers = frame.headers
-    if headers.get(":message-type") == "error":
-        failure: JsonObject = {"code": headers.get(":error-code"), "message": headers.get(":error-message", "")}
-        return {"exception": failure}
-    payload = json.loads(frame.payload or b"{}", parse_constant=lambda _: None)
-    if headers.get(":message-type") != "exception":
-        return {headers.get(":event-type", ""): payload}
-    name = headers.get(":exception-type", "")
-    details = payload if isinstance(payload, dict) else {}
-    return {"exception": {"code": name, "message": details.get("message"), "status": _STATUS.get(name.lower())}}
+                    yield event_of(frame)
 
 
 def _session(given: botocore.session.Session | None) -> botocore.session.Session:

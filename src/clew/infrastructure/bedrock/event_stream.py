@@ -6,10 +6,14 @@ before: https://smithy.io/2.0/aws/amazon-eventstream.html.
 
 from __future__ import annotations
 
+import json
 import struct
 from binascii import crc32
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from clew.domain.json_values import JsonObject
 
 _PRELUDE = struct.Struct(">III")
 _CRC = struct.Struct(">I")
@@ -20,6 +24,16 @@ _MAX_FRAME = 24 * 1024 * 1024
 _TRUE, _FALSE, _BYTES, _STRING = 0, 1, 6, 7
 _FIXED = {_TRUE: 0, _FALSE: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}
 """The bytes of a header's value by its type, for types of a fixed length."""
+
+_STATUS = {
+    "internalserverexception": 500,
+    "modelstreamerrorexception": 424,
+    "modeltimeoutexception": 408,
+    "serviceunavailableexception": 503,
+    "throttlingexception": 429,
+    "validationexception": 400,
+}
+"""The HTTP status that the service's model gives to each exception within a stream."""
 
 
 class InvalidFrameError(ValueError):
@@ -104,3 +118,24 @@ def _headers(data: bytes) -> Iterator[tuple[str, str]]:
         if kind == _STRING:
             yield data[at + 1 : name_end].decode(), data[begin : begin + size].decode()
         at = begin + size
+
+
+def event_of(frame: Frame) -> JsonObject:
+    """The event of a frame, ``{type: payload}``."""
+    headers = frame.headers
+    if headers.get(":message-type") == "error":
+        failure: JsonObject = {"code": headers.get(":error-code"), "message": headers.get(":error-message", "")}
+        return {"exception": failure}
+    payload = json.loads(frame.payload or b"{}", parse_constant=lambda _: None)
+    if headers.get(":message-type") != "exception":
+        return {headers.get(":event-type", ""): payload}
+    name = headers.get(":exception-type", "")
+    details = payload if isinstance(payload, dict) else {}
+    return {"exception": {"code": name, "message": details.get("message"), "status": _STATUS.get(name.lower())}}
+
+
+def named_error(body: Any, headers: Mapping[str, str]) -> JsonObject:
+    """The body of a refusal with its code, which the service sends in a header."""
+    fields: JsonObject = body if isinstance(body, dict) else {}
+    code = headers.get("x-amzn-errortype", "").partition(":")[0]
+    return {**fields, "code": code or fields.get("__type")}

@@ -41,6 +41,13 @@ _WORD = 6
 """A shorter text of the request, of at least this many characters, is also hidden: common words are shorter."""
 _NO_CONTENT = frozenset({"model", "role", "type", "name", "id", "call_id", "tool_call_id"})
 _KEY = re.compile(r"\b(?:sk|pk|rk|key|sess|gsk|xai)[-_][\w*.\-]{6,}|Bearer \S+|\w{2,}\*{3,}\w*")
+_SECRET_ATTRIBUTES = (
+    *("api_key", "admin_api_key", "organization", "project", "webhook_secret", "_azure_ad_token"),
+    *("access_token", "aws_access_key", "aws_secret_key", "aws_session_token"),
+)
+"""Attributes of the packages' clients."""
+_SIGNED = re.compile(r"(?:Credential|Signature)=([^/,\s]+)")
+"""The id of the key, and the signature, in a header of AWS Signature Version 4."""
 _SECRET_HEADERS = re.compile(r"auth|key|token|secret|cookie|organization|project", re.IGNORECASE)
 
 _OVERFLOW_CODES = frozenset(
@@ -157,10 +164,7 @@ def secrets_of(client: Any, raised: BaseException | None = None) -> tuple[str, .
 
     The longest is first.
     """
-    secrets = {
-        getattr(client, name, None)
-        for name in ("api_key", "admin_api_key", "organization", "project", "webhook_secret", "_azure_ad_token")
-    }
+    secrets = {getattr(client, name, None) for name in _SECRET_ATTRIBUTES}
     for headers in (
         getattr(client, "default_headers", None),
         getattr(getattr(raised, "request", None), "headers", None),
@@ -169,6 +173,7 @@ def secrets_of(client: Any, raised: BaseException | None = None) -> tuple[str, .
             if _SECRET_HEADERS.search(name) and isinstance(value, str):
                 scheme, _, credentials = value.rpartition(" ")
                 secrets |= {credentials, *(_user_and_password(credentials) if scheme.lower() == "basic" else ())}
+                secrets |= set(_SIGNED.findall(value))
     secrets |= set(getattr(client, "secrets", ()))
     url = getattr(client, "base_url", None)
     secrets |= {getattr(url, "username", None), getattr(url, "password", None)}
@@ -226,6 +231,8 @@ def _parse_error(body: Json) -> _ServiceError:
             return _parse_error(inner)
         case {"error": str(message)}:
             return _ServiceError(message)
+        case [dict(first), *_]:  # Google's services send lists
+            return _parse_error(first)
         case dict(error):
             code = error.get("code") if isinstance(error.get("code"), str) else None
             kind = next((name for each in ("type", "status") if isinstance(name := error.get(each), str)), None)
@@ -276,6 +283,8 @@ def _retry_delay(body: Json) -> float | None:
                         return float(delay.removesuffix("s"))
                     case _:
                         pass
+        case [dict(first), *_]:  # Google's services send lists
+            return _retry_delay(first)
     return None
 
 
