@@ -155,14 +155,12 @@ async def test_the_package_itself_sends_the_same_request(
         thread = await engine.start_thread()
         await run(Agent(client, engine=engine, instructions="Be brief."), "Hi.", thread, streams=streams)
     content = [{"type": "text", "text": "Hi."}]
-    raw = await own.messages.with_raw_response.create(
-        model=model,
-        system="Be brief.",
-        messages=[{"role": "user", "content": content}],
-        **THINKS,
-        **({"stream": True} if streams else {}),
-    )
-    await raw.http_response.aread()
+    asked = {"model": model, "system": "Be brief.", "messages": [{"role": "user", "content": content}], **THINKS}
+    if streams:
+        events = [event async for event in await own.messages.create(**asked, stream=True)]
+        assert (events[0].type, events[-1].type) == ("message_start", "message_stop"), "the server's frames are valid"
+    else:
+        assert (await own.messages.create(**asked)).stop_reason == "end_turn"
     ours, theirs = (json.loads(sent) for sent in strict.requests)
     assert ours == theirs
     assert strict.paths[0] == strict.paths[1]
