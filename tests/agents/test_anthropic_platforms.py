@@ -21,7 +21,7 @@ from tests.servers.strict_bedrock import frame
 
 from clew import Agent, AnthropicClient, Engine
 from clew.domain.runs.events import ModelCalled
-from clew.errors import AgentConfigurationError, ModelError, ModelOverloadedError, ModelStreamError
+from clew.errors import AgentConfigurationError, ModelAccessError, ModelError, ModelOverloadedError, ModelStreamError
 
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore::clew.errors.AgentChangedWarning")]
 
@@ -199,9 +199,22 @@ async def test_a_request_is_signed_over_the_bytes_on_the_log(
     assert headers["authorization"] != signed_again(credentials, strict.url + path, headers, content + b" ")
 
 
-def install_boto3(monkeypatch: pytest.MonkeyPatch) -> Any:
+async def test_an_error_shows_no_key_of_the_session(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_BEARER_TOKEN_BEDROCK", raising=False)
+    install_boto3(monkeypatch, "AKIASESSION0")
+    with RawServer() as server:
+        server.add_replies(whole({"message": "The key AKIASESSION0 is not known."}, status=403))
+        url = server.url.removesuffix("/v1")
+        async with anthropic.AsyncAnthropicBedrock(aws_region="eu-central-1", base_url=url) as own:
+            agent = Agent(AnthropicClient(MODEL, client=own), engine=engine)
+            with pytest.raises(ModelAccessError, match="is not known") as raised:
+                await agent.run("Hi.")
+    assert "AKIASESSION0" not in str(raised.value)
+
+
+def install_boto3(monkeypatch: pytest.MonkeyPatch, key: str = "AKIACANARY") -> Any:
     """A boto3 whose sessions have fixed credentials: the package signs with it, and only botocore is installed."""
-    credentials = Credentials("AKIACANARY", KEY)
+    credentials = Credentials(key, KEY)
     boto3: Any = ModuleType("boto3")
     session = SimpleNamespace(get_credentials=lambda: credentials, region_name="eu-west-1")
     boto3.Session = lambda **_: session

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -125,6 +126,18 @@ def test_what_the_service_refuses_is_an_error_without_secrets(case: str, streams
     assert raised.value.retryable is retryable
     assert raised.value.retry_after == (7.0 if case == "429" else None)
     check_hidden(raised.value)
+
+
+def test_an_error_names_the_model_of_the_request() -> None:
+    async def ask_another(server: RawServer) -> None:
+        client = client_of(server)
+        request = to_send(client, client.wire.make_body(Question("m", (Message.user("Hi"),))), streams=False)
+        with pytest.raises(ModelRequestError, match="'gemini-3-flash' at"):
+            await anext(client.ask(replace(request, model="gemini-3-flash")))
+
+    with RawServer() as server:
+        server.add_replies(error(404, "NOT_FOUND"))
+        asyncio.run(ask_another(server))
 
 
 @pytest.mark.parametrize("fault", ["cut", "end", "malformed", "error"])
