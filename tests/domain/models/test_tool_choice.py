@@ -20,6 +20,8 @@ from clew.domain.models.tool_choice import without_forced_call
         {"type": "any"},
         {"type": "tool", "name": "f"},
         {"type": "allowed_tools", "mode": "required", "tools": []},
+        {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": []}},
+        {"allowed_tools": {"mode": "any", "tools": ["f"]}},
     ],
 )
 def test_leaves_out_a_forced_choice(choice: Any) -> None:
@@ -27,10 +29,26 @@ def test_leaves_out_a_forced_choice(choice: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "choice", ["auto", "none", {"type": "auto"}, {"type": "none"}, {"type": "allowed_tools", "mode": "auto"}]
+    "choice",
+    [
+        "auto",
+        "none",
+        "validated",
+        {"type": "auto"},
+        {"type": "none"},
+        {"type": "allowed_tools", "mode": "auto"},
+        {"allowed_tools": {"mode": "auto", "tools": ["f"]}},
+    ],
 )
 def test_keeps_a_free_choice(choice: Any) -> None:
     assert without_forced_call({"tool_choice": choice}) == {"tool_choice": choice}
+
+
+def test_knows_the_field_of_interactions() -> None:
+    config: JsonObject = {"tool_choice": "any", "seed": 1}
+    assert without_forced_call({"generation_config": config}) == {"generation_config": {"seed": 1}}
+    free: JsonObject = {"generation_config": {"tool_choice": "auto"}}
+    assert without_forced_call(free) == free
 
 
 def test_knows_the_fields_of_gemini_and_converse() -> None:
