@@ -67,6 +67,7 @@ PARTS = {
     "Model clients": (
         "OpenAIChatClient OpenAIResponsesClient AnthropicClient BedrockClient GeminiClient "
         "GeminiInteractionsClient AnyClient ScriptedChatClient testing.call testing.fault testing.Fault "
+        "testing.check_model_client testing.HttpModelService testing.ModelService testing.ScriptedReply "
         "types.ModelClient types.ModelRequest types.WireFormat types.ServiceThreads "
         "types.Question types.ToolSchema types.ResponseFormat types.Answer "
         "types.TokenUsage types.TextDelta types.ReasoningDelta types.CallDelta types.ServiceBound "

@@ -121,12 +121,18 @@ def test_clew_testing_exports_these_names() -> None:
     assert testing.__all__ == [
         "Fault",
         "HistoryStoreContractError",
+        "HttpModelService",
         "MakeProvider",
+        "ModelClientContractError",
+        "ModelService",
         "ProviderContractError",
+        "ReplyKind",
         "ScriptedChatClient",
+        "ScriptedReply",
         "call",
         "check_context_provider",
         "check_history_store",
+        "check_model_client",
         "fault",
     ]
     assert testing.ScriptedChatClient is ScriptedChatClient

@@ -64,7 +64,7 @@ class ScriptedWire:
     ``client`` makes a client from an address and a timeout in seconds. ``whole`` gives a complete answer and
     ``pieces`` the pieces of a streamed one, of which the first ``begun`` end with the text. ``refusal`` gives an
     error's body from its status and words, and ``broken`` the piece that reports an error in a stream. ``codes`` are
-    the service's codes of its refusals. ``streamed`` makes a reply of pieces, ``done`` says that the end marker is one
+    the service's codes of its refusals. ``media_type`` is that of a stream, ``done`` says that the end marker is one
     more line after them, and ``damaged`` is a piece that cannot be read. ``writes_text`` says whether arguments can be
     sent that are not JSON: whole, and streamed.
     """
@@ -77,14 +77,14 @@ class ScriptedWire:
     broken: Callable[[str], Any]
     codes: Mapping[Trouble, str]
     done: bool = False
+    media_type: str = "text/event-stream"
     damaged: bytes = b"data: {broken\n\n"
-    streamed: Callable[..., Reply] = stream
     writes_text: tuple[bool, bool] = field(default=(False, True))
 
     def reply(self, reply: ScriptedReply, *, streams: bool) -> Reply:
         """The bytes of an answer or of a fault."""
         if not isinstance(reply, Trouble):
-            return self.streamed(*self.pieces(reply), done=self.done) if streams else whole(self.whole(reply))
+            return self._streamed(*self.pieces(reply), done=self.done) if streams else whole(self.whole(reply))
         match reply:
             case Trouble.OVERLOADED:
                 headers = {"retry-after-ms": "1"}
@@ -98,15 +98,18 @@ class ScriptedWire:
             case _:
                 return self._broken_off(reply) if streams else _broken_whole(reply)
 
+    def _streamed(self, *pieces: Any, end: Step | None = None, done: bool = False) -> Reply:
+        return stream(*pieces, end=end, done=done, kind=self.media_type)
+
     def _broken_off(self, trouble: Trouble) -> Reply:
         begun = self.pieces(PARTIAL_ANSWER)[: self.begun]
         if trouble is Trouble.BROKEN_WITH_WORDS:
-            return self.streamed(*begun, self.broken(f"No more of {CANARY}."), done=self.done)
+            return self._streamed(*begun, self.broken(f"No more of {CANARY}."), done=self.done)
         if trouble is Trouble.MALFORMED:
-            return self.streamed(*begun, self.damaged, done=self.done)
+            return self._streamed(*begun, self.damaged, done=self.done)
         if trouble is Trouble.EARLY_END:
-            return self.streamed(*begun, done=False)
-        return self.streamed(*begun, end=CUT if trouble is Trouble.CUT else STALL)
+            return self._streamed(*begun, done=False)
+        return self._streamed(*begun, end=CUT if trouble is Trouble.CUT else STALL)
 
 
 def _broken_whole(trouble: Trouble) -> Reply:
@@ -488,10 +491,6 @@ def _converse_refusal(trouble: Trouble, status: int, words: str) -> Any:
     return {"message": told, "__type": _CONVERSE_CODES[trouble]}
 
 
-def _framed(*frames: bytes | Step, end: Step | None = None, done: bool = False) -> Reply:
-    return stream(*frames, end=end, done=done, kind="application/vnd.amazon.eventstream")
-
-
 _CONVERSE = ScriptedWire(
     client=lambda url, timeout: BedrockClient(
         "m-1", api_key=CANARY, region="us-east-1", base_url=url.removesuffix("/v1"), timeout=timeout
@@ -503,7 +502,7 @@ _CONVERSE = ScriptedWire(
     broken=lambda words: strict_bedrock.frame("internalServerException", {"message": words}, "exception"),
     codes=_CONVERSE_CODES,
     damaged=strict_bedrock.frame("contentBlockDelta", {"delta": {"text": "x"}})[:-1] + b"\x00",
-    streamed=_framed,
+    media_type="application/vnd.amazon.eventstream",
 )
 
 WIRES: Mapping[str, ScriptedWire] = {

@@ -81,11 +81,6 @@ def test_a_streamed_answer_equals_a_whole_answer() -> None:
     assert streamed.message.native.prefix == ""
 
 
-@pytest.mark.parametrize("count", range(1, len(DELTAS)))
-def test_an_answer_that_ends_early_is_an_error(count: int) -> None:
-    assert type(ask(events(b"".join(frame(*each) for each in DELTAS[:count])), streams=True)) is ModelStreamError
-
-
 def test_a_damaged_frame_is_an_error() -> None:
     data = b"".join(frame(*each) for each in DELTAS[:5])
     assert type(ask(events(data[:-1] + b"x"), streams=True)) is ModelStreamError

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import socket
-from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -257,42 +255,6 @@ def test_successive_requests_share_a_connection(service: Service, streams: bool)
 
 
 @both
-def test_closing_the_iterator_closes_the_connection(service: Service) -> None:
-    async def leave(server: RawServer) -> None:
-        client = service.client(server)
-        async with aclosing(client.ask(to_send(client, service.body(client), streams=True))) as updates:
-            async for update in updates:
-                assert update == TextDelta("Hel")
-                break
-        await asyncio.to_thread(server.disconnected.wait)
-
-    with RawServer() as server:
-        server.add_replies(stream(*service.start, end=STALL))
-        asyncio.run(leave(server))
-        assert server.disconnected.is_set()
-        gc.collect()
-
-
-@both
-@streaming
-def test_cancelling_closes_the_connection(service: Service, streams: bool) -> None:  # noqa: FBT001  # pytest passes it
-    async def cancel(server: RawServer) -> None:
-        client = service.client(server)
-        task = asyncio.create_task(updates_of(client.ask(to_send(client, service.body(client), streams=streams))))
-        await asyncio.to_thread(server.stalled.wait)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await asyncio.to_thread(server.disconnected.wait)
-
-    with RawServer() as server:
-        server.add_replies(stream(*service.start, end=STALL) if streams else Reply((STALL,)))
-        asyncio.run(cancel(server))
-        assert server.disconnected.is_set()
-        gc.collect()
-
-
-@both
 def test_a_client_works_in_successive_event_loops(service: Service) -> None:
     with RawServer() as server:
         client = service.client(server)
@@ -315,20 +277,6 @@ def test_a_closed_client_reopens_for_the_next_request(service: Service) -> None:
     with RawServer() as server:
         server.add_replies(whole(service.whole), whole(service.whole))
         asyncio.run(ask_twice(server))
-
-
-@both
-def test_a_client_accepts_concurrent_requests(service: Service) -> None:
-    async def ask(server: RawServer) -> list[Answer]:
-        client = service.client(server)
-        request = to_send(client, service.body(client), streams=True)
-        answers = await asyncio.gather(*(answer_of(client.ask(request)) for _ in range(8)))
-        await client.aclose()
-        return answers
-
-    with RawServer() as server:
-        server.add_replies(*(stream(*service.start, *service.end) for _ in range(8)))
-        assert len({json.dumps(each.message.text) for each in asyncio.run(ask(server))}) == 1
 
 
 @both

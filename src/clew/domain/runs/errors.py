@@ -29,6 +29,7 @@ ClewError
 ├── AgentChangedError              the agent differs from the one that began the run
 ├── ContextProviderError           a context provider failed, and its policy is to fail the run
 ├── ProviderContractError          a context provider breaks a rule for providers
+├── ModelClientContractError       a model client breaks a rule for clients
 ├── MissingProviderError           a context provider that the thread used before is missing
 ├── RunAbandonedError              a run was abandoned: the error that context providers get
 ├── DefinitionMissingError         instructions or tool schemas are not in the store
@@ -400,6 +401,15 @@ class ProviderContractError(ClewError, AssertionError):
     def __init__(self, provider: str, rule: str, found: str) -> None:
         super().__init__(f"Context provider {provider} breaks the rule that {rule}: {found}")
         self.provider = provider
+        self.rule = rule
+
+
+class ModelClientContractError(ClewError, AssertionError):
+    """A model client breaks a rule for all clients, the ``rule``. In a test it is a failure."""
+
+    def __init__(self, client: str, rule: str, found: str) -> None:
+        super().__init__(f"The model client {client} breaks the rule that {rule}: {found}")
+        self.client = client
         self.rule = rule
 
 
