@@ -66,7 +66,7 @@ def test_no_block_is_lost_streamed_or_whole(blocks: list[Any]) -> None:
     assert answer == whole(told)[1].answer()
     kept: Any = received(answer.message, {"content": [*written_blocks(answer.message)]})
     assert kept["content"] == blocks
-    assert kept["reply"] == {"usage": {"server_tool_use": {"web_search_requests": 1}}}
+    assert kept["reply"] == {"usage": {"cache_creation_input_tokens": 2, "server_tool_use": {"web_search_requests": 1}}}
     assert "".join(each.text for each in updates if isinstance(each, TextDelta)) == answer.message.text
 
 

@@ -10,7 +10,7 @@ from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Content, FunctionCall, Message, Raw, Reasoning, Text
 from clew.domain.models.chat_answers import as_count, as_object, as_objects, as_text
 from clew.domain.models.client import Answer, CallDelta, ReasoningDelta, TextDelta, TokenUsage, Update, joined
-from clew.domain.models.native import merge, with_native
+from clew.domain.models.native import has_raw, merge, with_native
 
 WIRE = "anthropic-messages"
 """The name of the format."""
@@ -26,9 +26,7 @@ _REASONS = {
     "refusal": "content_filter",
 }
 _KNOWN_REPLY = frozenset({"content", "id", "model", "role", "stop_reason", "type", "usage"})
-_KNOWN_USAGE = frozenset(
-    {"input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens_details"}
-)
+_KNOWN_USAGE = frozenset({"input_tokens", "output_tokens", "cache_read_input_tokens", "output_tokens_details"})
 """Fields that are read. All others are kept in the native JSON of the answer."""
 _PIECES = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
 
@@ -98,13 +96,17 @@ class AnthropicAnswer:
         blocks = [_without_none(block) for block in self._ended()]
         more: JsonObject = {}
         merge(more, {name: value for name, value in self._reply.items() if name not in _KNOWN_REPLY})
-        merge(more, {"usage": {name: value for name, value in self._usage.items() if name not in _KNOWN_USAGE}})
+        merge(
+            more, {"usage": {name: value for name, value in self._usage.items() if name not in _KNOWN_USAGE and value}}
+        )
+        reason = as_text(self._reply.get("stop_reason"))
+        if reason == "stop_sequence":  # as finish reason it is "stop", as the usual end is
+            more["stop_reason"] = reason
         received: JsonObject = {"content": [*blocks], **({"reply": more} if more else {})}
         signed = any(block.get("type") in SIGNED for block in blocks)
-        kept = any(isinstance(content, Raw) for content in message.contents)
-        reason = as_text(self._reply.get("stop_reason"))
+        written: JsonObject = {"content": [*written_blocks(message)]}
         return Answer(
-            with_native(message, WIRE, {"content": [*written_blocks(message)]}, received, signed=signed, kept=kept),
+            with_native(message, WIRE, written, received, signed=signed, kept=has_raw(message)),
             _REASONS.get(reason, reason) or None,
             _usage(self._usage) if self._usage else None,
             as_text(self._reply.get("model")) or None,

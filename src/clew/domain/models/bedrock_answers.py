@@ -10,11 +10,11 @@ from typing import cast
 
 from clew.domain.errors import InvalidContentError
 from clew.domain.json_values import Json, JsonObject, check_json
-from clew.domain.messages import Content, FunctionCall, Message, Native, Raw, Reasoning, Text
+from clew.domain.messages import Content, FunctionCall, Message, Raw, Reasoning, Text
 from clew.domain.models.bedrock_requests import NAME, call_input, is_signed, written_blocks_of
 from clew.domain.models.chat_answers import as_count, as_object, as_objects, as_text
 from clew.domain.models.client import Answer, CallDelta, ReasoningDelta, TextDelta, TokenUsage, Update, joined
-from clew.domain.models.native import with_native
+from clew.domain.models.native import has_raw, unknown, unread, with_native
 
 _FINISH_REASONS = {
     "end_turn": "stop",
@@ -24,6 +24,11 @@ _FINISH_REASONS = {
     "guardrail_intervened": "content_filter",
     "content_filtered": "content_filter",
 }
+_SHARED_REASONS = frozenset({"content_filtered", "guardrail_intervened", "stop_sequence"})
+"""Reasons of which the finish reason is also that of another one: they are kept."""
+_KNOWN_REPLY = frozenset({"output", "stopReason", "usage"})
+"""Fields of a reply that are read. All others are kept in the native JSON of the answer."""
+_READ_USAGE = {"inputTokens": (), "outputTokens": (), "cacheReadInputTokens": ()}
 _DATA = frozenset({"bytes", "redactedContent"})
 """Fields with data in base64, which may arrive in pieces that are each encoded by themselves."""
 
@@ -246,16 +251,22 @@ def _answer(blocks: list[JsonObject], stopped: JsonObject, metadata: JsonObject)
     except InvalidContentError as error:
         raise ValueError(str(error)) from None
     message = Message(role="assistant", contents=tuple(map(_content, blocks)))
-    signed = any(map(is_signed, blocks))
-    message = with_native(message, NAME, written_blocks_of(message), [*blocks], signed=signed)
-    if message.native is None and any(isinstance(content, Raw) for content in message.contents):
-        message = message.model_copy(update={"native": Native(wire=NAME)})  # other services do not know these blocks
     reason = as_text(stopped.get("stopReason")) or None
-    usage = metadata.get("usage")
+    counts = as_object(metadata.get("usage"))
+    usage = _usage(counts) if counts else None
+    about = as_object(_cleaned(unknown({**stopped, **metadata}, _KNOWN_REPLY)))
+    if reason in _SHARED_REASONS:
+        about["stopReason"] = reason
+    if usage is not None and (left := unread(counts, _READ_USAGE, ("totalTokens", usage.total_tokens))):
+        about["usage"] = _cleaned(left)
+    signed = any(map(is_signed, blocks))
+    message = with_native(
+        message, NAME, written_blocks_of(message), [*blocks], reply=about, signed=signed, kept=has_raw(message)
+    )
     return Answer(
         message,
         None if reason is None else _FINISH_REASONS.get(reason, reason),
-        _usage(usage) if isinstance(usage, dict) else None,
+        usage,
     )
 
 

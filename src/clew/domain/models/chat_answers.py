@@ -9,16 +9,23 @@ from dataclasses import dataclass, field
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Content, FunctionCall, Message, Raw, Reasoning, Text
 from clew.domain.models.client import Answer, CallDelta, ReasoningDelta, TextDelta, TokenUsage, Update, joined
-from clew.domain.models.native import merge, replace, unknown, with_native
+from clew.domain.models.native import merge, replace, unknown, unread, with_native
 
 WIRE = "openai-chat"
 """The name of the format."""
 
-_KNOWN_REPLY = frozenset({"id", "object", "created", "model", "choices", "usage"})
+_KNOWN_REPLY = frozenset({"id", "object", "model", "choices", "usage"})
 _KNOWN_CHOICE = frozenset({"index", "delta", "message", "finish_reason"})
 _KNOWN_MESSAGE = frozenset({"role", "content", "refusal", "tool_calls", "reasoning_content", "reasoning"})
-_KNOWN_CALL = frozenset({"index", "id", "type", "function"})
+_KNOWN_CALL = frozenset({"index", "id", "type", "function", "custom"})
 """Fields that are read into the message and the answer. All others are kept in its native JSON."""
+
+_READ_USAGE = {
+    "prompt_tokens": (),
+    "completion_tokens": (),
+    "prompt_tokens_details": ("cached_tokens",),
+    "completion_tokens_details": ("reasoning_tokens",),
+}
 
 _THOUGHTS = ("reasoning_content", "reasoning")
 """The fields that hold the reasoning in compatible services. A service that sends both sends the same text."""
@@ -32,6 +39,8 @@ class _Call:
     id: str
     name: str
     arguments: list[str] = field(default_factory=list)
+    is_custom: bool = False
+    """Whether its arguments are free text."""
     fields: JsonObject = field(default_factory=dict)
     """What it has beyond these."""
 
@@ -51,7 +60,7 @@ class ChatAnswer:
         self._thoughts: list[str] = []
         self._refusal: list[str] = []
         self._calls: list[_Call] = []
-        self._usage: TokenUsage | None = None
+        self._usage: JsonObject | None = None
         self._model: str | None = None
         self._id: str | None = None
         self._thoughts_field = ""
@@ -67,7 +76,7 @@ class ChatAnswer:
         if chunk.keys() - _KNOWN_REPLY:
             replace(self._more["reply"], unknown(chunk, _KNOWN_REPLY))
         if isinstance(usage := chunk.get("usage"), dict):
-            self._usage = _usage(usage)
+            self._usage = usage
         for choice in as_objects(chunk.get("choices")):
             if not as_count(choice.get("index")):  # only the first of several answers
                 if choice.keys() - _KNOWN_CHOICE:
@@ -101,7 +110,8 @@ class ChatAnswer:
             FunctionCall(call_id=each.id, name=each.name, arguments=joined(each.arguments)) for each in self._calls
         ]
         message = self._with_native(Message(role="assistant", contents=tuple(contents)))
-        return Answer(message, self._finish_reason, self._usage, self._model, self._id)
+        usage = None if self._usage is None else _usage(self._usage)
+        return Answer(message, self._finish_reason, usage, self._model, self._id)
 
     def _with_native(self, message: Message) -> Message:
         written = written_answer(message)
@@ -110,9 +120,15 @@ class ChatAnswer:
             received["reasoning"] = received.pop("reasoning_content")
         if self._calls:
             received["tool_calls"] = [
-                {**call, **own.fields} for call, own in zip(as_objects(written["tool_calls"]), self._calls, strict=True)
+                {**(_custom(call) if own.is_custom else call), **own.fields}
+                for call, own in zip(as_objects(written["tool_calls"]), self._calls, strict=True)
             ]
-        more = {name: self._more[name] for name in ("choice", "reply") if self._more[name]}
+        reply = dict(self._more["reply"])
+        if self._usage and (
+            left := unread(self._usage, _READ_USAGE, ("total_tokens", _usage(self._usage).total_tokens))
+        ):
+            reply["usage"] = left
+        more = {name: fields for name, fields in (("choice", self._more["choice"]), ("reply", reply)) if fields}
         return with_native(
             message, WIRE, {"message": written}, {"message": received, **more}, kept=bool(self._thoughts)
         )
@@ -148,6 +164,7 @@ class ChatAnswer:
         call = self._calls[number]
         call.id = call.id or as_text(piece.get("id"))
         call.name = call.name or name
+        call.is_custom = call.is_custom or "custom" in piece
         call.arguments.append(text)
         if piece.keys() - _KNOWN_CALL:
             merge(call.fields, unknown(piece, _KNOWN_CALL))
@@ -185,6 +202,13 @@ def written_answer(message: Message) -> JsonObject:
             for call in message.calls
         ]
     return written
+
+
+def _custom(call: JsonObject) -> JsonObject:
+    """A function call as a call of a custom tool, whose input is a free text."""
+    function = as_object(call["function"])
+    custom: JsonObject = {"name": function["name"], "input": function["arguments"]}
+    return {"id": call["id"], "type": "custom", "custom": custom}
 
 
 def _is_object(text: str) -> bool:

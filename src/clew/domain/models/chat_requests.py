@@ -129,6 +129,9 @@ def _send_back(plain: JsonObject, own: JsonObject) -> None:
     for call, own_call in zip([plain, *calls], [own, *as_objects(own.get("tool_calls"))], strict=False):
         if "extra_content" in own_call:
             call["extra_content"] = own_call["extra_content"]
+        if own_call.get("type") == "custom":
+            del call["function"]
+            call |= {"type": "custom", "custom": own_call["custom"]}
     if isinstance(id_ := as_object(own.get("audio")).get("id"), str):
         plain["audio"] = {"id": id_}
 

@@ -9,7 +9,7 @@ from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Content, FunctionCall, Message, Raw, Reasoning, Text
 from clew.domain.models.chat_answers import as_count, as_object, as_objects, as_text
 from clew.domain.models.client import Answer, CallDelta, ReasoningDelta, TextDelta, TokenUsage, Update, joined
-from clew.domain.models.native import replace, unknown, with_native
+from clew.domain.models.native import has_raw, replace, unknown, unread, with_native
 
 WIRE = "gemini"
 """The name of the format."""
@@ -29,6 +29,12 @@ _REASONS = {
     ),
 }
 _KNOWN_REPLY = frozenset({"candidates", "modelVersion", "responseId", "usageMetadata"})
+_READ_USAGE = {
+    "cachedContentTokenCount": (),
+    "candidatesTokenCount": (),
+    "promptTokenCount": (),
+    "thoughtsTokenCount": (),
+}
 _KNOWN_CANDIDATE = frozenset({"content", "finishReason", "index"})
 """Fields that are read. All others are kept in the native JSON of the answer."""
 
@@ -82,16 +88,25 @@ class GeminiAnswer:
             for part, texts in zip(self._parts, self._texts, strict=True)
         ]
         message = Message(role="assistant", contents=tuple(_contents(parts)))
-        more = {name: fields for name, fields in self._more.items() if fields}
+        usage = _usage(self._usage) if self._usage else None
+        more = {name: fields for name, fields in self._about(usage).items() if fields}
         written: JsonObject = {"parts": [*written_parts(message)]}
-        kept = any(isinstance(content, Raw) for content in message.contents)
-        message = with_native(message, WIRE, written, {"parts": [*parts], **more}, kept=kept)
+        message = with_native(message, WIRE, written, {"parts": [*parts], **more}, kept=has_raw(message))
         blocked = "content_filter" if "promptFeedback" in self._more["reply"] and not parts else None
         reason = blocked or _REASONS.get(self._reason, self._reason)
-        usage = _usage(self._usage) if self._usage else None
         return Answer(
             message, "tool_calls" if message.calls and reason == "stop" else reason, usage, self._model, self._id
         )
+
+    def _about(self, usage: TokenUsage | None) -> dict[str, JsonObject]:
+        """What the reply has besides its parts, and what neither the finish reason nor the tokens tell."""
+        candidate, reply = dict(self._more["candidate"]), dict(self._more["reply"])
+        if _REASONS.get(self._reason) == "content_filter":  # of several reasons
+            candidate["finishReason"] = self._reason
+        if usage is not None:
+            left = unread(self._usage, _READ_USAGE, ("totalTokenCount", usage.total_tokens))
+            reply |= {"usageMetadata": left} if left else {}
+        return {"candidate": candidate, "reply": reply}
 
     def _candidate(self, candidate: JsonObject) -> Iterator[Update]:
         self._reason = as_text(candidate.get("finishReason")) or self._reason

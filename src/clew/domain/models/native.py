@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 from clew.domain.errors import InvalidContentError
 from clew.domain.json_patch import difference, patched
 from clew.domain.json_values import Json, JsonObject, check_json
@@ -9,20 +11,30 @@ from clew.domain.messages import Content, Message, Native, Raw, Reasoning
 from clew.domain.models.client import Question
 
 _ROOT = "json"
+_REPLY = "reply"
 _NOTHING: tuple[Json, ...] = (None, "", [], {})
 _NAMES = frozenset({"format", "id", "name", "object", "role", "type"})
 """Fields that each piece of a stream repeats: they are not joined."""
 
 
 def with_native(
-    message: Message, wire: str, written: Json, received: Json, *, signed: bool = False, kept: bool = False
+    message: Message,
+    wire: str,
+    written: Json,
+    received: Json,
+    *,
+    reply: JsonObject | None = None,
+    signed: bool = False,
+    kept: bool = False,
 ) -> Message:
     """The message, with what ``received`` has beyond ``written``, which the format ``wire`` writes for its contents.
 
-    ``signed`` says that parts of it are bound to what came before, ``kept`` that the provider needs parts of it again.
-    The run adds the provider, the model and the prefix. JSON that cannot be stored is left out.
+    ``reply`` is what the reply says besides: it is on the log, and is never sent. ``signed`` says that parts of
+    ``received`` are bound to what came before, ``kept`` that the provider needs parts of it again. The run adds the
+    provider, the model and the prefix. JSON that cannot be stored is left out.
     """
-    patch = tuple(difference({_ROOT: written}, {_ROOT: received}))
+    about: JsonObject = {_REPLY: reply} if reply else {}
+    patch = tuple(difference({_ROOT: written}, {_ROOT: received, **about}))
     try:
         check_json([*patch], "answer")
     except InvalidContentError:
@@ -30,6 +42,11 @@ def with_native(
     if not patch and not signed and not kept:
         return message
     return message.model_copy(update={"native": Native(wire=wire, patch=patch, prefix="" if signed else None)})
+
+
+def has_raw(message: Message) -> bool:
+    """Whether an answer has parts that only the format that read them knows: they go back to who made them."""
+    return any(isinstance(content, Raw) for content in message.contents)
 
 
 def received(message: Message, written: Json) -> Json:
@@ -87,6 +104,26 @@ def merge(total: JsonObject, piece: JsonObject) -> None:
 def unknown(fields: JsonObject, known: frozenset[str]) -> JsonObject:
     """The fields that are not known."""
     return {name: value for name, value in fields.items() if name not in known}
+
+
+def unread(counts: JsonObject, read: Mapping[str, Collection[str]], total: tuple[str, int]) -> JsonObject:
+    """The counts of tokens that are not read: all but those that ``read`` names, with the names of counts within them.
+
+    ``total`` is the name and the value of a count that says nothing more, as zeros do.
+    """
+    left: JsonObject = {}
+    for name, value in counts.items():
+        if (name in read and not read[name]) or (name, value) == total:
+            continue
+        within = read.get(name, ())
+        rest: Json = (
+            {key: each for key, each in value.items() if each and key not in within}
+            if isinstance(value, dict)
+            else value
+        )
+        if rest:
+            left[name] = rest
+    return left
 
 
 def replace(total: JsonObject, piece: JsonObject) -> None:

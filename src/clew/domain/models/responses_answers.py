@@ -18,14 +18,14 @@ from clew.domain.models.client import (
     Update,
     joined,
 )
-from clew.domain.models.native import replace, unknown, with_native
+from clew.domain.models.native import has_raw, replace, unknown, unread, with_native
 
 WIRE = "openai-responses"
 """The name of the format."""
 
 _KNOWN_REPLY = frozenset(
     {
-        *("background", "conversation", "created_at", "error", "id", "include", "incomplete_details", "instructions"),
+        *("background", "conversation", "error", "id", "include", "incomplete_details", "instructions"),
         *("max_output_tokens", "max_tool_calls", "metadata", "model", "object", "output", "output_text"),
         *("parallel_tool_calls", "previous_response_id", "prompt", "prompt_cache_key", "prompt_cache_retention"),
         *("reasoning", "safety_identifier", "status", "store", "temperature", "text", "tool_choice", "tools"),
@@ -34,6 +34,12 @@ _KNOWN_REPLY = frozenset(
 )
 """Fields that are read, and fields that repeat the request. All others are kept in the native JSON of the answer."""
 
+_READ_USAGE = {
+    "input_tokens": (),
+    "output_tokens": (),
+    "input_tokens_details": ("cached_tokens",),
+    "output_tokens_details": ("reasoning_tokens",),
+}
 _REASONS = {"max_output_tokens": "length", "max_tokens": "length"}
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "developer"}
 
@@ -117,12 +123,16 @@ class ResponsesAnswer:
         more: JsonObject = {}
         if self._response.keys() - _KNOWN_REPLY:
             replace(more, unknown(self._response, _KNOWN_REPLY))
+        counts = as_object(self._response.get("usage"))
+        usage = _usage(counts) if counts else None
+        if usage is not None and (left := unread(counts, _READ_USAGE, ("total_tokens", usage.total_tokens))):
+            more["usage"] = left
         received: JsonObject = {"output": [*items], **({"reply": more} if more else {})}
-        message = with_native(message, WIRE, {"output": written_items(message)}, received)
+        message = with_native(message, WIRE, {"output": written_items(message)}, received, kept=has_raw(message))
         return Answer(
             message,
             _finish_reason(self._response, message),
-            _usage(self._response.get("usage")),
+            usage,
             as_text(self._response.get("model")) or None,
             as_text(self._response.get("id")) or None,
         )
@@ -262,9 +272,7 @@ def _finish_reason(response: JsonObject, message: Message) -> str:
     return "tool_calls" if message.calls else "stop"
 
 
-def _usage(usage: Json) -> TokenUsage | None:
-    if not isinstance(usage, dict):
-        return None
+def _usage(usage: JsonObject) -> TokenUsage:
     return TokenUsage(
         input_tokens=as_count(usage.get("input_tokens")),
         output_tokens=as_count(usage.get("output_tokens")),

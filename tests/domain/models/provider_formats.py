@@ -1,0 +1,618 @@
+"""Each provider's answers, as it sends them: whole and as a stream, and what it wants to get back.
+
+The fields of an answer are split into pieces as the provider's documentation says. ``rebuilt`` makes the provider's
+JSON of what is on the log alone.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from tests.domain.models.provider_types import schemas
+from tests.domain.models.provider_values import AtRandom, EveryField, Types
+
+from clew.domain.json_patch import patched
+from clew.domain.messages import FunctionResult, Message
+from clew.domain.models.anthropic_answers import AnthropicAnswer, written_blocks
+from clew.domain.models.anthropic_requests import ANTHROPIC
+from clew.domain.models.bedrock_answers import BedrockAnswer
+from clew.domain.models.bedrock_requests import BEDROCK, written_blocks_of
+from clew.domain.models.chat_answers import ChatAnswer, written_answer
+from clew.domain.models.chat_requests import OPENAI_CHAT
+from clew.domain.models.client import Answer, Question, ToolSchema, WireFormat
+from clew.domain.models.gemini_answers import GeminiAnswer, written_parts
+from clew.domain.models.gemini_requests import GEMINI
+from clew.domain.models.native import received
+from clew.domain.models.responses_answers import ResponsesAnswer, written_items
+from clew.domain.models.responses_requests import OPENAI_RESPONSES
+from clew.infrastructure.model_streams import AnswerReader
+
+MODEL = "m-1"
+SAID = Message.user("Hello")
+TOOL = ToolSchema(name="tool_0", parameters={"type": "object"})
+
+
+def pruned(value: Any) -> Any:
+    """A value without what says nothing: nulls, zeros, empty texts, lists and objects. Documented exceptions."""
+    if isinstance(value, dict):
+        found = {name: pruned(each) for name, each in value.items()}
+        return {name: each for name, each in found.items() if each or each is False}
+    return [pruned(each) for each in value] if isinstance(value, list) else value
+
+
+def without_nulls(value: Any) -> Any:
+    return {name: each for name, each in value.items() if each is not None}
+
+
+def halves(text: str) -> list[str]:
+    return [text[: len(text) // 2], text[len(text) // 2 :]]
+
+
+class ProviderFormat(ABC):
+    """A provider's answers. ``kinds`` are the schemas of the ``items`` of an answer, whose type is ``types``."""
+
+    name: ClassVar[str]
+    wire: ClassVar[WireFormat]
+    types: Types
+    items: Types
+    kinds: list[Any]
+
+    @abstractmethod
+    def reader(self) -> AnswerReader:
+        """A new reader of an answer."""
+
+    @abstractmethod
+    def reply(self, items: list[Any], rest: Any) -> Any:
+        """The reply with these items. ``rest`` is a reply of the provider's type, whose other fields it has."""
+
+    @abstractmethod
+    def events(self, reply: Any) -> list[Any] | None:
+        """The reply as a stream; None if the provider streams no such answer."""
+
+    @abstractmethod
+    def rebuilt(self, answer: Answer) -> Any:
+        """The reply, made of what is on the log."""
+
+    @abstractmethod
+    def expected(self, reply: Any) -> Any:
+        """The reply without what is not kept: what the documents say."""
+
+    @abstractmethod
+    def wanted(self, reply: Any) -> Any:
+        """What the provider must get back."""
+
+    @abstractmethod
+    def sent(self, body: Any) -> Any:
+        """What it gets back in this request."""
+
+    def at_random(self, seed: int) -> Any:
+        """A reply of up to three items of any kind."""
+        choices = AtRandom(seed)
+        kinds = [self.kinds[choices.number(len(self.kinds))] for _ in range(1 + choices.number(3))]
+        return self.reply([self.items.value(choices, kind) for kind in kinds], self.types.value(choices))
+
+    def full(self) -> Iterator[Any]:
+        """Replies with an item of each kind, with every field, and every member of its fields."""
+        for kind in self.kinds:
+            for number in range(self.items.variants(kind)):
+                choices = EveryField(number)
+                yield self.reply([self.items.value(choices, kind)], self.types.value(choices))
+
+    def whole(self, reply: Any) -> Answer:
+        reader = self.reader()
+        list(reader.take_whole(json.loads(json.dumps(reply))))
+        return _complete(reader)
+
+    def streamed(self, events: list[Any]) -> Answer:
+        reader = self.reader()
+        for event in json.loads(json.dumps(events)):
+            list(reader.take(event))
+        return _complete(reader)
+
+    def logged(self, answer: Answer) -> Answer:
+        """The answer after it was written to the log and read again. The run adds who made it."""
+        native = answer.message.native
+        if native is not None:
+            prefix = None
+            if native.prefix is not None:
+                assert self.wire.prefix_of is not None
+                prefix = self.wire.prefix_of(self.wire.make_body(self._question(SAID)))
+            native = native.model_copy(update={"provider": self.name, "model": MODEL, "prefix": prefix})
+        message = answer.message.model_copy(update={"native": native})
+        return replace(answer, message=Message.model_validate_json(message.model_dump_json()))
+
+    def next_body(self, answer: Answer) -> Any:
+        """The request after the answer, with the results of its calls."""
+        results = tuple(FunctionResult(call_id=call.call_id, result="done") for call in answer.message.calls)
+        after = [Message(role="tool", contents=(each,)) for each in results] or [Message.user("Go on")]
+        return json.loads(json.dumps(self.wire.make_body(self._question(SAID, answer.message, *after))))
+
+    def _question(self, *messages: Message) -> Question:
+        return Question(MODEL, messages, tools=(TOOL,), provider=self.name)
+
+
+def _complete(reader: AnswerReader) -> Answer:
+    answer = reader.answer()
+    assert answer is not None
+    return answer
+
+
+class AnthropicFormat(ProviderFormat):
+    name = "anthropic"
+    wire = ANTHROPIC
+
+    def __init__(self) -> None:
+        self.types = Types(schemas("anthropic")["Message"])
+        self.items = Types(schemas("anthropic")["ContentBlock"])
+        self.kinds = self.items.members()
+
+    def reader(self) -> AnswerReader:
+        return AnthropicAnswer()
+
+    def reply(self, items: list[Any], rest: Any) -> Any:
+        blocks = [
+            {**block, "id": f"toolu_{number}", "name": f"tool_{number}"} if block["type"] == "tool_use" else block
+            for number, block in enumerate(items)
+        ]
+        usage = {**rest["usage"], "output_tokens": 5}
+        return {**rest, "content": blocks, "usage": usage, "stop_reason": rest.get("stop_reason") or "end_turn"}
+
+    def events(self, reply: Any) -> list[Any] | None:
+        late = ("stop_reason", "stop_sequence", "stop_details", "container", "content")
+        begun = {name: None if name in late else value for name, value in reply.items()}
+        events: list[Any] = [{"type": "message_start", "message": {**begun, "content": []}}, {"type": "ping"}]
+        for index, block in enumerate(reply["content"]):
+            started, deltas = _anthropic_pieces(block)
+            events.append({"type": "content_block_start", "index": index, "content_block": started})
+            events += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
+            events.append({"type": "content_block_stop", "index": index})
+        ended = {name: reply[name] for name in late[:-1] if name in reply}
+        usage = {"output_tokens": reply["usage"]["output_tokens"]}
+        return [*events, {"type": "message_delta", "delta": ended, "usage": usage}, {"type": "message_stop"}]
+
+    def rebuilt(self, answer: Answer) -> Any:
+        own: Any = received(answer.message, {"content": [*written_blocks(answer.message)]})
+        more = own.get("reply", {})
+        kept = more.get("usage", {})
+        assert answer.usage is not None
+        cached, created = answer.usage.cached_tokens, kept.get("cache_creation_input_tokens", 0)
+        usage = {
+            **kept,
+            "input_tokens": answer.usage.input_tokens - cached - created,
+            "output_tokens": answer.usage.output_tokens,
+            "cache_read_input_tokens": cached,
+            "output_tokens_details": {"thinking_tokens": answer.usage.reasoning_tokens},
+        }
+        reasons = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens", "content_filter": "refusal"}
+        reason = more.get("stop_reason") or reasons.get(str(answer.finish_reason), answer.finish_reason)
+        about = {"id": answer.response_id, "model": answer.model, "type": "message", "role": "assistant"}
+        return {**pruned({**more, **about, "usage": usage, "stop_reason": reason}), "content": own["content"]}
+
+    def expected(self, reply: Any) -> Any:
+        return {**pruned(reply), "content": [without_nulls(block) for block in reply["content"]]}
+
+    def wanted(self, reply: Any) -> Any:
+        blocks = [without_nulls(block) for block in reply["content"] if block.get("text") != ""]
+        return blocks, (reply.get("container") or {}).get("id") or None
+
+    def sent(self, body: Any) -> Any:
+        found = [message["content"] for message in body["messages"] if message["role"] == "assistant"]
+        return found[0] if found else [], body.get("container") or None
+
+
+def _anthropic_pieces(block: Any) -> tuple[Any, list[Any]]:
+    match block["type"]:
+        case "text":
+            deltas: list[Any] = [{"type": "text_delta", "text": each} for each in halves(block["text"])]
+            deltas += [{"type": "citations_delta", "citation": each} for each in block.get("citations") or []]
+            none: Any = [] if block.get("citations") == [] else None
+            return {**block, "text": "", "citations": none}, deltas
+        case "thinking":
+            deltas = [{"type": "thinking_delta", "thinking": each} for each in halves(block["thinking"])]
+            deltas += [{"type": "signature_delta", "signature": each} for each in halves(block["signature"])]
+            return {**block, "thinking": "", "signature": ""}, deltas
+        case "tool_use" | "server_tool_use":
+            pieces = ["", *halves(json.dumps(block["input"]))]
+            return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": each} for each in pieces]
+        case _:
+            return block, []
+
+
+class BedrockFormat(ProviderFormat):
+    name = "bedrock"
+    wire = BEDROCK
+
+    def __init__(self) -> None:
+        self.types = self.items = Types(schemas("bedrock")["ConverseResponse"])
+        block = {"$ref": "#/$defs/ContentBlock"}
+        fields = self.types.resolved(block)["properties"]
+        self.kinds = [{"type": "object", "properties": {n: f}, "required": [n]} for n, f in fields.items()]
+
+    def reader(self) -> AnswerReader:
+        return BedrockAnswer()
+
+    def reply(self, items: list[Any], rest: Any) -> Any:
+        blocks = [_converse_block(block, number) for number, block in enumerate(items)]
+        return {**rest, "output": {"message": {"role": "assistant", "content": blocks}}}
+
+    def events(self, reply: Any) -> list[Any] | None:
+        events: list[Any] = [{"messageStart": {"role": "assistant"}}]
+        for index, block in enumerate(reply["output"]["message"]["content"]):
+            if (pieces := _converse_pieces(block)) is None:
+                return None
+            start, deltas = pieces
+            at = {"contentBlockIndex": index}
+            events += [{"contentBlockStart": {**at, "start": start}}] if start else []
+            events += [{"contentBlockDelta": {**at, "delta": delta}} for delta in deltas]
+            events.append({"contentBlockStop": at})
+        stop = {name: reply[name] for name in ("stopReason", "additionalModelResponseFields") if name in reply}
+        metadata = {name: value for name, value in reply.items() if name not in {*stop, "output"}}
+        return [*events, {"messageStop": stop}, {"metadata": metadata}]
+
+    def rebuilt(self, answer: Answer) -> Any:
+        written = written_blocks_of(answer.message)
+        patch = () if answer.message.native is None else answer.message.native.patch
+        own: Any = patched({"json": written}, patch)
+        more = own.get("reply", {})
+        kept = more.get("usage", {})
+        assert answer.usage is not None
+        cached = answer.usage.cached_tokens
+        inputs = answer.usage.input_tokens - cached - kept.get("cacheWriteInputTokens", 0)
+        usage = {
+            "inputTokens": inputs,
+            "outputTokens": answer.usage.output_tokens,
+            "cacheReadInputTokens": cached,
+            "totalTokens": answer.usage.total_tokens,
+            **kept,
+        }
+        reasons = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens"}
+        reason = more.get("stopReason") or reasons.get(str(answer.finish_reason), answer.finish_reason)
+        return {**pruned({**more, "stopReason": reason, "usage": usage}), "blocks": own["json"]}
+
+    def expected(self, reply: Any) -> Any:
+        rest = {name: value for name, value in reply.items() if name != "output"}
+        return {**pruned(rest), "blocks": reply["output"]["message"]["content"]}
+
+    def wanted(self, reply: Any) -> Any:
+        return [block for block in reply["output"]["message"]["content"] if not _is_blank(block)]
+
+    def sent(self, body: Any) -> Any:
+        found = [message["content"] for message in body["messages"] if message["role"] == "assistant"]
+        return found[0] if found else []
+
+
+def _is_blank(block: Any) -> bool:
+    """What the service refuses: a blank text, and reasoning that is not signed."""
+    reasoning = block.get("reasoningContent", {})
+    is_unsigned = "reasoningText" in reasoning and not reasoning["reasoningText"].get("signature")
+    return is_unsigned or ("text" in block and not block["text"].strip())
+
+
+def _converse_block(block: Any, number: int) -> Any:
+    """A block as the service sends it: with an id for each call, and a call's input that is an object."""
+    match block:
+        case {"toolUse": use}:
+            given = use["input"] if isinstance(use["input"], dict) else {"value": use["input"]}
+            return {"toolUse": {**use, "toolUseId": f"tooluse_{number}", "input": given}}
+        case _:
+            return block
+
+
+def _converse_pieces(block: Any) -> tuple[Any, list[Any]] | None:
+    match block:
+        case {"text": text}:
+            return None, [{"text": each} for each in halves(text)]
+        case {"toolUse": use}:
+            start = {name: value for name, value in use.items() if name != "input"}
+            return {"toolUse": start}, [{"toolUse": {"input": each}} for each in halves(json.dumps(use["input"]))]
+        case {"toolResult": result} if all({*each} <= {"text", "json"} for each in result["content"]):
+            start = {name: value for name, value in result.items() if name != "content"}
+            return {"toolResult": start}, [{"toolResult": [each]} for each in result["content"]]
+        case {"reasoningContent": {"reasoningText": reasoning}}:
+            deltas = [{"reasoningContent": {"text": each}} for each in halves(reasoning["text"])]
+            signed = [{"reasoningContent": {"signature": reasoning["signature"]}}] if "signature" in reasoning else []
+            return None, deltas + signed
+        case {"reasoningContent": {"redactedContent": data}}:
+            return None, [{"reasoningContent": {"redactedContent": data}}]
+        case {"citationsContent": {"content": [{"text": text}], "citations": [_, *_] as citations}}:
+            return None, [*({"text": each} for each in halves(text)), *({"citation": each} for each in citations)]
+        case {"image": {"format": kind, **rest}}:
+            return {"image": {"format": kind}}, [{"image": {name: value}} for name, value in rest.items()]
+        case _:
+            return None
+
+
+class GeminiFormat(ProviderFormat):
+    name = "gemini"
+    wire = GEMINI
+    data: ClassVar = (
+        *(
+            "text",
+            "functionCall",
+            "functionResponse",
+            "inlineData",
+            "fileData",
+            "executableCode",
+            "codeExecutionResult",
+        ),
+        *("toolCall", "toolResponse"),
+    )
+    """The fields of which a part has one. The others say something of it."""
+
+    def __init__(self) -> None:
+        self.types = self.items = Types(schemas("gemini")["GenerateContentResponse"])
+        fields: Any = self.types.resolved({"$ref": "#/$defs/Part"})["properties"]
+        about = {name: field for name, field in fields.items() if name not in self.data}
+        self.kinds = [
+            {"type": "object", "properties": {kind: self._filled(fields[kind]), **about}, "required": [kind]}
+            for kind in self.data
+        ]
+
+    def _filled(self, schema: Any) -> Any:
+        """The type without null."""
+        return {"anyOf": [each for each in schema["anyOf"] if each.get("type") != "null"]}
+
+    def reader(self) -> AnswerReader:
+        return GeminiAnswer()
+
+    def reply(self, items: list[Any], rest: Any) -> Any:
+        parts = [pruned_nulls(part) for part in items]
+        candidate = ((rest.get("candidates") or [{}])[0] or {}) | {
+            "index": 0,
+            "content": {"role": "model", "parts": parts},
+        }
+        candidate["finishReason"] = candidate.get("finishReason") or "STOP"
+        made = {name: value for name, value in rest.items() if name not in _OF_THE_SDK}
+        usage = {"promptTokenCount": 3, **without_nulls(rest.get("usageMetadata") or {})}
+        counted = ("candidatesTokenCount", "promptTokenCount", "thoughtsTokenCount", "toolUsePromptTokenCount")
+        usage.setdefault("totalTokenCount", sum(usage.get(name, 0) for name in counted))
+        return pruned_nulls({**made, "candidates": [candidate], "usageMetadata": usage, "promptFeedback": None})
+
+    def events(self, reply: Any) -> list[Any] | None:
+        (candidate,) = reply["candidates"]
+        rest = {name: value for name, value in reply.items() if name != "candidates"}
+        pieces: list[list[Any]] = []
+        for part in candidate["content"]["parts"]:
+            if {*part} <= {"text", "thought"} and len(part["text"]) > 1:
+                pieces += [[{**part, "text": each}] for each in halves(part["text"])]
+            else:
+                pieces.append([part])
+        content = {"role": "model"}
+        chunks: list[Any] = [
+            {**rest, "candidates": [{"index": 0, "content": {**content, "parts": each}}]} for each in pieces
+        ]
+        ended = {name: value for name, value in candidate.items() if name != "content"}
+        return [*chunks, {**rest, "candidates": [{**ended, "content": {**content, "parts": [{"text": ""}]}}]}]
+
+    def rebuilt(self, answer: Answer) -> Any:
+        own: Any = received(answer.message, {"parts": [*written_parts(answer.message)]})
+        more = own.get("reply", {})
+        kept = more.get("usageMetadata", {})
+        assert answer.usage is not None
+        usage = answer.usage
+        counts = {
+            "cachedContentTokenCount": usage.cached_tokens,
+            "thoughtsTokenCount": usage.reasoning_tokens,
+            "candidatesTokenCount": usage.output_tokens - usage.reasoning_tokens,
+            "promptTokenCount": usage.input_tokens - kept.get("toolUsePromptTokenCount", 0),
+            "totalTokenCount": usage.total_tokens,
+        }
+        reasons = {"stop": "STOP", "tool_calls": "STOP", "length": "MAX_TOKENS"}
+        reason = reasons.get(str(answer.finish_reason), answer.finish_reason)
+        candidate = {"finishReason": reason, **own.get("candidate", {})}
+        about = {"modelVersion": answer.model, "responseId": answer.response_id}
+        rest = {**more, **about, "usageMetadata": {**counts, **kept}, "candidate": candidate}
+        return {**pruned(rest), "parts": own["parts"]}
+
+    def expected(self, reply: Any) -> Any:
+        (candidate,) = reply["candidates"]
+        rest = {name: value for name, value in reply.items() if name != "candidates"}
+        about = {name: value for name, value in candidate.items() if name not in {"content", "index"}}
+        return {**pruned({**rest, "candidate": about}), "parts": _joined_parts(candidate["content"]["parts"])}
+
+    def wanted(self, reply: Any) -> Any:
+        return _joined_parts(reply["candidates"][0]["content"]["parts"])
+
+    def sent(self, body: Any) -> Any:
+        found = [content["parts"] for content in body["contents"] if content["role"] == "model"]
+        return found[0] if found else []
+
+
+_OF_THE_SDK = ("sdkHttpResponse", "automaticFunctionCallingHistory", "parsed")
+
+
+def pruned_nulls(value: Any) -> Any:
+    """The service sends no nulls, but some in free values."""
+    return {name: each for name, each in value.items() if each is not None}
+
+
+def _joined_parts(parts: list[Any]) -> list[Any]:
+    """Texts of the same kind that follow each other are one part: where a stream splits them says nothing."""
+    joined: list[Any] = []
+    for part in parts:
+        if part == {"text": ""}:
+            continue
+        last = joined[-1] if joined else {}
+        goes_on = "text" in last and {*part} == {*last} <= {"text", "thought"}
+        if goes_on and part.get("thought") == last.get("thought"):
+            joined[-1] = {**last, "text": last["text"] + part["text"]}
+            continue
+        joined.append(part)
+    return joined
+
+
+class ChatFormat(ProviderFormat):
+    name = "openai-chat"
+    wire = OPENAI_CHAT
+
+    def __init__(self) -> None:
+        self.types = self.items = Types(schemas("openai-chat")["ChatCompletion"])
+        self.kinds = [{"$ref": "#/$defs/Choice"}]
+
+    def reader(self) -> AnswerReader:
+        return ChatAnswer()
+
+    def reply(self, items: list[Any], rest: Any) -> Any:
+        message = without_nulls(items[0]["message"])
+        calls = [_chat_call(call, number) for number, call in enumerate(message.get("tool_calls") or [])]
+        message = {**message, **({"tool_calls": calls} if calls else {})}
+        usage = rest.get("usage") or {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+        return {**rest, "choices": [{**items[0], "index": 0, "message": message}], "usage": usage}
+
+    def events(self, reply: Any) -> list[Any] | None:
+        (choice,) = reply["choices"]
+        message = choice["message"]
+        deltas: list[Any] = [{"role": "assistant", "content": ""}]
+        for name in ("content", "refusal"):
+            deltas += [{name: each} for each in halves(message.get(name) or "")]
+        for index, call in enumerate(message.get("tool_calls") or []):
+            kind = call["type"]
+            field = "arguments" if kind == "function" else "input"
+            deltas.append({"tool_calls": [{**call, "index": index, kind: {**call[kind], field: ""}}]})
+            deltas += [
+                {"tool_calls": [{"index": index, kind: {field: each}}]} for each in halves(call[kind][field]) if each
+            ]
+        if (called := message.get("function_call")) is not None:
+            deltas.append({"function_call": {**called, "arguments": ""}})
+            deltas += [{"function_call": {"arguments": each}} for each in halves(called["arguments"])]
+        others = {"role", "content", "refusal", "tool_calls", "function_call"}
+        deltas.append({name: value for name, value in message.items() if name not in others})
+        rest = {name: value for name, value in reply.items() if name not in {"choices", "usage"}}
+        chunks = [{**rest, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+        ended = {name: value for name, value in choice.items() if name != "message"}
+        return [
+            *chunks,
+            {**rest, "choices": [{**ended, "delta": {}}]},
+            {**rest, "choices": [], "usage": reply["usage"]},
+        ]
+
+    def rebuilt(self, answer: Answer) -> Any:
+        own: Any = received(answer.message, {"message": written_answer(answer.message)})
+        more = own.get("reply", {})
+        usage = answer.usage
+        assert usage is not None
+        counts = {
+            "prompt_tokens": usage.input_tokens,
+            "completion_tokens": usage.output_tokens,
+            "total_tokens": usage.total_tokens,
+            "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+            "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        }
+        choice = {**own.get("choice", {}), "finish_reason": answer.finish_reason, "message": own["message"]}
+        about = {"id": answer.response_id, "model": answer.model, "object": "chat.completion"}
+        return pruned({**more, **about, "usage": merged(counts, more.get("usage", {})), "choices": [choice]})
+
+    def expected(self, reply: Any) -> Any:
+        return pruned(reply)
+
+    def wanted(self, reply: Any) -> Any:
+        message = reply["choices"][0]["message"]
+        calls = [without_nulls(call) for call in message.get("tool_calls") or []]
+        audio = {"audio": {"id": message["audio"]["id"]}} if (message.get("audio") or {}).get("id") else {}
+        texts = {name: message[name] for name in ("content", "refusal") if message.get(name)}
+        return {**texts, **({"tool_calls": calls} if calls else {}), **audio}
+
+    def sent(self, body: Any) -> Any:
+        (message,) = [each for each in body["messages"] if each["role"] == "assistant"]
+        return {name: value for name, value in message.items() if name != "role" and value}
+
+
+def _chat_call(call: Any, number: int) -> Any:
+    """A call as the service sends it: with an id, and the name of a tool."""
+    kind = call["type"]
+    made = {**call[kind], "name": f"tool_{number}"}
+    if kind == "function":
+        made["arguments"] = made["arguments"] or "{}"
+    return {**call, "id": f"call_{number}", kind: made}
+
+
+def merged(one: Any, other: Any) -> Any:
+    """The fields of both, also those of objects within."""
+    return {
+        name: merged(one.get(name, {}), value) if isinstance(value, dict) else value
+        for name, value in {**one, **other}.items()
+    } | {name: merged(value, other.get(name, {})) for name, value in one.items() if isinstance(value, dict)}
+
+
+class ResponsesFormat(ProviderFormat):
+    name = "openai-responses"
+    wire = OPENAI_RESPONSES
+
+    def __init__(self) -> None:
+        self.types = Types(schemas("openai-responses")["Response"])
+        self.items = Types(schemas("openai-responses")["ResponseOutputItem"])
+        self.kinds = self.items.members()
+
+    def reader(self) -> AnswerReader:
+        return ResponsesAnswer({"store": False})
+
+    def reply(self, items: list[Any], rest: Any) -> Any:
+        output = [
+            {**item, "call_id": f"call_{number}", "arguments": item["arguments"] or "{}"}
+            if item["type"] == "function_call"
+            else item
+            for number, item in enumerate(items)
+        ]
+        done = {"output": output, "status": "completed", "error": None, "incomplete_details": None}
+        usage = rest.get("usage") or {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5}
+        return {**rest, **done, "usage": usage}
+
+    def events(self, reply: Any) -> list[Any] | None:
+        begun = {**reply, "output": [], "status": "in_progress", "usage": None}
+        events: list[Any] = [{"type": "response.created", "response": begun}]
+        for index, item in enumerate(reply["output"]):
+            events.append({"type": "response.output_item.added", "output_index": index, "item": item})
+            events.append({"type": "response.output_item.done", "output_index": index, "item": item})
+        return [*events, {"type": "response.completed", "response": reply}]
+
+    def rebuilt(self, answer: Answer) -> Any:
+        own: Any = received(answer.message, {"output": written_items(answer.message)})
+        more = own.get("reply", {})
+        usage = answer.usage
+        assert usage is not None
+        counts = {
+            "input_tokens": usage.input_tokens,
+            "output_tokens": usage.output_tokens,
+            "total_tokens": usage.total_tokens,
+            "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+            "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        }
+        about = {"id": answer.response_id, "model": answer.model, "object": "response", "status": "completed"}
+        return {
+            **pruned({**more, **about, "usage": merged(counts, more.get("usage", {}))}),
+            "output": own["output"],
+        }
+
+    def expected(self, reply: Any) -> Any:
+        rest = {name: value for name, value in reply.items() if name not in REPEATED}
+        return {**pruned(rest), "output": reply["output"]}
+
+    def wanted(self, reply: Any) -> Any:
+        output = [*reply["output"]]
+        while output and output[-1]["type"] == "reasoning":
+            output.pop()
+        return output
+
+    def sent(self, body: Any) -> Any:
+        results = {"type": "function_call_output", "output": "done"}
+        return [item for item in body["input"][1:] if not results.items() <= item.items() and item != _GO_ON]
+
+
+_GO_ON = {"role": "user", "content": "Go on"}
+
+
+REPEATED = frozenset(
+    {
+        *("background", "conversation", "include", "instructions", "max_output_tokens", "max_tool_calls", "metadata"),
+        *("parallel_tool_calls", "previous_response_id", "prompt", "prompt_cache_key", "prompt_cache_retention"),
+        *("reasoning", "safety_identifier", "store", "temperature", "text", "tool_choice", "tools", "top_logprobs"),
+        *("top_p", "truncation", "user"),
+    }
+)
+"""Fields of a response that repeat the request."""
+
+FORMATS: tuple[type[ProviderFormat], ...] = (AnthropicFormat, BedrockFormat, ChatFormat, GeminiFormat, ResponsesFormat)
