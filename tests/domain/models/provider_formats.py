@@ -187,7 +187,7 @@ class AnthropicFormat(ProviderFormat):
             "cache_read_input_tokens": cached,
             "output_tokens_details": {"thinking_tokens": answer.usage.reasoning_tokens},
         }
-        reasons = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens", "content_filter": "refusal"}
+        reasons = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens"}
         reason = more.get("stop_reason") or reasons.get(str(answer.finish_reason), answer.finish_reason)
         about = {"id": answer.response_id, "model": answer.model, "type": "message", "role": "assistant"}
         return {**pruned({**more, **about, "usage": usage, "stop_reason": reason}), "content": own["content"]}
@@ -502,7 +502,8 @@ class ChatFormat(ProviderFormat):
             "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
             "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
         }
-        choice = {**own.get("choice", {}), "finish_reason": answer.finish_reason, "message": own["message"]}
+        reason = "stop" if answer.finish_reason == "refusal" else answer.finish_reason
+        choice = {**own.get("choice", {}), "finish_reason": reason, "message": own["message"]}
         about = {"id": answer.response_id, "model": answer.model, "object": "chat.completion"}
         return pruned({**more, **about, "usage": merged(counts, more.get("usage", {})), "choices": [choice]})
 

@@ -100,7 +100,7 @@ def test_reads_all_parts_of_an_answer() -> None:
         ("stop_sequence", "stop"),
         ("tool_use", "tool_calls"),
         ("max_tokens", "length"),
-        ("refusal", "content_filter"),
+        ("refusal", "refusal"),
         ("pause_turn", "pause_turn"),
         ("model_context_window_exceeded", "model_context_window_exceeded"),
         ("new_reason", "new_reason"),

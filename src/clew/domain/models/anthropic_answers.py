@@ -23,7 +23,6 @@ _REASONS = {
     "stop_sequence": "stop",
     "tool_use": "tool_calls",
     "max_tokens": "length",
-    "refusal": "content_filter",
 }
 _KNOWN_REPLY = frozenset({"content", "id", "model", "role", "stop_reason", "type", "usage"})
 _KNOWN_USAGE = frozenset({"input_tokens", "output_tokens", "cache_read_input_tokens", "output_tokens_details"})

@@ -111,7 +111,8 @@ class ChatAnswer:
         ]
         message = self._with_native(Message(role="assistant", contents=tuple(contents)))
         usage = None if self._usage is None else _usage(self._usage)
-        return Answer(message, self._finish_reason, usage, self._model, self._id)
+        reason = "refusal" if self._refusal and self._finish_reason in {None, "stop"} else self._finish_reason
+        return Answer(message, reason, usage, self._model, self._id)
 
     def _with_native(self, message: Message) -> Message:
         written = written_answer(message)

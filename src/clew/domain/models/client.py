@@ -172,7 +172,8 @@ class Answer:
     """The complete answer. It is the last update, and is sent only when the answer is complete.
 
     A streamed answer has the same message as one that was not streamed. ``finish_reason`` is ``stop``, ``tool_calls``,
-    ``length``, ``content_filter`` or the service's own value.
+    ``length``, ``refusal`` (the model declined), ``content_filter`` (the service stopped it), or the service's own
+    value.
     """
 
     message: Message

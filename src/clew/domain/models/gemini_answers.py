@@ -23,7 +23,7 @@ _REASONS = {
     **dict.fromkeys(
         (
             *("BLOCKLIST", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION", "IMAGE_SAFETY", "LANGUAGE"),
-            *("PROHIBITED_CONTENT", "RECITATION", "SAFETY", "SPII"),
+            *("MODEL_ARMOR", "PROHIBITED_CONTENT", "RECITATION", "SAFETY", "SPII"),
         ),
         "content_filter",
     ),
@@ -49,6 +49,7 @@ class GeminiAnswer:
         self.begun = False
         self.failure: Json = None
         self._reason = ""
+        self._is_blocked = False
         self._parts: list[JsonObject] = []
         self._texts: list[list[str]] = []
         self._usage: JsonObject = {}
@@ -68,7 +69,7 @@ class GeminiAnswer:
             self._usage = usage
         if blocked := as_text(as_object(reply.get("promptFeedback")).get("blockReason")):
             self._reason = blocked
-            self.begun = True
+            self._is_blocked = self.begun = True
         if reply.keys() - _KNOWN_REPLY:
             replace(self._more["reply"], unknown(reply, _KNOWN_REPLY))
         for candidate in as_objects(reply.get("candidates")):
@@ -92,8 +93,7 @@ class GeminiAnswer:
         more = {name: fields for name, fields in self._about(usage).items() if fields}
         written: JsonObject = {"parts": [*written_parts(message)]}
         message = with_native(message, WIRE, written, {"parts": [*parts], **more}, kept=has_raw(message))
-        blocked = "content_filter" if "promptFeedback" in self._more["reply"] and not parts else None
-        reason = blocked or _REASONS.get(self._reason, self._reason)
+        reason = "content_filter" if self._is_blocked else _REASONS.get(self._reason, self._reason)
         return Answer(
             message, "tool_calls" if message.calls and reason == "stop" else reason, usage, self._model, self._id
         )
@@ -101,7 +101,7 @@ class GeminiAnswer:
     def _about(self, usage: TokenUsage | None) -> dict[str, JsonObject]:
         """What the reply has besides its parts, and what neither the finish reason nor the tokens tell."""
         candidate, reply = dict(self._more["candidate"]), dict(self._more["reply"])
-        if _REASONS.get(self._reason) == "content_filter":  # of several reasons
+        if _REASONS.get(self._reason) == "content_filter" and not self._is_blocked:  # of several reasons
             candidate["finishReason"] = self._reason
         if usage is not None:
             left = unread(self._usage, _READ_USAGE, ("totalTokenCount", usage.total_tokens))

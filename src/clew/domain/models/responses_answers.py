@@ -269,7 +269,9 @@ def _finish_reason(response: JsonObject, message: Message) -> str:
     if response.get("status") == "incomplete":
         reason = as_text(as_object(response.get("incomplete_details")).get("reason")) or "incomplete"
         return _REASONS.get(reason, reason)
-    return "tool_calls" if message.calls else "stop"
+    if message.calls:
+        return "tool_calls"
+    return "refusal" if any(refusal_of(content) for content in message.contents) else "stop"
 
 
 def _usage(usage: JsonObject) -> TokenUsage:
