@@ -29,6 +29,10 @@ class Choices(Protocol):
         """Whether a field is null that may be."""
         ...
 
+    def text(self) -> str:
+        """A text."""
+        ...
+
     def items(self) -> Iterator[Choices]:
         """The choices for each item of a list."""
         ...
@@ -49,6 +53,9 @@ class EveryField:
     def null(self) -> bool:
         return False
 
+    def text(self) -> str:
+        return f"text {self._number} é🧶"
+
     def items(self) -> Iterator[Choices]:
         yield from (EveryField(self._number), EveryField(self._number + 1))
 
@@ -67,6 +74,9 @@ class AtRandom:
 
     def null(self) -> bool:
         return self._random.random() < 0.2
+
+    def text(self) -> str:
+        return self._random.choice(_TEXTS)
 
     def items(self) -> Iterator[Choices]:
         for _ in range(self._random.randrange(3)):
@@ -103,10 +113,10 @@ class Types:
             values = chosen.get("enum") or [chosen.get("const")]
             return values[choices.number(len(values))]
         match chosen.get("type"):
-            case "string" if chosen.get("format") == "binary":
+            case "string" if chosen.get("format") in {"base64url", "binary"}:
                 return ("aGk=", "eHl6", "AAECAw==")[choices.number(3)]
             case "string":
-                return _TEXTS[choices.number(len(_TEXTS))]
+                return choices.text()
             case "integer":
                 return choices.number(10**6)
             case "number":

@@ -239,7 +239,7 @@ def _contents(items: Sequence[JsonObject]) -> Iterator[Content]:
             case {"type": "function_call", "name": str(name)}:
                 arguments = joined([as_text(item.get("arguments"))])
                 yield FunctionCall(call_id=as_text(item.get("call_id")), name=name, arguments=arguments)
-            case {"role": "assistant"}:
+            case {"role": "assistant"} if item.get("type", "message") == "message":
                 yield from _parts(item.get("content"))
             case _:
                 yield Raw(value=item)
