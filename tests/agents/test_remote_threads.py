@@ -33,6 +33,7 @@ from clew import (
     tool,
 )
 from clew.aio.threads import RemoteThread
+from clew.domain.models.chat_requests import CUT_OFF
 from clew.domain.models.client import ServiceKind, ServiceReference
 from clew.domain.runs.events import ServiceThreadBound
 from clew.errors import (
@@ -355,7 +356,7 @@ def test_unanswered_messages_are_sent_again_after_a_broken_stream(tmp_path: Path
             ]
             sent = [each.json() for each in service.requests]
             assert [body.get("previous_response_id") for body in sent] == [None, "resp_1", "resp_1"]
-            assert [item["content"] for item in sent[2]["input"]] == ["Second.", "Two is cut", "Third."]
+            assert [item["content"] for item in sent[2]["input"]] == ["Second.", "Two is cut", CUT_OFF, "Third."]
             assert [text for _, text in await short_history(thread)] == [
                 "First.",
                 "One.",

@@ -123,6 +123,18 @@ def test_show_has_what_the_model_received_besides_the_history(clew: Clew, conver
     ]
 
 
+def test_show_and_log_say_that_signed_parts_were_left_out(clew: Clew, conversations: Conversations) -> None:
+    called_without = called(-2).model_copy(update={"left_out": (1, 3)})
+    steps = (JOKER, Message.user("And Donegal?"), called_without, Message.assistant("260 km."))
+    done = answered(-2, "stop", (120, 4), 830), RunCompleted(finish_reason="stop")
+    record(conversations, "trip", "r1", *steps, *done)
+    words = "signed parts of 2 messages left out"
+    assert f"      - {words}" in [line.rstrip() for line in clew.text("show", "trip").splitlines()]
+    (logged,) = [line for line in clew.text("log", "trip").splitlines() if "model-called" in line]
+    assert logged.rstrip().endswith(f"gpt-x · streamed · {words}")
+    assert clew.object("show", "trip", "--json")["runs"][0]["left_out"] == 2
+
+
 def test_show_in_json_has_what_the_model_received(clew: Clew, conversations: Conversations) -> None:
     record_run(conversations, REDUCED, GIVEN, ContextFailed(provider="mem0", hook="invoking", error=TIMED_OUT))
     (run,) = clew.object("show", "trip", "--json")["runs"]

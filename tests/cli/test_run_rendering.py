@@ -40,7 +40,7 @@ EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\u202ereversed\u2028x"
 SUMMARY = [
     *("run_id", "agent", "version", "last_version", "started_at", "ended_at", "outcome", "reason", "error"),
     *("attempts", "models", "model_calls", "tool_calls", "failed_calls", "input_tokens", "output_tokens"),
-    *("model_ms", "tool_ms", "approvals", "interrupted", "context", "missing"),
+    *("model_ms", "tool_ms", "approvals", "interrupted", "context", "missing", "left_out"),
 ]
 
 
@@ -216,6 +216,7 @@ def test_show_in_json_has_the_runs(clew: Clew, conversations: Conversations) -> 
         "interrupted": [{"message": 5, "reason": "cancelled"}],
         "context": [],
         "missing": [],
+        "left_out": 0,
     }
     assert shape["runs"][1]["error"] == {
         "kind": "ModelOverloadedError",

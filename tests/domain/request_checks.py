@@ -24,7 +24,7 @@ ANSWER_KEYS = {"type", "id", "status", "role", "content", "phase"}
 INPUT_PARTS = {"input_text", "input_image", "input_file"}
 KEYS = {
     "user": {"role", "content", "name"},
-    "assistant": {"role", "content", "refusal", "tool_calls"},
+    "assistant": {"role", "content", "name", "refusal", "tool_calls"},
     "system": {"role", "content"},
     "developer": {"role", "content"},
     "tool": {"role", "content", "tool_call_id"},

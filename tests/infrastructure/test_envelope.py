@@ -564,3 +564,10 @@ def test_a_calls_arguments_are_text_and_not_json() -> None:
     tool_call = FunctionCall(call_id="c", name="f", arguments='{"a": 1,  "b": NaN, broken')
     written = event(MessageAppended(message=Message.assistant(calls=[tool_call])))
     assert read(written, encode(written)) == written
+
+
+def test_a_cut_answer_is_read_as_cut() -> None:
+    message = Message(role="assistant", contents=(Text(text="Half"),), cut=True)
+    written = encode(event(MessageAppended(message=message)))
+    assert written.endswith(b'"cut":true}}}')
+    assert b"cut" not in encode(event(MessageAppended(message=message.model_copy(update={"cut": False}))))

@@ -100,6 +100,7 @@ RESULT = {"type": "function-result", "call_id": "1", "result": "secret"}
         ("run-resumed", {"agent": {"id": "a"}, "attempt": 2}, "resumed the run of agent 'a' (attempt 2)"),
         ("model-called", {"model": "m"}, "asked model 'm'"),
         ("model-called", {"model": "m", "attempt": 2}, "asked model 'm' (attempt 2)"),
+        ("model-called", {"model": "m", "left_out": [3]}, "asked model 'm', without the signed parts of 1 message"),
         ("request-changed", {"call": 4, "by": "Polite"}, "changed the request of version 4 ('Polite')"),
         ("model-answered", {"message": 5}, "recorded the answer of the model (version 5)"),
         ("model-answered", {"message": 5, "usage": {"input_tokens": 1_200, "output_tokens": 4}}, ANSWERED),

@@ -462,7 +462,11 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
                 client=self.client,
                 model=self.model or self.client.model,
                 definitions=Definitions(
-                    self.instructions, tuple(tool.schema for tool in self.tools), None, len(self.tools)
+                    self.instructions,
+                    tuple(tool.schema for tool in self.tools),
+                    None,
+                    len(self.tools),
+                    self.identity.name,
                 ),
                 tools=self.tools,
                 options={**self.client.options, **self._options},
@@ -501,6 +505,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
                 tuple(tool.schema for tool in tools),
                 response_format_of(format_),
                 len(self.tools),
+                self.identity.name,
             )
         if options.get("options") is not None:
             changes["options"] = {**own.options, **checked_options(options.get("options"))}

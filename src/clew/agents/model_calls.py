@@ -20,6 +20,8 @@ from clew.domain.json_patch import difference, patched
 from clew.domain.json_values import JsonObject, check_json
 from clew.domain.messages import Message, check_message
 from clew.domain.models.client import (
+    CUT,
+    EDITION,
     Answer,
     CallDelta,
     ModelRequest,
@@ -29,6 +31,7 @@ from clew.domain.models.client import (
     TextDelta,
     Update,
 )
+from clew.domain.models.native import has_signed_parts, signatures
 from clew.domain.models.tool_choice import without_forced_call
 from clew.domain.runs.errors import (
     AgentConfigurationError,
@@ -52,7 +55,7 @@ from clew.domain.runs.events import (
     ServiceThreadBound,
 )
 from clew.domain.runs.ports import ThreadPort
-from clew.domain.runs.request_construction import request_bytes, request_of, stream_request
+from clew.domain.runs.request_construction import prefix_of, request_bytes, request_of, stream_request
 from clew.domain.streams import digest
 
 InterruptReason: TypeAlias = Literal["fault", "cancelled", "stopped"]
@@ -172,6 +175,7 @@ class ModelCalls:
             options=options if wire.options_on is None else wire.options_on(self._thread.kind, options),
             digest="",
             provider=getattr(setup.client, "provider", None),
+            edition=EDITION,
             service=service,
             streamed=streams,
             attempt=journal.state.tries + 1,
@@ -194,10 +198,11 @@ class ModelCalls:
         else:
             request = ModelRequest(body, content, streams=False, model=setup.model)
         fields["as_sent"] = fields["digest"] if request.content is unchanged else digest(request.content).hex()
-        if wire.prefix_of is not None:
-            fields["prefix"] = wire.prefix_of(body)
+        fields["prefix"] = prefix_of(wire, body, content)
         if wire.left_out is not None:
             fields["left_out"] = wire.left_out(question)
+            if changes and wire.rebound is not None:
+                fields["left_out"] = _not_in(content, question)
         return call.model_copy(update=fields), changes, question, request
 
     async def _service_call(self) -> ServiceCall:
@@ -210,8 +215,12 @@ class ModelCalls:
         return state.call
 
     async def _changed(self, body: JsonObject) -> tuple[JsonObject, list[RequestChanged]]:
-        """The body after all middleware, and what each has changed."""
+        """The body after all middleware, and what each has changed.
+
+        Signed parts of answers are bound to what came before them. If that was changed, Clew removes them.
+        """
         changes: list[RequestChanged] = []
+        unchanged = body
         for middleware in self._setup.middleware:
             by = type(middleware).__name__
             returned = await middleware.model_request(self._context(body))
@@ -227,6 +236,10 @@ class ModelCalls:
             if patch:
                 changes.append(RequestChanged(call=-len(changes) - 1, by=by, patch=copy.deepcopy(patch)))
                 body = patched(body, changes[-1].patch)
+        rebound = self._setup.client.wire.rebound
+        if changes and rebound is not None and (patch := tuple(difference(body, valid := rebound(unchanged, body)))):
+            changes.append(RequestChanged(call=-len(changes) - 1, by="Clew", patch=patch))
+            body = valid
         return body, changes
 
     def _context(self, body: JsonObject) -> ModelCallContext:
@@ -307,7 +320,7 @@ class ModelCalls:
         Raises InvalidContentError for an answer that cannot be recorded; then its partial text is recorded.
         """
         journal, self._reseeds = self._journal, False
-        message = self._signed(answer.message)
+        message = self._signed(answer.message, is_cut=answer.finish_reason in CUT)
         check_message(message)
         index = journal.add(message)
         journal.add(
@@ -324,9 +337,9 @@ class ModelCalls:
         )
         return message, index
 
-    def _signed(self, message: Message) -> Message:
+    def _signed(self, message: Message, *, is_cut: bool) -> Message:
         """The answer with its author, who made its native parts and, if it calls no more functions, its citations."""
-        changes: dict[str, object] = {}
+        changes: dict[str, object] = {"cut": True} if is_cut else {}
         name, citations = self._setup.identity.name, self._providers.citations
         if name is not None and message.author is None:
             changes["author"] = name
@@ -365,6 +378,16 @@ class ModelCalls:
     def _failed(self, error: ModelError, retry_in: float | None = None) -> ModelFailed:
         ms = round((time.monotonic() - self._sent) * 1000)
         return ModelFailed(call=self._journal.state.called, error=failure(error), retry_in=retry_in, ms=ms)
+
+
+def _not_in(content: bytes, question: Question) -> tuple[int, ...]:
+    """The numbers of the messages with signed parts that are not among the bytes of a request."""
+    text = content.decode()
+    return tuple(
+        number
+        for number, message in enumerate(question.messages)
+        if has_signed_parts(message) and not all(each in text for each in signatures(message))
+    )
 
 
 def _as_agent_update(update: Update) -> AgentUpdate:

@@ -164,7 +164,9 @@ def run_failed(data: _Data) -> str:
 def model_called(data: _Data) -> str:
     """Called a model."""
     attempt = f" (attempt {data['attempt']:d})" if data.get("attempt", 1) != 1 else ""
-    return f"asked model {quoted(data['model'])}{attempt}"
+    number = len(data.get("left_out", ()))
+    left_out = f", without the signed parts of {count(number, 'message')}" if number else ""
+    return f"asked model {quoted(data['model'])}{attempt}{left_out}"
 
 
 def model_answered(data: _Data) -> str:

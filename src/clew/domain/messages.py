@@ -157,7 +157,7 @@ class Message(Value):
 
     ``author`` names the speaker within the role; ``metadata`` is the application's own JSON; ``source`` holds the parts
     of an imported message that these fields cannot hold, so that an export equals the import; ``native`` holds those of
-    a model's answer.
+    a model's answer. ``cut`` says that an answer is incomplete: it was interrupted, or reached a limit.
     """
 
     role: Role
@@ -166,6 +166,7 @@ class Message(Value):
     metadata: JsonObject = Field(default_factory=dict, exclude_if=not_)
     source: JsonObject = Field(default_factory=dict, exclude_if=not_)
     native: Native | None = Field(default=None, exclude_if=is_none)
+    cut: bool = Field(default=False, exclude_if=not_)
 
     @classmethod
     def _advice(cls, fields: dict[str, Any]) -> str:

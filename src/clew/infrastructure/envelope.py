@@ -94,7 +94,7 @@ _TEXT_BEGINS: dict[str, bytes] = {
 _TEXT_ENDS = b"}]}}}"
 _ID_END = re.compile("[0-9a-f]{20}")
 
-_LEFT_OUT_IF_EMPTY = ("metadata", "source", "native")
+_LEFT_OUT_IF_EMPTY = ("metadata", "source", "native", "cut")
 
 _PLAIN_ONLY = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
 """Refuse what is not plain JSON."""
@@ -193,7 +193,7 @@ def _message(data: MessageAppended) -> bytes:
     if type(message) is not Message:
         return _data(data)
     contents = message.contents
-    if message.native is not None:
+    if message.native is not None or message.cut:
         return _data(data)
     if message.author is None and not message.metadata and not message.source and len(contents) == 1:
         text = contents[0]

@@ -49,7 +49,7 @@ def request(core: Core, thread_id: str, version: int) -> Operation[Request]:
         version,
         wire_format(call.data.wire),
         call.data,
-        read_definitions(fingerprint, blobs),
+        read_definitions(fingerprint, blobs, start.data.agent.name),
         past,
         Contributions(provided, read_tools(tools, blobs)),
         None if reduction is None else reduction[1],

@@ -50,6 +50,7 @@ def test_sends_an_exchange_in_the_simplest_form() -> None:
         {
             "role": "assistant",
             "content": "Let me see.",
+            "name": "Joker",
             "tool_calls": [{"id": "a", "type": "function", "function": {"name": "find", "arguments": '{"n":1}'}}],
         },
         {"role": "tool", "tool_call_id": "a", "content": '{"found": true}'},
@@ -122,7 +123,7 @@ def test_sends_a_refusal_as_a_refusal() -> None:
 def test_ignores_extra_fields_of_imported_messages() -> None:
     imported = decode({"role": "user", "content": [{"type": "text", "text": "Hi"}], "weight": 1, "name": "a b"}, 1)
     assert imported.source
-    assert sent(imported) == [{"role": "user", "content": "Hi"}]
+    assert sent(imported) == [{"role": "user", "content": "a b: Hi"}], "a name that services refuse is a prefix"
 
 
 @pytest.mark.parametrize(("name", "expected"), [("a.b/c", "a_b_c"), ("", "unnamed"), ("x" * 70, "x" * 64)])

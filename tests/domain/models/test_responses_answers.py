@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +22,7 @@ from clew.domain.models.client import (
 )
 from clew.domain.models.native import received
 from clew.domain.models.responses_answers import ResponsesAnswer, item_messages, written_items
-from clew.domain.models.responses_requests import responses_body
+from clew.domain.models.responses_requests import left_out, responses_body
 
 SEARCH: Any = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
 USAGE: Any = {
@@ -36,7 +35,8 @@ USAGE: Any = {
 
 
 def reasoning_item(text: str) -> Any:
-    return {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": text}]}
+    summary = [{"type": "summary_text", "text": text}]
+    return {"type": "reasoning", "id": "rs_1", "summary": summary, "encrypted_content": "e-1"}
 
 
 def text_item(text: str) -> Any:
@@ -114,9 +114,12 @@ def test_events_and_a_whole_body_give_the_same_answer(items: list[Any], *, left_
 def test_items_are_sent_back_unchanged(items: list[Any]) -> None:
     answer = whole(response(*items, text_item("End.")))[1].answer()
     assert answer is not None
-    body: Any = responses_body(Question("m", (answer.message,)))
-    received = [json.dumps(each) for each in items if each["type"] in {"reasoning", "web_search_call"}]
-    back = [json.dumps(each) for each in body["input"] if each.get("type") in {"reasoning", "web_search_call"}]
+    message = answer.message
+    if message.native is not None:
+        message = message.model_copy(update={"native": message.native.model_copy(update={"model": "m"})})
+    body: Any = responses_body(Question("m", (message,)))
+    received = [each for each in items if each["type"] in {"reasoning", "web_search_call"}]
+    back = [each for each in body["input"] if each.get("type") in {"reasoning", "web_search_call"}]
     assert back == received
 
 
@@ -275,4 +278,8 @@ def test_items_go_back_as_they_came_to_the_model_that_made_them() -> None:
     for question in (Question("m-2", turns, provider="here"), Question("m-1", turns, provider="there")):
         other: Any = responses_body(question)["input"]
         assert not any("phase" in each or "namespace" in each for each in other)
+        assert not any(each.get("type") == "reasoning" for each in other), "only its own model can read it"
+        assert left_out(question) == (0,)
+        before: Any = responses_body(replace(question, edition=1))["input"]
+        assert before[0] == reasoning_item("Hm."), "an older request is written as it was"
         assert [each["call_id"] for each in other if "call_id" in each] == ["a", "a"]

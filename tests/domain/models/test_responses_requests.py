@@ -36,7 +36,7 @@ def test_sends_an_exchange_as_items() -> None:
     body = checked(OPENAI_RESPONSES, Question("m", exchange, "Be kind.", (tool,), options={"store": False}))
     assert list(body) == ["model", "input", "instructions", "tools", "store"]
     assert body["input"] == [
-        {"role": "user", "content": "Hi"},
+        {"role": "user", "content": "ann: Hi"},
         THOUGHT,
         {"role": "assistant", "content": "Let me see."},
         {"type": "function_call", "call_id": "a", "name": "find", "arguments": '{"n":1}'},

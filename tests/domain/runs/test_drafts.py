@@ -21,7 +21,7 @@ ANY_TEXT = st.text(st.characters(exclude_categories=()))
 def test_a_partial_answer_is_a_message_of_its_author() -> None:
     message = partial(["Half", "way"], ["Let me", " think."], "Joker")
     thoughts, words = Reasoning(text="Let me think."), Text(text="Halfway")
-    assert message == Message(role="assistant", author="Joker", contents=(thoughts, words))
+    assert message == Message(role="assistant", author="Joker", contents=(thoughts, words), cut=True)
 
 
 @pytest.mark.parametrize(("text", "reasoning"), [([], []), ([""], []), ([], ["Let me think."])])
@@ -67,7 +67,7 @@ def test_the_draft_is_recorded_when_another_process_ends_the_run(
     draft: Draft | None,
     used: bool,  # noqa: FBT001  # pytest passes it by name
 ) -> None:
-    messages: Any = (Message.assistant("Half", author="Joker"),) if used else ()
+    messages: Any = (Message.assistant("Half", author="Joker").model_copy(update={"cut": True}),) if used else ()
     event = AnswerInterrupted(call=4, message=-1 if used else None, reason="crashed")
     assert interrupted(OpenRun("r", 2, call=4), draft, "crashed") == (*messages, event)
 

@@ -215,6 +215,8 @@ def run_lines(run: RunSummary, messages: Mapping[int, HistoryMessage]) -> Iterat
         (f" · {figures}" if figures else "", "dim"),
     )
     yield from context_lines(run, messages)
+    if run.left_out:
+        yield Text.assemble(("  - ", "magenta"), left_out_text(run.left_out))
     if run.error is not None:
         yield Text(f"  {one_line(failure_text(run.error))}", style="red")
     for request in run.approvals:
@@ -262,6 +264,11 @@ def context_lines(run: RunSummary, messages: Mapping[int, HistoryMessage]) -> It
             case context_events.HistoryReduced():
                 text = reduction_text(event, lambda spans: sum(_within(version, spans) for version in messages))
                 yield Text.assemble(("  - ", "magenta"), one_line(text))
+
+
+def left_out_text(messages: int) -> str:
+    """From how many messages a request left out the parts that only their own model accepts; empty for none."""
+    return f"signed parts of {plural(messages, 'message')} left out" if messages else ""
 
 
 def provided_counts(event: context_events.ContextProvided) -> tuple[str, ...]:

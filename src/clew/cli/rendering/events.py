@@ -16,6 +16,7 @@ from clew.cli.rendering.conversation import (
     START_LENGTH,
     call_at,
     duration_text,
+    left_out_text,
     message_start,
     provided_counts,
     record_text,
@@ -275,8 +276,13 @@ def _model_text(
     data: run_events.ModelCalled | run_events.ModelAnswered | run_events.ModelFailed | run_events.AnswerInterrupted,
 ) -> str:
     match data:
-        case run_events.ModelCalled(model=model, attempt=attempt, streamed=streamed):
-            return joined(model, f"attempt {attempt}" if attempt > 1 else "", "streamed" if streamed else "")
+        case run_events.ModelCalled(model=model, attempt=attempt, streamed=streamed, left_out=left_out):
+            return joined(
+                model,
+                f"attempt {attempt}" if attempt > 1 else "",
+                "streamed" if streamed else "",
+                left_out_text(len(left_out)),
+            )
         case run_events.ModelAnswered(finish_reason=reason, usage=usage, ms=ms, first_ms=first):
             tokens = "" if usage is None else tokens_text(usage.input_tokens, usage.output_tokens)
             return joined(

@@ -18,9 +18,11 @@ from clew.domain.messages import Content, FunctionCall, FunctionResult, Media, M
 from clew.domain.models.anthropic_answers import SIGNED, WIRE, call_input, written_blocks
 from clew.domain.models.chat_answers import as_object, as_objects, refusal_of
 from clew.domain.models.chat_requests import (
+    BlockKind,
     function_name,
     inline_base64,
     is_picture,
+    marked,
     media_type,
     media_words,
     result_text,
@@ -28,7 +30,7 @@ from clew.domain.models.chat_requests import (
     with_options,
 )
 from clew.domain.models.client import Question, WireFormat
-from clew.domain.models.native import is_own, received
+from clew.domain.models.native import has_signed_parts, is_own, received, without_unbound
 from clew.domain.streams import digest
 
 MAX_TOKENS = 8192
@@ -64,9 +66,24 @@ def prefix_of(body: JsonObject) -> str:
 
 def left_out(question: Question) -> tuple[int, ...]:
     """The numbers of the messages whose signed blocks are not sent."""
+    if all(message.native is None for message in question.messages):
+        return ()
     writer = _Writer(question)
     writer.body()
     return tuple(writer.left_out)
+
+
+def rebound(before: JsonObject, after: JsonObject) -> JsonObject:
+    """A body that middleware changed, without the signed blocks whose prefix it changed."""
+    body = without_unbound(before, after, ("system", "tools"), _unmarked, is_signed)
+    if _is_enabled(body) and _lacks_thinking(as_objects(body.get("messages"))):
+        del body["thinking"]
+    return body
+
+
+def is_signed(block: Json) -> bool:
+    """Whether a block is bound to what came before it."""
+    return as_object(block).get("type") in SIGNED
 
 
 ANTHROPIC = WireFormat(
@@ -76,6 +93,7 @@ ANTHROPIC = WireFormat(
     as_stream=anthropic_stream,
     prefix_of=prefix_of,
     left_out=left_out,
+    rebound=rebound,
 )
 """Anthropic's Messages."""
 
@@ -182,7 +200,7 @@ class _Writer:
         body["messages"] = [*self.messages]
         if self.container is not None:
             body["container"] = self.container
-        if _is_enabled(options) and self._lacks_thinking():
+        if _is_enabled(options) and _lacks_thinking(self.messages):
             del options["thinking"]  # the service refuses thinking after calls that were made without it
         return with_options(body, options)
 
@@ -219,6 +237,7 @@ class _Writer:
         blocks = self._own_blocks(number, message)
         if blocks is None:
             blocks = [block for block in self._written(message) if block.get("type") not in SIGNED]
+        blocks = marked(blocks, message, self.question, _kind, lambda text: {"type": "text", "text": text})
         if message.calls:
             named = [call.model_copy(update={"call_id": _NOT_IN_IDS.sub("_", call.call_id)}) for call in message.calls]
             self.waiting = unique_ids(named, self.used)
@@ -231,7 +250,7 @@ class _Writer:
         """The blocks of an answer as the service sent them; None for the answer of another model."""
         native, is_its_own = message.native, is_own(message, self.question, WIRE)
         if native is None or not is_its_own:
-            if native is not None and native.prefix is not None:
+            if has_signed_parts(message):
                 self.left_out.append(number)
             return None
         own = as_object(received(message, {"content": [*written_blocks(message)]}))
@@ -263,18 +282,23 @@ class _Writer:
                     written.append({"type": "text", "text": refusal})
         return written
 
-    def _lacks_thinking(self) -> bool:
-        """Whether the calls that the model goes on from are without the thinking that came before them."""
-        answers = [message for message in self.messages if message["role"] == "assistant"]
-        blocks = as_objects(answers[-1].get("content")) if answers else []
-        goes_on = bool(self.messages) and any(
-            block.get("type") == "tool_result" for block in as_objects(self.messages[-1].get("content"))
-        )
-        return goes_on and bool(blocks) and blocks[0].get("type") not in SIGNED
+
+def _kind(block: JsonObject) -> BlockKind:
+    kind = block.get("type")
+    return "text" if kind == "text" else "call" if kind == "tool_use" else "other"
 
 
 def _is_system(message: Message) -> bool:
     return message.role in {"system", "developer"}
+
+
+def _lacks_thinking(messages: Sequence[JsonObject]) -> bool:
+    """Whether the calls that the model goes on from are without the thinking that came before them."""
+    said = [message for message in messages if message.get("role") != "system"]
+    answers = [message for message in said if message.get("role") == "assistant"]
+    blocks = as_objects(answers[-1].get("content")) if answers else []
+    goes_on = bool(said) and any(block.get("type") == "tool_result" for block in as_objects(said[-1].get("content")))
+    return goes_on and bool(blocks) and not is_signed(blocks[0])
 
 
 def _is_enabled(options: JsonObject) -> bool:

@@ -19,9 +19,16 @@ from clew.domain.errors import InvalidContentError
 from clew.domain.json_values import Json, JsonObject, canonical, check_json
 from clew.domain.messages import Content, FunctionCall, FunctionResult, Media, Message, Raw, Reasoning, Text
 from clew.domain.models.chat_answers import as_object, as_objects
-from clew.domain.models.chat_requests import function_name, inline_base64, media_type, media_words
+from clew.domain.models.chat_requests import (
+    BlockKind,
+    function_name,
+    inline_base64,
+    marked,
+    media_type,
+    media_words,
+)
 from clew.domain.models.client import Question, WireFormat
-from clew.domain.models.native import is_own, received
+from clew.domain.models.native import has_signed_parts, is_own, received, without_unbound
 
 NAME = "bedrock-converse"
 """The name of the format in the log."""
@@ -98,11 +105,16 @@ def bedrock_prefix(body: JsonObject) -> str:
 
 def bedrock_left_out(question: Question) -> tuple[int, ...]:
     """The numbers of the messages whose signed blocks are not sent, because what came before them is another."""
-    if all(message.native is None or message.native.prefix is None for message in question.messages):
+    if all(message.native is None for message in question.messages):
         return ()
     writer = _Writer(question)
     writer.body()
     return tuple(writer.left_out)
+
+
+def bedrock_rebound(before: JsonObject, after: JsonObject) -> JsonObject:
+    """A body that middleware changed, without the signed blocks whose prefix it changed."""
+    return without_unbound(before, after, ("system", "toolConfig"), _without_cache_points, is_signed)
 
 
 BEDROCK = WireFormat(
@@ -111,6 +123,7 @@ BEDROCK = WireFormat(
     make_path=bedrock_path,
     prefix_of=bedrock_prefix,
     left_out=bedrock_left_out,
+    rebound=bedrock_rebound,
 )
 """Amazon Bedrock's Converse API."""
 
@@ -212,7 +225,8 @@ class _Writer:
             return
         if message.role == "assistant":
             self._waiting = []
-            self._add("assistant", self._answer(number, message, contents))
+            answer = self._answer(number, message, contents)
+            self._add("assistant", marked(answer, message, self.question, _kind, lambda text: {"text": text}))
             return
         words = [each for each in contents if not isinstance(each, FunctionCall)]
         if words:
@@ -239,12 +253,14 @@ class _Writer:
 
     def _answer(self, number: int, message: Message, contents: Sequence[Content]) -> list[JsonObject]:
         if not is_own(message, self.question, NAME):
-            if message.native is not None and message.native.prefix is not None:
+            if has_signed_parts(message):
                 self.left_out.append(number)
             return self._foreign(contents)
         blocks = as_objects(received(message, written_blocks_of(message)))
         calls = [str(as_object(each["toolUse"]).get("toolUseId")) for each in blocks if _is_call(each)]
         if len(calls) != len(message.calls):  # the message was changed
+            if any(map(is_signed, blocks)):
+                self.left_out.append(number)
             return self._foreign(contents)
         if any(map(is_signed, blocks)) and not self._is_bound(message):
             self.left_out.append(number)
@@ -325,6 +341,10 @@ class _Writer:
             id_ = f"{base[:48]}-{number}"
         self._used.add(id_)
         return id_
+
+
+def _kind(block: JsonObject) -> BlockKind:
+    return "text" if "text" in block else "call" if "toolUse" in block else "other"
 
 
 _NOT_OPTIONS = frozenset({"messages", "modelId", "outputConfig", "system", "toolConfig"})

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Literal, TypeAlias
 
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Content, FunctionCall, FunctionResult, Media, Message, Raw, Role, Text, only_text
 from clew.domain.models.chat_answers import WIRE, as_object, as_objects, refusal_of, written_answer
 from clew.domain.models.client import Question, WireFormat
-from clew.domain.models.native import is_own, received
+from clew.domain.models.native import foreign_signatures, is_own, received
 
 _SOUNDS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 
@@ -58,7 +60,14 @@ def chat_stream(body: JsonObject) -> JsonObject:
     }
 
 
-OPENAI_CHAT = WireFormat(name=WIRE, make_body=chat_body, make_path=chat_path, as_stream=chat_stream)
+OPENAI_CHAT = WireFormat(
+    name=WIRE,
+    make_body=chat_body,
+    make_path=chat_path,
+    as_stream=chat_stream,
+    prefix_fields=("tools", "messages"),
+    left_out=partial(foreign_signatures, wire=WIRE),
+)
 """OpenAI's Chat Completions, which most services offer."""
 
 
@@ -68,9 +77,9 @@ def _messages(question: Question) -> list[Json]:
         sent.append({"role": "system", "content": question.instructions})
     waiting: list[str] = []  # ids of the last calls, for their results
     for message in question.messages:
-        if message.native is None and (text := only_text(message)) is not None:  # the usual case
+        if message.native is None and not message.cut and (text := only_text(message)) is not None:  # the usual case
             waiting.clear()
-            sent.append(_plain_message(message, text))
+            sent.append(_plain_message(message, text, question))
             continue
         results, calls = message.results, message.calls
         sent += [
@@ -87,21 +96,22 @@ def _messages(question: Question) -> list[Json]:
             sent.append(_answer(message, words, question, waiting))
             continue
         if words or not message.contents:
-            sent.append(
-                _plain_message(message, _content("user" if message.role == "tool" else message.role, words) or "")
-            )
+            content = _content("user" if message.role == "tool" else message.role, words) or ""
+            sent.append(_plain_message(message, content, question))
         if calls:
             sent.append(_assistant([], calls, question, waiting))
-    return _with_reasoning(sent)
+    return _with_reasoning(sent, question)
 
 
-def _with_reasoning(sent: list[Json]) -> list[Json]:
-    """The messages, each call with reasoning if any has it.
+def _with_reasoning(sent: list[Json], question: Question) -> list[Json]:
+    """The messages, each call with reasoning if any has it, or if the options ask for thinking.
 
-    A service that wants the reasoning of its calls again refuses calls without any, also those of another model.
+    A service that wants the reasoning of its calls again refuses calls without any, also those of another model. The
+    option ``thinking`` is that of such services; OpenAI itself has another.
     """
     messages = as_objects(sent)
-    if any("reasoning_content" in each for each in messages):
+    thinks = question.edition > 1 and as_object((question.options or {}).get("thinking")).get("type") == "enabled"
+    if thinks or any("reasoning_content" in each for each in messages):
         for each in messages:
             if "tool_calls" in each:
                 each.setdefault("reasoning_content", "")
@@ -114,6 +124,10 @@ def _answer(message: Message, words: Sequence[Content], question: Question, wait
     if is_own(message, question, WIRE):
         own = as_object(received(message, {"message": written_answer(message)})).get("message")
         _send_back(plain, as_object(own))
+    if message.cut:
+        plain["content"] = _joined(plain["content"], CUT_OFF, "\n\n")
+    if (author := other_agent(message, question)) is not None:
+        _name(plain, author)
     return plain
 
 
@@ -136,12 +150,74 @@ def _send_back(plain: JsonObject, own: JsonObject) -> None:
         plain["audio"] = {"id": id_}
 
 
-def _plain_message(message: Message, content: Json) -> JsonObject:
+def _plain_message(message: Message, content: Json, question: Question) -> JsonObject:
     """A message without calls. The text of a tool that is not a result is sent as the user's."""
     plain: JsonObject = {"role": "user" if message.role == "tool" else message.role, "content": content}
-    if message.role == "user" and message.author is not None and is_name(message.author):
-        plain["name"] = message.author
+    author = message.author if message.role == "user" else other_agent(message, question)
+    if author and (question.edition > 1 or is_name(author)):
+        _name(plain, author)
     return plain
+
+
+def _name(plain: JsonObject, author: str) -> None:
+    """Name the author of a message: in its field, or as a prefix of the text if services refuse the name."""
+    if is_name(author):
+        plain["name"] = author
+    elif plain["content"]:
+        plain["content"] = _joined(f"{author}:", plain["content"], " ")
+
+
+def _joined(first: Json, second: Json, between: str) -> Json:
+    """Two contents as one: a text, or parts."""
+    if not first or not second:
+        return first or second
+    if isinstance(first, str) and isinstance(second, str):
+        return f"{first}{between}{second}"
+    return [*_as_parts(first), *_as_parts(second)]
+
+
+def _as_parts(content: Json) -> list[Json]:
+    return content if isinstance(content, list) else [{"type": "text", "text": content}]
+
+
+CUT_OFF = "[This answer was cut off.]"
+"""What a model reads after an answer that is incomplete."""
+
+
+BlockKind: TypeAlias = Literal["text", "call", "other"]
+
+
+def marked(
+    blocks: list[JsonObject],
+    message: Message,
+    question: Question,
+    kind: Callable[[JsonObject], BlockKind],
+    as_text: Callable[[str], JsonObject],
+) -> list[JsonObject]:
+    """The blocks of an answer, with its author if another agent gave it, and a mark if it was cut off.
+
+    They are blocks of their own, so that signed blocks stay as they are: the author is before the first text, the mark
+    after the last one, and before the calls of an answer without text.
+    """
+    author = other_agent(message, question)
+    if author is None and not message.cut:
+        return blocks
+    kinds = [kind(block) for block in blocks]
+    if message.cut:
+        calls = kinds.index("call") if "call" in kinds else len(kinds)
+        place = len(kinds) - kinds[::-1].index("text") if "text" in kinds else calls
+        blocks = [*blocks[:place], as_text(CUT_OFF), *blocks[place:]]
+    if author is not None and "text" in kinds:
+        place = kinds.index("text")
+        blocks = [*blocks[:place], as_text(f"{author}:"), *blocks[place:]]
+    return blocks
+
+
+def other_agent(message: Message, question: Question) -> str | None:
+    """The author of an answer that another agent gave; None for any other message."""
+    if question.edition == 1 or message.role != "assistant" or message.author == question.agent:
+        return None
+    return message.author or None
 
 
 def _assistant(

@@ -70,13 +70,21 @@ class TokenUsage(Value):
         )
 
 
+EDITION = 2
+"""How requests are written today. The log names the edition of each request, so that an old one gets its old bytes.
+
+Since edition 2, authors are named in every format, and Responses gets no reasoning that it cannot read.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """A request to a model, in no provider's format.
 
     ``messages`` is the model view, with each call followed by its result; for a remote thread, only those that the
     service does not have yet. ``options`` are the provider's own (``temperature``, ``max_tokens``…), unchanged.
-    ``provider`` is the service that is asked, if the client names it.
+    ``provider`` is the service that is asked, if the client names it. ``agent`` is the name of the agent that asks:
+    answers of others are sent with their authors. ``edition`` says by which rules the request is written.
     """
 
     model: str
@@ -87,6 +95,8 @@ class Question:
     options: JsonObject | None = None
     service: ServiceReference | None = None
     provider: str | None = None
+    agent: str | None = None
+    edition: int = EDITION
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +127,12 @@ class WireFormat:
     its name, so the functions must give the same bytes in every later version. ``options_on`` gives the options of a
     request on a local or a remote thread; they are recorded.
 
-    ``prefix_of`` gives the SHA-256, in hex, of the part of a body that signed parts of the answer will be bound to.
-    ``left_out`` gives the numbers, from 0, of the messages of a question whose signed parts are not sent, because what
-    came before them is not what they are bound to.
+    The prefix of a request is what the model reads: system, tools and messages. ``prefix_fields`` are the fields of a
+    body that hold it, the messages last; the log has the SHA-256 of their JSON. If signed parts of the answer are bound
+    to the prefix, ``prefix_of`` gives the digest that they are bound to instead. ``left_out`` gives the numbers, from
+    0, of the messages of a question whose signed parts are not sent, because another model made them, or because what
+    came before them is not what they are bound to. ``rebound`` gives a body that middleware changed, without the signed
+    parts after the first change of the prefix, from the bodies before and after it.
 
     ``as_held`` gives a message as a service that holds its thread lists it, without what it does not keep.
     """
@@ -129,8 +142,10 @@ class WireFormat:
     make_path: Callable[[str, bool], str]
     as_stream: Callable[[JsonObject], JsonObject] = _unchanged
     unstored: Callable[[JsonObject], JsonObject] = _unchanged
+    prefix_fields: tuple[str, ...] = ()
     prefix_of: Callable[[JsonObject], str] | None = None
     left_out: Callable[[Question], tuple[int, ...]] | None = None
+    rebound: Callable[[JsonObject, JsonObject], JsonObject] | None = None
     options_on: Callable[[ThreadKind, JsonObject], JsonObject] | None = None
     as_held: Callable[[Message], Sequence[Message]] | None = None
 
@@ -182,6 +197,9 @@ class Answer:
     model: str | None = None
     response_id: str | None = None
 
+
+CUT = frozenset({"length", "model_context_window_exceeded"})
+"""Finish reasons of answers that are incomplete."""
 
 Update: TypeAlias = TextDelta | ReasoningDelta | CallDelta | ServiceBound | Answer
 

@@ -7,16 +7,25 @@ has none: its first part gets the value that the service documents for such call
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import takewhile
 from urllib.parse import quote
 
-from clew.domain.json_values import Json, JsonObject, canonical
+from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Content, FunctionCall, FunctionResult, Media, Message, Raw, Text
 from clew.domain.models.chat_answers import as_object, as_objects, refusal_of
-from clew.domain.models.chat_requests import function_name, inline_base64, media_type, media_words, with_options
+from clew.domain.models.chat_requests import (
+    BlockKind,
+    function_name,
+    inline_base64,
+    marked,
+    media_type,
+    media_words,
+    with_options,
+)
 from clew.domain.models.client import Question, WireFormat
 from clew.domain.models.gemini_answers import SIGNATURE, WIRE, call_args, written_parts
-from clew.domain.models.native import is_own, received
+from clew.domain.models.native import foreign_signatures, is_own, received
 
 NO_SIGNATURE = "skip_thought_signature_validator"
 """The signature of a call that no Gemini model made."""
@@ -64,19 +73,13 @@ def gemini_path(model: str, streams: bool) -> str:  # noqa: FBT001  # the parame
     return f"/models/{quote(model, safe='')}:{method}"
 
 
-def left_out(question: Question) -> tuple[int, ...]:
-    """The numbers of the messages whose signatures are not sent: those of another model."""
-    return tuple(
-        number
-        for number, message in enumerate(question.messages)
-        if message.native is not None
-        and message.native.wire == WIRE
-        and not is_own(message, question, WIRE)
-        and SIGNATURE in canonical([*message.native.patch])
-    )
-
-
-GEMINI = WireFormat(name=WIRE, make_body=gemini_body, make_path=gemini_path, left_out=left_out)
+GEMINI = WireFormat(
+    name=WIRE,
+    make_body=gemini_body,
+    make_path=gemini_path,
+    prefix_fields=("systemInstruction", "tools", "cachedContent", "contents"),
+    left_out=partial(foreign_signatures, wire=WIRE),
+)
 """Gemini's generateContent."""
 
 
@@ -87,7 +90,10 @@ def _is_system(message: Message) -> bool:
 def _add(contents: list[JsonObject], message: Message, question: Question) -> None:
     """Add the parts of a message to the last content, if that has the same role."""
     role = "model" if message.role == "assistant" else "user"
-    parts = _answer(message, question) if role == "model" else _user_parts(message, contents)
+    if role == "model":
+        parts = marked(_answer(message, question), message, question, _kind, lambda text: {"text": text})
+    else:
+        parts = _user_parts(message, contents)
     if not parts:
         return
     last = contents[-1] if contents else {}
@@ -95,6 +101,11 @@ def _add(contents: list[JsonObject], message: Message, question: Question) -> No
         before += parts
     else:
         contents.append({"role": role, "parts": [*parts]})
+
+
+def _kind(part: JsonObject) -> BlockKind:
+    said = bool(part.get("text")) and not part.get("thought")
+    return "text" if said else "call" if "functionCall" in part else "other"
 
 
 def _answer(message: Message, question: Question) -> list[JsonObject]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import takewhile
+from typing import TypeGuard
 
 from clew.domain.errors import InvalidContentError
 from clew.domain.json_patch import difference, patched
@@ -81,6 +83,83 @@ def bare(content: Content) -> Content:
             return Raw(value={name: value for name, value in item.items() if name not in {"id", "status"}})
         case _:
             return content
+
+
+SIGNATURES = frozenset({"encrypted_content", "redactedContent", "signature", "thoughtSignature", "thought_signature"})
+"""Fields by which a service recognises what its model made. Only that model accepts them."""
+
+
+def has_signed_parts(message: Message) -> bool:
+    """Whether an answer has parts that only the model that made it accepts."""
+    native = message.native
+    if native is None:
+        return False
+    return native.prefix is not None or any(signatures(message))
+
+
+def foreign_signatures(question: Question, wire: str) -> tuple[int, ...]:
+    """The numbers of the answers with signed parts that another model made: they are not sent."""
+    return tuple(
+        number
+        for number, message in enumerate(question.messages)
+        if message.native is not None and not is_own(message, question, wire) and has_signed_parts(message)
+    )
+
+
+def signatures(message: Message) -> Iterator[str]:
+    """What a request with all signed parts of an answer contains."""
+    native = message.native
+    contents = [each.data if isinstance(each, Reasoning) else each.value for each in message.contents if _is_item(each)]
+    yield from _signatures([] if native is None else [*native.patch, *contents])
+
+
+def without_unbound(
+    before: JsonObject,
+    after: JsonObject,
+    head: Sequence[str],
+    plain: Callable[[Json], Json],
+    is_signed: Callable[[Json], bool],
+) -> JsonObject:
+    """A changed body without the signed blocks that come after the first change.
+
+    Blocks are bound to the fields ``head`` and to all messages before theirs, compared as ``plain`` gives them.
+    """
+    earlier, messages = before.get("messages"), after.get("messages")
+    if not isinstance(earlier, list) or not isinstance(messages, list):
+        return after
+    first = 0
+    if all(plain(before.get(name)) == plain(after.get(name)) for name in head):
+        equal = (plain(one) == plain(two) for one, two in zip(earlier, messages, strict=False))
+        first = 1 + sum(1 for _ in takewhile(bool, equal))  # a block is not bound to its own message
+    return {**after, "messages": [*messages[:first], *(_unsigned(each, is_signed) for each in messages[first:])]}
+
+
+def _unsigned(message: Json, is_signed: Callable[[Json], bool]) -> Json:
+    if not isinstance(message, dict) or not isinstance(content := message.get("content"), list):
+        return message
+    return {**message, "content": [block for block in content if not is_signed(block)] or content}
+
+
+def _is_item(content: Content) -> TypeGuard[Reasoning | Raw]:
+    return isinstance(content, Reasoning | Raw)
+
+
+def _signatures(value: Json) -> Iterator[str]:
+    """The signatures anywhere in a value; an operation of a patch has the name of its field in its path."""
+    if isinstance(value, list):
+        for each in value:
+            yield from _signatures(each)
+    elif isinstance(value, dict):
+        path = value.get("path")
+        if isinstance(path, str) and path.rpartition("/")[2] in SIGNATURES and isinstance(value.get("value"), str):
+            value = {"signature": value["value"]}
+        elif value.get("type") == "redacted_thinking":
+            value = {"signature": value.get("data")}
+        for name, each in value.items():
+            if name in SIGNATURES and isinstance(each, str) and each:
+                yield each
+            else:
+                yield from _signatures(each)
 
 
 def merge(total: JsonObject, piece: JsonObject) -> None:

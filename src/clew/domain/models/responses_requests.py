@@ -12,6 +12,7 @@ from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Content, FunctionCall, FunctionResult, Media, Message, Raw, Reasoning, Role, Text
 from clew.domain.models.chat_answers import as_object, as_objects, refusal_of
 from clew.domain.models.chat_requests import (
+    CUT_OFF,
     arguments_text,
     file_name,
     function_name,
@@ -20,12 +21,13 @@ from clew.domain.models.chat_requests import (
     is_strict,
     media_type,
     media_words,
+    other_agent,
     result_text,
     unique_ids,
     with_options,
 )
 from clew.domain.models.client import Question, ThreadKind, WireFormat
-from clew.domain.models.native import is_own, received
+from clew.domain.models.native import has_signed_parts, is_own, received
 from clew.domain.models.responses_answers import WIRE, item_messages, written_items
 
 _ITEMS = frozenset(
@@ -139,11 +141,37 @@ def options_on(kind: ThreadKind, options: JsonObject) -> JsonObject:
     return {**options, "store": False, "include": [ENCRYPTED, *included]}
 
 
+def left_out(question: Question) -> tuple[int, ...]:
+    """The numbers of the messages whose reasoning is not sent."""
+    return tuple(
+        number
+        for number, message in enumerate(question.messages)
+        if _leaves_out(message, question)
+        or (message.native is not None and isinstance(message.contents[-1], Reasoning))
+    )
+
+
+def _leaves_out(message: Message, question: Question) -> bool:
+    """Whether the service cannot read the reasoning of an answer.
+
+    Another model made it, or it was stored at the service, and the request holds the whole history: then the service
+    needs the content itself, encrypted or not.
+    """
+    if message.native is None:
+        return False
+    items = [as_object(each.data) for each in message.contents if isinstance(each, Reasoning)]
+    if not is_own(message, question, WIRE):
+        return any(items) or has_signed_parts(message)
+    return any(not item.get("encrypted_content") and not item.get("content") for item in items)
+
+
 OPENAI_RESPONSES = WireFormat(
     name=WIRE,
     make_body=responses_body,
     make_path=responses_path,
     as_stream=responses_stream,
+    prefix_fields=("instructions", "tools", "previous_response_id", "conversation", "input"),
+    left_out=left_out,
     unstored=unstored,
     options_on=options_on,
     as_held=as_held,
@@ -178,12 +206,37 @@ def _items(question: Question) -> list[Json]:
             continue
         if message.calls:
             waiting = unique_ids(message.calls, used)
-        if is_own(message, question, WIRE):
+        if (author := other_agent(message, question)) is not None and message.text:
+            items.append({"role": "assistant", "content": f"{author}:"})
+        leaves_out = question.edition > 1 and _leaves_out(message, question)
+        if is_own(message, question, WIRE) and not leaves_out:
             items += _own_items(message, waiting)
-            continue
-        sent = list(_message_items(message, rest, waiting, question))
-        items += sent or [_words(message.role, [])]
+        else:
+            if leaves_out:
+                rest = [each for each in rest if not _depends(each)]
+            sent = list(_message_items(message, rest, waiting, question))
+            sent = sent or [_words(message.role, [])]
+            if message.author and message.role == "user" and question.edition > 1:
+                _name(sent, message.author)
+            items += sent
+        if message.cut:
+            items.append({"role": "assistant", "content": CUT_OFF})
     return items
+
+
+def _name(items: Sequence[Json], author: str) -> None:
+    """Name the author before the first words of a message of the user: the format has no field for it."""
+    words = next((each for each in as_objects([*items]) if "role" in each), {})
+    content = words.get("content")
+    if isinstance(content, str):
+        words["content"] = f"{author}: {content}"
+    elif isinstance(content, list):
+        content.insert(0, {"type": "input_text", "text": f"{author}:"})
+
+
+def _depends(content: Content) -> bool:
+    """Whether a content is reasoning, or an item that the service accepts only with the reasoning before it."""
+    return isinstance(content, Reasoning) or (isinstance(content, Raw) and is_item(content.value))
 
 
 def _own_items(message: Message, ids: Sequence[str]) -> list[Json]:

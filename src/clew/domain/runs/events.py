@@ -146,9 +146,10 @@ class ModelCalled(Value):
     that of the bytes that were sent; None in logs from before it was recorded. ``streamed`` is True if a stream was
     requested. ``changes`` is the number of ``request-changed`` events that follow.
 
-    ``provider`` is the service, as the client names it. ``prefix`` is the SHA-256, in hex, of the part of the request
-    that signed parts of the answer are bound to. ``left_out`` are the numbers of the messages of the request, from 0,
-    whose signed parts were not sent, because what came before them is another.
+    ``provider`` is the service, as the client names it. ``prefix`` is the SHA-256, in hex, of what the model reads of
+    the request: system, tools and messages; signed parts of the answer are bound to it. It is None in logs from before
+    it was recorded, and for formats that do not name their fields. ``left_out`` are the numbers of the messages of the
+    request, from 0, whose signed parts were not sent: another model made them, or what came before them is another.
     """
 
     definitions: int
@@ -167,6 +168,8 @@ class ModelCalled(Value):
     provider: str | None = Field(default=None, exclude_if=is_none)
     prefix: str | None = Field(default=None, exclude_if=is_none)
     left_out: tuple[int, ...] = Field(default=(), exclude_if=not_)
+    edition: int = Field(default=1, exclude_if=partial(eq, 1))
+    """By which rules the format writes the request. Each is kept, so that an old request gets its old bytes."""
 
 
 @event_type(

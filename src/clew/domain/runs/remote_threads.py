@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from clew.domain.context.state import in_spans
 from clew.domain.differences.diff import Diff, diff
 from clew.domain.events import Event, HistoryRewound
 from clew.domain.history import History, HistoryMessage, spans
-from clew.domain.messages import Message
+from clew.domain.messages import Message, Text
 from clew.domain.models.client import ServiceReference, WireFormat
 from clew.domain.models.native import bare
 from clew.domain.runs.events import ModelAnswered, ModelCalled, ModelFailed, ServiceCall, ServiceThreadBound
@@ -122,8 +122,10 @@ def reconciled(record: History, held: Sequence[Message], wire: WireFormat) -> Di
     messages where ``a`` has versions. A redacted message differs from every message of the service.
     """
     ours = History(record.thread_id, record.version, tuple(_joined(_as_service_messages(record, wire))))
+    authors = {each.author for each in record if each.author is not None and each.role == "user"}
     numbered = (
-        HistoryMessage(number, message.role, _bare(message), "", 0) for number, message in enumerate(held, start=1)
+        HistoryMessage(number, message.role, _anonymous(_bare(message), authors), "", 0)
+        for number, message in enumerate(held, start=1)
     )
     theirs = tuple(_joined(numbered))
     return diff(ours, History(record.thread_id, len(held), theirs))
@@ -133,12 +135,27 @@ def _bare(message: Message) -> Message:
     return Message(role=message.role, contents=tuple(bare(content) for content in message.contents))
 
 
+def _anonymous(message: Message, authors: Collection[str]) -> Message:
+    """A message of the user without the prefix that names its author, which its request had."""
+    first = message.contents[0] if message.contents else None
+    if message.role != "user" or not isinstance(first, Text):
+        return message
+    for author in authors:
+        if first.text == f"{author}:" and len(message.contents) > 1:
+            return message.model_copy(update={"contents": message.contents[1:]})
+        if first.text.startswith(f"{author}: "):
+            rest = Text(text=first.text.removeprefix(f"{author}: "))
+            return message.model_copy(update={"contents": (rest, *message.contents[1:])})
+    return message
+
+
 def _as_service_messages(record: Iterable[HistoryMessage], wire: WireFormat) -> Iterator[HistoryMessage]:
     for recorded in record:
         if recorded.message is None:
             yield recorded
             continue
-        for message in [recorded.message] if wire.as_held is None else wire.as_held(recorded.message):
+        anonymous = recorded.message.model_copy(update={"author": None, "cut": False})
+        for message in [anonymous] if wire.as_held is None else wire.as_held(anonymous):
             yield recorded._replace(role=message.role, message=_bare(message))
 
 

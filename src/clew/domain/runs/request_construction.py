@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from hashlib import sha256
 from typing import Any
 
 from clew.domain.call_pairing import ModelView, model_view
@@ -32,6 +33,8 @@ class Definitions:
     response_format: ResponseFormat | None = None
     own_tools: int | None = None
     """How many of the tools are the agent's own, and not those of a single run; None for all."""
+    agent: str | None = None
+    """The name of the agent: it is not named in its own answers."""
 
     @cached_property
     def blobs(self) -> tuple[Blob, ...]:
@@ -57,13 +60,14 @@ class Definitions:
         )
 
 
-def read_definitions(named: Fingerprint, data: Mapping[str, bytes]) -> Definitions:
-    """The definitions that a fingerprint names; ``data`` holds the bytes of each digest."""
+def read_definitions(named: Fingerprint, data: Mapping[str, bytes], agent: str | None = None) -> Definitions:
+    """The definitions that a fingerprint names; ``data`` holds the bytes of each digest, ``agent`` is its name."""
     return Definitions(
         None if named.instructions is None else data[named.instructions].decode(),
         read_tools((*named.tools, *named.run_tools), data),
         None if named.response_format is None else ResponseFormat.model_validate_json(data[named.response_format]),
         len(named.tools),
+        agent,
     )
 
 
@@ -179,6 +183,8 @@ def question_of(
         options=call.options,
         service=None if call.service is None else call.service.reference,
         provider=call.provider,
+        agent=definitions.agent,
+        edition=call.edition,
     )
 
 
@@ -204,6 +210,28 @@ def stream_request(wire: WireFormat, body: JsonObject, content: bytes, model: st
         more = b"," + _as_json(added).encode()[1:] if added else b"}"
         return ModelRequest(body, content[:-1] + more, streams=True, model=model)
     return ModelRequest(body, request_bytes(sent), streams=True, model=model)
+
+
+def prefix_of(wire: WireFormat, body: JsonObject, content: bytes) -> str | None:
+    """The SHA-256, in hex, of the part of a request that the model reads; ``content`` are the bytes of ``body``.
+
+    It is the digest of the JSON of the shorter fields and of the messages. The messages are not written to JSON again:
+    their bytes are those of ``content``. None if the format does not say which fields the model reads.
+    """
+    if wire.prefix_of is not None:
+        return wire.prefix_of(body)
+    *others, messages = wire.prefix_fields or ("",)
+    if messages not in body:
+        return None
+    names = list(body)
+    place = names.index(messages)
+    before = {name: body[name] for name in names[:place]}
+    after = {name: body[name] for name in names[place + 1 :]}
+    first = len(request_bytes({**before, messages: 0})) - 2
+    last = len(content) - (len(request_bytes(after)) if after else 1)
+    hashed = sha256(request_bytes({name: body[name] for name in others if name in body}))
+    hashed.update(memoryview(content)[first:last])
+    return hashed.hexdigest()
 
 
 def rebuilt(  # all that a request depends on

@@ -257,7 +257,7 @@ def drafted(data: bytes, call: int) -> Message | None:
     draft = json.loads(data)
     if draft["call"] != call or draft["message"] is None:
         return None
-    return Message.model_validate(draft["message"])
+    return Message.model_validate({**draft["message"], "cut": True})
 
 
 def partial(text: Sequence[str], reasoning: Sequence[str], author: str | None) -> Message | None:
@@ -267,7 +267,7 @@ def partial(text: Sequence[str], reasoning: Sequence[str], author: str | None) -
         contents.append(Reasoning(text=thoughts))
     if words := joined(text)[:MAX_PARTIAL]:
         contents.append(Text(text=words))
-    return Message(role="assistant", author=author, contents=tuple(contents)) if words else None
+    return Message(role="assistant", author=author, contents=tuple(contents), cut=True) if words else None
 
 
 def interrupted(

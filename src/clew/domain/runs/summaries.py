@@ -81,6 +81,7 @@ class RunSummary(NamedTuple):
     ``tool_calls`` counts the started calls, ``failed_calls`` the model and tool calls that failed, were refused or were
     interrupted. ``model_ms`` and ``tool_ms`` are the sums of the durations of all calls, also of parallel ones.
     ``context`` is what context providers and reducers did, in order; ``missing`` are the missing providers.
+    ``left_out`` counts the messages whose signed parts were not sent, in the request with the most of them.
     """
 
     run_id: str
@@ -105,6 +106,7 @@ class RunSummary(NamedTuple):
     interrupted: tuple[Interruption, ...] = ()
     context: tuple[Contribution, ...] = ()
     missing: tuple[str, ...] = ()
+    left_out: int = 0
 
     @property
     def started(self) -> datetime:
@@ -240,9 +242,10 @@ def _after_model_step(
     run: RunSummary, data: ModelCalled | ModelAnswered | ModelFailed | AnswerInterrupted
 ) -> RunSummary:
     match data:
-        case ModelCalled(model=model):
+        case ModelCalled(model=model, left_out=left_out):
             models = run.models if model in run.models else (*run.models, model)
-            return run._replace(model_calls=run.model_calls + 1, models=models)
+            most = max(run.left_out, len(left_out))
+            return run._replace(model_calls=run.model_calls + 1, models=models, left_out=most)
         case ModelAnswered(usage=usage, ms=ms):
             run = run._replace(model_ms=run.model_ms + ms)
             if usage is None:
