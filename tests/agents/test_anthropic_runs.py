@@ -42,8 +42,12 @@ def strict() -> Iterator[StrictAnthropic]:
         yield server
 
 
-def client_of(strict: StrictAnthropic, model: str = "claude-x", **options: Any) -> AnthropicClient:
-    return AnthropicClient(model, api_key=KEY, base_url=strict.url, options={**THINKS, **options})
+def client_of(strict: StrictAnthropic, model: str = "claude-x", *, late: bool = True) -> AnthropicClient:
+    return AnthropicClient(model, api_key=KEY, base_url=strict.url, options=THINKS, late_context=late)
+
+
+def plain(memory: ContextProvider) -> dict[str, Any]:
+    return {"instructions": "Be brief.", "tools": [look_up], "context_providers": memory}
 
 
 def agent_of(strict: StrictAnthropic, engine: Engine, **more: Any) -> Agent:
@@ -145,8 +149,14 @@ async def test_memory_that_changes_the_instructions(strict: StrictAnthropic, eng
     await run(agent, "Where is it?", thread)
     await run(agent, "And now?", thread)
     await check_record(thread, strict)
-    calls = await left_out(thread)
-    assert (any(calls[:4]), all(calls[4:])) == (False, True)
+    assert not any(await left_out(thread)), "the late message does not change what came before"
+    body = json.loads(strict.requests[-1])
+    assert body["system"] == "Be brief.\n\nThis is run 1."
+    assert [message for message in body["messages"] if message["role"] == "system"] == [
+        {"role": "system", "content": "(This replaces the earlier context of counting.)\n\nThis is run 2."}
+    ]
+    await run(Agent(client_of(strict, late=False), engine=engine, **plain(Counting())), "Again?", thread)
+    assert all((await left_out(thread))[8:]), "without late messages the system prompt changes"
 
 
 async def test_a_reducer_and_a_redaction(strict: StrictAnthropic, engine: Engine) -> None:

@@ -12,18 +12,34 @@ from clew.agents.provider_hooks import ProviderHooks
 from clew.agents.run_setup import RunSetup, rules_of
 from clew.agents.tools import Tool
 from clew.domain.call_pairing import model_view
-from clew.domain.context.events import ContextProvided, HistoryReduced
+from clew.domain.context.events import ContextFailed, ContextProvided, HistoryReduced
 from clew.domain.errors import ConflictError, InvalidContentError, StoreError
 from clew.domain.history import HistoryMessage, new_messages
 from clew.domain.messages import Message
 from clew.domain.runs.errors import ContextProviderError, RunInProgressError, RunTakenOverError
-from clew.domain.runs.events import RunAbandoned, RunCompleted
+from clew.domain.runs.events import ModelCalled, RunAbandoned, RunCompleted
 from clew.domain.runs.ports import ThreadPort
 from clew.domain.runs.request_construction import NO_CONTRIBUTIONS, Contributions, unsent
 from clew.domain.runs.state import Rule, with_newest
 
 _COMPLETION_TRIES = 100
 """How often the end of a run is delayed because other clients append: a hook may append to every message it gets."""
+
+
+MOST_LATE = 64
+"""How many late messages of context a request has at most. With more, the older half is left out, and all that came
+after it has another beginning."""
+
+_ANSWERS, _STEPS = 3, 4
+"""How many answers are looked at, and how many events before each of them, to find the last model call."""
+
+
+_REDACTED = ContextProvided(provider="")
+"""In place of what was redacted since."""
+
+
+def _is_same(one: ContextProvided, two: ContextProvided) -> bool:
+    return (one.instructions, one.messages) == (two.instructions, two.messages)
 
 
 class ContextAssembly:
@@ -39,6 +55,8 @@ class ContextAssembly:
         self._providers = setup.providers.all
         self._has_providers = bool(self._providers)
         self.idle = not self._providers and setup.reducer is None and setup.stores is None
+        self._is_late = self._has_providers and setup.late_context and thread.kind == "local"
+        self._late: list[tuple[int, ContextProvided]] = []  # with its version, 0 if it is not recorded yet
 
     @cached_property
     def _hooks(self) -> ProviderHooks:
@@ -74,7 +92,20 @@ class ContextAssembly:
         if not self._has_providers and not self._journal.state.provided:
             return NO_CONTRIBUTIONS
         provided = self._provided()
-        return Contributions(provided, self._hooks.schemas(provided))
+        late = tuple(each for _, each in self._late if each is not _REDACTED) if self._is_late else None
+        return Contributions(provided, self._hooks.schemas(provided), late)
+
+    def late_versions(self) -> tuple[int, ...] | None:
+        """The versions of the late context of the next request, those that wait to be recorded as references.
+
+        None if what providers gave goes with the instructions of the agent.
+        """
+        if not self._is_late:
+            return None
+        last = self._journal.state.model_call
+        recorded = () if last is None or last.late is None else last.late
+        waiting = {id(step): self._journal.reference(index) for index, step in enumerate(self._journal.steps)}
+        return (*recorded, *(version or waiting[id(each)] for version, each in self._late[len(recorded) :]))
 
     async def begin(self, inputs: Sequence[Message]) -> None:
         """Queue what must be recorded before the first model call; with providers, write the start of the run."""
@@ -124,6 +155,8 @@ class ContextAssembly:
         if journal.state.model_call is None:
             await self._prepare()
             return
+        if self._is_late:
+            self._late = await self._recorded_late(journal.state.model_call.late or ())
         await self._history.prepare()
         await self._hooks.show(await journal.history(after=self._hooks.seen))
         await self._hooks.invoke_again(await self.request(), journal.state.provided, self._setup.tools)
@@ -227,12 +260,53 @@ class ContextAssembly:
         history = await self._journal.history(after=self._hooks.seen)
         await self._hooks.show(history)
         await self._history.prepare()
+        if self._is_late:
+            late = await self._recorded_late(await self._earlier_late(history))
+            self._late = late if len(late) < MOST_LATE else late[-MOST_LATE // 2 :]
         await self._invoke(new_messages(history), first=True)
         self._collect()
 
     async def _invoke(self, messages: Sequence[HistoryMessage], *, first: bool) -> None:
         before = messages[0].version if messages else 0
         await self._hooks.invoke(messages, before, self._setup.tools, first=first)
+        if self._is_late:
+            self._place_late(before or self._journal.version + 1, first=first)
+
+    def _place_late(self, before: int, *, first: bool) -> None:
+        """Put what providers have just given before a message, unless it is what the model has from them already."""
+        newest = {each.provider: each for _, each in self._late if each is not _REDACTED}
+        steps = self._hooks.steps
+        for place, step in enumerate(steps):
+            if isinstance(step, ContextProvided):
+                before_it = newest.pop(step.provider, ContextProvided(provider=step.provider))
+                steps[place] = given = step.model_copy(update={"before": before})
+                if not _is_same(given, before_it):
+                    self._late.append((0, given))
+            elif isinstance(step, ContextFailed):
+                newest.pop(step.provider, None)
+        for provider, each in newest.items() if first else ():
+            gone = ContextProvided(provider=provider, before=before)
+            if not _is_same(gone, each):
+                steps.append(gone)
+                self._late.append((0, gone))
+
+    async def _earlier_late(self, history: Sequence[HistoryMessage]) -> tuple[int, ...]:
+        """The versions of the context that the last request on the path had at its places."""
+        answers = [each.version for each in history if each.role == "assistant"]
+        for answer in reversed(answers[-_ANSWERS:]):
+            for version in range(answer - 1, max(answer - 1 - _STEPS, 0), -1):
+                data = (await self._journal.log.event(version)).data
+                if isinstance(data, ModelCalled):
+                    return data.late or ()
+        return ()
+
+    async def _recorded_late(self, versions: Sequence[int]) -> list[tuple[int, ContextProvided]]:
+        """What providers gave at these versions."""
+        events = [await self._journal.log.event(version) for version in versions]
+        return [
+            (event.version, event.data if isinstance(event.data, ContextProvided) and not event.redacted else _REDACTED)
+            for event in events
+        ]
 
     def _provided(self) -> tuple[ContextProvided, ...]:
         provided = self._journal.state.provided

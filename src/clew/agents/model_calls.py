@@ -175,6 +175,7 @@ class ModelCalls:
             options=options if wire.options_on is None else wire.options_on(self._thread.kind, options),
             digest="",
             provider=getattr(setup.client, "provider", None),
+            late=providers.late_versions(),
             edition=EDITION,
             service=service,
             streamed=streams,

@@ -242,6 +242,11 @@ class RunSetup:
         return any(each.stage == "after" for each in self.guardrails)
 
     @property
+    def late_context(self) -> bool:
+        """Whether context that changes from run to run is sent as late messages."""
+        return bool(getattr(self.client, "late_context", False))
+
+    @property
     def reduced_by(self) -> str | None:
         """The name of the reducer or history store that selects the history; None if all of it is sent."""
         if self.reducer is not None:

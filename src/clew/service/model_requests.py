@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from clew.domain.context.events import ContextProvided
@@ -36,7 +37,11 @@ def request(core: Core, thread_id: str, version: int) -> Operation[Request]:
     start: Event = yield from event(core, thread_id, call.data.definitions)
     if not isinstance(start.data, RunStarted | RunResumed):
         raise DefinitionMissingError(thread_id, version, [])
-    provided: tuple[ContextProvided, ...] = yield from _provided(core, thread_id, call)
+    given: list[Event] = yield from _given(core, thread_id, call)
+    provided = provided_to(call.run_id or "", given)
+    late: list[Event] = []
+    for each in call.data.late or ():
+        late.append((yield from event(core, thread_id, each)))  # noqa: PERF401  # a comprehension cannot yield from
     fingerprint = start.data.fingerprint
     tools = tuple(digest for each in provided for digest in each.tools)
     blobs = yield from _blobs(core, thread_id, version, (*fingerprint.digests, *tools))
@@ -45,16 +50,18 @@ def request(core: Core, thread_id: str, version: int) -> Operation[Request]:
     if call.data.changes:
         upto = version + call.data.changes
         changes = yield from read(partial(core.log.lineage, core.stream(thread_id), after=version, upto=upto))
-    return rebuilt(
+    made = rebuilt(
         version,
         wire_format(call.data.wire),
         call.data,
         read_definitions(fingerprint, blobs, start.data.agent.name),
         past,
-        Contributions(provided, read_tools(tools, blobs)),
+        Contributions(provided, read_tools(tools, blobs), None if call.data.late is None else _unredacted(late)),
         None if reduction is None else reduction[1],
         [(each.version, each.data) for each in changes if isinstance(each.data, RequestChanged)],
     )
+    gone = {each.version for each in (*given, *late) if each.redacted}
+    return replace(made, redacted=tuple(sorted({*made.redacted, *gone}))) if gone and not made.verified else made
 
 
 def instructions(core: Core, thread_id: str, agent_id: str) -> Operation[str | None]:
@@ -74,7 +81,11 @@ def instructions(core: Core, thread_id: str, agent_id: str) -> Operation[str | N
     return None if blob is None else blob.data.decode()
 
 
-def _provided(core: Core, thread_id: str, call: Event) -> Operation[tuple[ContextProvided, ...]]:
+def _unredacted(late: Sequence[Event]) -> tuple[ContextProvided, ...]:
+    return tuple(each.data for each in late if isinstance(each.data, ContextProvided) and not each.redacted)
+
+
+def _given(core: Core, thread_id: str, call: Event) -> Operation[list[Event]]:
     """What context providers gave to the run of a model call until then, also for its earlier calls."""
     stream = core.stream(thread_id)
     upto = call.version
@@ -85,7 +96,7 @@ def _provided(core: Core, thread_id: str, call: Event) -> Operation[tuple[Contex
         if any(isinstance(each.data, RunStarted) and each.run_id == call.run_id for each in page):
             break
         upto -= PAGE
-    return provided_to(call.run_id or "", events)
+    return [each for each in events if each.run_id == call.run_id and isinstance(each.data, ContextProvided)]
 
 
 def _blobs(core: Core, thread_id: str, version: int, digests: Sequence[str]) -> Operation[dict[str, bytes]]:

@@ -76,7 +76,8 @@ def left_out(question: Question) -> tuple[int, ...]:
 def rebound(before: JsonObject, after: JsonObject) -> JsonObject:
     """A body that middleware changed, without the signed blocks whose prefix it changed."""
     body = without_unbound(before, after, ("system", "tools"), _unmarked, is_signed)
-    if _is_enabled(body) and _lacks_thinking(as_objects(body.get("messages"))):
+    said = [message for message in as_objects(body.get("messages")) if message.get("role") != "system"]
+    if _is_enabled(body) and _lacks_thinking(said):
         del body["thinking"]
     return body
 
@@ -200,7 +201,8 @@ class _Writer:
         body["messages"] = [*self.messages]
         if self.container is not None:
             body["container"] = self.container
-        if _is_enabled(options) and _lacks_thinking(self.messages):
+        said = self.messages if question.edition == 1 else [each for each in self.messages if each["role"] != "system"]
+        if _is_enabled(options) and _lacks_thinking(said):
             del options["thinking"]  # the service refuses thinking after calls that were made without it
         return with_options(body, options)
 
@@ -292,9 +294,8 @@ def _is_system(message: Message) -> bool:
     return message.role in {"system", "developer"}
 
 
-def _lacks_thinking(messages: Sequence[JsonObject]) -> bool:
+def _lacks_thinking(said: Sequence[JsonObject]) -> bool:
     """Whether the calls that the model goes on from are without the thinking that came before them."""
-    said = [message for message in messages if message.get("role") != "system"]
     answers = [message for message in said if message.get("role") == "assistant"]
     blocks = as_objects(answers[-1].get("content")) if answers else []
     goes_on = bool(said) and any(block.get("type") == "tool_result" for block in as_objects(said[-1].get("content")))

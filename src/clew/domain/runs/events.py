@@ -168,6 +168,11 @@ class ModelCalled(Value):
     provider: str | None = Field(default=None, exclude_if=is_none)
     prefix: str | None = Field(default=None, exclude_if=is_none)
     left_out: tuple[int, ...] = Field(default=(), exclude_if=not_)
+    late: tuple[int, ...] | None = Field(default=None, exclude_if=is_none)
+    """The versions of the ``context-provided`` events that are in the request at their own places, oldest first.
+
+    They are also those of earlier runs. None if the agent's instructions contain what providers gave to the run.
+    """
     edition: int = Field(default=1, exclude_if=partial(eq, 1))
     """By which rules the format writes the request. Each is kept, so that an old request gets its old bytes."""
 
@@ -463,9 +468,12 @@ def placed(event: ValueT, version: int) -> ValueT:
 
     So an event can refer to another event of the same commit before their versions are known.
     """
-    fields, changes = event.__dict__, {}
+    fields = event.__dict__
+    changes: dict[str, object] = {}
     for name in REFERENCES:
         value = fields.get(name)
         if type(value) is int and value < 0:
             changes[name] = version + value
+    if fields.get("late"):
+        changes["late"] = tuple(version + each if each < 0 else each for each in fields["late"])
     return event.model_copy(update=changes) if changes else event

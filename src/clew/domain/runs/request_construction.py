@@ -96,17 +96,22 @@ def _json(value: ToolSchema | ResponseFormat) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Contributions:
-    """What providers gave to a run, in order; ``tools`` are the schemas of the tools that it names by digest."""
+    """What providers gave to a run, in order; ``tools`` are the schemas of the tools that it names by digest.
+
+    ``late`` is what is sent as late messages: also what providers gave to earlier runs, at its place, so that the
+    beginning of the request stays the same. None if the agent's instructions contain what providers gave to the run.
+    """
 
     provided: tuple[ContextProvided, ...] = ()
     tools: tuple[ToolSchema, ...] = ()
+    late: tuple[ContextProvided, ...] | None = None
 
     def instructions(self, own: str | None, *, with_messages: bool) -> str | None:
         """The agent's own instructions and those of providers, with a blank line between them.
 
         ``with_messages`` adds the providers' messages: a service that holds the history would keep them as messages.
         """
-        if not self.provided:
+        if not self.provided or self.late is not None:
             return own
         parts = [own]
         for each in self.provided:
@@ -117,16 +122,57 @@ class Contributions:
 
     def messages(self, view: Sequence[tuple[int, Message]]) -> tuple[Message, ...]:
         """A view, as versions and messages, with the providers' messages inserted."""
+        if self.late is not None:
+            return _with_late(view, self.late)
         merged: list[tuple[int, Message]] = list(view)
         for each in self.provided:
             if each.messages:
-                place = next(
-                    (n for n, (version, _) in enumerate(merged) if each.before and version >= each.before), len(merged)
-                )
-                while place < len(merged) and merged[place][1].results:  # results stay with their calls
-                    place += 1
+                place = _place(merged, each.before)
                 merged[place:place] = [(0, message) for message in each.messages]
         return tuple(message for _, message in merged)
+
+
+REPLACES = "(This replaces the earlier context of {provider}.)"
+"""The beginning of a late message with context, if an earlier one of the same provider is in the request."""
+
+NO_LONGER = "(The earlier context of {provider} no longer holds.)"
+"""A late message in place of the context of a provider that gives none any more."""
+
+
+def _place(view: Sequence[tuple[int, Message]], before: int) -> int:
+    """Where messages go that come before a version: at the end if it is 0. Results stay with their calls."""
+    place = next((n for n, (version, _) in enumerate(view) if before and version >= before), len(view))
+    while place < len(view) and view[place][1].results:
+        place += 1
+    return place
+
+
+def _with_late(view: Sequence[tuple[int, Message]], late: Sequence[ContextProvided]) -> tuple[Message, ...]:
+    """The messages with late context; of that of a provider which comes to the same place, only the newest."""
+    at: dict[tuple[int, str], ContextProvided] = {}
+    for each in late:
+        key = _place(view, each.before), each.provider
+        at.pop(key, None)
+        at[key] = each
+    inserted: dict[int, list[Message]] = {}
+    known: set[str] = set()
+    for (place, provider), each in sorted(at.items(), key=lambda item: item[0][0]):
+        inserted.setdefault(place, []).extend(_late_messages(each, replaces=provider in known))
+        known.add(provider)
+    messages: list[Message] = []
+    for number in range(len(view) + 1):
+        messages += inserted.get(number, ())
+        messages += [message for _, message in view[number : number + 1]]
+    return tuple(messages)
+
+
+def _late_messages(given: ContextProvided, *, replaces: bool) -> list[Message]:
+    texts = [REPLACES.format(provider=given.provider)] if replaces else []
+    if given.instructions:
+        texts.append(given.instructions)
+    elif replaces and not given.messages:
+        texts = [NO_LONGER.format(provider=given.provider)]
+    return [*([Message.system("\n\n".join(texts))] if texts else []), *given.messages]
 
 
 NO_CONTRIBUTIONS = Contributions()
@@ -172,7 +218,7 @@ def question_of(
     messages = view.messages
     if remote:
         messages = tuple([message for _, message in unsent(view, call.service)])
-    elif contributions.provided:
+    elif contributions.provided or contributions.late:
         messages = contributions.messages(unsent(view, None))
     return Question(
         model=call.model,

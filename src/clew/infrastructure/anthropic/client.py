@@ -44,7 +44,9 @@ class AnthropicClient:
     ``AsyncAnthropic``, or the package's client for Bedrock, Vertex or another service, pass it as ``client`` instead;
     its retries are not used. ``timeout`` is the number of seconds in which the service must send something, by default
     600. ``options`` are sent with every request and recorded: ``max_tokens`` (8,192 unless given), ``thinking`` and
-    others, but not ``temperature``, ``top_p`` and ``top_k``, which the API refuses.
+    others, but not ``temperature``, ``top_p`` and ``top_k``, which the API refuses. With ``late_context``, what context
+    providers give goes into system messages where it first changed, and not into the system prompt: so the thinking of
+    earlier answers stays valid, and the service's cache.
 
     Raises AgentConfigurationError without a key, and MissingExtraError without the package.
     """
@@ -65,6 +67,7 @@ class AnthropicClient:
         | None = None,
         timeout: float | None = None,
         options: JsonObject | None = None,
+        late_context: bool = True,
     ) -> None:
         checked = checked_options(options)
         if refused := [name for name in _REFUSED if name in checked]:
@@ -78,6 +81,7 @@ class AnthropicClient:
         self.provider = self._connection.provider
         self.wire = self._connection.wire
         self.options = checked
+        self.late_context = late_context
 
     def __repr__(self) -> str:
         return f"AnthropicClient({self.model!r})"

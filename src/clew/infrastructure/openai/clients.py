@@ -29,6 +29,8 @@ class OpenAIChatClient:
     ``api_key`` and ``base_url`` default to OPENAI_API_KEY and OPENAI_BASE_URL. To use your own ``AsyncOpenAI`` or
     ``AsyncAzureOpenAI``, pass it as ``client`` instead; its retries are not used. ``timeout`` is the number of seconds
     in which the service must send something, by default 600. ``options`` are sent with every request and recorded.
+    With ``late_context``, what context providers give goes into system messages where it first changed, and not into
+    the instructions: so the beginning of requests stays the same, and the service's cache valid.
 
     Raises AgentConfigurationError without a key.
     """
@@ -46,11 +48,13 @@ class OpenAIChatClient:
         client: openai.AsyncOpenAI | None = None,
         timeout: float | None = None,
         options: JsonObject | None = None,
+        late_context: bool = False,
     ) -> None:
         self._connection = OpenAIConnection(model, api_key=api_key, base_url=base_url, client=client, timeout=timeout)
         self.model = model
         self.provider = self._connection.provider
         self.options = checked_options(options)
+        self.late_context = late_context
 
     def __repr__(self) -> str:
         return f"OpenAIChatClient({self.model!r})"
@@ -82,7 +86,7 @@ class OpenAIResponsesClient:
     kind: Literal["openai-responses"] = "openai-responses"
     wire = OPENAI_RESPONSES
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # its options, by name
         self,
         model: str,
         *,
@@ -93,6 +97,7 @@ class OpenAIResponsesClient:
         client: openai.AsyncOpenAI | None = None,
         timeout: float | None = None,
         options: JsonObject | None = None,
+        late_context: bool = False,
     ) -> None:
         if service not in {"response", "conversation"}:
             raise AgentConfigurationError(f"service= is {service!r}. It must be 'response' or 'conversation'.")
@@ -101,6 +106,7 @@ class OpenAIResponsesClient:
         self.provider = self._connection.provider
         self.service: ServiceKind = service
         self.options, self.thread_kinds = options_and_kinds(OPENAI_RESPONSES, checked_options(options), store=store)
+        self.late_context = late_context
 
     def __repr__(self) -> str:
         store = "" if len(self.thread_kinds) > 1 else f", store={self.thread_kinds == ('remote',)}"
