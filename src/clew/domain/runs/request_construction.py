@@ -294,7 +294,10 @@ def rebuilt(  # all that a request depends on
     messages = list(history)
     _, body, content = request_of(wire, call, definitions, messages, contributions, reduction)
     verified = digest(content).hex() == call.digest
-    redacted = [each.version for each in messages if each.redacted and _is_sent(each.version, call.service)]
+    after = 0 if call.service is None else call.service.sent
+    # Of the answer that a service has, only the results were sent: without it, they have no calls.
+    had = 0 if call.service is None or not verified else call.service.answer
+    redacted = [each.version for each in messages if each.redacted and each.version != had and each.version > after]
     redacted += [at for at, change in changes if not change.patch]
     if changes:
         try:
@@ -333,10 +336,6 @@ def unsent(view: ModelView, service: ServiceCall | None) -> list[tuple[int, Mess
         for version, message in messages
         if version > service.sent and (version != service.answer or message.role == "tool")
     ]
-
-
-def _is_sent(version: int, service: ServiceCall | None) -> bool:
-    return service is None or (version > service.sent and version != service.answer)
 
 
 _SET_BY_RUN = frozenset({"model", "messages", "input", "stream", "previous_response_id", "conversation"})
