@@ -86,7 +86,7 @@ PARTS = {
         "types.Groups types.Group HistoryStore StoreContext StoredMessage RedisHistory testing.check_history_store"
     ),
     "Messages": (
-        "Message Text types.Reasoning Media FunctionCall types.FunctionResult types.ApprovalRequest "
+        "Message Text Image Audio File types.Reasoning Media FunctionCall types.FunctionResult types.ApprovalRequest "
         "types.ApprovalResponse types.Raw Record Fold"
     ),
     "Results": (

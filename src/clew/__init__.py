@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from clew.infrastructure.gemini.client import GeminiClient
     from clew.infrastructure.gemini.interactions_client import GeminiInteractionsClient
     from clew.infrastructure.hashing_embedder import HashingEmbedder
+    from clew.infrastructure.media_files import Audio, File, Image
     from clew.infrastructure.minilm import LocalEmbedder
     from clew.infrastructure.openai.clients import OpenAIChatClient, OpenAIResponsesClient
     from clew.infrastructure.openai.embedder import OpenAIEmbedder
@@ -65,6 +66,7 @@ __all__ = [
     "Allow",
     "AnthropicClient",
     "AnyClient",
+    "Audio",
     "BedrockClient",
     "ClewError",
     "Context",
@@ -77,6 +79,7 @@ __all__ = [
     "Engine",
     "Event",
     "Fact",
+    "File",
     "Fold",
     "FunctionCall",
     "GeminiClient",
@@ -86,6 +89,7 @@ __all__ = [
     "History",
     "HistoryMessage",
     "HistoryStore",
+    "Image",
     "KeepLast",
     "LocalEmbedder",
     "Media",
@@ -136,6 +140,7 @@ _HOMES = {
     "Allow": "clew.domain.memory.facts",
     "AnthropicClient": "clew.infrastructure.anthropic.client",
     "AnyClient": "clew.infrastructure.any_client",
+    "Audio": "clew.infrastructure.media_files",
     "BedrockClient": "clew.infrastructure.bedrock.client",
     "ClewError": "clew.domain.errors",
     "Context": "clew.domain.context.provider",
@@ -148,6 +153,7 @@ _HOMES = {
     "Engine": "clew.engine",
     "Event": "clew.domain.events",
     "Fact": "clew.domain.memory.facts",
+    "File": "clew.infrastructure.media_files",
     "Fold": "clew.domain.application_folds",
     "FunctionCall": "clew.domain.messages",
     "GeminiClient": "clew.infrastructure.gemini.client",
@@ -157,6 +163,7 @@ _HOMES = {
     "History": "clew.domain.history",
     "HistoryMessage": "clew.domain.history",
     "HistoryStore": "clew.domain.history_stores",
+    "Image": "clew.infrastructure.media_files",
     "KeepLast": "clew.domain.reducers.strategies",
     "LocalEmbedder": "clew.infrastructure.minilm",
     "Media": "clew.domain.messages",

@@ -94,6 +94,7 @@ if TYPE_CHECKING:
     from clew.domain.runs.request_construction import Request
     from clew.domain.search_terms import Snippet, SnippetPart
     from clew.hosted_threads import HostedThread
+    from clew.infrastructure.media_files import MediaSource
     from clew.infrastructure.scripted_client import FaultKind
     from clew.infrastructure.scripted_client import Line as ScriptLine
     from clew.infrastructure.scripted_client import LineFunction as ScriptFunction
@@ -183,6 +184,7 @@ __all__ = [
     "JsonObject",
     "LocalThread",
     "Media",
+    "MediaSource",
     "MemoryAt",
     "MemoryPort",
     "MemoryReading",
@@ -340,6 +342,7 @@ _HOMES = {
     "JsonObject": "clew.domain.json_values",
     "LocalThread": "clew.aio.threads",
     "Media": "clew.domain.messages",
+    "MediaSource": "clew.infrastructure.media_files",
     "MemoryAt": "clew.domain.memory.ports",
     "MemoryPort": "clew.domain.memory.ports",
     "MemoryReading": "clew.domain.events",

@@ -66,7 +66,7 @@ def history_message(*contents: Content, author: str | None = None) -> HistoryMes
         (Text(text="[bold]Hi[/bold] :smile: 42"), "[bold]Hi[/bold] :smile: 42"),
         (Reasoning(text="Hm."), "Hm."),
         (Media(uri="https://example.org/a.png", media_type="image/png"), "[image/png: https://example.org/a.png]"),
-        (Media(uri="data:image/png;base64," + "A" * 2_000), "(2,022 characters)]"),
+        (Media(uri="data:image/png;base64," + "A" * 2_000), "[image/png: 1,500 bytes]"),
         (CALL, '→ look({"at": "sea"})'),
         (FunctionResult(call_id="1", result="waves"), "← waves"),
         (FunctionResult(call_id="1", name="look", result={"é": 1}), '← look: {"é": 1}'),

@@ -155,7 +155,7 @@ def used(blob: Blob, *rows: tuple[str, int]) -> list[IndexEntry]:
 def shredding(blob: Blob, version: int) -> Shred:
     """Shred the row of stream a whose record has these bytes."""
     state = f"a {version}".encode()
-    return Shred("a", version, sha256(state).digest(), b"", (number_of_blob(blob.digest),), blob.digest)
+    return Shred("a", version, sha256(state).digest(), b"", (number_of_blob(blob.digest),), (blob.digest,))
 
 
 class LeaseContract:

@@ -24,6 +24,7 @@ ROWS = {
     ("directory", 5): ("directory-5", "443e8f7cb8ccf53d"),
     ("directory", 6): ("directory-6", "443e8f7cb8ccf53d"),
     ("search", 2): ("search-2", "2b7e5ac9ad661689"),
+    ("search", 3): ("search-3", "2b7e5ac9ad661689"),
     ("audit", 2): ("789a87746c675c6d", "a3e9ff6bcf269105"),
     ("audit", 3): ("audit-3", "3d0243bedca39bf6"),
     ("usage", 2): ("db49d3be8c8891ee", "21560433454bc638"),

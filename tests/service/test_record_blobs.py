@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from clew import Conversations, Engine, Fold, Message, Record
 from clew.domain import records
+from clew.domain.blobs import MOST_INSIDE
 from clew.domain.errors import (
     ClewError,
     CorruptEventError,
@@ -28,7 +29,6 @@ from clew.domain.errors import (
 )
 from clew.domain.events import RecordAppended, Shredded
 from clew.domain.json_values import MAX_BYTES
-from clew.domain.records import MOST_INSIDE
 from clew.domain.streams import digest
 
 LARGE, OTHER = b"large" * 1_000, b"other" * 1_000
@@ -307,7 +307,7 @@ def test_an_end_of_a_file_with_another_number_of_bytes_says_what_it_counts(conve
     conversations.start_thread(thread_id="t").append(Record("a", blob=LARGE))
     lines = lines_of(exported(conversations))
     lines[-1]["end"]["blobs"] = 2
-    words = "should hold 2 definitions and bytes of records, but 1 were found"
+    words = "should hold 2 definitions and bytes next to events, but 1 were found"
     with Conversations.open("memory:") as copy:
         (refused,) = copy.import_events(as_file(lines)).failed
         assert words in str(refused.error)
@@ -389,7 +389,7 @@ def test_verification_finds_bytes_that_are_missing_damaged_or_unused_in_memory()
         blobs[digest(b"x")] = b"x"
         fault = conversations.verify().first_bad
         assert fault is not None
-        assert fault[:3] == (f"#blob:{digest(b'x').hex()}", 0, "no record has these bytes")
+        assert fault[:3] == (f"#blob:{digest(b'x').hex()}", 0, "no event has these bytes")
         del blobs[digest(OTHER)]
         thread.redact(3)  # also without its bytes
         assert [each.redacted for each in thread.records()] == [False, True]
@@ -404,7 +404,7 @@ def test_verification_finds_bytes_that_are_missing_damaged_or_unused_in_memory()
         ("UPDATE record_blob SET data = 'text' WHERE digest = ?", ("t", 3), "do not match their digest"),
         ("UPDATE record_blob SET data = data || x'00' WHERE digest = ?", ("t", 3), "do not match their digest"),
         ("DELETE FROM entry WHERE number = (SELECT number FROM record_blob WHERE digest = ?)", ("t", 3), "index"),
-        ("INSERT INTO record_blob SELECT x'ab', 1 + max(number), ? FROM record_blob", ("#blob:ab", 0), "no record"),
+        ("INSERT INTO record_blob SELECT x'ab', 1 + max(number), ? FROM record_blob", ("#blob:ab", 0), "no event"),
     ],
 )
 def test_verification_finds_bytes_that_another_program_has_changed_in_the_file(

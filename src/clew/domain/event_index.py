@@ -1,6 +1,6 @@
 """The index of records by type and key, of checkpoints by name, and of rewinds: the numbers that find an event.
 
-It also says which records have the same bytes: a store destroys bytes with the last record that has them.
+It also says which events have the same bytes: a store destroys bytes with the last event that has them.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from hashlib import sha256
 
+from clew.domain.blobs import may_name_blobs, named
 from clew.domain.events import (
     CHECKPOINT_MADE,
     HISTORY_REWOUND,
@@ -15,18 +16,19 @@ from clew.domain.events import (
     CheckpointMade,
     Event,
     HistoryRewound,
+    MessageAppended,
     RecordAppended,
     Shredded,
 )
 
 INDEXED_TYPES = frozenset({RECORD_APPENDED, HISTORY_REWOUND, CHECKPOINT_MADE})
-"""The types of events with numbers."""
+"""The types of events with numbers. Messages have some, too, if they have media with bytes next to the event."""
 
 REWINDS, RECORDS = 0, 1
 """The numbers of all rewinds, and of all records."""
 
 BLOBS = 1 << 62
-"""The lowest number of a record's bytes."""
+"""The lowest number of the bytes next to an event."""
 
 _BYTES = 2
 
@@ -49,8 +51,13 @@ def number_of_checkpoint(name: str) -> int:
     return CHECKPOINTS + number_of(None, name)
 
 
+def may_have_numbers(type_: str, state: bytes) -> bool:
+    """Whether an event of a type may have numbers, from its stored bytes: only then it must be decoded."""
+    return type_ in INDEXED_TYPES or may_name_blobs(type_, state)
+
+
 def number_of_blob(digest: bytes) -> int:
-    """The number of the records whose bytes have this digest, 62 bits of it."""
+    """The number of the events whose bytes have this digest, 62 bits of it."""
     return BLOBS | int.from_bytes(digest[:8]) >> 2
 
 
@@ -63,10 +70,11 @@ def numbers_of(event: Event) -> tuple[int, ...]:
             return CHECKPOINTS, number_of_checkpoint(name)
         case HistoryRewound():
             return (REWINDS,)
-        case RecordAppended(type=type_, key=key, digest=digest):
+        case RecordAppended(type=type_, key=key):
             keys = () if key is None else (number_of(None, key), number_of(type_, key))
-            blobs = () if digest is None else (number_of_blob(bytes.fromhex(digest)),)
-            return tuple(dict.fromkeys((RECORDS, number_of(type_), *keys, *blobs)))
+            return tuple(dict.fromkeys((RECORDS, number_of(type_), *keys, *_numbers_of_blobs(event))))
+        case MessageAppended():
+            return _numbers_of_blobs(event)
         case Shredded(record=str(type_)):
             return RECORDS, number_of(type_)
         case _:
@@ -80,5 +88,11 @@ def numbers_of_key(event: Event) -> tuple[int, ...]:
             return numbers_of(event)[1:]
         case RecordAppended(type=type_):
             return tuple(number for number in numbers_of(event) if number not in {RECORDS, number_of(type_)})
+        case MessageAppended():
+            return _numbers_of_blobs(event)
         case _:
             return ()
+
+
+def _numbers_of_blobs(event: Event) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(number_of_blob(name.digest) for name in named(event)))

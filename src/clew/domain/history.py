@@ -30,7 +30,7 @@ from clew.domain.decider_state import Control, advance, detached
 from clew.domain.event_types import Status
 from clew.domain.events import MESSAGE_APPENDED, Event, HistoryRewound, MessageAppended, Shredded, to_time
 from clew.domain.json_values import Json, JsonObject, bytes_in_memory
-from clew.domain.messages import Content, FunctionCall, FunctionResult, Message, Role, Text
+from clew.domain.messages import Content, FunctionCall, FunctionResult, Media, Message, Role, Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -348,6 +348,8 @@ class HistoryBuilder:
         self._unread: Spans = ()
         self.weight = 0
         """An estimate of its size in memory, in bytes."""
+        self.names_blobs = False
+        """Whether a message names bytes that the store has next to its event."""
         if part is not None:
             self._begin_with(part)
 
@@ -381,6 +383,7 @@ class HistoryBuilder:
                     if type(content) is Text:  # most are
                         size += getsizeof(content.text)
                     else:
+                        self.names_blobs |= type(content) is Media and content.digest is not None
                         for value in vars(content).values():
                             size += bytes_in_memory(value) if isinstance(value, dict | list) else getsizeof(value)
                 if message.metadata or message.source:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from binascii import a2b_base64
 from collections.abc import Sequence
 from functools import partial
 from operator import is_, not_
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 
 from clew.domain.errors import InvalidContentError
@@ -84,11 +86,45 @@ class Reasoning(Value):
 
 
 class Media(Value):
-    """An image, audio or a file: ``uri`` is its address, or a ``data:`` URI that contains it."""
+    """An image, audio or a file: ``uri`` is its address, or a ``data:`` URI that contains it.
+
+    ``Image``, ``Audio`` and ``File`` make one of bytes, a file or a URL. ``name`` is the name of its file. ``size`` and
+    ``digest`` are only in stored events whose bytes are next to them: there ``uri`` ends before the bytes, and these
+    are their number and their SHA-256 in hex. Messages that you make or read have the whole ``uri``, and neither.
+    """
 
     type: Literal["media"] = "media"
     uri: str
     media_type: str | None = Field(default=None, exclude_if=is_none)
+    name: str | None = Field(default=None, exclude_if=is_none)
+    size: int | None = Field(default=None, ge=0, exclude_if=is_none)
+    digest: str | None = Field(default=None, pattern="^[0-9a-f]{64}$", exclude_if=is_none)
+
+    @field_validator("digest")
+    @classmethod
+    def _check_digest(cls, value: str | None, fields: ValidationInfo) -> str | None:
+        if value is not None and (fields.data.get("size") is None or not is_base64_head(fields.data.get("uri", ""))):
+            raise ValueError("a digest comes with the size of the bytes, and with a uri that ends before them")
+        return value
+
+    @property
+    def data(self) -> bytes | None:
+        """The bytes in a ``data:`` URI with base64, None for an address and for anything else."""
+        head, comma, encoded = self.uri.partition(",")
+        if self.digest is not None or not is_base64_head(head + comma):
+            return None
+        try:
+            return a2b_base64(encoded, strict_mode=True)
+        except ValueError:
+            return None
+
+
+_BASE64_HEAD = re.compile("data:[^,]*;base64,")
+
+
+def is_base64_head(uri: str) -> bool:
+    """Whether this is the beginning of a ``data:`` URI, up to the comma before its base64."""
+    return _BASE64_HEAD.fullmatch(uri) is not None
 
 
 class FunctionCall(Value):
@@ -187,9 +223,11 @@ class Message(Value):
         return cls(role="system", contents=(Text(text=text),), metadata=metadata or {})
 
     @classmethod
-    def user(cls, text: str, *, author: str | None = None, metadata: JsonObject | None = None) -> Message:
-        """A message of a person."""
-        return cls(role="user", author=author, contents=(Text(text=text),), metadata=metadata or {})
+    def user(
+        cls, text: str, *contents: Content, author: str | None = None, metadata: JsonObject | None = None
+    ) -> Message:
+        """A message of a person: a text, and after it images, audio, files or other contents."""
+        return cls(role="user", author=author, contents=(Text(text=text), *contents), metadata=metadata or {})
 
     @classmethod
     def assistant(
@@ -211,6 +249,16 @@ class Message(Value):
         """The result of a function call."""
         contents = (FunctionResult(call_id=call_id, name=name, result=result),)
         return cls(role="tool", contents=contents, metadata=metadata or {})
+
+    @classmethod
+    def from_openai(cls, value: JsonObject) -> Message:
+        """A message in the format of OpenAI's Chat Completions: ``{"role": "user", "content": "Hello"}``.
+
+        Everything in it is kept, so an export equals it. Raises ImportFormatError for anything else.
+        """
+        from clew.domain.formats.openai_messages import decode
+
+        return decode(value)
 
     @property
     def text(self) -> str:
@@ -293,6 +341,10 @@ def _check_content(content: object, where: str) -> None:
     if type(content) is Text:
         check_text(content.text, f"{where}.text")
     elif isinstance(content, Content):
+        if isinstance(content, Media) and content.digest is not None:
+            raise InvalidContentError(
+                f"{where}.digest: only a stored event has it. Give the bytes: Image(…), Audio(…) or File(…)."
+            )
         _check_fields(content, where)
     else:
         raise InvalidContentError(_CONTENTS)

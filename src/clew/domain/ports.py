@@ -74,8 +74,8 @@ class Shred:
     stub: bytes
     numbers: tuple[int, ...] = ()
     """The numbers in the index that the row loses."""
-    blob: bytes | None = None
-    """The digest of the bytes next to the row. They are destroyed, too, unless another record has them."""
+    blobs: tuple[bytes, ...] = ()
+    """The digests of the bytes next to the row. They are destroyed, too, unless another event has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +107,8 @@ class Key:
 class Blob(NamedTuple):
     """Bytes that events refer to by digest.
 
-    ``definition`` for parts of an agent, ``content`` for user content, ``record`` for the bytes of records, which are
-    stored apart from the others, because they can be destroyed.
+    ``definition`` for parts of an agent, ``content`` for user content, ``record`` for the bytes next to an event, of a
+    record or of media in a message, which are stored apart from the others, because they can be destroyed.
     """
 
     digest: bytes
@@ -203,8 +203,8 @@ class Restore(NamedTuple):
     """Rows of another store that one append writes unchanged, all of them or none. They get new positions.
 
     The caller has checked every hash against the row before it. ``previous`` maps a stream to the hash to which the
-    first of these rows is linked. ``controls`` are snapshots with their streams. ``record_blobs`` are the bytes of the
-    records among the rows that are not shredded.
+    first of these rows is linked. ``controls`` are snapshots with their streams. ``record_blobs`` are the bytes
+    next to the rows that are not shredded.
     """
 
     rows: Sequence[Row]
@@ -236,7 +236,7 @@ class Redactable(NamedTuple):
     digest: bytes
     stub: bytes
     numbers: tuple[int, ...] = ()
-    blob: bytes | None = None
+    blobs: tuple[bytes, ...] = ()
 
 
 class Verdict(NamedTuple):
@@ -328,11 +328,19 @@ class ThreadReader(Protocol):
         ...
 
     def with_blobs(self, events: list[Event]) -> list[Event]:
-        """Events with the bytes that the store has next to them. One query a tenant, and none without such bytes.
+        """Events with the bytes that the store has next to them. No query for events without such bytes.
 
-        A record that was redacted meanwhile is returned as redacted. Raises CorruptEventError for bytes that are
+        An event that was redacted meanwhile is returned as redacted. Raises CorruptEventError for bytes that are
         missing or damaged.
         """
+        ...
+
+    def blobs_of(self, events: Sequence[Event]) -> list[tuple[Event, tuple[Blob, ...]]]:
+        """Events as they are stored, each with the bytes next to it. Redactions and errors as in ``with_blobs``."""
+        ...
+
+    def whole_messages(self, stream: str, messages: Sequence[HistoryMessage]) -> tuple[HistoryMessage, ...]:
+        """Messages of a stream's lineage with the bytes next to their events, as in ``with_blobs``."""
         ...
 
     def own_rows(self, stream: str, *, after: int, limit: int) -> list[Row]:

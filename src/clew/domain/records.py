@@ -7,17 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
+from clew.domain.blobs import MOST_INSIDE
 from clew.domain.errors import InvalidContentError
 from clew.domain.events import RECORD_APPENDED, Event, RecordAppended, Shredded, to_time
 from clew.domain.json_values import MAX_BYTES, Json, check_json, check_text
-from clew.domain.ports import Blob
 from clew.domain.streams import MAX_LENGTH, digest
 
 LONGEST_KEY = 1_000
 """The most characters of a record's key."""
-
-MOST_INSIDE = 1_024
-"""The most bytes of a record that its event has inside. For more of them, the digest is shorter than their base64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,35 +78,6 @@ def record_appended(record: Record) -> RecordAppended:
     size, named = len(blob), digest(blob).hex()
     event = RecordAppended(type=record.type, data=record.data, key=record.key, size=size, digest=named)
     return event.with_blob(blob)
-
-
-def digest_of_blob(event: Event) -> bytes | None:
-    """The digest of the bytes that the store has next to an event, None if there are none."""
-    data = event.data
-    return bytes.fromhex(data.digest) if isinstance(data, RecordAppended) and data.digest is not None else None
-
-
-def has_blob(event: Event, blob: bytes | None) -> bool:
-    """Whether these are the bytes that the store should have next to the event of a record."""
-    data = event.data
-    size, named = (data.size, data.digest) if isinstance(data, RecordAppended) else (None, None)
-    return isinstance(blob, bytes) and len(blob) == size and digest(blob).hex() == named
-
-
-def with_blob(event: Event, blob: bytes) -> Event:
-    """The event of a record with the bytes that the store has next to it."""
-    data = event.data
-    return event._replace(data=data.with_blob(blob)) if isinstance(data, RecordAppended) else event
-
-
-def blob_of(event: Event) -> Blob | None:
-    """The bytes that the store has next to an event, None for other events. Raises InvalidContentError without them."""
-    named, data = digest_of_blob(event), event.data
-    if named is None or not isinstance(data, RecordAppended):
-        return None
-    if data.blob is None:
-        raise InvalidContentError(f"record: the bytes with the SHA-256 {named.hex()} are missing.")
-    return Blob(named, "record", data.blob)
 
 
 def check_record_type(name: object) -> None:

@@ -113,6 +113,10 @@ def searchable(message: Any) -> str:
                 if content.get("name"):
                     texts.append(content["name"])
                 texts.append(_text_of(content.get("result")))
+            case "media":
+                address = content.get("uri") or ""
+                texts += ("" if address.startswith("data:") else address, content.get("media_type") or "")
+                texts.append(content.get("name") or "")
             case _:
                 texts.extend(_strings(content))
     return "\n".join(texts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, cast
@@ -11,6 +11,7 @@ from eventsourcing.application import Application
 from eventsourcing.persistence import JSONTranscoder, Mapper, StoredEvent
 from eventsourcing.utils import Environment
 
+from clew.domain.blobs import Named, named, named_in, stored, unmatched, whole, whole_message
 from clew.domain.decider_state import (
     SNAPSHOT_EVERY,
     Control,
@@ -20,9 +21,16 @@ from clew.domain.decider_state import (
     with_checkpoints,
 )
 from clew.domain.errors import CorruptEventError, ReadOnlyStoreError
-from clew.domain.event_index import CHECKPOINTS, INDEXED_TYPES, number_of_checkpoint, numbers_of, numbers_of_key
-from clew.domain.events import APPENDED_TYPES, EVENT_TYPES, Event, Opaque, holds_text
-from clew.domain.history import HistoryMessage
+from clew.domain.event_index import (
+    CHECKPOINTS,
+    INDEXED_TYPES,
+    may_have_numbers,
+    number_of_checkpoint,
+    numbers_of,
+    numbers_of_key,
+)
+from clew.domain.events import APPENDED_TYPES, EVENT_TYPES, RECORD_APPENDED, Event, Opaque, holds_text
+from clew.domain.history import HistoryMessage, as_message
 from clew.domain.ports import (
     Appended,
     Blob,
@@ -36,7 +44,6 @@ from clew.domain.ports import (
     Write,
 )
 from clew.domain.projection import Recorded, Unreadable
-from clew.domain.records import blob_of, digest_of_blob, has_blob, with_blob
 from clew.domain.streams import digest, link
 from clew.infrastructure.envelope import (
     RecordedRows,
@@ -59,6 +66,8 @@ from clew.infrastructure.recorder_ports import (
     snapshot_of,
 )
 from clew.infrastructure.verification import is_whole, verify_lineages, verify_store
+
+_BLOBS_IN_QUERY = 500
 
 
 class EnvelopeMapper(Mapper[str]):
@@ -134,7 +143,7 @@ class ConversationLog(Application[str]):
         if self._read_only is not None:
             raise ReadOnlyStoreError(self._read_only)
         heads = dict(write.previous)
-        stored: list[NewEvent] = []
+        rows: list[NewEvent] = []
         links: list[bytes] = []
         hashes: dict[tuple[str, int], bytes] = {}
         mark = None if write.key is None else key_mark(self._recorder.tag(), write.key)
@@ -143,24 +152,24 @@ class ConversationLog(Application[str]):
         record_blobs: list[Blob] = []
         for event in write.events:
             name, version, type_ = event[:3]
+            event, blobs = stored(event)  # noqa: PLW2901 - without the bytes next to it
             state = encode(event, mark if name == marked else None)
             if name == marked:
                 marked = None
-            stored.append(NewEvent(name, version, type_, state))
+            rows.append(NewEvent(name, version, type_, state))
             heads[name] = head = link(heads[name], name, version, type_, digest(state))
             links.append(head)
             if write.controls:
                 hashes[name, version] = head
-            if type_ in INDEXED_TYPES:
+            if blobs or type_ in INDEXED_TYPES:
                 entries += [IndexEntry(name, number, version) for number in numbers_of(event)]
-                if (blob := blob_of(event)) is not None:
-                    record_blobs.append(blob)
+                record_blobs += blobs
         snapshots: list[Snapshot] = []
         for stream, control in write.controls:
             snapshots.append(snapshot_of(stream, control._replace(head=hashes[stream, control.version])))
         outcome = self._recorder.enqueue(
             Append(
-                stored,
+                rows,
                 forks=write.forks,
                 shreds=write.shreds,
                 forgets=write.forgets,
@@ -195,7 +204,7 @@ class ConversationLog(Application[str]):
                 entries=[
                     IndexEntry(row.stream, number, row.version)
                     for row in restore.rows
-                    if row.type in INDEXED_TYPES
+                    if may_have_numbers(row.type, row.state)
                     for number in numbers_of(decode_row(row))
                 ],
                 record_blobs=restore.record_blobs,
@@ -204,7 +213,7 @@ class ConversationLog(Application[str]):
 
     def _with_index(self, shred: Shred) -> Shred:
         found = self.redactable(shred.stream, shred.version)
-        return shred if found is None else replace(shred, numbers=found.numbers, blob=found.blob)
+        return shred if found is None else replace(shred, numbers=found.numbers, blobs=found.blobs)
 
     def erase(self) -> int | None:
         """Remove what redactions have left in the files: see the port."""
@@ -235,30 +244,64 @@ class ConversationLog(Application[str]):
 
     def with_blobs(self, events: list[Event]) -> list[Event]:
         """Events with the bytes that the store has next to them."""
-        named = [(event, digest_of_blob(event)) for event in events]
-        wanted: dict[str, dict[bytes, str]] = {}
-        for event, name in named:
-            if name is not None:
-                wanted.setdefault(_tenant(event), {})[name] = event.stream
-        found = {
-            (tenant, name): blob
-            for tenant, names in wanted.items()
-            for name, blob in self._recorder.record_blobs(next(iter(names.values())), names).items()
-        }
         return [
-            event if name is None else self._with_blob(event, found.get((_tenant(event), name)))
-            for event, name in named
+            whole(event, {blob.digest: blob.data for blob in blobs}) if blobs else event
+            for event, blobs in self.blobs_of(events)
         ]
 
-    def _with_blob(self, event: Event, blob: bytes | None) -> Event:
-        if blob is None:
+    def blobs_of(self, events: Sequence[Event]) -> list[tuple[Event, tuple[Blob, ...]]]:
+        """Events as they are stored, each with the bytes next to it."""
+        found = self._blobs((event.stream, name.digest) for event in events for name in named(event))
+        return [self._with_blobs(event, found) for event in events]
+
+    def _with_blobs(self, event: Event, found: Mapping[tuple[str, bytes], bytes]) -> tuple[Event, tuple[Blob, ...]]:
+        names, tenant = named(event), _tenant(event.stream)
+        blobs = {name.digest: found[tenant, name.digest] for name in names if (tenant, name.digest) in found}
+        damaged = unmatched(names, blobs)
+        if damaged is None:
+            return event, tuple(Blob(name.digest, "record", blobs[name.digest]) for name in names)
+        if damaged.digest not in blobs:
             for row in self._recorder.own_rows(event.stream, after=event.version - 1, limit=1):
                 if row.version == event.version and row.digest is not None:
-                    return _event(row)  # redacted after it was read
-        if blob is None or not has_blob(event, blob):
-            damage = "are missing" if blob is None else "do not match their digest"
-            raise _located(event, f"{event.stream} version {event.version}: the bytes of the record {damage}.")
-        return with_blob(event, blob)
+                    return _event(row), ()  # redacted after it was read
+        damage = "do not match their digest" if damaged.digest in blobs else "are missing"
+        what = "record" if event.type == RECORD_APPENDED else "media"
+        raise _located(event, f"{event.stream} version {event.version}: the bytes of the {what} {damage}.")
+
+    def _blobs(self, names: Iterable[tuple[str, bytes]]) -> dict[tuple[str, bytes], bytes]:
+        """The stored bytes that streams name, by the tenant and the digest."""
+        wanted: dict[str, dict[bytes, str]] = {}
+        for stream, name in names:
+            wanted.setdefault(_tenant(stream), {})[name] = stream
+        return {
+            (tenant, name): blob
+            for tenant, streams in wanted.items()
+            for start in range(0, len(streams), _BLOBS_IN_QUERY)
+            for name, blob in self._recorder.record_blobs(
+                next(iter(streams.values())), list(streams)[start : start + _BLOBS_IN_QUERY]
+            ).items()
+        }
+
+    def whole_messages(self, stream: str, messages: Sequence[HistoryMessage]) -> tuple[HistoryMessage, ...]:
+        """Messages of a stream's lineage with the bytes next to their events."""
+        names = [() if each.message is None else named_in(each.message) for each in messages]
+        found = self._blobs((stream, name.digest) for each in names for name in each)
+        blobs = {name: blob for (_, name), blob in found.items()}
+        return tuple(
+            [
+                self._whole_message(stream, each, its, blobs) if its else each
+                for each, its in zip(messages, names, strict=True)
+            ]
+        )
+
+    def _whole_message(
+        self, stream: str, item: HistoryMessage, names: Sequence[Named], blobs: Mapping[bytes, bytes]
+    ) -> HistoryMessage:
+        if item.message is not None and unmatched(names, blobs) is None:
+            return item._replace(message=whole_message(item.message, blobs))
+        # It was redacted after it was read, or its bytes are damaged: then this raises.
+        (event,) = self.with_blobs(self.lineage(stream, after=item.version - 1, upto=item.version))
+        return as_message(event) or item
 
     def events_after(self, position: int, limit: int, prefix: str) -> list[Event]:
         """Events of many streams in position order."""
@@ -354,8 +397,8 @@ class ConversationLog(Application[str]):
         super().close()
 
 
-def _tenant(event: Event) -> str:
-    return event.stream.partition("/")[0]
+def _tenant(stream: str) -> str:
+    return stream.partition("/")[0]
 
 
 def _redactable(row: Row) -> Redactable | None:
@@ -369,7 +412,9 @@ def _redactable(row: Row) -> Redactable | None:
 
 
 def _to_shred(row: Row, event: Event) -> Redactable:
-    return Redactable(digest(row.state), stub(event), numbers_of_key(event), digest_of_blob(event))
+    return Redactable(
+        digest(row.state), stub(event), numbers_of_key(event), tuple(name.digest for name in named(event))
+    )
 
 
 def _event(row: Row) -> Event:

@@ -147,8 +147,8 @@ class Append(NamedTuple):
 
     ``entries`` are those of its events in the index. A shredded row loses the numbers that its ``Shred`` names.
 
-    ``record_blobs`` are the bytes of its records. Equal bytes are stored once. A ``Shred`` of the last record that has
-    them destroys them.
+    ``record_blobs`` are the bytes next to its events, of records and of media in messages. Equal bytes are stored once.
+    A ``Shred`` of the last event that has them destroys them.
 
     ``blobs``, ``claims``, ``drafts`` and ``folds`` may come without events; then ``previous`` is not checked. Claims
     are decided in their order, after those of earlier appends. A stream that is claimed, or has a draft, must exist or
@@ -321,11 +321,11 @@ class SideTables(Protocol):
         ...
 
     def record_blobs(self, stream: str, digests: Collection[bytes]) -> dict[bytes, bytes]:
-        """The bytes of records with these digests, as they are stored for the tenant of a stream; one query."""
+        """The bytes next to events with these digests, as they are stored for the tenant of a stream; one query."""
         ...
 
     def unused_record_blobs(self, limit: int) -> list[bytes]:
-        """The digests of bytes that no record has. Only tampering leaves any."""
+        """The digests of bytes that no event has. Only tampering leaves any."""
         ...
 
     def lease(self, stream: str) -> Lease | None:

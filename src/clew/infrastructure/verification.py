@@ -9,12 +9,14 @@ from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
+from clew.domain.blobs import named, unmatched
 from clew.domain.decider_state import Control, advance, unnamed_checkpoints, with_checkpoints, without_checkpoints
 from clew.domain.errors import CorruptEventError
-from clew.domain.event_index import BLOBS, INDEXED_TYPES, numbers_of
+from clew.domain.event_index import BLOBS, INDEXED_TYPES, may_have_numbers, numbers_of
 from clew.domain.event_validation import ScopeSequence, is_next_message, thread_problem
 from clew.domain.events import (
     CHECKPOINT_MADE,
+    MESSAGE_APPENDED,
     NEVER_SHREDDED,
     Event,
     MessageRedacted,
@@ -24,7 +26,6 @@ from clew.domain.events import (
 )
 from clew.domain.ports import Blob, IntegrityFault, Row, StreamInfo, Verdict
 from clew.domain.purge_digest import purged_rows
-from clew.domain.records import digest_of_blob, has_blob
 from clew.domain.streams import ROOT, digest, is_thread, parse_stream_name
 from clew.infrastructure.envelope import decode, decode_row, mark_in, peek
 from clew.infrastructure.recorder_ports import read_control
@@ -104,7 +105,7 @@ def _check_blobs(recorder: Recorder) -> IntegrityFault | None:
                 return IntegrityFault(f"#blob:{digest_text}", 0, "its bytes do not match its digest")
         after = page[-1][0]
     for name in recorder.unused_record_blobs(1):
-        return IntegrityFault(f"#blob:{name.hex()}", 0, "no record has these bytes")
+        return IntegrityFault(f"#blob:{name.hex()}", 0, "no event has these bytes")
     return None
 
 
@@ -332,7 +333,7 @@ class _Keys:
 
 
 class _Index:
-    """The entries of a stream in the index, without which a read would miss records, and the bytes of its records."""
+    """The entries of a stream in the index, without which a read would miss records, and the bytes next to events."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -344,15 +345,15 @@ class _Index:
     def note(self, row: Row) -> None:
         """Add the next row."""
         self._last = row.version
-        if row.type in INDEXED_TYPES:
-            if row.digest is not None:
-                self._redacted.add(row.version)
+        if row.digest is not None and (row.type in INDEXED_TYPES or row.type == MESSAGE_APPENDED):
+            self._redacted.add(row.version)
+        if may_have_numbers(row.type, row.state):
             with suppress(CorruptEventError):  # the check of the event reports it
                 event = decode_row(row)
                 self._expected |= {(number, row.version) for number in numbers_of(event)}
-                named = digest_of_blob(event)
-                blobs = {} if named is None else self._recorder.record_blobs(row.stream, [named])
-                if named is not None and not has_blob(event, blobs.get(named)):
+                names = named(event)
+                digests = [name.digest for name in names]
+                if names and unmatched(names, self._recorder.record_blobs(row.stream, digests)) is not None:
                     self._faults[row.version] = "its bytes are missing or do not match their digest"
 
     def complete(self, name: str, thread_id: str, checked: _Checked) -> _Checked:
@@ -360,7 +361,7 @@ class _Index:
 
         If another fault was found, that one.
         """
-        if not self._expected or checked.changed or checked.senseless:
+        if not (self._expected or self._redacted) or checked.changed or checked.senseless:
             return checked
         found = self._recorder.entries(name)
         faults = self._faults | {version: "the index lacks it" for _, version in self._expected - found}

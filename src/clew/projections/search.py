@@ -15,8 +15,8 @@ class Search:
     """
 
     name = "search"
-    version = 2
-    code_digest = "search-2"  # of this version: change both where it makes other rows
+    version = 3
+    code_digest = "search-3"  # of this version: change both where it makes other rows
     tables = ()
     texts = ("words",)
     types = frozenset({"message-appended", "message-redacted", "thread-purged"})

@@ -293,7 +293,8 @@ def _stored_thread(core: Core, id_: str) -> Operation[StoredThread | None]:
     control = reduce(advance, events, Control())
     is_first = first.stream == stream and control.began == 1  # else it was purged, and began again as another thread
     started = first.data if is_first and isinstance(first.data, ThreadStarted) else None
-    return StoredThread(started, control, builder.history().messages)
+    messages = yield from read(partial(core.log.whole_messages, stream, builder.history().messages))
+    return StoredThread(started, control, messages)
 
 
 PAGE = 50

@@ -6,11 +6,12 @@ import asyncio
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
 from operator import attrgetter
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from clew.domain.blobs import may_name_blobs
 from clew.domain.decider_state import SNAPSHOT_EVERY, Control
 from clew.domain.errors import (
     ConflictError,
@@ -20,7 +21,6 @@ from clew.domain.errors import (
     UnknownThreadError,
 )
 from clew.domain.event_validation import ScopeSequence
-from clew.domain.events import RECORD_APPENDED
 from clew.domain.formats.clew_jsonl import End, Entry, Header, read_line, write_line
 from clew.domain.formats.event_import import (
     AGAIN,
@@ -34,7 +34,6 @@ from clew.domain.formats.event_import import (
     named_blobs,
 )
 from clew.domain.ports import Blob, EventLog, Fork, Restore, Row, Write
-from clew.domain.records import blob_of
 from clew.domain.streams import Kind, is_thread, stream_prefix
 from clew.infrastructure.envelope import decode_row
 from clew.infrastructure.event_files import EventFile, FileLine, Redactions
@@ -127,7 +126,7 @@ def _is_permitted(core: Core, name: str, permitted: dict[str, bool]) -> bool:
 def _lines(log: EventLog, rows: Iterator[Row], *, definitions: bool) -> Iterator[bytes]:
     """The lines of a file: its header, the rows with the definitions that they name, and its end.
 
-    The bytes of a record come before each record that has them: an import may refuse the thread of another one.
+    The bytes next to an event come before each event that has them: an import may refuse the thread of another one.
     """
     threads = events = blobs = 0
     written: set[bytes] = set()
@@ -136,11 +135,10 @@ def _lines(log: EventLog, rows: Iterator[Row], *, definitions: bool) -> Iterator
         if definitions and row.type in NAMES_BLOBS:
             for blob in _new_blobs(log, row, written):
                 yield write_line(blob)
-        if row.type == RECORD_APPENDED and row.digest is None:
-            row, of_record = _with_blob(log, row)  # noqa: PLW2901 - the row as it is now
-            if of_record is not None:
-                blobs += 1
-                yield write_line(of_record)
+        if may_name_blobs(row.type, row.state) and row.digest is None:
+            row, next_to_it = _with_blobs(log, row)  # noqa: PLW2901 - the row as it is now
+            blobs += len(next_to_it)
+            yield from map(write_line, next_to_it)
         entry = Entry(row, _fork_point(log, row))
         threads += entry.begins and is_thread(row.stream)
         events += 1
@@ -148,16 +146,16 @@ def _lines(log: EventLog, rows: Iterator[Row], *, definitions: bool) -> Iterator
     yield write_line(End(threads, events, len(written) + blobs))
 
 
-def _with_blob(log: EventLog, row: Row) -> tuple[Row, Blob | None]:
-    """The row of a record and the bytes next to it. If it was redacted after it was read: the row as it is now."""
+def _with_blobs(log: EventLog, row: Row) -> tuple[Row, tuple[Blob, ...]]:
+    """A row and the bytes next to it. If it was redacted after it was read: the row as it is now."""
     try:
         event = decode_row(row)
     except CorruptEventError:
-        return row, None
-    (whole,) = log.with_blobs([event._replace(position=row.position)])
-    if whole.redacted:
+        return row, ()
+    ((event, blobs),) = log.blobs_of([event._replace(position=row.position)])
+    if event.redacted:
         (row,) = log.own_rows(row.stream, after=row.version - 1, limit=1)
-    return row, blob_of(whole)
+    return row, blobs
 
 
 def _new_blobs(log: EventLog, row: Row, written: set[bytes]) -> Iterator[Blob]:
@@ -444,9 +442,7 @@ class _Reader:
         self._blobs.append(blob)
         self._blobs_read += 1
         if sum(len(each.data) for each in self._blobs) > MOST_WAITING_BYTES:
-            raise ImportFormatError(
-                f"There are more definitions or bytes of records before one event than it can name. {AGAIN}"
-            )
+            raise ImportFormatError(f"There are more definitions or bytes before one event than it can name. {AGAIN}")
 
     def _finish(self, batch: Batch, end: End) -> None:
         self._stop(batch, torn=False)
@@ -457,7 +453,7 @@ class _Reader:
             )
         if end.blobs != self._blobs_read or self._blobs:
             raise ImportFormatError(
-                f"The file should hold {end.blobs} definitions and bytes of records, but {self._blobs_read} were "
+                f"The file should hold {end.blobs} definitions and bytes next to events, but {self._blobs_read} were "
                 f"found, the last {len(self._blobs)} without the event that names them. Lines are missing. {AGAIN}"
             )
         if self._file.next() is not None:
@@ -555,7 +551,7 @@ def write_batch(core: Core, batch: Batch, meanwhile: Callable[[], None] | None =
     ]
     shreds, forgets = tuple(batch.shreds.values()), tuple(batch.forgets.values())
     controls = lasting(controls, shreds, forgets)
-    record_blobs = tuple(batch.record_blobs.values())
+    record_blobs = tuple(chain.from_iterable(batch.record_blobs.values()))
     restore = Restore(batch.rows, batch.previous, batch.forks, shreds, controls, forgets, record_blobs)
     outcome = core.log.restore(restore)
     try:

@@ -109,13 +109,14 @@ class ThreadRuns:
         """The events of the lineage after a version, up to another."""
         if self._beginning is not None:
             return []
-        return await self._read(read(lambda: self._core.log.lineage(self._stream, after=after, upto=upto)))
+        log = self._core.log
+        return await self._read(read(lambda: log.with_blobs(log.lineage(self._stream, after=after, upto=upto))))
 
     async def event(self, version: int) -> Event:
         """One event of the lineage."""
         begin = self._beginning
         where = self.thread_id if begin is None or begin.parent is None else begin.parent
-        return await self._read(thread_queries.event(self._core, where, version))
+        return await self._read(thread_queries.whole_event(self._core, where, version))
 
     async def blob(self, digest: str) -> bytes | None:
         """The bytes of that digest, None if the store does not have them."""

@@ -8,6 +8,7 @@ from functools import partial, reduce
 from operator import attrgetter
 from typing import Any, NamedTuple, get_args
 
+from clew.domain.blobs import named, whole
 from clew.domain.context.events import ContextStateRecorded
 from clew.domain.context.state import HISTORY_STORE
 from clew.domain.credential_detection import check_no_credentials
@@ -26,13 +27,12 @@ from clew.domain.errors import (
 from clew.domain.events import RECORD_APPENDED, Event, RecordAppended
 from clew.domain.formats.clew_jsonl import Entry
 from clew.domain.formats.event_import import Batch
-from clew.domain.formats.lineage import Lineage, StreamRows, required_rows, verify_streams, with_blobs
+from clew.domain.formats.lineage import Lineage, StreamRows, required_rows, verify_streams
 from clew.domain.formats.thread_document import read_document, write_document
 from clew.domain.history import HistoryBuilder, HistoryMessage, previous_version
 from clew.domain.json_values import JsonObject, check_flags
 from clew.domain.models.client import ThreadKind
 from clew.domain.ports import EventLog, Row
-from clew.domain.records import blob_of
 from clew.domain.runs.events import ServiceThreadBound
 from clew.domain.runs.ports import OnExisting
 from clew.domain.runs.remote_threads import service_state
@@ -119,7 +119,7 @@ def _add_missing(core: Core, lineage: Lineage) -> Operation[int]:
         missing, ahead = yield from read(partial(_missing, core.log, lineage))
         if not missing:
             return ahead
-        batch = yield from read(partial(_batch, core.log, missing, decode))
+        batch = yield from read(partial(_batch, core.log, lineage, missing, decode))
         try:
             yield from write_batch(core, batch)
             core.models.notify()
@@ -205,13 +205,13 @@ def _decoder(lineage: Lineage) -> Callable[[Row], Event]:
     return decode
 
 
-def _batch(log: EventLog, missing: Sequence[Entry], decode: Callable[[Row], Event]) -> Batch:
+def _batch(log: EventLog, lineage: Lineage, missing: Sequence[Entry], decode: Callable[[Row], Event]) -> Batch:
     """The rows to write, checked against the store, with the redactions of stored rows."""
+    blobs = {blob.digest: blob for blob in lineage.blobs}
     batch = Batch(StoredRows(log, States(log.shredded())), decode, {})
     try:
         for number, entry in enumerate(missing):
-            blob = blob_of(decode(entry.row))
-            batch.add(number, entry, () if blob is None else (blob,))
+            batch.add(number, entry, [blobs[name.digest] for name in named(decode(entry.row))])
         for refused in batch.found.values():
             raise refused.error
     except ImportFormatError as error:
@@ -231,10 +231,10 @@ def _lineage(log: EventLog, thread_id: str, name: str) -> Lineage:
         except ThreadDocumentError as error:
             fault = error
         else:
-            whole = with_blobs(lineage, log.with_blobs)
-            if sum(event.redacted for event in whole.events) == sum(event.redacted for event in lineage.events):
-                return whole
-            continue  # a record was redacted after it was read
+            found = log.blobs_of(lineage.all_events)
+            if [event for event, _ in found] == [*lineage.all_events]:
+                return lineage.with_blobs(blob for _, blobs in found for blob in blobs)
+            continue  # an event was redacted after it was read
         if log.shredded() == shredded:
             break
     raise CorruptEventError(
@@ -297,13 +297,15 @@ def _copied_intents(lineage: Lineage) -> list[Intent]:
     These are the messages and records, the service's id of the thread after the messages that the service has, and the
     states of providers.
     """
+    blobs = {blob.digest: blob.data for blob in lineage.blobs}
+    events = [whole(event, blobs) for event in lineage.events]
     builder = HistoryBuilder("")
-    builder.add(lineage.events)
+    builder.add(events)
     history = builder.history()
     bound, sent = _service_thread(lineage)
     intents: list[Intent] = []
     new_versions: dict[int, int] = {}
-    items: list[HistoryMessage | Event] = [*history, *_records(lineage.events)]
+    items: list[HistoryMessage | Event] = [*history, *_records(events)]
     for item in sorted(items, key=attrgetter("version")):
         if isinstance(item, Event):
             if isinstance(item.data, RecordAppended):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from operator import attrgetter
@@ -151,7 +152,8 @@ def history(
     count = version if last is None else _whole("last", last, "a number of messages")
     path = Walk(version)
     yield from back(core, core.stream(thread_id), path, lambda: len(path.messages) >= count, first)
-    return History(thread_id, version, path.last(count))
+    part: History = yield Read(partial(_with_media, core, History(thread_id, version, path.last(count))))
+    return part
 
 
 def newest(core: Core, thread_id: str, needed: NeededHistory | None = None) -> Operation[History]:
@@ -163,12 +165,16 @@ def newest(core: Core, thread_id: str, needed: NeededHistory | None = None) -> O
     stream = core.stream(thread_id)
     cached, submitted = core.caches.histories.get(stream), core.caches.submitted.get(stream)
     # A redaction in an ancestor leaves no event in its forks.
+    found: History | None = None
     if cached is not None and submitted is not None and submitted.parent_id is None:
         with core.caches.lock(stream):
             if cached.builder.version == submitted.version and cached.builder.has(None, needed):
-                return cached.builder.history(None, needed)
-    messages: History = yield Read(partial(_history, core, thread_id, needed=needed))
-    return messages
+                found = cached.builder.history(None, needed)
+    if found is None:
+        found = yield Read(partial(_history, core, thread_id, needed=needed))
+    elif cached is not None and cached.builder.names_blobs:
+        found = yield Read(partial(_with_media, core, found))
+    return found
 
 
 def needed_history(core: Core, thread_id: str, version: int, needed: NeededHistory | None) -> Operation[History]:
@@ -404,7 +410,22 @@ def _history(
     version: int | None = None,
     needed: NeededHistory | None = None,
 ) -> History:
-    """The messages on the path, from a cached builder if it has them and nothing was shredded since it was built."""
+    """The messages on the path, with the bytes of their media."""
+    history, names_blobs = _stored_history(core, thread_id, head, version, needed)
+    return _with_media(core, history) if names_blobs else history
+
+
+def _with_media(core: Core, history: History) -> History:
+    return replace(history, messages=core.log.whole_messages(core.stream(history.thread_id), history.messages))
+
+
+def _stored_history(
+    core: Core, thread_id: str, head: int | None, version: int | None, needed: NeededHistory | None = None
+) -> tuple[History, bool]:
+    """The messages on the path as they are stored, and whether some name bytes that are next to their events.
+
+    They come from a cached builder if it has them and nothing was shredded since it was built: it has no such bytes.
+    """
     stream = core.stream(thread_id)
     shredded = core.log.shredded()
     cached = core.caches.histories.get(stream)
@@ -417,14 +438,14 @@ def _history(
             history = builder.history(version, needed) if builder.has(version, needed) else None
         if history is not None:
             core.caches.histories.put(stream, cached, builder.weight)
-            return history
+            return history, builder.names_blobs
     part = None if needed is None else read_part(core, thread_id, version, needed)
     builder = HistoryBuilder(thread_id, part)
     if part is None:
         builder.add(core.log.history(stream))  # without the lock: no other reader has it
     history = builder.history(version, needed)
     core.caches.histories.put(stream, CachedHistory(builder, shredded), builder.weight)
-    return history
+    return history, builder.names_blobs
 
 
 def _bound(argument: str, ref: MessageRef) -> int:
@@ -469,7 +490,7 @@ def _advice(at: str) -> str:
 def _at_message(core: Core, thread_id: str, control: Control, number: int) -> Operation[int]:
     if not isinstance(number, int) or isinstance(number, bool):
         raise UnknownVersionError(f"at_message={number!r} is not the number of a message. The first is 1.")
-    history: History = yield Read(partial(_history, core, thread_id, control.version, control.version))
+    history, _ = yield from read(partial(_stored_history, core, thread_id, control.version, control.version))
     messages = history.messages
     if not 0 <= number <= len(messages):
         message = f"Thread {thread_id!r} has no message {number}: there are {len(messages)} on its path."

@@ -62,7 +62,10 @@ def step(core: Core, thread_id: str, at: At = None, at_message: int | None = Non
     yield from back(core, stream, path, lambda: len(path.messages) >= last)
     messages = path.last(last)
     removed = yield from _removed(core, stream, stepped, path, last)
-    return Step(stepped, detached(control), detached(head), messages, removed)
+    whole = partial(core.log.whole_messages, stream)
+    shown, taken = (yield from read(partial(whole, messages))), (yield from read(partial(whole, removed)))
+    (stepped,) = yield from read(partial(core.log.with_blobs, [stepped]))
+    return Step(stepped, detached(control), detached(head), shown, taken)
 
 
 def _removed(core: Core, stream: str, stepped: Event, path: Walk, last: int) -> Operation[tuple[HistoryMessage, ...]]:
@@ -117,7 +120,8 @@ def variants(core: Core, thread_id: str, ref: MessageRef) -> Operation[list[Vari
         for each in (yield from _following(core, branch, place, control.began)):
             found[each.stream, each.version] = each
     in_order = sorted(found.values(), key=lambda each: each.position or 0)
-    return [Variant(each.thread_id, item) for each in in_order if (item := as_message(each)) is not None]
+    whole = yield from read(partial(core.log.with_blobs, in_order))
+    return [Variant(each.thread_id, item) for each in whole if (item := as_message(each)) is not None]
 
 
 def _following(core: Core, thread_id: str, place: int, began: int) -> Operation[list[Event]]:

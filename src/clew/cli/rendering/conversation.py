@@ -11,6 +11,8 @@ from rich.text import Text
 from clew.cli.output import failure_text, joined, one_line, plural, plural_if_any, safe, shortened, time_text
 from clew.domain import messages as content_types
 from clew.domain.context import events as context_events
+from clew.domain.media_types import address_of
+from clew.domain.models.chat_requests import media_type
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -146,8 +148,9 @@ def content_text(content: content_types.Content) -> Text:
             return Text(safe(text))
         case content_types.Reasoning(text=text):
             return Text(safe(text), style="dim italic")
-        case content_types.Media(uri=uri, media_type=kind):
-            address = uri if len(uri) <= LONGEST_URI else f"{uri[:40]}… ({len(uri):,} characters)"
+        case content_types.Media():
+            kind = media_type(content)
+            address = address_of(content, LONGEST_URI)
             return Text(f"[{one_line(kind or 'media')}: {one_line(address)}]", style="blue")
         case content_types.FunctionCall():
             return _call_text("→", content)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from clew.domain.differences.alignment import longest_common_subsequence
 from clew.domain.differences.word_diff import DiffPart, Kind, word_diff
 from clew.domain.errors import InvalidContentError
 from clew.domain.json_values import canonical, check_json
-from clew.domain.messages import ApprovalRequest, Content, FunctionCall, FunctionResult
+from clew.domain.messages import ApprovalRequest, Content, FunctionCall, FunctionResult, Media
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,6 +48,10 @@ def plain(content: Content) -> JsonObject:
             return {**fields, "result": parsed(result) if isinstance(result, str) else result}
         case ApprovalRequest(call=call, reason=reason):
             return {"call": plain(call)} if reason is None else {"call": plain(call), "reason": reason}
+        case Media() if (data := content.data) is not None:
+            head = content.uri[: content.uri.index(",")]
+            about = {key: value for key, value in content.model_dump().items() if key != "type"}
+            return {**about, "uri": head, "bytes": {"length": len(data), "sha256": sha256(data).hexdigest()}}
         case _:
             return {key: value for key, value in content.model_dump().items() if key not in {"type", "approval_id"}}
 

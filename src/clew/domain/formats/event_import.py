@@ -8,16 +8,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
 
+from clew.domain.blobs import named, unmatched
 from clew.domain.context.events import ContextProvided
 from clew.domain.decider_state import Control, advance
 from clew.domain.errors import ClewError, ImportFormatError, InvalidNameError, ThreadDivergedError
 from clew.domain.event_validation import ScopeSequence, thread_problem
 from clew.domain.events import (
     MESSAGE_APPENDED,
+    RECORD_APPENDED,
     STATE_TYPES,
     Event,
     MessageRedacted,
-    RecordAppended,
     ThreadForked,
     ThreadPurged,
 )
@@ -25,7 +26,6 @@ from clew.domain.formats.clew_jsonl import Entry
 from clew.domain.formats.lineage import names_fork, read_event
 from clew.domain.ports import Blob, Forget, Fork, Row, Shred
 from clew.domain.purge_digest import statement
-from clew.domain.records import digest_of_blob, has_blob
 from clew.domain.runs.events import RunResumed, RunStarted
 from clew.domain.streams import ROOT, Kind, check_id, is_thread, parse_stream_name, stream_id, stream_name
 
@@ -93,16 +93,14 @@ class StoreRows(Protocol):
 
 
 def named_blobs(event: Event) -> list[bytes]:
-    """The digests of the blobs that an event names: definitions of an agent and of its tools, or bytes of a record."""
+    """The digests of the blobs that an event names: definitions of an agent and its tools, or bytes next to it."""
     match event.data:
         case RunStarted(fingerprint=fingerprint) | RunResumed(fingerprint=fingerprint):
             names: tuple[str, ...] = fingerprint.digests
         case ContextProvided(tools=tools):
             names = tools
-        case RecordAppended(digest=str(name)):
-            names = (name,)
         case _:
-            names = ()
+            return [name.digest for name in named(event)]
     return [bytes.fromhex(name) for name in names if _DIGEST.fullmatch(name)]
 
 
@@ -161,8 +159,8 @@ class Batch:
     """The streams with new rows, with the position of the row before them, 0 for a new stream."""
     controls: dict[Address, Control] = field(default_factory=dict)
     """The state of each thread after each of its new rows."""
-    record_blobs: dict[Address, Blob] = field(default_factory=dict)
-    """The bytes of its records."""
+    record_blobs: dict[Address, tuple[Blob, ...]] = field(default_factory=dict)
+    """The bytes next to its events."""
     scopes: dict[str, ScopeSequence] = field(default_factory=dict)
     """The state of each memory scope after its new rows."""
     entries: int = 0
@@ -252,7 +250,7 @@ class Batch:
         forked = row.type == "thread-forked"
         if forked != (fork is not None) or (isinstance(event.data, ThreadForked) and not names_fork(event.data, fork)):
             raise ImportFormatError(f"{_named(row)}: the event and its line name different fork points. {AGAIN}")
-        blob = _record_blob(row, event, blobs)
+        record_blobs = _record_blobs(row, event, blobs)
         problem = self._follow(entry, event)
         if problem is not None:
             error = ImportFormatError(f"{_named(row)}: {problem}. Nothing of it is imported from here on.")
@@ -273,8 +271,8 @@ class Batch:
             self.extended[row.stream] = 0 if before is None else before.position
             if fork is not None:
                 self.forks[row.stream] = fork
-        if blob is not None:
-            self.record_blobs[row.stream, row.version] = blob
+        if record_blobs:
+            self.record_blobs[row.stream, row.version] = record_blobs
         self._places[row.stream, row.version] = len(self.rows)
         self.rows.append(row)
         return True
@@ -370,17 +368,18 @@ def add_batch(report: EventsReport, batch: Batch, *, since: int, line: int) -> E
     )
 
 
-def _record_blob(row: Row, event: Event, blobs: Sequence[Blob]) -> Blob | None:
-    """The bytes of a record. Raises ImportFormatError if they are not among the blobs before it."""
-    named = digest_of_blob(event)
-    if named is None:
-        return None
-    blob = next((blob for blob in blobs if blob.kind == "record" and has_blob(event, blob.data)), None)
-    if blob is None:
+def _record_blobs(row: Row, event: Event, blobs: Sequence[Blob]) -> tuple[Blob, ...]:
+    """The bytes next to an event. Raises ImportFormatError if they are not among the blobs before it."""
+    names = named(event)
+    given = {blob.digest: blob for blob in blobs if blob.kind == "record"}
+    lacks = unmatched(names, {name: blob.data for name, blob in given.items()})
+    if lacks is not None:
+        what = "record" if row.type == RECORD_APPENDED else "media"
+        name = lacks.digest.hex()
         raise ImportFormatError(
-            f"{_named(row)}: the bytes of the record, with the SHA-256 {named.hex()}, must come before it. {AGAIN}"
+            f"{_named(row)}: the bytes of the {what}, with the SHA-256 {name}, must come before it. {AGAIN}"
         )
-    return blob
+    return tuple(given[name.digest] for name in names)
 
 
 def _address_before(entry: Entry) -> Address:

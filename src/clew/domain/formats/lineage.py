@@ -19,7 +19,6 @@ from clew.domain.events import (
 )
 from clew.domain.ports import Blob, Fork, Row
 from clew.domain.purge_digest import purged_rows
-from clew.domain.records import blob_of
 from clew.domain.streams import ROOT, StreamName, check_id, parse_stream_name, stream_id, stream_name
 
 AGAIN = "Take another copy of the document, or serialize the thread again."
@@ -40,12 +39,14 @@ class StreamRows(NamedTuple):
 class Lineage(NamedTuple):
     """A thread with its ancestors, oldest first.
 
-    ``events`` are the events up to each cut, ``after_cuts`` the ancestors' events after their cuts.
+    ``events`` are the events up to each cut, ``after_cuts`` the ancestors' events after their cuts, all as they are
+    stored. ``blobs`` are the bytes next to them, in the order of the events, equal ones once.
     """
 
     streams: tuple[StreamRows, ...]
     events: tuple[Event, ...]
     after_cuts: tuple[Event, ...]
+    blobs: tuple[Blob, ...] = ()
 
     @property
     def name(self) -> StreamName:
@@ -67,17 +68,14 @@ class Lineage(NamedTuple):
         """The last version of each stream in the lineage: the cut, or the head of the thread itself."""
         return (*(stream.fork.cut for stream in self.streams if stream.fork is not None), self.head.version)
 
+    @property
+    def all_events(self) -> tuple[Event, ...]:
+        """All events, also those after the cuts."""
+        return (*self.events, *self.after_cuts)
 
-def with_blobs(lineage: Lineage, add: Callable[[list[Event]], list[Event]]) -> Lineage:
-    """The lineage with the bytes of its records, which ``add`` adds to events."""
-    events, after_cuts = add([*lineage.events]), add([*lineage.after_cuts])
-    return lineage._replace(events=tuple(events), after_cuts=tuple(after_cuts))
-
-
-def blobs_of(lineage: Lineage) -> list[Blob]:
-    """The bytes of a lineage's records, in the order of the records, equal ones once."""
-    blobs = filter(None, map(blob_of, (*lineage.events, *lineage.after_cuts)))
-    return list({blob.digest: blob for blob in blobs}.values())
+    def with_blobs(self, blobs: Iterable[Blob]) -> Lineage:
+        """The same with the bytes next to its events, in the order of the events."""
+        return self._replace(blobs=tuple({blob.digest: blob for blob in blobs}.values()))
 
 
 def required_rows(rows: Iterable[Row], cut: int | None, decode: Callable[[Row], Event]) -> Iterator[Row]:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from clew.domain.events import to_time
 from clew.domain.history import HistoryMessage, ThreadState
 from clew.domain.json_values import Json
+from clew.domain.media_types import address_of
 from clew.domain.messages import (
     ApprovalRequest,
     ApprovalResponse,
@@ -22,6 +23,7 @@ from clew.domain.messages import (
     Reasoning,
     Text,
 )
+from clew.domain.models.chat_requests import media_type
 from clew.domain.records import ThreadRecord
 
 LONGEST_ADDRESS = 200
@@ -117,9 +119,9 @@ def _content(content: Content) -> Iterator[str]:
         case Reasoning(text=text):
             yield "Reasoning:"
             yield _fenced(text, "text")
-        case Media(uri=uri, media_type=kind):
-            address = uri if len(uri) <= LONGEST_ADDRESS else f"{uri[:40]}… ({len(uri):,} characters)"
-            yield f"Media{'' if kind is None else f' ({_code(kind)})'}: {_code(address)}"
+        case Media():
+            kind, address = media_type(content), address_of(content, LONGEST_ADDRESS)
+            yield f"Media{f' ({_code(kind)})' if kind else ''}: {_code(address)}"
         case FunctionCall():
             yield f"Calls {_code(content.name)} ({_code(content.call_id)}):"
             yield _fenced_json(content.arguments)

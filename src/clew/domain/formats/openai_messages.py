@@ -62,12 +62,12 @@ _OWN: TypeAdapter[Content] = TypeAdapter(Reasoning | Media | FunctionResult | Ap
 _OWN_TYPES = ("reasoning", "media", "function-result", "approval-request", "approval-response")
 
 
-def decode(value: object, number: int) -> Message:
-    """Decode an OpenAI chat message. Errors name its ``number``, which counts from 1.
+def decode(value: object, number: int | None = None) -> Message:
+    """Decode an OpenAI chat message. Errors name its ``number`` among others, which counts from 1.
 
     Raises ImportFormatError for anything else, and InvalidContentError for JSON that cannot be stored.
     """
-    where = f"message {number}"
+    where = "message" if number is None else f"message {number}"
     if not isinstance(value, dict):
         kind = type(value).__name__
         raise ImportFormatError(f"{where}: {kind} is not an object with a role. Each message must be one.")
@@ -209,7 +209,8 @@ def _read_part(part: Json) -> Content:
                 own = _OWN.validate_python(part)
             except ValidationError:  # another provider's part of the same type
                 return Raw(value=part)
-            return own if same(_own_json(own), part) else Raw(value=part)
+            is_stored = isinstance(own, Media) and own.digest is not None  # its bytes are in another place
+            return own if same(_own_json(own), part) and not is_stored else Raw(value=part)
         case _:
             return Raw(value=part)
 

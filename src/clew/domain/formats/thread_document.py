@@ -12,19 +12,19 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from clew.domain.blobs import named, unmatched
 from clew.domain.context.state import HISTORY_STORE
 from clew.domain.decider_state import Control, advance
 from clew.domain.errors import ThreadDocumentError
 from clew.domain.event_types import Status
 from clew.domain.events import Event, Opaque
-from clew.domain.formats.lineage import AGAIN, Lineage, StreamRows, blobs_of, verify_streams, with_blobs
+from clew.domain.formats.lineage import AGAIN, Lineage, StreamRows, verify_streams
 from clew.domain.formats.openai_messages import same
 from clew.domain.history import HistoryBuilder, HistoryMessage
 from clew.domain.json_values import MAX_BYTES, JsonObject, one_line
 from clew.domain.messages import Role, Text, explain
 from clew.domain.models.client import ServiceKind, ThreadKind
-from clew.domain.ports import Fork, Row
-from clew.domain.records import digest_of_blob, has_blob, with_blob
+from clew.domain.ports import Blob, Fork, Row
 from clew.domain.runs.events import ServiceThreadBound
 from clew.domain.streams import digest
 
@@ -89,7 +89,7 @@ class ServiceShape(_Shape):
 
 
 class BlobShape(_Shape):
-    """Bytes of a record that are not in its event, in base64. The definitions of agents are never included."""
+    """Bytes of a record or of media that are not in their event, in base64. Definitions of agents are not included."""
 
     digest: Hash
     data: str
@@ -159,7 +159,7 @@ def write_document(lineage: Lineage) -> JsonObject:
         },
         "streams": [_write_stream(stream) for stream in lineage.streams],
         "heads": {stream.name: stream.rows[-1].hash.hex() for stream in lineage.streams},
-        "blobs": [{"digest": blob.digest.hex(), "data": _base64(blob.data)} for blob in blobs_of(lineage)],
+        "blobs": [{"digest": blob.digest.hex(), "data": _base64(blob.data)} for blob in lineage.blobs],
         "states": states,
         "service": _write_service(control, lineage.events),
         "history": [_write_message(each) for each in history],
@@ -179,7 +179,7 @@ def read_document(document: object, decode: Callable[[Row], Event]) -> Lineage:
     parsed = _parse(document)
     lineage = verify_streams([_read_stream(number, stream) for number, stream in enumerate(parsed.streams)], decode)
     blobs = dict(_read_blob(number, blob) for number, blob in enumerate(parsed.blobs))
-    lineage = with_blobs(lineage, lambda events: [_with_blob(event, blobs) for event in events])
+    lineage = lineage.with_blobs(blob for event in lineage.all_events for blob in _blobs_of(event, blobs))
     for name, value in write_document(lineage).items():
         where = _first_difference(document[name], value, name)
         if where is not None:
@@ -232,16 +232,14 @@ def _read_blob(number: int, blob: BlobShape) -> tuple[bytes, bytes]:
     return named, data
 
 
-def _with_blob(event: Event, blobs: Mapping[bytes, bytes]) -> Event:
-    """The event with the bytes of its record, if it has any. Raises ThreadDocumentError if the document lacks them."""
-    named = digest_of_blob(event)
-    if named is None:
-        return event
-    if not has_blob(event, blobs.get(named)):
+def _blobs_of(event: Event, blobs: Mapping[bytes, bytes]) -> list[Blob]:
+    """The bytes next to an event. Raises ThreadDocumentError if the document lacks them."""
+    names = named(event)
+    if (lacks := unmatched(names, blobs)) is not None:
         raise ThreadDocumentError(
-            f"blobs: the bytes of version {event.version}, with the SHA-256 {named.hex()}, are missing. {AGAIN}"
+            f"blobs: the bytes of version {event.version}, with the SHA-256 {lacks.digest.hex()}, are missing. {AGAIN}"
         )
-    return with_blob(event, blobs[named])
+    return [Blob(name.digest, "record", blobs[name.digest]) for name in names]
 
 
 def _write_stream(stream: StreamRows) -> JsonObject:

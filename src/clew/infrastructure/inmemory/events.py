@@ -101,7 +101,7 @@ class InMemoryEvents:
             self._keys[append.key.stream, append.key.digest] = outcome_of_key
         if plan.has_side_tables:
             self._put_side_tables(plan)
-        self._drop_unused([shred.blob for shred in append.shreds if shred.blob is not None])
+        self._drop_unused([blob for shred in append.shreds for blob in shred.blobs])
         return appended
 
     def _put_snapshots(self, snapshots: Sequence[Snapshot]) -> None:
@@ -151,7 +151,7 @@ class InMemoryEvents:
                 self._keys[name] = Outcome(first.salt, None, first.appended)
 
     def _drop_unused(self, digests: Sequence[bytes]) -> None:
-        """Destroy the bytes of shredded records that no other record has."""
+        """Destroy the bytes next to shredded events that no other event has."""
         for digest in digests:
             if not self._uses[number_of_blob(digest)]:
                 self.record_blobs.pop(digest, None)

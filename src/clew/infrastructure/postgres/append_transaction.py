@@ -342,11 +342,11 @@ def _drop_derived(shreds: Sequence[Shred]) -> Iterator[BoundStatement]:
 
 
 def _drop_record_blobs(shreds: Sequence[Shred]) -> Iterator[BoundStatement]:
-    """Destroy the bytes of shredded records that no other record has."""
+    """Destroy the bytes next to shredded events that no other event has."""
     gone: dict[int, list[bytes]] = {}
     for shred in shreds:
-        if shred.blob is not None:
-            gone.setdefault(tenant_id(shred.stream), []).append(shred.blob)
+        if shred.blobs:
+            gone.setdefault(tenant_id(shred.stream), []).extend(shred.blobs)
     for tenant, digests in gone.items():
         yield _bind("drop record blobs", tenant=int8(tenant), digests=byteas(digests))
 

@@ -364,7 +364,10 @@ class SQLiteWriter:
         )
 
     def _put_side_tables(self, connection: sqlite3.Connection, plan: Plan) -> None:
-        """Write blobs, leases, drafts and states of folds of an append, whose streams exist. Drop bytes of records."""
+        """Write blobs, leases, drafts and states of folds of an append, whose streams exist.
+
+        Drop the bytes next to shredded events.
+        """
         for blob in plan.append.blobs:
             connection.execute(_PUT_BLOB, blob)
             self.checkpoints.written += len(blob.data)
@@ -386,9 +389,8 @@ class SQLiteWriter:
         for fold in plan.append.folds:
             connection.execute(_PUT_FOLD, fold._asdict())
             self.checkpoints.written += len(fold.state)
-        for shred in plan.append.shreds:  # last: another record of the append can have the same bytes
-            if shred.blob is not None:
-                connection.execute(_DROP_RECORD_BLOB, (shred.blob,))
+        for shred in plan.append.shreds:  # last: another event of the append can have the same bytes
+            connection.executemany(_DROP_RECORD_BLOB, [(name,) for name in shred.blobs])
 
     def after_batch(self) -> float | None:
         """Notify the listeners and make a checkpoint if one is due. Returns the seconds until the next call."""

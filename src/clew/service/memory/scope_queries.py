@@ -245,7 +245,7 @@ def _message(core: Core, learned: Provenance) -> Operation[HistoryMessage | None
         return None
     if not (yield from permitted(core, "read", [thread_id], lambda id_: id_)):
         return None
-    message = as_message((yield from thread_queries.event(core, thread_id, version)))
+    message = as_message((yield from thread_queries.whole_event(core, thread_id, version)))
     if message is not None:
         return message
     history = yield from thread_queries.history(core, thread_id, version)
