@@ -602,7 +602,9 @@ class Agent(AgentOf[LocalThread, RemoteThread]):
     raise if the agent with this id ran on the thread before with other instructions, tools or another client.
     ``on_missing_provider`` says the same for a context provider that the thread used before.
     ``on_expired_service_thread="reseed"`` sends the whole record again if the service no longer has what a remote
-    thread continues. Raises AgentConfigurationError or InvalidNameError.
+    thread continues. If the model's service has no place for media of a message, the run warns with
+    MediaNotSentWarning; with ``strict_media`` it raises MediaNotSentError before anything is sent. Raises
+    AgentConfigurationError or InvalidNameError.
     """
 
 

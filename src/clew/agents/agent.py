@@ -98,6 +98,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         on_changed_agent: OnChangedAgent = "warn",
         on_missing_provider: OnMissingProvider = "warn",
         on_expired_service_thread: OnExpiredServiceThread = "raise",
+        strict_media: bool = False,
     ) -> None:
         self.id = id or name or "agent"
         check_id(self.id, "agent id")
@@ -106,7 +107,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
                 check_text(text, where)
         check_reports(on_changed_agent=on_changed_agent, on_missing_provider=on_missing_provider)
         check_on_expired(on_expired_service_thread)
-        check_flags(reset_tool_choice=reset_tool_choice)
+        check_flags(reset_tool_choice=reset_tool_choice, strict_media=strict_media)
         check_parts(client, model, tuple(middleware))
         check_history_parts(reducer, history_store, read_history_from)
         self.client = client
@@ -129,6 +130,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         self._on_changed = on_changed_agent
         self._on_missing = on_missing_provider
         self._on_expired = on_expired_service_thread
+        self._strict_media = strict_media
         self._reports = MissingReports()
         self._compared: dict[str, None] = {}
         self._parts: tuple[object, ...] = ()
@@ -273,7 +275,8 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         of the response. With ``stream`` it returns an AgentStream of updates instead of a coroutine. With
         ``background`` it returns a BackgroundRun when the run is on the log, and the run goes on when its caller goes.
         RunOptions describes the options: thread, actor, fork, at, tools, context_providers, model, options,
-        response_format, deps, on_conflict, abandon_run, idempotency_key, max_rounds, max_seconds.
+        response_format, deps, on_conflict, abandon_run, idempotency_key, max_rounds, max_seconds,
+        strict_media.
 
         Raises UnsupportedThreadError, RunInProgressError or ApprovalPendingError before anything is recorded; and
         ModelError, ToolFailedError or RunLimitError after the steps so far and the error are recorded.
@@ -481,6 +484,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
                 compared=self._compared,
                 on_missing=self._on_missing,
                 on_expired=self._on_expired,
+                strict_media=self._strict_media,
                 reports=self._reports,
                 reducer=self.reducer,
                 stores=self._stores,
@@ -521,6 +525,10 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
             changes["providers"] = own.providers._replace(run=as_providers(options.get("context_providers")))
         if options.get("model"):
             changes["model"] = options["model"]
+        strict = options.get("strict_media")
+        if strict is not None:
+            check_flags(strict_media=strict)
+            changes["strict_media"] = strict
         for name in ("actor", "deps", "response_format"):
             if options.get(name) is not None:
                 changes[name] = options.get(name)

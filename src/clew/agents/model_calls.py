@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
+import warnings
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
@@ -31,10 +32,13 @@ from clew.domain.models.client import (
     TextDelta,
     Update,
 )
+from clew.domain.models.media import UnsentMedia, media_kind
 from clew.domain.models.native import has_signed_parts, signatures
 from clew.domain.models.tool_choice import without_forced_call
 from clew.domain.runs.errors import (
     AgentConfigurationError,
+    MediaNotSentError,
+    MediaNotSentWarning,
     ModelError,
     ModelStreamError,
     RunInProgressError,
@@ -42,6 +46,7 @@ from clew.domain.runs.errors import (
     RunTakenOverError,
     ServiceCannotForkError,
     ServiceThreadExpiredError,
+    unsent_words,
 )
 from clew.domain.runs.events import (
     AnswerInterrupted,
@@ -55,7 +60,7 @@ from clew.domain.runs.events import (
     ServiceThreadBound,
 )
 from clew.domain.runs.ports import ThreadPort
-from clew.domain.runs.request_construction import prefix_of, request_bytes, request_of, stream_request
+from clew.domain.runs.request_construction import lost_media, prefix_of, request_bytes, request_of, stream_request
 from clew.domain.streams import digest
 
 InterruptReason: TypeAlias = Literal["fault", "cancelled", "stopped"]
@@ -79,6 +84,7 @@ class ModelCalls:
         self._sent = 0.0
         self._first: float | None = None
         self._reseeds = False
+        self._lost_media: set[UnsentMedia] = set()
 
     async def open_service_thread(self) -> None:
         """Create the thread at the service before the first request, if the client requires it."""
@@ -120,6 +126,7 @@ class ModelCalls:
         self._check_rounds()
         if self._thread.kind == "remote" and any(isinstance(step, _SERVICE_STEPS) for step in journal.steps):
             await journal.write()  # the state of the service's thread is read from the log
+        await self._write_media()
         while True:
             history = await (journal.whole_history() if self._reseeds else journal.history())
             call, changes, question, request = await self._next_call(history)
@@ -147,6 +154,16 @@ class ModelCalls:
             else:
                 await journal.emit_added()
                 return question, request
+
+    async def _write_media(self) -> None:
+        """Write the waiting steps if they have media: what cannot be sent is reported with its version."""
+        journal = self._journal
+        if not any(isinstance(step, Message) and any(map(media_kind, step.contents)) for step in journal.steps):
+            return
+        if journal.state.began:
+            await journal.write()
+        else:
+            await journal.write(expected_version=journal.version, blobs=self._setup.definitions.blobs)
 
     def _check_rounds(self) -> None:
         limit = self._setup.limits.rounds
@@ -186,6 +203,7 @@ class ModelCalls:
             question, body, content = await asyncio.to_thread(request_of, *parts)
         else:
             question, body, content = request_of(*parts)
+        self._report_lost_media(call, question)
         unchanged = content
         fields: dict[str, object] = {"digest": digest(content).hex()}
         changes: Sequence[RequestChanged] = ()
@@ -205,6 +223,17 @@ class ModelCalls:
             if changes and wire.rebound is not None:
                 fields["left_out"] = _not_in(content, question)
         return call.model_copy(update=fields), changes, question, request
+
+    def _report_lost_media(self, call: ModelCalled, question: Question) -> None:
+        """Warn once of each media that the model does not receive, or raise MediaNotSentError."""
+        setup, thread_id = self._setup, self._journal.log.thread_id
+        lost = lost_media(setup.client.wire, call, question, self._providers.contributions())
+        if lost and setup.strict_media:
+            raise MediaNotSentError(thread_id, setup.client.kind, lost)
+        news = [each for each in lost if each not in self._lost_media]
+        if news:
+            self._lost_media.update(news)
+            warnings.warn(unsent_words(thread_id, setup.client.kind, news), MediaNotSentWarning, stacklevel=2)
 
     async def _service_call(self) -> ServiceCall:
         """What the service has of the thread; nothing if all of it is sent again."""

@@ -69,7 +69,7 @@ class RunOptions(TypedDict, total=False):
     raises. If a run waits for approvals, ApprovalPendingError is raised, unless ``abandon_run`` is true: then that run
     is abandoned. A run with the ``idempotency_key`` of an earlier run on the thread, in any process, stores nothing: it
     waits for that run and returns its response. Without a ``thread``, and for a fork, the key also names the new
-    thread. ``max_rounds`` (model calls) and ``max_seconds`` are the agent's unless given.
+    thread. ``max_rounds`` (model calls), ``max_seconds`` and ``strict_media`` are the agent's unless given.
     """
 
     thread: ThreadPort | None
@@ -87,6 +87,7 @@ class RunOptions(TypedDict, total=False):
     idempotency_key: str | None
     max_rounds: int | None
     max_seconds: float | None
+    strict_media: bool | None
 
 
 _ON_CONFLICT = {RunOptions: ("raise", "wait", "fork"), ContinueOptions: ("raise", "wait")}
@@ -216,6 +217,8 @@ class RunSetup:
     """The last threads on which the agent was compared with its last run there."""
     on_missing: OnMissingProvider = "warn"
     on_expired: OnExpiredServiceThread = "raise"
+    strict_media: bool = False
+    """Whether a run fails if the model would not receive media, instead of warning."""
     reports: MissingReports = field(default_factory=MissingReports)
     reducer: Reducer | None = None
     stores: HistoryStores | None = None

@@ -87,6 +87,14 @@ def is_signed(block: Json) -> bool:
     return as_object(block).get("type") in SIGNED
 
 
+def sends_media(question: Question, message: Message, content: Content) -> bool:
+    """Whether a content goes into a request as the media that it is."""
+    if message.role == "assistant":
+        return is_own(message, question, WIRE)
+    block = None if _is_system(message) else _user_block(content)
+    return block is not None and block["type"] != "text"
+
+
 ANTHROPIC = WireFormat(
     name=WIRE,
     make_body=anthropic_body,
@@ -95,6 +103,7 @@ ANTHROPIC = WireFormat(
     prefix_of=prefix_of,
     left_out=left_out,
     rebound=rebound,
+    sends_media=sends_media,
 )
 """Anthropic's Messages."""
 
@@ -341,5 +350,5 @@ def _media(media: Media) -> JsonObject:
     if is_picture(media):
         return {"type": "image", "source": source}
     if kind == "application/pdf" and (data is not None or is_address):
-        return {"type": "document", "source": source}
+        return {"type": "document", "source": source, **({"title": media.name} if media.name else {})}
     return {"type": "text", "text": media_words(media)}

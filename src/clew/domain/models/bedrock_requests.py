@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import takewhile
 from typing import Any, TypeGuard, cast
 from urllib.parse import quote
 
@@ -117,6 +118,15 @@ def bedrock_rebound(before: JsonObject, after: JsonObject) -> JsonObject:
     return without_unbound(before, after, ("system", "toolConfig"), _without_cache_points, is_signed)
 
 
+def bedrock_sends_media(question: Question, message: Message, content: Content) -> bool:
+    """Whether a content goes into a request as the media that it is."""
+    if message.role == "assistant":
+        return is_own(message, question, NAME)
+    if isinstance(content, Media):
+        return not _is_leading(question, message) and _media_block(content) is not None
+    return isinstance(content, Raw) and _is_block(content.value, _OF_USER) and not _is_leading(question, message)
+
+
 BEDROCK = WireFormat(
     name=NAME,
     make_body=bedrock_body,
@@ -124,6 +134,7 @@ BEDROCK = WireFormat(
     prefix_of=bedrock_prefix,
     left_out=bedrock_left_out,
     rebound=bedrock_rebound,
+    sends_media=bedrock_sends_media,
 )
 """Amazon Bedrock's Converse API."""
 
@@ -322,15 +333,13 @@ class _Writer:
 
     def _media(self, media: Media) -> JsonObject:
         """A block with the media; words if the service cannot load it, or does not know its type."""
-        source = _source(media)
-        for kind, formats in _FORMATS.items():
-            if source is not None and (name := formats.get(media_type(media).lower())) is not None:
-                block: JsonObject = {"format": name, "source": source}
-                if kind == "document":
-                    self._documents += 1
-                    block["name"] = f"Document {self._documents}"  # names must differ
-                return {kind: block}
-        return {"text": media_words(media)}
+        block = _media_block(media)
+        if block is None:
+            return {"text": media_words(media)}
+        if (document := block.get("document")) is not None:
+            self._documents += 1
+            block["document"] = {**as_object(document), "name": f"Document {self._documents}"}  # names must differ
+        return block
 
     def _id(self, call_id: str) -> str:
         """An id that the service accepts, and that no earlier call has."""
@@ -410,6 +419,20 @@ def _tool_result(id_: str, result: FunctionResult) -> JsonObject:
         case value:
             content = {"text": json.dumps(value, ensure_ascii=False)}
     return {"toolResult": {"toolUseId": id_, "content": [content]}}
+
+
+def _is_leading(question: Question, message: Message) -> bool:
+    """Whether a message is in ``system``, which has no media."""
+    return any(each is message for each in takewhile(_is_system, question.messages))
+
+
+def _media_block(media: Media) -> JsonObject | None:
+    """A block with the media, without the name of a document. None if the service cannot load it."""
+    source = _source(media)
+    for kind, formats in _FORMATS.items():
+        if source is not None and (name := formats.get(media_type(media).lower())) is not None:
+            return {kind: {"format": name, "source": source}}
+    return None
 
 
 def _source(media: Media) -> JsonObject | None:

@@ -60,6 +60,13 @@ def chat_stream(body: JsonObject) -> JsonObject:
     }
 
 
+def sends_media(question: Question, message: Message, content: Content) -> bool:
+    """Whether a content goes into a request as the media that it is."""
+    del question
+    part = _part("user" if message.role == "tool" else message.role, content)
+    return part is not None and part["type"] != "text"
+
+
 OPENAI_CHAT = WireFormat(
     name=WIRE,
     make_body=chat_body,
@@ -67,6 +74,7 @@ OPENAI_CHAT = WireFormat(
     as_stream=chat_stream,
     prefix_fields=("tools", "messages"),
     left_out=partial(foreign_signatures, wire=WIRE),
+    sends_media=sends_media,
 )
 """OpenAI's Chat Completions, which most services offer."""
 
@@ -363,8 +371,8 @@ def media_words(media: Media) -> str:
 
 
 def file_name(media: Media) -> str:
-    """A name for a file without a name."""
-    return f"file.{_EXTENSIONS.get(media_type(media), 'bin')}"
+    """The name of a file; one for its type if it has none."""
+    return media.name or f"file.{_EXTENSIONS.get(media_type(media), 'bin')}"
 
 
 def with_options(body: JsonObject, options: JsonObject | None) -> JsonObject:

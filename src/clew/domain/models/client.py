@@ -10,7 +10,7 @@ from typing import Literal, Protocol, TypeAlias
 from pydantic import Field
 
 from clew.domain.json_values import JsonObject
-from clew.domain.messages import Message, Value
+from clew.domain.messages import Content, Message, Value
 
 ThreadKind: TypeAlias = Literal["local", "remote"]
 """Who holds the history of a thread: Clew, or a service."""
@@ -84,7 +84,8 @@ class Question:
     ``messages`` is the model view, with each call followed by its result; for a remote thread, only those that the
     service does not have yet. ``options`` are the provider's own (``temperature``, ``max_tokens``…), unchanged.
     ``provider`` is the service that is asked, if the client names it. ``agent`` is the name of the agent that asks:
-    answers of others are sent with their authors. ``edition`` says by which rules the request is written.
+    answers of others are sent with their authors. ``edition`` says by which rules the request is written. ``versions``
+    are those of the messages on their thread, 0 for a message of a context provider.
     """
 
     model: str
@@ -97,6 +98,7 @@ class Question:
     provider: str | None = None
     agent: str | None = None
     edition: int = EDITION
+    versions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,9 @@ class WireFormat:
     parts after the first change of the prefix, from the bodies before and after it.
 
     ``as_held`` gives a message as a service that holds its thread lists it, without what it does not keep.
+
+    ``sends_media`` says whether the body for a question has a content of one of its messages, ``Media`` or a service's
+    own part for media, as what it is: neither words in its place nor nothing. Without it, all media count as sent.
     """
 
     name: str
@@ -148,6 +153,7 @@ class WireFormat:
     rebound: Callable[[JsonObject, JsonObject], JsonObject] | None = None
     options_on: Callable[[ThreadKind, JsonObject], JsonObject] | None = None
     as_held: Callable[[Message], Sequence[Message]] | None = None
+    sends_media: Callable[[Question, Message, Content], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)

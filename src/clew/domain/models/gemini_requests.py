@@ -73,11 +73,20 @@ def gemini_path(model: str, streams: bool) -> str:  # noqa: FBT001  # the parame
     return f"/models/{quote(model, safe='')}:{method}"
 
 
+def sends_media(question: Question, message: Message, content: Content) -> bool:
+    """Whether a content goes into a request as the media that it is."""
+    if message.role == "assistant":
+        return is_own(message, question, WIRE)
+    part = None if _is_system(message) else _user_part(content)
+    return part is not None and "text" not in part
+
+
 GEMINI = WireFormat(
     name=WIRE,
     make_body=gemini_body,
     make_path=gemini_path,
     prefix_fields=("systemInstruction", "tools", "cachedContent", "contents"),
+    sends_media=sends_media,
     left_out=partial(foreign_signatures, wire=WIRE),
 )
 """Gemini's generateContent."""

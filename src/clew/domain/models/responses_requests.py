@@ -165,6 +165,14 @@ def _leaves_out(message: Message, question: Question) -> bool:
     return any(not item.get("encrypted_content") and not item.get("content") for item in items)
 
 
+def sends_media(question: Question, message: Message, content: Content) -> bool:
+    """Whether a content goes into a request as the media that it is."""
+    if is_own(message, question, WIRE):
+        return True
+    part = _part(message.role, content)
+    return part is not None and part["type"] in {"input_image", "input_file"}
+
+
 OPENAI_RESPONSES = WireFormat(
     name=WIRE,
     make_body=responses_body,
@@ -175,6 +183,7 @@ OPENAI_RESPONSES = WireFormat(
     unstored=unstored,
     options_on=options_on,
     as_held=as_held,
+    sends_media=sends_media,
 )
 """OpenAI's Responses."""
 

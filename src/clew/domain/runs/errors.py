@@ -27,6 +27,7 @@ ClewError
 ├── UnknownRunError                the thread has no such run
 ├── RunNotCompletedError           a run that is asked for again, or followed, ended without an answer
 ├── AgentChangedError              the agent differs from the one that began the run
+├── MediaNotSentError              a wire format cannot send media, and the agent is strict
 ├── ContextProviderError           a context provider failed, and its policy is to fail the run
 ├── ProviderContractError          a context provider breaks a rule for providers
 ├── ModelClientContractError       a model client breaks a rule for clients
@@ -45,6 +46,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from clew.domain.errors import ClewError, ConflictError
+from clew.domain.models.media import UnsentMedia
 
 
 class ModelError(ClewError):
@@ -307,6 +309,34 @@ class AgentChangedError(ClewError):
 
 class AgentChangedWarning(UserWarning):
     """The agent differs from the one that ran on the thread before, and the run continues."""
+
+
+class MediaNotSentError(ClewError):
+    """A model would not receive media of the thread, and the agent has ``strict_media=True``. Nothing was sent.
+
+    ``media`` says which: version of the message, place of the content, and media type.
+    """
+
+    def __init__(self, thread_id: str, client: str, media: Sequence[UnsentMedia]) -> None:
+        super().__init__(
+            f"{unsent_words(thread_id, client, media)} Convert it, ask another client, or run with strict_media=False "
+            "to send words in its place, where the format has a place for them."
+        )
+        self.thread_id = thread_id
+        self.client = client
+        self.media = tuple(media)
+
+
+class MediaNotSentWarning(UserWarning):
+    """A model does not receive media of the thread, because its wire format cannot send it, and the run continues."""
+
+
+def unsent_words(thread_id: str, client: str, media: Sequence[UnsentMedia]) -> str:
+    """What media a client cannot send, in words."""
+    named = ", ".join(
+        f"{each.media_type} of {f'version {each.version}' if each.version else 'a context provider'}" for each in media
+    )
+    return f"Thread {thread_id!r}: the client {client} cannot send {named}, so the model does not receive it."
 
 
 class DefinitionMissingError(ClewError):

@@ -17,6 +17,7 @@ from clew.domain.json_patch import patched
 from clew.domain.json_values import JsonObject, check_json
 from clew.domain.messages import Message
 from clew.domain.models.client import ModelRequest, Question, ResponseFormat, ToolSchema, WireFormat
+from clew.domain.models.media import UnsentMedia, media_kind, unsent_media
 from clew.domain.ports import Blob
 from clew.domain.reducers.history_reduction import reduced
 from clew.domain.runs.errors import AgentConfigurationError
@@ -120,8 +121,8 @@ class Contributions:
                 parts += [message.text for message in each.messages]
         return "\n\n".join(part for part in parts if part) or own
 
-    def messages(self, view: Sequence[tuple[int, Message]]) -> tuple[Message, ...]:
-        """A view, as versions and messages, with the providers' messages inserted."""
+    def messages(self, view: Sequence[tuple[int, Message]]) -> list[tuple[int, Message]]:
+        """A view, as versions and messages, with the providers' messages inserted, which have version 0."""
         if self.late is not None:
             return _with_late(view, self.late)
         merged: list[tuple[int, Message]] = list(view)
@@ -129,7 +130,7 @@ class Contributions:
             if each.messages:
                 place = _place(merged, each.before)
                 merged[place:place] = [(0, message) for message in each.messages]
-        return tuple(message for _, message in merged)
+        return merged
 
 
 REPLACES = "(This replaces the earlier context of {provider}.)"
@@ -147,7 +148,7 @@ def _place(view: Sequence[tuple[int, Message]], before: int) -> int:
     return place
 
 
-def _with_late(view: Sequence[tuple[int, Message]], late: Sequence[ContextProvided]) -> tuple[Message, ...]:
+def _with_late(view: Sequence[tuple[int, Message]], late: Sequence[ContextProvided]) -> list[tuple[int, Message]]:
     """The messages with late context; of that of a provider which comes to the same place, only the newest."""
     at: dict[tuple[int, str], ContextProvided] = {}
     for each in late:
@@ -159,11 +160,11 @@ def _with_late(view: Sequence[tuple[int, Message]], late: Sequence[ContextProvid
     for (place, provider), each in sorted(at.items(), key=lambda item: item[0][0]):
         inserted.setdefault(place, []).extend(_late_messages(each, replaces=provider in known))
         known.add(provider)
-    messages: list[Message] = []
+    messages: list[tuple[int, Message]] = []
     for number in range(len(view) + 1):
-        messages += inserted.get(number, ())
-        messages += [message for _, message in view[number : number + 1]]
-    return tuple(messages)
+        messages += [(0, message) for message in inserted.get(number, ())]
+        messages += view[number : number + 1]
+    return messages
 
 
 def _late_messages(given: ContextProvided, *, replaces: bool) -> list[Message]:
@@ -215,14 +216,14 @@ def question_of(
     """
     remote = call.service is not None
     view = model_view(history if reduction is None else reduced(history, reduction, 0))
-    messages = view.messages
-    if remote:
-        messages = tuple([message for _, message in unsent(view, call.service)])
-    elif contributions.provided or contributions.late:
-        messages = contributions.messages(unsent(view, None))
+    messages, versions = view.messages, view.versions
+    if remote or contributions.provided or contributions.late:
+        merged = unsent(view, call.service) if remote else contributions.messages(unsent(view, None))
+        messages, versions = tuple([each for _, each in merged]), tuple([version for version, _ in merged])
     return Question(
         model=call.model,
         messages=messages,
+        versions=versions,
         instructions=contributions.instructions(definitions.instructions, with_messages=remote),
         tools=(*definitions.tools, *contributions.tools),
         response_format=definitions.response_format,
@@ -246,6 +247,21 @@ def request_of(
     question = question_of(call, definitions, history, contributions, reduction)
     body = wire.make_body(question)
     return question, body, request_bytes(body)
+
+
+def lost_media(
+    wire: WireFormat, call: ModelCalled, question: Question, contributions: Contributions
+) -> tuple[UnsentMedia, ...]:
+    """The media that a model does not receive with the question of a call.
+
+    A service that holds the history gets the messages of context providers as instructions, which are text.
+    """
+    lost = unsent_media(wire, question)
+    if call.service is None:
+        return lost
+    provided = [message for each in contributions.provided for message in each.messages]
+    kinds = [(index, media_kind(each)) for message in provided for index, each in enumerate(message.contents)]
+    return lost + tuple(UnsentMedia(0, index, kind) for index, kind in kinds if kind is not None)
 
 
 def stream_request(wire: WireFormat, body: JsonObject, content: bytes, model: str) -> ModelRequest:
