@@ -80,6 +80,7 @@ FOR_AGENTS = public(ThreadPort) - public(object) - {"id", "kind", "runs"} | {
     "approvals",
     "context",
     "continue_run",
+    "follow",
     "run",
 }
 PAIRS = [

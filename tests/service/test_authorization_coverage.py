@@ -152,6 +152,7 @@ THREAD = {
     # For agents, so only in the engine.
     "run": [writes(lambda held: held.thread.bound_to(held.agent).run("More"))],
     "continue_run": [writes(lambda held: held.thread.bound_to(held.agent).continue_run())],
+    "follow": [refused(lambda held: held.thread.follow())],
     "approvals": [refused(lambda held: held.thread.approvals(), shows=False)],
     "context": [writes(lambda held: held.provided.context("More"))],
     "notify": [writes(lambda held: held.provided.notify("on_suspend"))],
@@ -162,7 +163,7 @@ THREAD = {
 }
 HARMLESS_OF_THREAD = {
     *("id", "kind", "agent", "context_providers", "runs"),
-    "bound_to",  # returns an object without reading
+    *("bound_to", "unstarted"),  # return an object without reading
     "scope",  # for the context providers of a run, which are code
 }
 ONLY_ASYNC = {"delete": [writes(lambda held: held.remote.delete(service=True, client=held.holder))]}
@@ -183,7 +184,8 @@ RUNS = {
     "draft": [refused(lambda held: held.thread.runs.draft(), shows=False)],
 }
 HARMLESS_OF_RUNS = {
-    *("is_in", "begins", "reads_at"),
+    *("is_in", "begins", "reads_at", "of"),
+    "repeated",  # finds nothing without the key
     *("claim_state", "supply", "record", "hold", "put_draft", "changed"),  # write, or wait
 }
 

@@ -153,9 +153,10 @@ class _Follower:
     async def wait(self) -> None:
         """Wait until there may be more. Raises RunNotCompletedError if no process executes the run."""
         log, version = self._log, self.reader.version
+        lease = await log.lease()  # before the version: the last write of a run releases its lease
         if (await log.control(fresh=True)).version > version:
             return
-        if await log.lease() is None:
+        if lease is None:
             reason = "no process executes it any more"
             raise RunNotCompletedError(log.thread_id, self.reader.state.run_id, "interrupted", reason)
         await log.changed(version, _DRAFT_SECONDS if self._called else _POLL_SECONDS)

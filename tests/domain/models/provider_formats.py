@@ -552,15 +552,17 @@ class ResponsesFormat(ProviderFormat):
         return ResponsesAnswer({"store": False})
 
     def reply(self, items: list[Any], rest: Any) -> Any:
-        output = [
-            {**item, "call_id": f"call_{number}", "arguments": item["arguments"] or "{}"}
-            if item["type"] == "function_call"
-            else item
-            for number, item in enumerate(items)
-        ]
+        output = [self._item(number, item) for number, item in enumerate(items)]
         done = {"output": output, "status": "completed", "error": None, "incomplete_details": None}
         usage = rest.get("usage") or {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5}
         return {**rest, **done, "usage": usage}
+
+    def _item(self, number: int, item: Any) -> Any:
+        if item["type"] == "function_call":
+            return {**item, "call_id": f"call_{number}", "arguments": item["arguments"] or "{}"}
+        if item["type"] == "reasoning":  # a request that stores nothing asks for it
+            return {**item, "encrypted_content": item.get("encrypted_content") or "encrypted"}
+        return item
 
     def events(self, reply: Any) -> list[Any] | None:
         begun = {**reply, "output": [], "status": "in_progress", "usage": None}

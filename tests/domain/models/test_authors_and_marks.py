@@ -14,10 +14,11 @@ from clew.domain.models.bedrock_requests import BEDROCK
 from clew.domain.models.chat_requests import CUT_OFF, OPENAI_CHAT
 from clew.domain.models.client import Question, ToolSchema, WireFormat
 from clew.domain.models.gemini_requests import GEMINI
+from clew.domain.models.interactions_requests import INTERACTIONS
 from clew.domain.models.responses_requests import OPENAI_RESPONSES
 from clew.domain.runs.request_construction import prefix_of, request_bytes
 
-WIRES = (OPENAI_CHAT, OPENAI_RESPONSES, ANTHROPIC, GEMINI, BEDROCK)
+WIRES = (OPENAI_CHAT, OPENAI_RESPONSES, ANTHROPIC, GEMINI, INTERACTIONS, BEDROCK)
 every_wire = pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
 PICTURE = Media(uri="data:image/png;base64,AAAA", media_type="image/png")
 CALL = FunctionCall(call_id="a", name="f", arguments='{"n": 1}')
@@ -53,6 +54,7 @@ AUTHORS = [
     (OPENAI_RESPONSES, "Anna B.", ["Anna B.: Hello", "Critic:", "No.", "Yes."]),
     (ANTHROPIC, "Anna B.", ["Anna B.: Hello", "Critic:", "No.", "Yes."]),
     (GEMINI, "Anna B.", ["Anna B.: Hello", "Critic:", "No.", "Yes."]),
+    (INTERACTIONS, "Anna B.", ["Anna B.: Hello", "Critic:", "No.", "Yes."]),
     (BEDROCK, "Anna B.", ["Anna B.: Hello", "Critic:", "No.", "Yes."]),
 ]
 
@@ -71,6 +73,7 @@ EARLIER = {
     "openai-responses": ["Hello", "No.", "Yes."],
     "anthropic-messages": ["Anna B.: Hello", "No.", "Yes."],
     "gemini": ["Anna B.: Hello", "No.", "Yes."],
+    "gemini-interactions": ["Anna B.: Hello", "No.", "Yes."],
     "bedrock-converse": ["Anna B.: Hello", "No.", "Yes."],
 }
 
@@ -86,7 +89,7 @@ def test_an_author_of_media_or_of_an_empty_name(wire: WireFormat) -> None:
     picture = Message(role="user", author="Anna B.", contents=(PICTURE,))
     assert any(text.startswith("Anna B.") for text in read(sent(wire, Question("m", (picture,)))))
     nobody = Message(role="user", author="", contents=(Text(text="Hello"),))
-    assert read(sent(wire, Question("m", (nobody,)))) == ["Hello"] or wire in {ANTHROPIC, GEMINI, BEDROCK}
+    assert read(sent(wire, Question("m", (nobody,)))) == ["Hello"] or wire in {ANTHROPIC, GEMINI, INTERACTIONS, BEDROCK}
 
 
 @every_wire

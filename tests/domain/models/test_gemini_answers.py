@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.servers.strict_gemini import split
 
-from clew.domain.messages import FunctionCall, Message, Native, Raw, Reasoning, Text
+from clew.domain.messages import FunctionCall, Message, Raw, Reasoning, Text
 from clew.domain.models.client import Answer, CallDelta, ReasoningDelta, TextDelta, TokenUsage, Update
 from clew.domain.models.gemini_answers import GeminiAnswer, written_parts
 from clew.domain.models.native import received
@@ -86,7 +86,6 @@ def test_reads_all_parts_of_an_answer() -> None:
             FunctionCall(call_id="call_2", name="f", arguments=arguments),
             Raw(value=other),
         ),
-        native=Native(wire="gemini"),  # the part goes back to who made it
     )
     assert (answer.finish_reason, answer.model, answer.response_id) == ("tool_calls", "m-1", "r1")
     assert answer.usage == TokenUsage(input_tokens=10, output_tokens=8, cached_tokens=4, reasoning_tokens=3)

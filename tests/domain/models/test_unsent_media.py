@@ -11,15 +11,16 @@ from hypothesis import strategies as st
 
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import FunctionCall, FunctionResult, Media, Message, Native, Raw, Role, Text
-from clew.domain.models.anthropic_requests import ANTHROPIC
+from clew.domain.models.anthropic_requests import ANTHROPIC, ANTHROPIC_BEDROCK, ANTHROPIC_VERTEX
 from clew.domain.models.bedrock_requests import BEDROCK
 from clew.domain.models.chat_requests import OPENAI_CHAT, media_words
 from clew.domain.models.client import Question, WireFormat
 from clew.domain.models.gemini_requests import GEMINI
+from clew.domain.models.interactions_requests import INTERACTIONS
 from clew.domain.models.media import UnsentMedia, unsent_media
 from clew.domain.models.responses_requests import OPENAI_RESPONSES
 
-WIRES = [OPENAI_CHAT, OPENAI_RESPONSES, ANTHROPIC, GEMINI, BEDROCK]
+WIRES = [OPENAI_CHAT, OPENAI_RESPONSES, ANTHROPIC, ANTHROPIC_BEDROCK, ANTHROPIC_VERTEX, GEMINI, INTERACTIONS, BEDROCK]
 MARK = b64encode(b"<the-bytes-of-the-media>").decode()
 TYPES = ["image/png", "image/tiff", "audio/wav", "audio/flac", "application/pdf", "text/plain", "video/mp4", "a/b"]
 ADDRESSES = ["https://e.org/MARK", "http://e.org/MARK", "gs://b/MARK", "s3://b/MARK", "data:text/plain,MARK"]
@@ -66,6 +67,7 @@ def kind_in(uri: str) -> str:
         (OPENAI_RESPONSES, ["audio/wav", "video/mp4"]),
         (ANTHROPIC, ["audio/wav", "text/plain", "video/mp4"]),
         (GEMINI, []),
+        (INTERACTIONS, []),
         (BEDROCK, []),
     ],
     ids=lambda each: getattr(each, "name", None),

@@ -138,6 +138,8 @@ ANTHROPIC_BEDROCK = WireFormat(
     make_path=bedrock_path,
     prefix_of=prefix_of,
     left_out=left_out,
+    rebound=rebound,
+    sends_media=sends_media,
 )
 """Anthropic's Messages through Bedrock's InvokeModel. The path requests a stream, not the body."""
 
@@ -148,6 +150,8 @@ ANTHROPIC_VERTEX = WireFormat(
     as_stream=anthropic_stream,
     prefix_of=prefix_of,
     left_out=left_out,
+    rebound=rebound,
+    sends_media=sends_media,
 )
 """Anthropic's Messages on Vertex. Both the path and the body request a stream."""
 

@@ -6,15 +6,18 @@ The steps of the model's own answers go back as the service sent them, with the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import takewhile
 
-from clew.domain.json_values import Json, JsonObject, canonical
+from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Content, FunctionCall, FunctionResult, Media, Message, Raw, Text
 from clew.domain.models.chat_answers import as_object, as_objects, refusal_of
 from clew.domain.models.chat_requests import (
+    BlockKind,
     function_name,
     inline_base64,
     is_picture,
+    marked,
     media_type,
     media_words,
     result_text,
@@ -22,8 +25,8 @@ from clew.domain.models.chat_requests import (
     with_options,
 )
 from clew.domain.models.client import Question, ThreadKind, WireFormat
-from clew.domain.models.interactions_answers import MEDIA, SIGNATURE, WIRE, step_messages, written_steps
-from clew.domain.models.native import is_own, received
+from clew.domain.models.interactions_answers import MEDIA, WIRE, step_messages, written_steps
+from clew.domain.models.native import foreign_signatures, is_own, received
 
 _TOP = frozenset(
     {
@@ -86,16 +89,12 @@ def options_on(kind: ThreadKind, options: JsonObject) -> JsonObject:
     return options if "store" in options else {**options, "store": kind == "remote"}
 
 
-def left_out(question: Question) -> tuple[int, ...]:
-    """The numbers of the messages whose signatures are not sent: those of another model."""
-    return tuple(
-        number
-        for number, message in enumerate(question.messages)
-        if message.native is not None
-        and message.native.wire == WIRE
-        and not is_own(message, question, WIRE)
-        and SIGNATURE in canonical([*message.native.patch])
-    )
+def sends_media(question: Question, message: Message, content: Content) -> bool:
+    """Whether a content goes into a request as the media that it is."""
+    if message.role == "assistant":
+        return is_own(message, question, WIRE)
+    part = None if _is_system(message) else _user_part(content)
+    return part is not None and part["type"] != "text"
 
 
 def as_held(message: Message) -> list[Message]:
@@ -111,7 +110,9 @@ INTERACTIONS = WireFormat(
     make_path=interactions_path,
     as_stream=interactions_stream,
     unstored=unstored,
-    left_out=left_out,
+    prefix_fields=("system_instruction", "tools", "previous_interaction_id", "input"),
+    left_out=partial(foreign_signatures, wire=WIRE),
+    sends_media=sends_media,
     options_on=options_on,
     as_held=as_held,
 )
@@ -132,7 +133,7 @@ def _steps(question: Question, messages: Sequence[Message]) -> list[JsonObject]:
         if message.role == "assistant":
             if message.calls:
                 waiting = unique_ids(message.calls, used)
-            steps += _answer(message, waiting, question)
+            steps += marked(list(_answer(message, waiting, question)), message, question, _kind, _as_step)
         elif parts := _user_parts(message):
             steps.append({"type": "user_input", "content": [*parts]})
     return steps
@@ -155,6 +156,15 @@ def _answer(message: Message, ids: Sequence[str], question: Question) -> Iterato
     call_ids = iter(ids)
     for step in steps:
         yield {**step, "id": next(call_ids)} if step.get("type") == "function_call" else step
+
+
+def _kind(step: JsonObject) -> BlockKind:
+    kinds: dict[Json, BlockKind] = {"model_output": "text", "function_call": "call"}
+    return kinds.get(step.get("type"), "other")
+
+
+def _as_step(text: str) -> JsonObject:
+    return {"type": "model_output", "content": [{"type": "text", "text": text}]}
 
 
 def _sendable(message: Message, question: Question) -> Iterator[Content]:
