@@ -19,6 +19,7 @@ def test_clew_exports_these_names() -> None:
         "Allow",
         "AnthropicClient",
         "AnyClient",
+        "Audio",
         "BedrockClient",
         "ClewError",
         "Context",
@@ -31,15 +32,17 @@ def test_clew_exports_these_names() -> None:
         "Engine",
         "Event",
         "Fact",
+        "File",
         "Fold",
         "FunctionCall",
         "GeminiClient",
-        "Guardrail",
         "GeminiInteractionsClient",
+        "Guardrail",
         "HashingEmbedder",
         "History",
         "HistoryMessage",
         "HistoryStore",
+        "Image",
         "KeepLast",
         "LocalEmbedder",
         "Media",
@@ -111,7 +114,7 @@ def test_clew_errors_has_every_error() -> None:
 
     public = {each.__name__ for each in subclasses(ClewError) if each.__module__.startswith("clew.domain.")}
     assert errors.__all__ == sorted(errors.__all__)
-    assert set(errors.__all__) == public | {"AgentChangedWarning", "MissingProviderWarning"}
+    assert set(errors.__all__) == public | {"AgentChangedWarning", "MediaNotSentWarning", "MissingProviderWarning"}
     assert all(issubclass(getattr(errors, name), ClewError | UserWarning) for name in errors.__all__)
 
 

@@ -19,6 +19,7 @@ from clew.domain.formats.conversation_import import Item
 from clew.domain.history import HistoryMessage
 from clew.domain.memory.events import Provenance
 from clew.domain.memory.facts import Document
+from clew.domain.models.responses_requests import OPENAI_RESPONSES
 from clew.domain.projection import Query
 from clew.errors import ClewError, NotAuthorizedError
 from clew.service import run_log
@@ -225,6 +226,8 @@ class Passing(ContextProvider):
 
 class Holder:
     """The service of a remote thread; no call may reach it."""
+
+    wire = OPENAI_RESPONSES
 
     async def service_history(self, service: object) -> list[Message]:
         raise AssertionError(service)
