@@ -283,9 +283,10 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         """
         check_options("run", options, RunOptions)
         messages = input_messages("run", input)
-        check_mode(stream=stream, background=background)
+        if background:
+            check_mode(stream=stream)
         setup = self._run_setup(options)
-        key = self._run_key(messages, options)
+        key = None if options.get("idempotency_key") is None else self._run_key(messages, options)
 
         async def execute(emit: Emit | None, admission: Admission | None) -> AgentResponse[LocalT_co | RemoteT_co]:
             thread = await self._target(messages, options)

@@ -19,7 +19,7 @@ from clew.domain.errors import ConflictError, InvalidContentError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_patch import difference, patched
 from clew.domain.json_values import JsonObject, check_json
-from clew.domain.messages import Message, check_message
+from clew.domain.messages import Message, check_message, may_have_media
 from clew.domain.models.client import (
     CUT,
     EDITION,
@@ -32,7 +32,7 @@ from clew.domain.models.client import (
     TextDelta,
     Update,
 )
-from clew.domain.models.media import UnsentMedia, media_kind
+from clew.domain.models.media import UnsentMedia
 from clew.domain.models.native import has_signed_parts, signatures
 from clew.domain.models.tool_choice import without_forced_call
 from clew.domain.runs.errors import (
@@ -158,7 +158,7 @@ class ModelCalls:
     async def _write_media(self) -> None:
         """Write the waiting steps if they have media: what cannot be sent is reported with its version."""
         journal = self._journal
-        if not any(isinstance(step, Message) and any(map(media_kind, step.contents)) for step in journal.steps):
+        if not may_have_media(journal.steps):
             return
         if journal.state.began:
             await journal.write()
@@ -198,12 +198,14 @@ class ModelCalls:
             streamed=streams,
             attempt=journal.state.tries + 1,
         )
-        parts = wire, call, setup.definitions, history, providers.contributions(), providers.reduction
+        contributions = providers.contributions()
+        parts = wire, call, setup.definitions, history, contributions, providers.reduction
         if len(history) > MANY_MESSAGES:
             question, body, content = await asyncio.to_thread(request_of, *parts)
         else:
             question, body, content = request_of(*parts)
-        self._report_lost_media(call, question)
+        if lost := lost_media(wire, call, question, contributions):
+            self._report_lost_media(lost)
         unchanged = content
         fields: dict[str, object] = {"digest": digest(content).hex()}
         changes: Sequence[RequestChanged] = ()
@@ -224,11 +226,10 @@ class ModelCalls:
                 fields["left_out"] = _not_in(content, question)
         return call.model_copy(update=fields), changes, question, request
 
-    def _report_lost_media(self, call: ModelCalled, question: Question) -> None:
+    def _report_lost_media(self, lost: Sequence[UnsentMedia]) -> None:
         """Warn once of each media that the model does not receive, or raise MediaNotSentError."""
         setup, thread_id = self._setup, self._journal.log.thread_id
-        lost = lost_media(setup.client.wire, call, question, self._providers.contributions())
-        if lost and setup.strict_media:
+        if setup.strict_media:
             raise MediaNotSentError(thread_id, setup.client.kind, lost)
         news = [each for each in lost if each not in self._lost_media]
         if news:

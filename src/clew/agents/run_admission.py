@@ -71,7 +71,7 @@ async def begin_run(
     await compare_with_last_run(setup, thread)
     fresh = False
     while True:
-        if (began := await _began(thread, new.key)) is not None:
+        if new.key is not None and (began := await _began(thread, new.key)) is not None:
             return await _repeated(setup, thread, began, emit, admission)
         try:
             if fresh or (await thread.runs.control()).run is not None:

@@ -176,18 +176,21 @@ class Run:
     async def _first_calls(self, resuming: Sequence[Intent] | None) -> list[CallState]:
         """Check the input, and prepare the context. Returns the open calls of a run that continues."""
         if resuming is None:
-            inputs = [step for step in self.journal.steps if isinstance(step, Message)]
-            if self._setup.guardrails:
-                await self.journal.write(blobs=self._setup.definitions.blobs)  # a trip must be on the log, too
-                await self._guard.check_input(inputs)
-            if not self._providers.idle:
-                await self._providers.begin(inputs)
+            if self._setup.guardrails or not self._providers.idle:
+                await self._begin([step for step in self.journal.steps if isinstance(step, Message)])
             return []
         await self.journal.resume(resuming, self._setup.definitions.blobs)
         if self._setup.guardrails and not self.state.rounds:
             await self._guard.check_input(await self.journal.inputs())
         await self._providers.resume()
         return [call for call in self.state.calls if call.status != "done"]
+
+    async def _begin(self, inputs: Sequence[Message]) -> None:
+        if self._setup.guardrails:
+            await self.journal.write(blobs=self._setup.definitions.blobs)  # a trip must be on the log, too
+            await self._guard.check_input(inputs)
+        if not self._providers.idle:
+            await self._providers.begin(inputs)
 
     async def _rounds(self, calls: Sequence[CallState]) -> None:
         if calls and await self._tools.handle(calls, orphaned=True):

@@ -106,9 +106,9 @@ def check_options(operation: str, given: Mapping[str, object], options: type[Run
         raise AgentConfigurationError(f"{operation}: on_conflict={given['on_conflict']!r} is none of {allowed}.")
 
 
-def check_mode(*, stream: bool, background: bool) -> None:
-    """Raise AgentConfigurationError for a run that is to be streamed and left to itself."""
-    if stream and background:
+def check_mode(*, stream: bool) -> None:
+    """Raise AgentConfigurationError for a background run that is to be streamed."""
+    if stream:
         raise AgentConfigurationError(
             "run: stream= and background= exclude each other. Follow a background run: thread.follow(run.run_id)."
         )

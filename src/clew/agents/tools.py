@@ -262,7 +262,7 @@ async def call_tool(called: Tool, arguments_text: str, context: ToolContext) -> 
     timeout stop an async function. They cannot stop a thread: its function keeps running. A tool cannot end the
     program: SystemExit is an outcome, too. Raises CancelledError and KeyboardInterrupt.
     """
-    async with _slot(called):
+    async with _NO_LIMIT if called.concurrency is None else _slot(called, called.concurrency):
         for attempt in range(1, called.retries + 2):
             outcome = await _attempt(called, arguments_text, context)
             if outcome.error is None or outcome.reason not in {"raised", "timeout"} or attempt > called.retries:
@@ -290,12 +290,10 @@ _slots: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Callable[..., Any], as
 """The calls that tools may still make at once, by event loop and function."""
 
 
-def _slot(called: Tool) -> asyncio.Semaphore | nullcontext[None]:
+def _slot(called: Tool, limit: int) -> asyncio.Semaphore:
     """A place among the calls of a tool that run at once."""
-    if called.concurrency is None:
-        return _NO_LIMIT
     slots = _slots.setdefault(asyncio.get_running_loop(), {})
-    return slots.setdefault(called.function, asyncio.Semaphore(called.concurrency))
+    return slots.setdefault(called.function, asyncio.Semaphore(limit))
 
 
 async def _attempt(called: Tool, arguments_text: str, context: ToolContext) -> ToolOutcome:

@@ -551,8 +551,8 @@ class Thread:
         """Run the agent that the thread is bound to: see Agent.run. Raises AgentConfigurationError."""
         on_thread: RunOptions = {"thread": self, **options}
         agent = self._bound_agent("run")
-        check_mode(stream=stream, background=background)
         if background:
+            check_mode(stream=stream)
             return agent.run(input, background=True, **on_thread)
         return agent.run(input, stream=True, **on_thread) if stream else agent.run(input, **on_thread)
 

@@ -180,5 +180,7 @@ def _with_contents(message: Message, contents: tuple[Content, ...]) -> Message:
 
 
 def _holds_only_results(message: Message) -> bool:
-    contents = message.contents
-    return bool(contents) and all(isinstance(content, FunctionResult) for content in contents)
+    for content in message.contents:
+        if not isinstance(content, FunctionResult):
+            return False
+    return bool(message.contents)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from binascii import a2b_base64
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from operator import is_, not_
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
@@ -268,12 +268,20 @@ class Message(Value):
     @property
     def calls(self) -> tuple[FunctionCall, ...]:
         """The function calls in the message, in order."""
-        return tuple([content for content in self.contents if isinstance(content, FunctionCall)])
+        contents = self.contents
+        if len(contents) == 1:  # most have one
+            content = contents[0]
+            return (content,) if isinstance(content, FunctionCall) else ()
+        return tuple([content for content in contents if isinstance(content, FunctionCall)])
 
     @property
     def results(self) -> tuple[FunctionResult, ...]:
         """The function results in the message, in order."""
-        return tuple(content for content in self.contents if isinstance(content, FunctionResult))
+        contents = self.contents
+        if len(contents) == 1:  # most have one
+            content = contents[0]
+            return (content,) if isinstance(content, FunctionResult) else ()
+        return tuple([content for content in contents if isinstance(content, FunctionResult)])
 
 
 _CONSTRUCTORS = {
@@ -300,6 +308,16 @@ def only_text(message: Message) -> str | None:
         if isinstance(content, Text):
             return content.text
     return None
+
+
+def may_have_media(items: Iterable[object]) -> bool:
+    """Whether a message among these items has media, or an item of a provider, which may be media."""
+    for item in items:
+        if isinstance(item, Message):
+            for content in item.contents:
+                if isinstance(content, Media | Raw):
+                    return True
+    return False
 
 
 _CONTENTS = "contents: it must be a tuple of contents such as Text."

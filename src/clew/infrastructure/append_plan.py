@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from operator import itemgetter
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
@@ -290,6 +291,7 @@ def outcome(rows: Sequence[PlannedRow], first: int) -> Appended:
     """The outcome of an append whose first row is at position ``first``."""
     if len(rows) == 1:
         return Appended((first,), (rows[0][4],), (rows[0][1],))
-    return Appended(
-        tuple(range(first, first + len(rows))), tuple([row[4] for row in rows]), tuple([row[1] for row in rows])
-    )
+    return Appended(tuple(range(first, first + len(rows))), tuple(map(_HASH, rows)), tuple(map(_VERSION, rows)))
+
+
+_HASH, _VERSION = itemgetter(4), itemgetter(1)

@@ -29,8 +29,17 @@ from clew.domain.event_index import (
     numbers_of,
     numbers_of_key,
 )
-from clew.domain.events import APPENDED_TYPES, EVENT_TYPES, RECORD_APPENDED, Event, Opaque, holds_text
+from clew.domain.events import (
+    APPENDED_TYPES,
+    EVENT_TYPES,
+    RECORD_APPENDED,
+    Event,
+    MessageAppended,
+    Opaque,
+    holds_text,
+)
 from clew.domain.history import HistoryMessage, as_message
+from clew.domain.messages import Media
 from clew.domain.ports import (
     Appended,
     Blob,
@@ -152,7 +161,11 @@ class ConversationLog(Application[str]):
         record_blobs: list[Blob] = []
         for event in write.events:
             name, version, type_ = event[:3]
-            event, blobs = stored(event)  # noqa: PLW2901 - without the bytes next to it
+            blobs: tuple[Blob, ...] = ()
+            contents = event.data.message.contents if isinstance(event.data, MessageAppended) else ()
+            # Not in a function: each append would call it, and most messages are one text.
+            if type_ == RECORD_APPENDED or len(contents) > 1 or (contents and type(contents[0]) is Media):
+                event, blobs = stored(event)  # noqa: PLW2901 - without the bytes next to it
             state = encode(event, mark if name == marked else None)
             if name == marked:
                 marked = None

@@ -577,7 +577,7 @@ def cache_new_history(core: Core, thread_id: str, events: Sequence[Event]) -> No
 def _extend_history(core: Core, stream: str, events: Sequence[Event]) -> None:
     """Add the events to the cached history, so that it need not be read again."""
     cached = core.caches.histories.get(stream)
-    private = [event for event in map(unshared, events) if event is not None]
+    private = list(filter(None, map(unshared, events)))
     if cached is None or not private or len(private) < len(events):
         return
     with core.caches.lock(stream):

@@ -9,11 +9,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Literal, TypeAlias
 
 from clew.domain.json_values import Json, JsonObject
-from clew.domain.messages import Content, FunctionCall, FunctionResult, Media, Message, Raw, Role, Text, only_text
+from clew.domain.messages import (
+    Content,
+    FunctionCall,
+    FunctionResult,
+    Media,
+    Message,
+    Native,
+    Raw,
+    Role,
+    Text,
+    only_text,
+)
 from clew.domain.models.chat_answers import WIRE, as_object, as_objects, refusal_of, written_answer
 from clew.domain.models.client import Question, WireFormat
 from clew.domain.models.native import foreign_signatures, is_own, received
@@ -67,13 +77,23 @@ def sends_media(question: Question, message: Message, content: Content) -> bool:
     return part is not None and part["type"] != "text"
 
 
+def left_out(question: Question) -> tuple[int, ...]:
+    """The numbers of the answers with signed parts that another model made."""
+    own = WIRE, question.provider, question.model
+    for message in question.messages:
+        native = message.native
+        if native is not None and (native.wire, native.provider, native.model) != own:
+            return foreign_signatures(question, WIRE)
+    return ()
+
+
 OPENAI_CHAT = WireFormat(
     name=WIRE,
     make_body=chat_body,
     make_path=chat_path,
     as_stream=chat_stream,
     prefix_fields=("tools", "messages"),
-    left_out=partial(foreign_signatures, wire=WIRE),
+    left_out=left_out,
     sends_media=sends_media,
 )
 """OpenAI's Chat Completions, which most services offer."""
@@ -85,7 +105,8 @@ def _messages(question: Question) -> list[Json]:
         sent.append({"role": "system", "content": question.instructions})
     waiting: list[str] = []  # ids of the last calls, for their results
     for message in question.messages:
-        if message.native is None and not message.cut and (text := only_text(message)) is not None:  # the usual case
+        text = None if message.cut else only_text(message)
+        if text is not None and (message.native is None or _needs_only_text(message.native)):  # the usual case
             waiting.clear()
             sent.append(_plain_message(message, text, question))
             continue
@@ -117,19 +138,24 @@ def _with_reasoning(sent: list[Json], question: Question) -> list[Json]:
     A service that wants the reasoning of its calls again refuses calls without any, also those of another model. The
     option ``thinking`` is that of such services; OpenAI itself has another.
     """
-    messages = as_objects(sent)
-    thinks = question.edition > 1 and as_object((question.options or {}).get("thinking")).get("type") == "enabled"
-    if thinks or any("reasoning_content" in each for each in messages):
-        for each in messages:
+    thinking = None if question.options is None or question.edition == 1 else question.options.get("thinking")
+    with_calls: list[JsonObject] = []
+    wanted = isinstance(thinking, dict) and thinking.get("type") == "enabled"
+    for each in sent:
+        if isinstance(each, dict):
+            wanted = wanted or "reasoning_content" in each
             if "tool_calls" in each:
-                each.setdefault("reasoning_content", "")
+                with_calls.append(each)
+    if wanted:
+        for each in with_calls:
+            each.setdefault("reasoning_content", "")
     return sent
 
 
 def _answer(message: Message, words: Sequence[Content], question: Question, waiting: list[str]) -> JsonObject:
     """A message of the model, with what the service that made it needs again."""
     plain = _assistant(words, message.calls, question, waiting)
-    if is_own(message, question, WIRE):
+    if message.native is not None and is_own(message, question, WIRE):
         own = as_object(received(message, {"message": written_answer(message)})).get("message")
         _send_back(plain, as_object(own))
     if message.cut:
@@ -158,10 +184,21 @@ def _send_back(plain: JsonObject, own: JsonObject) -> None:
         plain["audio"] = {"id": id_}
 
 
+def _needs_only_text(native: Native) -> bool:
+    """Whether the service that made an answer without calls needs nothing of it again but its text."""
+    for operation in native.patch:
+        path = operation.get("path")
+        if not isinstance(path, str) or path == "/json/message" or "audio" in path or "extra_content" in path:
+            return False
+    return True
+
+
 def _plain_message(message: Message, content: Json, question: Question) -> JsonObject:
     """A message without calls. The text of a tool that is not a result is sent as the user's."""
     plain: JsonObject = {"role": "user" if message.role == "tool" else message.role, "content": content}
-    author = message.author if message.role == "user" else other_agent(message, question)
+    author = message.author
+    if author and message.role != "user":
+        author = None if author == question.agent else other_agent(message, question)
     if author and (question.edition > 1 or is_name(author)):
         _name(plain, author)
     return plain

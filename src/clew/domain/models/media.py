@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from clew.domain.json_values import Json
@@ -43,18 +42,17 @@ class UnsentMedia(NamedTuple):
 
 def unsent_media(wire: WireFormat, question: Question) -> tuple[UnsentMedia, ...]:
     """The media of a question that the body of its request does not have as what they are, in order."""
-    return tuple(_unsent(wire, question))
-
-
-def _unsent(wire: WireFormat, question: Question) -> Iterator[UnsentMedia]:
-    sends = wire.sends_media
+    sends, unsent = wire.sends_media, list[UnsentMedia]()
     if sends is None:
-        return
+        return ()
     for number, message in enumerate(question.messages):
         for index, content in enumerate(message.contents):
+            if not isinstance(content, Media | Raw):
+                continue  # most are texts
             kind = media_kind(content)
             if kind is not None and not sends(question, message, content):
-                yield UnsentMedia(question.versions[number] if question.versions else 0, index, kind)
+                unsent.append(UnsentMedia(question.versions[number] if question.versions else 0, index, kind))
+    return tuple(unsent)
 
 
 def media_kind(content: Content) -> str | None:

@@ -99,11 +99,12 @@ def has_signed_parts(message: Message) -> bool:
 
 def foreign_signatures(question: Question, wire: str) -> tuple[int, ...]:
     """The numbers of the answers with signed parts that another model made: they are not sent."""
-    return tuple(
-        number
-        for number, message in enumerate(question.messages)
-        if message.native is not None and not is_own(message, question, wire) and has_signed_parts(message)
-    )
+    own, foreign = (wire, question.provider, question.model), list[int]()
+    for number, message in enumerate(question.messages):
+        native = message.native
+        if native is not None and (native.wire, native.provider, native.model) != own and has_signed_parts(message):
+            foreign.append(number)
+    return tuple(foreign)
 
 
 def signatures(message: Message) -> Iterator[str]:

@@ -15,7 +15,7 @@ from clew.domain.errors import InvalidContentError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_patch import patched
 from clew.domain.json_values import JsonObject, check_json
-from clew.domain.messages import Message
+from clew.domain.messages import Message, may_have_media
 from clew.domain.models.client import ModelRequest, Question, ResponseFormat, ToolSchema, WireFormat
 from clew.domain.models.media import UnsentMedia, media_kind, unsent_media
 from clew.domain.ports import Blob
@@ -256,7 +256,7 @@ def lost_media(
 
     A service that holds the history gets the messages of context providers as instructions, which are text.
     """
-    lost = unsent_media(wire, question)
+    lost = unsent_media(wire, question) if may_have_media(question.messages) else ()
     if call.service is None:
         return lost
     provided = [message for each in contributions.provided for message in each.messages]
@@ -285,13 +285,20 @@ def prefix_of(wire: WireFormat, body: JsonObject, content: bytes) -> str | None:
     *others, messages = wire.prefix_fields or ("",)
     if messages not in body:
         return None
-    names = list(body)
-    place = names.index(messages)
-    before = {name: body[name] for name in names[:place]}
-    after = {name: body[name] for name in names[place + 1 :]}
-    first = len(request_bytes({**before, messages: 0})) - 2
-    last = len(content) - (len(request_bytes(after)) if after else 1)
-    hashed = sha256(request_bytes({name: body[name] for name in others if name in body}))
+    before: JsonObject = {}
+    after: JsonObject = {}
+    part = before
+    for name, value in body.items():
+        part[name] = value
+        if name == messages:
+            before[name], part = 0, after
+    first = len(_as_json(before).encode()) - 2
+    last = len(content) - (len(_as_json(after).encode()) if after else 1)
+    shorter: JsonObject = {}
+    for name in others:
+        if name in body:
+            shorter[name] = body[name]
+    hashed = sha256(_as_json(shorter).encode())
     hashed.update(memoryview(content)[first:last])
     return hashed.hexdigest()
 
