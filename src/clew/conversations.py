@@ -384,7 +384,8 @@ class Conversations:
         """Remove what redactions have left in the files of a SQLite store, of all tenants.
 
         A redaction usually does so itself, unless another program reads an older state of the store at that moment.
-        This call waits for such programs, at most ``timeout`` seconds. True means that nothing is left.
+        This call brings the read models up to date and waits for such programs, at most ``timeout`` seconds. True
+        means that nothing is left, in the log and in the read models.
         """
         return run(redactions.erase(self._core, timeout))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,12 +13,14 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
+from tests.service.counting_projections import Counting
 
 from clew import Agent, Conversations, Engine, Message, ScriptedChatClient, tool
 from clew.domain.errors import IdempotencyKeyReusedError, NotRedactableError
 from clew.domain.events import Event, ThreadEnded
 from clew.domain.runs.errors import ModelRequestError
 from clew.domain.runs.events import ApprovalGiven, Failure, ModelFailed, RunFailed
+from clew.projections import SHIPPED
 from clew.service.doctor import examine
 from clew.sync.threads import Thread
 from clew.testing import call
@@ -26,10 +30,10 @@ CARD = "4111-2222"
 
 @contextmanager
 def reader_of(path: Path) -> Iterator[sqlite3.Connection]:
-    """Another program that reads the state of the store as it is now."""
+    """Another program that reads the state of a file as it is now."""
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     connection.execute("BEGIN")
-    connection.execute("SELECT count(*) FROM event").fetchall()
+    connection.execute("SELECT count(*) FROM sqlite_master").fetchall()
     try:
         yield connection
     finally:
@@ -76,6 +80,72 @@ def test_a_pending_redaction_is_known_after_its_process_has_ended(tmp_path: Path
         assert finding(url)[0] == "warning"
     assert finding(url)[0] == "ok"
     assert files_with(CARD, tmp_path) == []
+
+
+def test_a_redaction_is_pending_while_another_program_reads_only_the_read_models(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/clew.db"
+    with Conversations.open(url) as conversations:
+        conversations.start_thread(thread_id="t", messages=[Message.user("confidential"), Message.user("other")])
+        assert len(conversations.search("confidential")) == 1
+    with reader_of(tmp_path / "clew.db.projections"):
+        with Conversations.open(url) as conversations:
+            assert conversations.thread("t").redact(2).pending
+        assert files_with("confidential", tmp_path) == ["clew.db.projections"]
+        for embedded in (True, False):
+            with Conversations.open(url, embedded=embedded) as conversations:
+                assert not conversations.erase(timeout=0)
+        assert finding(url) == (
+            "warning",
+            f"{tmp_path}/clew.db.projections-wal still has content that was redacted by default/thread/t version 4.",
+        )
+    with Conversations.open(url, embedded=False) as conversations:
+        assert conversations.erase(timeout=60)
+        assert files_with("confidential", tmp_path) == []
+        conversations.thread("t").append(Message.user("later"))
+    assert finding(url)[0] == "ok"
+
+
+REDACT_AND_DIE = """
+import os, sys
+from clew import Conversations
+from clew.service.read_models import ReadModels
+ReadModels.forget = lambda *_: os._exit(1)
+with Conversations.open(sys.argv[1], embedded=False) as conversations:
+    conversations.thread("t").redact(2)
+"""
+
+
+@pytest.mark.parametrize("embedded", [True, False])
+def test_erases_what_a_process_that_was_killed_after_its_redaction_left_in_the_read_models(
+    tmp_path: Path, *, embedded: bool
+) -> None:
+    url = f"sqlite:///{tmp_path}/clew.db"
+    with Conversations.open(url) as conversations:
+        conversations.start_thread(thread_id="t", messages=[Message.user("confidential")])
+        assert len(conversations.search("confidential")) == 1
+    subprocess.run([sys.executable, "-c", REDACT_AND_DIE, url], check=False)
+    assert files_with("confidential", tmp_path) == ["clew.db.projections"]
+    assert finding(url) == (
+        "warning",
+        f"{tmp_path}/clew.db.projections still has content that was redacted by default/thread/t version 3.",
+    )
+    with Conversations.open(url, embedded=embedded) as conversations:
+        assert conversations.erase(timeout=60)
+    assert files_with("confidential", tmp_path) == []
+    assert finding(url)[0] == "ok"
+
+
+def test_nothing_is_erased_while_only_another_process_can_fill_the_tables(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/clew.db"
+    with Conversations.open(url, projections=[*SHIPPED, Counting()]) as counting:
+        thread = counting.start_thread(thread_id="t", messages=[Message.user(CARD)])
+        counting.wait()
+        with Conversations.open(url) as other:
+            other.thread("t").redact(2)
+            assert not other.erase(timeout=0)
+            counting.wait()
+            assert other.erase(timeout=0)
+        assert thread.version == 3
 
 
 def test_waits_until_no_program_reads_the_content(tmp_path: Path) -> None:

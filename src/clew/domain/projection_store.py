@@ -152,8 +152,11 @@ class ProjectionStore(Protocol):
         """The worker that holds the lease of each projection; projections without a lease are omitted."""
         ...
 
-    def purge(self) -> bool:
-        """Try again to remove deleted text from the files; True while a reader still prevents it."""
+    def purge(self, *, of_others: bool = False) -> bool:
+        """Try again to remove deleted text from the files; True while a reader still prevents it.
+
+        With ``of_others`` also look for text that other processes deleted, and did not remove before they ended.
+        """
         ...
 
     def close(self) -> None:

@@ -428,6 +428,18 @@ class Projector:
         while self.advance():
             pass
 
+    def reach(self, position: int, *, begin: bool) -> bool:
+        """Advance all tables to a position. False while some are before it that only other processes can fill.
+
+        It does not wait for a rebuild, but takes part in it. With ``begin`` it can begin one, if other code built the
+        tables.
+        """
+        while behind := [each for each in self.store.generations() if each.position < position]:
+            own = [each for each in behind if (self.maintains(each) if begin else self.is_own(each))]
+            if not own or not self.advance({each.name for each in own}) or not any(each.live for each in own):
+                return False
+        return True
+
     def forget(self, stream: str, versions: Iterable[int], by: int) -> None:
         """Remove the words of texts from all indexes at once; the event at version ``by`` shredded them.
 

@@ -127,11 +127,20 @@ class ReadModels:
         """
         if not self.projector.log.is_bound():
             self.projector.forget(stream, versions, by)
-            self.erase()
+            if self._store.purge():
+                self._background.notify()
 
-    def erase(self) -> bool:
-        """Remove deleted words from the files. False while another program still reads an older state of them."""
-        if self._store.purge():
+    def erase(self, position: int) -> bool:
+        """Remove what was shredded up to a position from the tables and their files.
+
+        False while another program still reads an older state of the files, and while tables have not reached the
+        position that only another process can fill. A user that sees only one tenant's events cannot fill any, and
+        leaves them to the processes that do.
+        """
+        projector = self.projector
+        if not projector.log.is_bound() and not projector.reach(position, begin=self.embedded):
+            return False
+        if self._store.purge(of_others=True):
             self._background.notify()
             return False
         return True

@@ -50,7 +50,8 @@ class Redaction(NamedTuple):
     ``version`` is that of the redaction's event, in the thread that recorded the content. ``errors`` are the versions
     of the errors that were redacted with a message, because a service may have quoted it in them. ``pending`` is true
     if another program still reads an older state of the store: until it ends, the content remains in the files of a
-    SQLite store, where only other programs can find it. ``erase()`` waits for that.
+    SQLite store, where only other programs can find it. It is also true while tables of a projection still have the
+    content that only another process can fill. ``erase()`` waits for that.
     """
 
     version: int
@@ -90,7 +91,7 @@ def redact(core: Core, thread_id: str, ref: ContentRef, reason: str | None, acto
             if old.type == MESSAGE_APPENDED:
                 yield from forget(core, old.stream, [version], by)
             gone = tuple(shred.version for shred in shreds[1:])
-            return Redaction(by, gone, pending=not (yield from read(partial(_erase, core))))
+            return Redaction(by, gone, pending=not (yield from _is_erased(core)))
     raise conflict
 
 
@@ -157,7 +158,7 @@ def purge(core: Core, thread_id: str, reason: str | None, actor: str | None, *, 
             if core.models.embedded:
                 yield from core.models.wait(None)  # as after a redaction
             yield from forget(core, stream, messages, by)
-            return Purged(by, len(shreds), pending=not (yield from read(partial(_erase, core))))
+            return Purged(by, len(shreds), pending=not (yield from _is_erased(core)))
     raise conflict
 
 
@@ -219,17 +220,27 @@ def _quoting_errors(core: Core, message: Event) -> Operation[tuple[int, ...]]:
 
 
 def erase(core: Core, timeout: float | None) -> Operation[bool]:
-    """Remove what redactions have left in the files; False if another program still reads it after ``timeout``."""
+    """Remove what redactions have left in the files; False if some of it is still there after ``timeout``."""
+    position = yield from core.models.position()
     until = None if timeout is None else time.monotonic() + timeout
-    while not (yield Read(partial(_erase, core))):
+    while not (yield Read(partial(_erase, core, position))):
         if until is not None and time.monotonic() >= until:
             return False
         yield Pause(ERASE_SECONDS)
     return True
 
 
-def _erase(core: Core) -> bool:
-    return (core.log.erase() is None) & core.models.erase()
+def _is_erased(core: Core) -> Operation[bool]:
+    """Remove what a redaction has left in the files, which is recorded now; False if that cannot be done yet."""
+    position = yield from core.models.position()
+    try:
+        return (yield from read(partial(_erase, core, position)))
+    except StoreError:
+        return False  # ``erase()`` reports it
+
+
+def _erase(core: Core, position: int) -> bool:
+    return (core.log.erase() is None) & core.models.erase(position)
 
 
 def forget(core: Core, stream: str, versions: Sequence[int], by: int) -> Operation[None]:

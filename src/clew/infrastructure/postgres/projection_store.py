@@ -150,11 +150,12 @@ class PostgresProjections(SqlProjections[Session], process_forks.ForkAware):
 
     # Removed text
 
-    def purge(self) -> bool:
+    def purge(self, *, of_others: bool = False) -> bool:
         """Clean the tables that words were removed from; True while a reader may still see them.
 
-        A table that was just cleaned is not cleaned again at once.
+        A table that was just cleaned is not cleaned again at once. The first call looks for words of other processes.
         """
+        del of_others
         with self._cleaning:
             try:
                 self._find_uncleaned()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from clew.domain.json_values import one_line
 from clew.infrastructure.sqlite import immutable_reads
 from clew.infrastructure.sqlite.file_access import readable_by_all
 from clew.infrastructure.sqlite.schema import may_be_written
-from clew.infrastructure.sqlite.wal_checkpoints import PENDING, log_size
+from clew.infrastructure.sqlite.wal_checkpoints import PENDING, REDACTED_AFTER, log_size
 
 FIRST_WITH_BUG, FIRST_WITHOUT_BUG = (3, 7, 0), (3, 51, 3)
 
@@ -111,26 +111,68 @@ def of_runs(path: str, now: int) -> Finding:
 
 
 def of_redactions(path: str) -> Finding:
-    """Redactions whose content is still in the write-ahead log, because a program reads an older state of the store."""
+    """Redactions whose content is still in the files of the log or of the read models."""
+    tables = path + ".projections"
+    examined = path
     try:
         found: list[tuple[str, int]] = immutable_reads.read(path, _pending) if log_size(path) else []
+        if found:
+            return _pending_finding(f"{path}-wal", found, _END_READER)
+        examined = tables
+        reached, marked = immutable_reads.read(tables, _removed_text) if Path(tables).exists() else (None, None)
+        examined = path
+        if reached is not None and (found := immutable_reads.read(path, partial(_redacted_after, reached))):
+            return _pending_finding(tables, found, _FILL)
+        if marked is not None and log_size(tables):
+            found = immutable_reads.read(path, partial(_redacted_after, marked))
+            return _pending_finding(f"{tables}-wal", found, _END_READER)
     except (sqlite3.Error, OSError, StoreError) as error:
-        return Finding("redactions", "failed", f"{path}: {error}.", "Check its pages: `clew doctor --verify`.")
-    if not found:
-        return Finding("redactions", "ok", f"No redacted content is left in {path}-wal.")
+        advice = "Check its pages: `clew doctor --verify`." if examined == path else "Delete it: Clew rebuilds it."
+        return Finding("redactions", "failed", f"{examined}: {error}.", advice)
+    return Finding("redactions", "ok", f"No redacted content is left in {path}-wal and in {tables}.")
+
+
+_FILL = (
+    "Its tables are behind the log. Fill them: `clew project run --once`. If no program has their projection any more, "
+    "delete the file: Clew rebuilds the others."
+)
+_END_READER = (
+    "A program reads an older state of the store. End it: then the next writer, or `clew redact --wait`, empties the "
+    "log."
+)
+
+
+def _pending_finding(file: str, found: Sequence[tuple[str, int]], advice: str) -> Finding:
     named = [f"{one_line(name, LONGEST_NAME)} version {version}" for name, version in found[:MOST_LISTED]]
     more = f" and {len(found) - MOST_LISTED} more" if len(found) > MOST_LISTED else ""
-    return Finding(
-        "redactions",
-        "warning",
-        f"{path}-wal still has content that was redacted by {', '.join(named)}{more}.",
-        "A program reads an older state of the store. End it: then the next writer, or this check, empties the log.",
-    )
+    summary = f"{file} still has content that was redacted by {', '.join(named)}{more}."
+    return Finding("redactions", "warning", summary, advice)
 
 
 def _pending(connection: sqlite3.Connection) -> list[tuple[str, int]]:
     """Stream and version of the redactions since the log was last empty."""
     return connection.execute(PENDING).fetchall()
+
+
+def _redacted_after(position: int, connection: sqlite3.Connection) -> list[tuple[str, int]]:
+    return connection.execute(REDACTED_AFTER, (position,)).fetchall()
+
+
+def _removed_text(connection: sqlite3.Connection) -> tuple[int | None, int | None]:
+    """The position that all tables of projections have reached, and that after which events have removed text.
+
+    None without tables, and without text that may still be in the write-ahead log. An empty file has no tables, and one
+    of an older Clew has no mark.
+    """
+    found = []
+    for table, sql in (
+        ("generation", "SELECT min(position) FROM generation"),
+        ("unerased", "SELECT after FROM unerased"),
+    ):
+        exists = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+        row = connection.execute(sql).fetchone() if exists else None
+        found.append(None if row is None else row[0])
+    return found[0], found[1]
 
 
 def _of_runs(now: int, connection: sqlite3.Connection) -> tuple[int, int, int, int, list[tuple[str, str]]]:

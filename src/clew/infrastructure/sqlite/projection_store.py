@@ -98,6 +98,13 @@ _WORKERS = """CREATE TABLE IF NOT EXISTS worker (
     PRIMARY KEY (worker, projection)
 ) WITHOUT ROWID"""
 
+UNERASED = "CREATE TABLE IF NOT EXISTS unerased (one INTEGER PRIMARY KEY CHECK (one), after INTEGER NOT NULL)"
+"""The mark of removed text, which may still be in the write-ahead log: events after a position have removed it.
+
+It is written with the first text that is removed, so that a crash does not lose it. It says nothing about an empty
+log, and is removed with the first transaction after the log was emptied.
+"""
+
 _SQL = {
     "generations": "SELECT id, name, version, code, shape, position, hash, live, EXISTS "
     "(SELECT 1 FROM stretch WHERE stretch.generation = generation.id AND stale) FROM generation ORDER BY id",
@@ -297,7 +304,6 @@ class SQLiteProjections(SqlProjections[sqlite3.Connection], process_forks.ForkAw
     def _begin(self) -> None:
         self._writing: sqlite3.Connection | None = None
         self._purge_due = False
-        self._remade: float | None = None
         self._written: _Identity = None
         self._reading_lock = threading.Lock()
         self._read_last: _Identity = None
@@ -311,18 +317,15 @@ class SQLiteProjections(SqlProjections[sqlite3.Connection], process_forks.ForkAw
         """A transaction. One writer at a time has the file, whatever it changes."""
         del names
         with self._exclusive(unless, begin=True) as connection:
-            self._notice_removed_text(connection)
+            (before,) = connection.execute("SELECT coalesce(min(position), 0) FROM generation").fetchone()
+            self._purge_due = self._purge_due or _is_marked(connection)
             session = SQLiteSession(connection, self._where, seen)
             yield session
             session.flush()
+            if session.forgot:
+                connection.execute("INSERT OR IGNORE INTO unerased (one, after) VALUES (1, ?)", (before,))
             connection.execute("COMMIT")
             self._keep(connection, clean=bool(session.forgot))
-
-    def _notice_removed_text(self, connection: sqlite3.Connection) -> None:
-        """Text that another process removed may still be in the write-ahead log, if a reader kept it there."""
-        (remade,) = connection.execute("SELECT total(made) FROM stretch").fetchone()
-        self._purge_due = self._purge_due or self._remade not in {None, remade}
-        self._remade = remade
 
     @contextmanager
     def _exclusive(
@@ -339,6 +342,8 @@ class SQLiteProjections(SqlProjections[sqlite3.Connection], process_forks.ForkAw
                 try:
                     if begin:
                         connection.execute("BEGIN IMMEDIATE")
+                        if self.path is not None and not log_size(self.path):
+                            connection.execute("DELETE FROM unerased")
                     yield connection
                 finally:
                     if begin and connection.in_transaction:
@@ -405,9 +410,10 @@ class SQLiteProjections(SqlProjections[sqlite3.Connection], process_forks.ForkAw
         connection.execute("PRAGMA wal_autocheckpoint = 0")  # checkpoints only under the lock
         if connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID:
             connection.execute(_WORKERS)  # for files from before workers existed
+            connection.execute(UNERASED)  # as above
             return
         connection.execute("BEGIN IMMEDIATE")
-        for statement in (*_TABLES, *text_index.TABLES, _WORKERS):
+        for statement in (*_TABLES, *text_index.TABLES, _WORKERS, UNERASED):
             connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -430,10 +436,11 @@ class SQLiteProjections(SqlProjections[sqlite3.Connection], process_forks.ForkAw
         finally:
             connection.execute(f"PRAGMA busy_timeout = {int(LOCK_TIMEOUT * 1_000)}")
 
-    def purge(self) -> bool:
+    def purge(self, *, of_others: bool = False) -> bool:
         """Try again to empty the write-ahead log of removed text; True while another connection still reads it."""
-        if self._purge_due:
+        if self._purge_due or (of_others and self.path is not None and log_size(self.path)):
             with self._exclusive() as connection:
+                self._purge_due = self._purge_due or _is_marked(connection)
                 self._keep(connection, clean=False)
         return self._purge_due
 
@@ -573,6 +580,10 @@ class SQLiteProjections(SqlProjections[sqlite3.Connection], process_forks.ForkAw
             writing.close()
         elif writing is not None:
             _inherited.append(writing)
+
+
+def _is_marked(connection: sqlite3.Connection) -> bool:
+    return connection.execute("SELECT after FROM unerased").fetchone() is not None
 
 
 def _closed() -> ClosedError:

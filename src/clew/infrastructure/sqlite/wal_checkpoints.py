@@ -33,10 +33,12 @@ RETRY_SECONDS = 0.05
 MARK = "INSERT OR IGNORE INTO counter (name, value) VALUES ('unerased', ?)"
 _UNMARK = "DELETE FROM counter WHERE name = 'unerased'"
 _MARKED = "SELECT value FROM counter WHERE name = 'unerased'"
-PENDING = (
-    "SELECT s.name, e.version FROM event e JOIN stream s ON s.id = e.stream "  # noqa: S608 - of constants
-    f"WHERE e.position >= ({_MARKED}) AND e.type IN ('message-redacted', 'thread-purged') ORDER BY e.position"
+REDACTED_AFTER = (
+    "SELECT s.name, e.version FROM event e JOIN stream s ON s.id = e.stream "
+    "WHERE e.position > ? AND e.type IN ('message-redacted', 'thread-purged') ORDER BY e.position"
 )
+"""Stream and version of the redactions after a position."""
+PENDING = REDACTED_AFTER.replace("?", f"({_MARKED}) - 1")
 """Stream and version of the redactions that the mark stands for."""
 
 
