@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from clew import Conversations, Message, Record
+from clew import Conversations, Fold, Message, Record
 from clew.domain.ports import IntegrityFault
 from clew.service.doctor import examine
 
@@ -124,6 +125,42 @@ def test_a_key_that_is_missing_in_a_copy_of_the_events_is_not_a_fault(path: Path
 )
 def test_finds_what_is_not_of_clew(path: Path, statement: str, expected: tuple[str, int]) -> None:
     assert place(changed(path, statement)) == expected
+
+
+VALUES = ["'x'", "x'ff00'", "NULL", "1.5"]
+
+
+def test_a_value_of_another_type_in_a_table_raises_no_error_of_python(path: Path, tmp_path: Path) -> None:
+    with Conversations.open(path) as conversations:
+        thread = conversations.thread("t")
+        thread.append([Record("step", 1, key="k", blob=bytes(3_000)), *[Message.user("many")] * 150])
+        thread.fork(thread_id="g").append(Message.user("more"))
+        thread.fold(Fold("count", 1, 0, lambda count, _: count + 1, state_type=int))
+    with sqlite3.connect(path) as connection:
+        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        columns = [
+            (table, row[1])
+            for table in tables
+            if table not in {"tracking", "sqlite_sequence"}
+            for row in connection.execute(f"PRAGMA table_info({table})")
+        ]
+    connection.close()
+    faults: dict[tuple[str, str, str], IntegrityFault | None] = {}
+    copy = tmp_path / "copy.db"
+    for table, column in columns:
+        for value in VALUES:
+            shutil.copy(path, copy)
+            with sqlite3.connect(copy, isolation_level=None) as connection, suppress(sqlite3.Error):
+                connection.execute(f"UPDATE {table} SET {column} = {value}")  # noqa: S608 - of its own tables
+                with Conversations.open(copy) as conversations:
+                    faults[table, column, value] = conversations.verify().first_bad
+            connection.close()
+    found = {
+        (table, column) for (table, column, value), fault in faults.items() if value == "'x'" and fault is not None
+    }
+    assert found >= {("append_key", "last"), ("snapshot", "state"), ("counter", "value"), ("record_blob", "data")}
+    assert str(faults["counter", "value", "'x'"]).startswith("IntegrityFault(thread_id='#counter:")
+    assert len(faults) > 60
 
 
 def test_finds_a_key_that_was_removed_on_a_server(postgres: str) -> None:

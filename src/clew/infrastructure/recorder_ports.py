@@ -109,8 +109,8 @@ def write_control(control: Control) -> bytes:
 
 
 def read_control(state: bytes) -> Control | None:
-    """The control in a snapshot, None if it has another format."""
-    if not state.startswith(SNAPSHOT_FORMAT):
+    """The control in a snapshot, None if it has another format. In a damaged file it can have any type."""
+    if not isinstance(state, bytes) or not state.startswith(SNAPSHOT_FORMAT):
         return None
     try:
         return Control(*_CONTROL.validate_json(state[len(SNAPSHOT_FORMAT) :]))

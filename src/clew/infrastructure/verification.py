@@ -84,7 +84,8 @@ def verify_lineages(recorder: Recorder, names: Iterable[str]) -> Verdict:
 def _check_side_tables(recorder: Recorder) -> IntegrityFault | None:
     """The first lease or draft of a run that its thread does not have, or the first part that is not Clew's."""
     for name in recorder.foreign():
-        reason = "it is missing" if name.startswith("index:") else "it acts on Clew's tables, and Clew did not make it"
+        reasons = {"index": "it is missing", "counter": "its value is not a number"}
+        reason = reasons.get(name.partition(":")[0], "it acts on Clew's tables, and Clew did not make it")
         return IntegrityFault(f"#{_printable(name)}", 0, reason)
     for kind, name, run in recorder.runs():
         run_id = run.rpartition("/")[0] if kind == "lease" else run
@@ -299,7 +300,9 @@ def _control_at(recorder: Recorder, name: str, cut: int, *, trusted: bool) -> Co
 
 def _agrees(state: bytes, control: Control) -> bool:
     """Whether a snapshot matches this control. A snapshot in another format is not used, so it does no harm."""
-    stored = read_control(state) if isinstance(state, bytes) else None
+    if not isinstance(state, bytes):
+        return False
+    stored = read_control(state)
     return stored is None or stored == without_checkpoints(control)
 
 
@@ -318,7 +321,10 @@ class _Keys:
 
     def compare(self, name: str, thread_id: str) -> IntegrityFault | None:
         """The first key that is missing, belongs to other events, or has lost its content without a redaction."""
-        keys = sorted(self._recorder.keys(name)) if self._marks else []
+        keys = self._recorder.keys(name) if self._marks else []
+        if any(type(position) is not int for each in keys for position in each[:2]):
+            return IntegrityFault(thread_id, 0, "the events of one of its idempotency keys are not two positions")
+        keys.sort()
         for row, digest_start in self._marks:
             # The last key that begins at or before the row: an append of several streams can begin in another one.
             place = bisect_right(keys, row.position, key=attrgetter("first"))
@@ -364,6 +370,9 @@ class _Index:
         if not (self._expected or self._redacted) or checked.changed or checked.senseless:
             return checked
         found = self._recorder.entries(name)
+        if any(type(part) is not int for entry in found for part in entry):
+            fault = IntegrityFault(thread_id, 0, "an entry of it in the index does not consist of numbers")
+            return checked._replace(changed=fault)
         faults = self._faults | {version: "the index lacks it" for _, version in self._expected - found}
         for number, version in found - self._expected:
             if number >= BLOBS and version <= self._last:

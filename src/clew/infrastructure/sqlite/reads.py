@@ -430,7 +430,7 @@ class SQLiteReads:
     def tag(self) -> str:
         """The tag of the file. A file of an older Clew has none until a new one opens it for writing."""
         if self._tag is None:
-            rows = self.query("SELECT value FROM counter WHERE name = 'store'")
+            rows = self.query("SELECT value FROM counter WHERE name = 'store' AND typeof(value) = 'integer'")
             self._tag = f"{rows[0][0]:08x}" if rows else ""
         return self._tag
 
@@ -439,17 +439,20 @@ class SQLiteReads:
         return [(kind, name, str(run)) for kind, name, run in self.query(_RUNS)]
 
     def foreign(self) -> list[str]:
-        """Triggers, and indexes that are missing."""
+        """Triggers, indexes that are missing, and counters that are not numbers."""
+        counters = self.query("SELECT name FROM counter WHERE typeof(value) <> 'integer' ORDER BY name")
         found = self.query("SELECT type, name FROM sqlite_master WHERE type IN ('trigger', 'index')")
         indexes = {name for kind, name in found if kind == "index"}
-        return [f"{kind}:{name}" for kind, name in found if kind == "trigger"] + [
-            f"index:{name}" for name in INDEXES if name not in indexes
-        ]
+        return (
+            [f"{kind}:{name}" for kind, name in found if kind == "trigger"]
+            + [f"index:{name}" for name in INDEXES if name not in indexes]
+            + [f"counter:{name}" for (name,) in counters]
+        )
 
     def shredded(self) -> int:
         """How many rows were ever shredded."""
         rows = self.query("SELECT value FROM counter WHERE name = 'shredded'")
-        return int(rows[0][0]) if rows else 0
+        return rows[0][0] if rows and isinstance(rows[0][0], int) else 0  # otherwise `verify` reports it
 
     def _page(self, sql: str, parameters: Sequence[Any]) -> list[Row]:
         return self.query(sql, parameters, lambda rows: page(map(Row._make, rows)))
