@@ -5,8 +5,10 @@ import json
 import logging
 import time
 import traceback
-from base64 import b64encode, urlsafe_b64encode
+from base64 import b32encode, b64encode, urlsafe_b64encode
 from email.utils import formatdate
+from html import escape
+from textwrap import wrap
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -223,6 +225,39 @@ def test_hides_the_password_of_base_url_in_every_encoding(encoded: str, *, strea
     assert "No access with <" in shown
     secret = encoded[len(encoded) // 4 :]  # without the bytes before the password
     assert not [secret[start : start + 6] for start in range(len(secret) - 5) if secret[start : start + 6] in shown]
+
+
+SWORDFISH = """Sw0rdfish%Quay&"Lantern"""
+NESTED = {
+    "JSON in JSON": json.dumps(json.dumps(SWORDFISH)),
+    "JSON in JSON in JSON": json.dumps({"upstream": json.dumps({"error": json.dumps(SWORDFISH)})}),
+    "a string of Python in JSON": json.dumps(json.dumps(repr(SWORDFISH))),
+    "HTML in HTML": escape(escape(SWORDFISH)),
+    "HTML in a URL": quote(escape(SWORDFISH), safe=""),
+    "hexadecimal digits with spaces": SWORDFISH.encode().hex(" "),
+    "hexadecimal digits with colons": SWORDFISH.encode().hex(":").upper(),
+    "escaped bytes": "".join(f"\\x{byte:02x}" for byte in SWORDFISH.encode()),
+    "UTF-16 in base64": b64encode(SWORDFISH.encode("utf-16-le")).decode(),
+    "UTF-16 with the high byte first in base64": b64encode(SWORDFISH.encode("utf-16-be")).decode(),
+    "base32": b32encode(SWORDFISH.encode()).decode(),
+    "the header in base32": b32encode(f"user:{SWORDFISH}".encode()).decode().lower(),
+    "base64 in base64": b64encode(b64encode(SWORDFISH.encode())).decode(),
+    "base64 on lines": "\n".join(wrap(b64encode(f"user:{SWORDFISH}".encode()).decode(), 8)),
+    "a part of it": "Sw0rdfish",
+}
+
+
+@pytest.mark.parametrize("encoded", NESTED.values(), ids=NESTED)
+def test_quotes_nothing_that_gives_the_password_of_base_url_away(encoded: str) -> None:
+    service = SERVICES[0]
+    failure = {"error": {"message": f"No access with <{encoded}>.", "code": encoded}}
+    with RawServer() as server:
+        server.add_replies(whole(failure, status=401))
+        client = service.client(server.url.replace("http://", f"http://user:{quote(SWORDFISH, safe='')}@"))
+        with pytest.raises(ModelAccessError) as raised:
+            asyncio.run(updates_of(client.ask(to_send(client, service.body(client), streams=False))))
+    assert ": [hidden]. Check that the key" in str(raised.value)
+    assert raised.value.code == "[hidden]"
 
 
 def test_the_openai_package_logs_no_key_and_no_content() -> None:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
-from base64 import b64decode, b64encode
-from collections.abc import Iterator, Mapping
+from base64 import b32encode, b64decode, b64encode
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from html import escape
+from html import escape, unescape
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import unquote
 
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.runs.errors import (
@@ -35,6 +37,13 @@ _EXAMINED = 64 * 1024
 """Secrets are hidden in this many characters of a service's message; the rest is dropped."""
 _SHORTEST_ENCODED = 4
 """The bytes of the shortest secret that is also hidden in encoded form: a shorter one is in many words."""
+_SHORTEST_SPELLED = 6
+"""The letters and digits of the shortest form of a secret that is looked for whatever is between them."""
+_SHORTEST_PART = 8
+"""The letters and digits of the shortest part of a secret, between other characters, that gives it away."""
+_NESTED = 12
+"""How often a text can be escaped again, for example as JSON in JSON."""
+_ESCAPED = re.compile(r"\\(?:u\{?([0-9a-f]{1,6})\}?|x([0-9a-f]{2})|(.))", re.IGNORECASE | re.DOTALL)
 _QUOTED = 24
 """If a message and a request share this many characters in a row, the message quotes the request."""
 _WORD = 6
@@ -213,6 +222,54 @@ def _escaped(character: str) -> str:
         re.escape(json.dumps(character)[1:-1]),
     ]
     return f"(?:{'|'.join(dict.fromkeys(forms))}{'|[+]' if character == ' ' else ''})"
+
+
+def _gives_away(text: str, secrets: Iterable[str]) -> bool:
+    """Whether a text has one of these secrets in a form that no pattern finds, or a long part of one.
+
+    The text is unescaped until nothing changes. Only letters and digits are compared, in any case, so it does not
+    matter what separates them. It finds too much rather than too little.
+    """
+    forms = {form for secret in secrets for form in _forms(secret)}
+    for _ in range(_NESTED):
+        spelled = _spelled(text)
+        if any(form in spelled for form in forms):
+            return True
+        text, before = unquote(unescape(_ESCAPED.sub(_character, text))), text
+        if text == before:
+            break
+    return False
+
+
+def _forms(secret: str) -> Iterator[str]:
+    """The letters and digits of a secret, of its long parts, and of its encodings in base 16, 32 and 64."""
+    whole = _spelled(secret)
+    if len(whole) >= _SHORTEST_SPELLED:
+        yield whole
+    yield from (part.casefold() for part in re.findall(r"[^\W_]+", secret) if len(part) >= _SHORTEST_PART)
+    if len(secret.encode(errors="surrogatepass")) < _SHORTEST_ENCODED:
+        return
+    for coding in ("utf-8", "utf-16-le", "utf-16-be"):
+        data = secret.encode(coding, errors="surrogatepass")
+        yield data.hex()
+        for encode, bits, block in ((b64encode, 6, 3), (b32encode, 5, 5)):
+            for offset in range(block):  # the encoding depends on the bytes before
+                encoded = encode(bytes(offset) + data).decode()
+                yield _spelled(encoded[-(-offset * 8 // bits) : (offset + len(data)) * 8 // bits])
+                if encode is b64encode and not offset:  # encoded twice, as a header in a header
+                    yield _spelled(b64encode(encoded.encode()).decode()[: len(encoded.rstrip("=")) * 8 // 6])
+
+
+def _spelled(text: str) -> str:
+    return "".join(filter(str.isalnum, text.casefold()))
+
+
+def _character(found: re.Match[str]) -> str:
+    """What a backslash and the characters after it stand for. White space does not matter."""
+    code = found[1] or found[2]
+    if code is None:
+        return " " if found[3] in "nrtbf" else found[3]
+    return chr(int(code, 16)) if int(code, 16) <= sys.maxunicode else " "
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,6 +462,8 @@ def _redact(text: str, context: RequestContext) -> str:
     for secret in context.secrets:
         for written in _written(secret):
             text = written.sub("[hidden]", text)
+    if _gives_away(text, context.secrets):
+        return "[hidden]"
     text = _KEY.sub("[hidden]", text[: 4 * _SHOWN])
     texts = list(_texts(context.content))
     for quoted in sorted((each for each in texts if _WORD <= len(each) < _QUOTED), key=len, reverse=True):
