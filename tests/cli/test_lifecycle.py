@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sqlite3
 import sys
 import threading
@@ -99,6 +100,24 @@ def test_says_that_a_redaction_is_pending_and_waits_for_it(filled: Clew) -> None
     threading.Timer(0.5, reader.close).start()
     result = filled.object("redact", first, "4", "--yes", "--wait", "--json")
     assert result == {"thread_id": first, "message": 4, "version": 8, "errors": [], "pending": False}
+
+
+@pytest.mark.parametrize("command", ["redact", "purge"])
+def test_waits_for_what_is_already_redacted_or_purged_and_still_pending(filled: Clew, command: str) -> None:
+    first = filled.ids()[0]
+    reader = sqlite3.connect(filled.folder / "clew.db", isolation_level=None, check_same_thread=False)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM event").fetchall()
+    words = [command, first, *(["3"] if command == "redact" else []), "--yes"]
+    done = filled.run(*words, "--json")
+    assert done.returncode == 5
+    assert f"is already {command.removesuffix('e')}ed" in filled.refused(1, *words)
+    assert b"My teapot broke" in (filled.folder / "clew.db").read_bytes()
+    threading.Timer(0.5, reader.close).start()
+    waited = filled.object(*words, "--wait", "--json")
+    assert waited == json.loads(done.stdout) | {"pending": False}
+    assert b"My teapot broke" not in b"".join(path.read_bytes() for path in filled.folder.glob("clew.db*"))
+    assert filled.object(*words, "--wait", "--json") == waited
 
 
 def test_a_purge_has_the_documented_shape_and_is_refused_for_a_thread_with_forks(filled: Clew) -> None:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from clew.domain.history import History
     from clew.service.redactions import Purged, Redaction
     from clew.service.thread_queries import ThreadSummary
+    from clew.sync.threads import Thread
 
 TitleOption = Annotated[str | None, typer.Option("--title", metavar="T", help="The new thread's title.")]
 
@@ -207,7 +208,10 @@ def redact(
         event = next(opened.events(after=version - 1, at=version))
         if ask and not event.redacted and (event.type in APPENDED_TYPES or holds_text(event)):
             confirm(f"Destroy version {version} of {one_line(event.thread_id)} for ever? {_content_start(event)}")
-        redaction = opened.redact(version, reason=reason, actor=actor)
+        if wait and event.redacted:  # it may be pending
+            redaction = _earlier_redaction(conversations.thread(event.thread_id), event.version)
+        else:
+            redaction = opened.redact(version, reason=reason, actor=actor)
         if redaction.pending:
             redaction = redaction._replace(pending=not conversations.erase(timeout=None if wait else 0))
     write_result(json_shapes.redaction(event, redaction), redact_text(event, redaction), as_json=as_json)
@@ -234,17 +238,43 @@ def purge(
     as_json: AsJson = False,
 ) -> None:
     """Destroy every text of a thread, and delete it. This cannot be undone; stubs of its events stay, and verify."""
+    from clew.domain.errors import NotRedactableError
+
     ask = must_confirm(context, yes=yes)
     with open_store(context) as conversations:
         opened = conversations.thread(conversations.find(thread))
         if ask:
             confirm(f"Destroy the content of {one_line(opened.id)}, {plural(opened.version, 'event')}, for ever?")
-        purged = opened.purge(reason=reason, forks=forks, actor=actor)
+        try:
+            purged = opened.purge(reason=reason, forks=forks, actor=actor)
+        except NotRedactableError:
+            if not wait:
+                raise
+            purged = _earlier_purge(opened)
         if purged.pending:
             purged = purged._replace(pending=not conversations.erase(timeout=None if wait else 0))
     write_result(json_shapes.purge(opened.id, purged), purge_text(opened.id, purged), as_json=as_json)
     if purged.pending:
         raise typer.Exit(PENDING)
+
+
+def _earlier_redaction(thread: Thread, version: int) -> Redaction:
+    """The redaction of an event that is already redacted, which may be pending."""
+    from clew.domain.events import MessageRedacted
+    from clew.service.redactions import Redaction
+
+    found = thread.events(after=version, types={"message-redacted", "thread-purged"})
+    by = next(each for each in found if not isinstance(each.data, MessageRedacted) or each.data.version == version)
+    return Redaction(by.version, pending=True)
+
+
+def _earlier_purge(thread: Thread) -> Purged:
+    """The purge of a thread that is already purged, which may be pending."""
+    from clew.domain.events import ThreadPurged
+    from clew.service.redactions import Purged
+
+    (newest,) = thread.events(after=thread.version - 1)
+    return Purged(newest.version, newest.data.rows if isinstance(newest.data, ThreadPurged) else 0, pending=True)
 
 
 def fork_text(new: ThreadSummary) -> str:
