@@ -131,6 +131,16 @@ def test_creates_no_file_before_a_read_or_an_append(tmp_path: Path, url: str) ->
     assert not list(tmp_path.glob("clew.db.projections*"))
 
 
+def test_reading_leaves_no_write_ahead_log(file: Path, url: str) -> None:
+    files = sorted(each.name for each in file.parent.iterdir())
+    for embedded in (True, False):
+        with Conversations.open(url, embedded=embedded) as reading, Conversations.open(url) as other:
+            assert list(reading.threads())
+            assert list(other.threads())
+            assert sorted(each.name for each in file.parent.iterdir()) != files
+        assert sorted(each.name for each in file.parent.iterdir()) == files
+
+
 def test_closes_an_in_memory_store_without_references() -> None:
     projections = SQLiteProjections(None)
     with projections.session(0):

@@ -13,7 +13,7 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -534,8 +534,19 @@ class SQLiteProjections(SqlProjections[sqlite3.Connection], process_forks.ForkAw
                 with suppress(StoreError):  # the last connection makes a checkpoint when it closes
                     self._lock.hold(self._close_writing)
                 self._close_writing()  # if another process keeps the lock
+            elif self.path is not None and os.path.exists(self.path + "-wal"):  # noqa: PTH110 - paths stay as they were given
+                with suppress(StoreError, sqlite3.Error, OSError):  # this user may not write, or the file is damaged
+                    self._lock.hold(self._remove_log)
             self._lock.close()
             self._released = True
+
+    def _remove_log(self) -> None:
+        """Remove the write-ahead log and its index if no other connection uses them: readers make both, but leave them.
+
+        The caller holds the lock, because this makes a checkpoint if a killed process has left something in the log.
+        """
+        with closing(self._connect("rw")) as connection:
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
 
     def _close_writing(self) -> None:
         connection, self._writing = self._writing, None
