@@ -61,6 +61,10 @@ def place(fault: IntegrityFault | None) -> tuple[str, int]:
         ("UPDATE append_key SET digest = NULL", ("t", 4)),
         ("UPDATE append_key SET digest = NULL WHERE first = 6", ("t", 6)),
         ("UPDATE append_key SET stream = stream + 5", ("t", 2)),
+        ("UPDATE append_key SET last = last - 1 WHERE first = 4", ("t", 4)),
+        ("UPDATE append_key SET last = last + 1 WHERE first = 6", ("t", 6)),
+        ("UPDATE append_key SET first = first - 1 WHERE first = 6", ("t", 6)),
+        ("INSERT INTO append_key VALUES (7, 7, 1, randomblob(32), randomblob(16), randomblob(32))", ("t", 0)),
     ],
 )
 def test_finds_a_key_that_was_removed_or_changed(path: Path, statement: str, expected: tuple[str, int]) -> None:
@@ -174,7 +178,12 @@ def test_finds_a_key_that_was_removed_on_a_server(postgres: str) -> None:
         thread = conversations.start_thread(thread_id="t")
         thread.append(Message.user("pay"), idempotency_key=CARD)
         assert conversations.verify().first_bad is None
-    assert place(fault("UPDATE clew_key SET digest = NULL")) == ("t", 2)
+        with conversations.batch(idempotency_key="several") as batch:
+            batch.append(thread, [Message.user("a"), Message.user("b")])
+            batch.append(conversations.start_thread(thread_id="u"), Message.user("c"))
+        assert conversations.verify().first_bad is None
+    assert place(fault("UPDATE clew_key SET last = last + 1")) == ("t", 2)
+    assert place(fault("UPDATE clew_key SET last = last - 1, digest = NULL")) == ("t", 2)
     assert place(fault("DELETE FROM clew_key")) == ("t", 2)
 
 

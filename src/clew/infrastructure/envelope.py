@@ -104,16 +104,20 @@ _EVENT = _BEGIN + b"%b%b"
 
 _NONE = (None, None, None, None, None)
 
-_MARK = re.compile(rb'"n":-?\d+,"q":"([0-9a-f]{40})"')
+_MARK = re.compile(rb'"n":-?\d+,"q":"([0-9a-f]{40}(?:-\d+)?)"')
 _MARK_ENDS = 200
 """The bytes in which the mark of an idempotency key is."""
 
 _LAST_INTEGER = 2**63 - 1
 
 
-def key_mark(tag: str, key: Key) -> str:
-    """What the first event of an append says about its idempotency key: the store, and a part of the key's digest."""
-    return tag + key.digest.hex()[:32]
+def key_mark(tag: str, key: Key, events: int) -> str:
+    """What the first event of an append says about its idempotency key.
+
+    It is a tag of the store, a part of the key's digest, and the number of events in the append, which an older Clew
+    left out.
+    """
+    return f"{tag}{key.digest.hex()[:32]}-{events}"
 
 
 def mark_in(state: bytes) -> str | None:

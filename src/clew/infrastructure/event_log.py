@@ -155,7 +155,7 @@ class ConversationLog(Application[str]):
         rows: list[NewEvent] = []
         links: list[bytes] = []
         hashes: dict[tuple[str, int], bytes] = {}
-        mark = None if write.key is None else key_mark(self._recorder.tag(), write.key)
+        mark = None if write.key is None else key_mark(self._recorder.tag(), write.key, len(write.events))
         marked = None if write.key is None else write.key.stream
         entries: list[IndexEntry] = []
         record_blobs: list[Blob] = []

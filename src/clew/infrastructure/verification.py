@@ -31,7 +31,7 @@ from clew.infrastructure.envelope import decode, decode_row, mark_in, peek
 from clew.infrastructure.recorder_ports import read_control
 
 if TYPE_CHECKING:
-    from clew.infrastructure.recorder_ports import Recorder
+    from clew.infrastructure.recorder_ports import Recorder, StoredKey
 
 PAGE = 1_000
 """Rows, or streams, in one read."""
@@ -312,30 +312,50 @@ class _Keys:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder, self._tag = recorder, recorder.tag()
         self._marks: list[tuple[Row, str]] = []
+        self._last = 0
 
     def note(self, row: Row) -> None:
         """Add the next row. The keys of another store are there, and did not come with the events."""
+        self._last = row.position
         mark = mark_in(row.state) if row.digest is None else None
         if mark is not None and self._tag and mark.startswith(self._tag):
             self._marks.append((row._replace(state=b""), mark[len(self._tag) :]))
 
     def compare(self, name: str, thread_id: str) -> IntegrityFault | None:
-        """The first key that is missing, belongs to other events, or has lost its content without a redaction."""
+        """The first key that is missing, belongs to other events, or has lost its content without a redaction.
+
+        Also the first one after them that no event is marked with. Before, an older Clew can have stored keys without
+        marks.
+        """
         keys = self._recorder.keys(name) if self._marks else []
+        unmarked = {each.first for each in keys}
         if any(type(position) is not int for each in keys for position in each[:2]):
             return IntegrityFault(thread_id, 0, "the events of one of its idempotency keys are not two positions")
         keys.sort()
-        for row, digest_start in self._marks:
+        for row, mark in self._marks:
+            digest_start, _, events = mark.partition("-")
             # The last key that begins at or before the row: an append of several streams can begin in another one.
             place = bisect_right(keys, row.position, key=attrgetter("first"))
             key = keys[place - 1] if place and row.position <= keys[place - 1].last else None
             if key is None or not key.digest.hex().startswith(digest_start):
                 return IntegrityFault(thread_id, row.version, "the idempotency key of its append is missing")
-            if key.is_blank:
-                rows = self._recorder.rows_at(range(key.first, min(key.last, key.first + PAGE) + 1))
-                if all(each.digest is None for each in rows):
-                    return IntegrityFault(thread_id, row.version, "the idempotency key of its append has no content")
+            if events and key.last - key.first + 1 != int(events):
+                reason = f"the idempotency key of its append, which has {events} events, names others"
+                return IntegrityFault(thread_id, row.version, reason)
+            if key.is_blank and not self._has_shredded(key):
+                return IntegrityFault(thread_id, row.version, "the idempotency key of its append has no content")
+            unmarked.discard(key.first)
+        marked_from = self._marks[0][0].position if self._marks else self._last
+        for key in keys:  # a key after the last row was added meanwhile
+            if key.first in unmarked and marked_from < key.first <= self._last and not self._has_shredded(key):
+                reason = f"it has an idempotency key for position {key.first}, but no append with one"
+                return IntegrityFault(thread_id, 0, reason)
         return None
+
+    def _has_shredded(self, key: StoredKey) -> bool:
+        """Whether a row of the append of a key was shredded. Then the mark may be gone, and so is the content."""
+        rows = self._recorder.rows_at(range(key.first, min(key.last, key.first + PAGE) + 1))
+        return any(each.digest is not None for each in rows)
 
 
 class _Index:
