@@ -134,6 +134,22 @@ THREADS: dict[str, tuple[list[ForgedRow], str]] = {
         [START, RUN, ("approval-given", state(r="run-1", request=2, approved=True))],
         "'approval-given' is a step of the run 'run-1', but",
     ),
+    "a record without a type": (
+        [START, ("record-appended", state(type=""))],
+        "its record's type has 0 characters, but it must have 1 to 200",
+    ),
+    "a record with a long type": (
+        [START, ("record-appended", state(type="x" * 5_000))],
+        "its record's type has 5000 characters, but",
+    ),
+    "a record with control characters in its type": (
+        [START, ("record-appended", state(type="a\x1b[2J"))],
+        "its record's type has a control character",
+    ),
+    "a record with an empty key": (
+        [START, ("record-appended", state(type="step", key=""))],
+        "its record's key has 0 characters, but it must have 1 to 1000",
+    ),
     "a message of a run that is not open": (
         [START, ("message-appended", state(r="run-1", n=1, message=HELLO))],
         "it belongs to the run 'run-1', which is not open",

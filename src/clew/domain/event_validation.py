@@ -7,6 +7,7 @@ that every sequence of its decisions passes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,7 @@ from clew.domain.events import (
     Event,
     HistoryRewound,
     Opaque,
+    RecordAppended,
     Shredded,
     ThreadForked,
 )
@@ -36,8 +38,11 @@ from clew.domain.memory.events import (
     ScopeOpened,
     Statement,
 )
+from clew.domain.records import LONGEST_KEY
 from clew.domain.runs.events import REFERENCES
-from clew.domain.streams import Kind
+from clew.domain.streams import MAX_LENGTH, Kind
+
+_CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 FIRST_TYPES = {"thread-started", "thread-forked"}
 """The types of which every thread has one event, its first."""
@@ -52,10 +57,11 @@ def thread_problem(
     ``Control()``, or for a fork the parent's state at the cut. ``count_at`` gives the messages that the event of an
     earlier version of the lineage counts.
 
-    It checks the first event, the status, the count of messages, the time, rewinds, checkpoints, the steps of runs, and
-    that references are to earlier versions. It does not check the content of messages, labels and names, who may do
-    what, whether a time is in the future, whether a reference is to the right kind of event, nor, of events that this
-    Clew does not know, more than their numbers. The import and the verification check redactions and fork points.
+    It checks the first event, the status, the count of messages, the time, rewinds, checkpoints, the types and keys of
+    records, the steps of runs, and that references are to earlier versions. It does not check the content of messages,
+    labels and names, who may do what, whether a time is in the future, whether a reference is to the right kind of
+    event, nor, of events that this Clew does not know, more than their numbers. The import and the verification check
+    redactions and fork points.
     """
     if control.status == "active" and is_next_message(event, control.messages, control.updated_at) and not begins:
         return None  # most events
@@ -161,11 +167,24 @@ def _data_problem(control: Control, event: Event) -> str | None:
     except ClewError:
         target = data.to if isinstance(data, HistoryRewound) else getattr(data, "at", 0)
         return f"it names version {target}, but only versions 1 to {control.version} are before it"
+    if isinstance(data, RecordAppended):
+        return _record_problem(data)
     if isinstance(data, RunStep):
         for name in REFERENCES:
             version = getattr(data, name, None)
             if type(version) is int and not 0 <= version < event.version:
                 return f"{name!r} is version {version}, but only versions 1 to {control.version} are before it"
+    return None
+
+
+def _record_problem(record: RecordAppended) -> str | None:
+    """Why no application can have appended a record. Which characters are printable depends on Python's version."""
+    if not 1 <= len(record.type) <= MAX_LENGTH:
+        return f"its record's type has {len(record.type)} characters, but it must have 1 to {MAX_LENGTH}"
+    if _CONTROL_CHARACTER.search(record.type):
+        return "its record's type has a control character"
+    if record.key is not None and not 1 <= len(record.key) <= LONGEST_KEY:
+        return f"its record's key has {len(record.key)} characters, but it must have 1 to {LONGEST_KEY}"
     return None
 
 
