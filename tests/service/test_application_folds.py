@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sqlite3
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -264,6 +265,20 @@ def test_states_of_another_version_types_or_history_are_not_used(shared_url: str
         for fold in (STORED, STORED_TEXTS, replace(STORED, types=["thread-started"])):
             core.caches.clear()
             assert thread.fold(fold) == folded_from_the_start(fold, thread, 201) != of_other
+
+
+@pytest.mark.parametrize(
+    "change", ["substr(state, 1, length(state) - 1)", "state || '0'", "CAST('text' AS TEXT)", "5", "substr(state, 33)"]
+)
+def test_a_stored_state_that_was_changed_is_not_used(tmp_path: Path, change: str) -> None:
+    with Conversations.open(tmp_path / "clew.db") as conversations:
+        thread = with_messages(conversations, 600)
+        assert thread.fold(Fold("count", 1, 0, count, state_type=int)) == 601
+    with sqlite3.connect(tmp_path / "clew.db") as connection:
+        assert connection.execute(f"UPDATE fold_state SET state = {change}").rowcount == 1  # noqa: S608 - of constants
+    connection.close()
+    with Conversations.open(tmp_path / "clew.db") as conversations:
+        assert conversations.thread("t").fold(Fold("count", 1, 0, count, state_type=int)) == 601
 
 
 def test_no_byte_of_a_redacted_text_remains_in_stored_states(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pydantic import PydanticUndefinedAnnotation, PydanticUserError, TypeAdapter
 
 from clew.domain.errors import InvalidContentError
 from clew.domain.events import Event
-from clew.domain.streams import check_id
+from clew.domain.streams import DIGEST_BYTES, check_id, digest
 
 StateT = TypeVar("StateT")
 
@@ -83,19 +83,25 @@ def write_state(fold: Fold[StateT], head: bytes, state: StateT) -> bytes | None:
             return None
     except (ValueError, TypeError):  # what pydantic raises, or the comparison
         return None
-    return _before(fold, head) + body
+    content = _before(fold, head) + body
+    return digest(content) + content
 
 
-def read_state(fold: Fold[StateT], head: bytes, stored: bytes) -> tuple[StateT] | None:
+def read_state(fold: Fold[StateT], head: bytes, stored: object) -> tuple[StateT] | None:
     """The state in stored bytes, in a tuple.
 
-    None if they are of another fold, of another version of the fold or of another event, or if they cannot be read.
+    None if they are of another fold, of another version of the fold or of another event, or if they cannot be read: the
+    chain does not cover them, so they can have been changed. They begin with the digest of the rest; those of an older
+    Clew have none.
     """
     before = _before(fold, head)
-    if not stored.startswith(before):
+    if not isinstance(stored, bytes) or stored[:DIGEST_BYTES] != digest(stored[DIGEST_BYTES:]):
+        return None
+    content = stored[DIGEST_BYTES:]
+    if not content.startswith(before):
         return None
     try:
-        return (fold.adapter.validate_json(stored[len(before) :]),)
+        return (fold.adapter.validate_json(content[len(before) :]),)
     except ValueError:  # pydantic's is one
         return None
 

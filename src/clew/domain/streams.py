@@ -168,6 +168,10 @@ def _escape(part: str) -> str:
     return quote(part, safe=_SAFE).replace("~", "%7E")
 
 
+DIGEST_BYTES = 32
+"""The bytes of a digest."""
+
+
 def digest(state: bytes) -> bytes:
     """The SHA-256 of an event's stored bytes, 32 bytes. It remains when the bytes are shredded."""
     return sha256(state).digest()

@@ -13,6 +13,7 @@ from eventsourcing.persistence import IntegrityError
 from clew.domain.errors import ClewError
 from clew.domain.event_index import number_of_blob
 from clew.domain.ports import Appended, Key, Lease, Shred
+from clew.domain.streams import DIGEST_BYTES
 from clew.infrastructure import clock
 from clew.infrastructure.append_plan import (
     KnownHead,
@@ -42,8 +43,6 @@ MOST_HEADS = 65_536
 MOST_IN_PLACE = 340
 """The most bytes of a stub and its type that fit into any row, with pages of 4096 bytes. More could make a row with
 overflow pages grow."""
-
-DIGEST_BYTES = 32
 
 _HEAD = (
     "SELECT s.id, e.version, e.hash FROM stream s CROSS JOIN event e ON e.stream = s.id "
