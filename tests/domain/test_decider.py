@@ -167,7 +167,6 @@ ALLOWED: dict[Status, set[str]] = {
         "Rewind",
         "Redact",
         "Suspend",
-        "Resume",
         "End",
         "Delete",
     },

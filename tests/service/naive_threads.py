@@ -26,7 +26,6 @@ ALLOWED = {
         "rewind",
         "redact",
         "suspend",
-        "resume",
         "end",
         "delete",
     },

@@ -38,6 +38,7 @@ def check(thread: LocalThread, last: int | None, place: int | None, after: int |
         assert thread.history(at=at, last=last, after=after).messages == part(whole.messages, last=last, after=after)
         if place is None:
             continue
+        place = min(place, thread.version + 1)
         if whole.messages:
             first = whole.messages[place % len(whole)]
             got = thread.history(at=at, last=last, before=first, after=after)
@@ -99,8 +100,10 @@ def test_refuses_what_describes_no_part(conversations: Conversations) -> None:
         (name,) = wrong
         with pytest.raises(UnknownVersionError, match=f"{name}=.* Give a whole number, 0 or more"):
             thread.history(**wrong)
-    with pytest.raises(UnknownVersionError, match="no version 9"):
-        thread.history(at=9, last=1)
+    for beyond in ({"at": 9}, {"at": 9, "last": 1}, {"before": 9}, {"before": 4}, {"before": 4, "last": 1}):
+        with pytest.raises(UnknownVersionError, match=f"no version {next(iter(beyond.values()))}"):
+            thread.history(**beyond)
+    assert len(thread.history(before=3)) == 1
     thread.delete()
     with pytest.raises(ThreadDeletedError, match="history"):
         thread.history(last=1)

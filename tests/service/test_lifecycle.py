@@ -56,7 +56,7 @@ READS: dict[str, Callable[[LocalThread], object]] = {
 }
 
 REFUSED: dict[str, set[str]] = {
-    "active": set(),
+    "active": {"resume"},
     "suspended": {"append", "suspend"},
     "ended": {"append", "rewind", "suspend", "resume", "end"},
     "deleted": set(WRITES) - {"redact"} | set(READS),

@@ -293,6 +293,11 @@ def test_a_restore_refuses_the_document_and_names_the_event(store: Conversations
     assert b64decode(written[0]["state"]) == rows[0][1]
 
 
+def test_an_active_thread_that_an_older_clew_resumed_makes_sense(store: Conversations) -> None:
+    assert import_lines(store, file_of(*forged(START, ("thread-resumed", state()), FIRST))).failed == []
+    assert store.verify().first_bad is None
+
+
 def test_nothing_of_the_thread_is_imported_and_its_forks_are_refused(store: Conversations) -> None:
     root = forged(START, FIRST, SECOND, ENDED)  # the end does not count the second message
     first = state(n=1, parent_id="f", parent_version=2, parent_hash=root[1].row.hash.hex())

@@ -342,7 +342,7 @@ class Thread:
         await drive(thread_commands.change(self._core, self.id, intent, actor))
 
     async def resume(self, *, actor: str | None = None) -> None:
-        """Resume a suspended thread."""
+        """Resume a suspended thread. Raises ThreadStatusError for any other thread."""
         await drive(thread_commands.change(self._core, self.id, Resume(), actor))
         await self._hooks(actor).notify("on_resume")  # asyncio only
 

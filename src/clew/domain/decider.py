@@ -247,7 +247,7 @@ class Decided(NamedTuple):
 
 
 _ADVICE: dict[Status, str] = {
-    "active": "The event is declared for other statuses only.",
+    "active": "This is for threads with another status.",
     "suspended": "Resume it first.",
     "ended": "Fork it to continue.",
     "deleted": "Only its events can be read.",
@@ -514,13 +514,13 @@ _STATUSES: dict[type, frozenset[Status]] = {
     Rewind: _declared(HistoryRewound).statuses,
     Redact: _declared(MessageRedacted).statuses,
     Suspend: _declared(ThreadSuspended).statuses,
-    Resume: _declared(ThreadResumed).statuses,
+    Resume: frozenset({"suspended"}),  # a log of before can have the event in an active thread, too
     End: _declared(ThreadEnded).statuses,
     Delete: _declared(ThreadDeleted).statuses,
     Purge: _declared(ThreadPurged).statuses,
     Restart: _declared(ThreadRestarted).statuses,
 }
-"""The statuses that allow each intent: those in which a thread accepts its event."""
+"""The statuses that allow each intent: those in which a thread accepts its event, or fewer."""
 
 _REQUESTS: dict[type, str] = {Advance: "a run", RecordEvents: "to record events"}
 """How errors name an intent if the name of its class is not clear."""

@@ -144,7 +144,7 @@ def history(
     if at is not None or at_message is not None:
         version = yield from resolve(core, thread_id, control, at, at_message)
     if before is not None:
-        version = min(version, max(0, _bound("before", before) - 1))
+        version = min(version, max(0, _end(thread_id, control, before) - 1))
     if last is None and after is None:
         messages: History = yield Read(partial(_history, core, thread_id, control.version, version))
         return messages
@@ -452,6 +452,14 @@ def _bound(argument: str, ref: MessageRef) -> int:
     """The version of a message that limits a part of a history."""
     version = ref.version if isinstance(ref, HistoryMessage) else ref
     return _whole(argument, version, "a message of the history or its version")
+
+
+def _end(thread_id: str, control: Control, before: MessageRef) -> int:
+    """The version before which a part of a history ends: at most the one after the newest."""
+    end = _bound("before", before)
+    if end > control.version + 1:
+        check_version(thread_id, control, end)
+    return end
 
 
 def _whole(argument: str, number: object, meaning: str) -> int:

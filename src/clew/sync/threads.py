@@ -299,7 +299,7 @@ class Thread:
         run(thread_commands.change(self._core, self.id, intent, actor))
 
     def resume(self, *, actor: str | None = None) -> None:
-        """Resume a suspended thread."""
+        """Resume a suspended thread. Raises ThreadStatusError for any other thread."""
         run(thread_commands.change(self._core, self.id, Resume(), actor))
 
     def end(self, *, reason: str | None = None, actor: str | None = None) -> None:
