@@ -26,6 +26,7 @@ SENDS: dict[str, tuple[bool, bool, bool]] = {
     "responses": (True, False, True),
     "anthropic": (True, False, True),
     "gemini": (True, True, True),
+    "interactions": (True, True, True),
     "bedrock": (True, True, True),
 }
 """Whether a service can be sent the image, the audio and the file."""

@@ -32,8 +32,8 @@ ANSWERS: dict[str, Spoken] = {
     "text": "Hello there, and welcome. 🧶",
     "calls": Calls((("call_1", "look_up", '{"order": 7}'), ("call_2", "look_up", '{"order": 8}')), "Let me see."),
 }
-_OPTIONAL = {"chat": 2}
-"""Pieces after the last one that an answer needs: in Chat Completions, the usage and the end marker."""
+_OPTIONAL = {"chat": 2, "interactions": 1}
+"""Pieces after the last one that an answer needs: the end marker and, in Chat Completions, the usage."""
 
 
 def over_http(kind: str, wire: ScriptedWire, reply: Spoken) -> HttpModelService:

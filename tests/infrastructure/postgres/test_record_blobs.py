@@ -137,4 +137,4 @@ def test_verification_finds_bytes_that_are_missing_damaged_or_unused(postgres: s
         conversations.thread("t").redact(2)
         found = conversations.verify().first_bad
         assert found is not None
-        assert found.reason == "no record has these bytes"
+        assert found.reason == "no event has these bytes"

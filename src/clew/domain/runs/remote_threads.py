@@ -137,15 +137,18 @@ def _bare(message: Message) -> Message:
 
 def _anonymous(message: Message, authors: Collection[str]) -> Message:
     """A message of the user without the prefix that names its author, which its request had."""
-    first = message.contents[0] if message.contents else None
-    if message.role != "user" or not isinstance(first, Text):
+    contents = message.contents
+    place = next((number for number, content in enumerate(contents) if isinstance(content, Text)), -1)
+    if message.role != "user" or place < 0:
         return message
+    before, after = contents[:place], contents[place + 1 :]
+    first = message.model_copy(update={"contents": contents[place : place + 1]}).text
     for author in authors:
-        if first.text == f"{author}:" and len(message.contents) > 1:
-            return message.model_copy(update={"contents": message.contents[1:]})
-        if first.text.startswith(f"{author}: "):
-            rest = Text(text=first.text.removeprefix(f"{author}: "))
-            return message.model_copy(update={"contents": (rest, *message.contents[1:])})
+        if first == f"{author}:" and len(contents) > 1:
+            return message.model_copy(update={"contents": (*before, *after)})
+        if first.startswith(f"{author}: "):
+            rest = Text(text=first.removeprefix(f"{author}: "))
+            return message.model_copy(update={"contents": (*before, rest, *after)})
     return message
 
 
