@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import date
-from typing import Any
+from typing import Any, Required
+from typing import TypedDict as StandardTypedDict
 
 import pytest
 from pydantic import BaseModel, ConfigDict
@@ -91,3 +92,22 @@ def test_schemas_of_types_are_closed() -> None:
 def test_what_is_not_a_format_is_refused(wanted: Any) -> None:
     with pytest.raises(AgentConfigurationError):
         response_format_of(wanted)
+
+
+class Line(StandardTypedDict):
+    lamp: str
+
+
+class Bill(StandardTypedDict, total=False):
+    lines: Required[list[Line]]
+    paid: bool
+
+
+def test_takes_a_typed_dict_of_the_standard_library() -> None:
+    wanted = response_format_of(Bill)
+    assert wanted is not None
+    assert set(wanted.json_schema["properties"]) == {"lines", "paid"}  # type: ignore[arg-type] # an object
+    assert answer_value(Bill, '{"lines": [{"lamp": "bark"}]}') == {"lines": [{"lamp": "bark"}]}
+    assert answer_value(list[Line], '{"value": [{"lamp": "bark"}]}') == [{"lamp": "bark"}]
+    with pytest.raises(AnswerFormatError):
+        answer_value(Bill, '{"paid": true}')

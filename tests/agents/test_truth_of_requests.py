@@ -18,7 +18,7 @@ from clew.agents.middleware import ModelCallContext, Proceed
 from clew.domain.errors import InvalidContentError
 from clew.domain.json_values import JsonObject
 from clew.domain.models.client import Answer, ModelRequest, Question, ThreadKind, Update, WireFormat
-from clew.domain.runs.errors import AgentConfigurationError, RequestAlteredError, UnknownWireFormatError
+from clew.domain.runs.errors import AgentConfigurationError, ModelError, RequestAlteredError, UnknownWireFormatError
 from clew.domain.runs.events import ModelCalled, ModelFailed, RequestChanged
 from clew.domain.runs.request_construction import Request
 from clew.domain.streams import digest
@@ -187,8 +187,31 @@ async def test_bytes_that_the_http_client_changes_are_found(engine: Engine) -> N
             with pytest.raises(RequestAlteredError, match=r"Middleware\.model_request"):
                 await agent.run("Hi", thread=thread)
         assert len(server.requests) == 1
-    (failed,) = [event.data async for event in thread.events() if isinstance(event.data, ModelFailed)]
+    events = [event async for event in thread.events()]
+    (failed,) = [event.data for event in events if isinstance(event.data, ModelFailed)]
     assert failed.error.kind == "RequestAlteredError"
+    (called,) = [event.version for event in events if isinstance(event.data, ModelCalled)]
+    assert not (await thread.request(called)).verified, "other bytes were sent"
+
+
+async def test_a_client_that_sends_other_bytes_is_found_if_the_service_refuses_them(engine: Engine) -> None:
+    with RawServer() as server:
+        server.add_replies(whole({"error": {"message": "No."}}, status=500))
+        async with AlteringOpenAI(api_key=CANARY, base_url=server.url) as given:
+            agent = Agent(OpenAIChatClient("m-1", client=given), engine=engine)
+            thread = await engine.start_thread()
+            with pytest.raises(RequestAlteredError):
+                await agent.run("Hi", thread=thread)
+        assert len(server.requests) == 1, "such a request is not repeated"
+
+
+async def test_a_redirected_request_is_not_sent_again(engine: Engine) -> None:
+    with RawServer() as server:
+        server.add_replies(whole({}, status=307, headers={"location": f"{server.url}/elsewhere"}))
+        agent = Agent(OpenAIChatClient("m-1", api_key=CANARY, base_url=server.url), engine=engine, retries=0)
+        with pytest.raises(ModelError):
+            await agent.run("Hi", thread=await engine.start_thread())
+        assert len(server.requests) == 1
 
 
 def _body(question: Question) -> JsonObject:

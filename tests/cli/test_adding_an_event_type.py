@@ -143,7 +143,7 @@ def test_a_type_for_ended_threads_is_refused_on_an_active_one() -> None:
     try:
         with Conversations.open("memory:") as conversations:
             thread = conversations.start_thread(thread_id="trip")
-            with pytest.raises(ThreadStatusError, match=r"is active.*declared for other statuses"):
+            with pytest.raises(ThreadStatusError, match=r"is active.*for threads with another status"):
                 pin(conversations, 1)
             thread.end()
             pin(conversations, 1)

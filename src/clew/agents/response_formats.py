@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from functools import lru_cache
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, NotRequired, Required, cast, get_args, get_origin, get_type_hints, is_typeddict
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
+from typing_extensions import TypedDict
 
 from clew.domain.errors import InvalidContentError
 from clew.domain.json_values import Json, JsonObject, check_json
@@ -84,7 +86,7 @@ def _of_type(wanted: Any) -> _AnswerType:
     if not is_type or wanted in _TOO_GENERAL:
         raise AgentConfigurationError(f"response_format: {wanted!r} is not a format. {_WANTED}")
     try:
-        adapter: TypeAdapter[Any] = TypeAdapter(wanted)
+        adapter: TypeAdapter[Any] = TypeAdapter(_readable(wanted))
         schema = adapter.json_schema()
     except PydanticUserError as error:
         raise AgentConfigurationError(f"response_format: {wanted!r} has no JSON Schema. {_WANTED}") from error
@@ -95,6 +97,25 @@ def _of_type(wanted: Any) -> _AnswerType:
     return _AnswerType(
         ResponseFormat(name=_name(getattr(wanted, "__name__", None)), json_schema=sent), adapter, is_wrapped
     )
+
+
+def _readable(wanted: Any) -> Any:
+    """The type, with each TypedDict of ``typing`` as one of ``typing_extensions``: pydantic needs it on Python 3.11."""
+    if is_typeddict(wanted) and sys.version_info < (3, 12):
+        fields = {
+            # A mark that was written as text is not counted in the optional keys.
+            name: NotRequired[_readable(hint)]
+            if get_origin(hint) is not Required and name in wanted.__optional_keys__
+            else _readable(hint)
+            for name, hint in get_type_hints(wanted, include_extras=True).items()
+        }
+        return TypedDict(wanted.__name__, fields)  # type: ignore[operator]  # made at run time
+    origin, arguments = get_origin(wanted), get_args(wanted)
+    if origin in {NotRequired, Required}:
+        return _readable(arguments[0])
+    if origin in {dict, frozenset, list, set, tuple}:
+        return origin[tuple(map(_readable, arguments))]
+    return wanted
 
 
 def _object(schema: JsonObject) -> JsonObject:

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast
+from urllib.parse import urlsplit
 
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.models.client import Answer, ModelRequest, Update
@@ -45,8 +46,8 @@ class SdkConnection(ABC):
     it is closed when ``asyncio.run`` ends the loop.
     """
 
-    options: ClassVar[dict[str, Any]] = {"max_retries": 0}
-    """Options of each request. Runs retry, and record each attempt: retries of the package would not be recorded."""
+    options: ClassVar[dict[str, Any]] = {"max_retries": 0, "follow_redirects": False}
+    """Options of each request. Runs retry, and record each attempt: what a package repeats would not be recorded."""
     key: ClassVar[str]
     """The variable of the environment with the key."""
 
@@ -112,7 +113,9 @@ class SdkConnection(ABC):
                         break
         except Exception as raised:  # noqa: BLE001  # becomes Clew's error, without the request
             if reader.answer() is None:  # a complete answer needs nothing more
-                failed = model_error(raised, context(raised=raised), begun=reader.begun, sdk=self._sdk())
+                failed = _altered(raised, request) or model_error(
+                    raised, context(raised=raised), begun=reader.begun, sdk=self._sdk()
+                )
         answer = reader.answer()
         if failed is None and answer is None:
             failed = incomplete_answer_error(context()) if request.streams else invalid_reply_error(context())
@@ -148,11 +151,7 @@ class SdkConnection(ABC):
         """The JSON objects of a reply. Each comes with True if the reply was not streamed."""
         response = await self._post(client, path, request)
         try:
-            if response.request.content != request.content:
-                raise RequestAlteredError(
-                    "The HTTP client sent other bytes than those on the log. Does it have a hook that changes "
-                    "requests? Change them with Middleware.model_request, which is recorded."
-                )
+            _check_sent(response, request)
             kind = response.headers.get("content-type", "")
             if not request.streams or "json" in kind or "html" in kind:  # HTML is not an answer, and fails to parse
                 if isinstance(whole := _parse_json(await response.aread()), dict):
@@ -231,6 +230,32 @@ class SdkConnection(ABC):
         )
 
 
+def _check_sent(response: httpx2.Response, request: ModelRequest) -> None:
+    """Raise RequestAlteredError unless the bytes of the request were sent, and once."""
+    import httpx2
+
+    stream = response.request.stream
+    is_recorded = isinstance(stream, httpx2.ByteStream) and b"".join(stream) == request.content
+    if not is_recorded or response.history:
+        raise RequestAlteredError(
+            "The HTTP client sent other bytes than those on the log, or sent them more than once. Does it have a hook "
+            "or an authentication that does? Change requests with Middleware.model_request, which is recorded."
+        )
+
+
+def _altered(raised: Exception, request: ModelRequest) -> RequestAlteredError | None:
+    """The error for an altered request, if the service has answered it with an error."""
+    import httpx2
+
+    response = getattr(raised, "response", None)
+    if isinstance(response, httpx2.Response):
+        try:
+            _check_sent(response, request)
+        except RequestAlteredError as error:
+            return error
+    return None
+
+
 async def _open_client(make: Callable[[], Any]) -> AsyncGenerator[Any]:
     """Keep a client open until this generator is closed, at the latest when the event loop shuts down."""
     client = make()
@@ -238,6 +263,23 @@ async def _open_client(make: Callable[[], Any]) -> AsyncGenerator[Any]:
         yield client
     finally:
         await client.close()
+
+
+def host_of(address: object) -> str:
+    """The host of an address, empty if it has none."""
+    try:
+        return urlsplit(address).hostname or "" if isinstance(address, str) else ""
+    except ValueError:
+        return ""
+
+
+def service_name(name: str, address: object, own: str) -> str:
+    """The name of the service at an address: ``name`` at its ``own`` hosts, else the host.
+
+    Another host may have models with the same names, and accepts no signature of this service.
+    """
+    host = host_of(address)
+    return name if not host or host == own or host.endswith(f".{own}") else host
 
 
 def is_address(text: str) -> bool:

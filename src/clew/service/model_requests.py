@@ -10,8 +10,19 @@ from clew.domain.context.events import ContextProvided
 from clew.domain.errors import UnknownVersionError
 from clew.domain.events import Event
 from clew.domain.history import History
-from clew.domain.runs.errors import DefinitionMissingError
-from clew.domain.runs.events import ModelCalled, RequestChanged, RunResumed, RunStarted
+from clew.domain.runs.errors import DefinitionMissingError, RequestAlteredError
+from clew.domain.runs.events import (
+    AnswerInterrupted,
+    ModelAnswered,
+    ModelCalled,
+    ModelFailed,
+    RequestChanged,
+    RunAbandoned,
+    RunCompleted,
+    RunFailed,
+    RunResumed,
+    RunStarted,
+)
 from clew.domain.runs.request_construction import Contributions, Request, read_definitions, read_tools, rebuilt
 from clew.domain.runs.state import provided_to
 from clew.infrastructure.wire_formats import wire_format
@@ -60,8 +71,27 @@ def request(core: Core, thread_id: str, version: int) -> Operation[Request]:
         None if reduction is None else reduction[1],
         [(each.version, each.data) for each in changes if isinstance(each.data, RequestChanged)],
     )
+    if made.verified and (yield from _was_altered(core, thread_id, call)):
+        return replace(made, verified=False)
     gone = {each.version for each in (*given, *late) if each.redacted}
     return replace(made, redacted=tuple(sorted({*made.redacted, *gone}))) if gone and not made.verified else made
+
+
+def _was_altered(core: Core, thread_id: str, call: Event) -> Operation[bool]:
+    """Whether the HTTP client sent other bytes than those on the log: the failure of the call says so."""
+    stream, after = core.stream(thread_id), call.version
+    while page := (yield from read(partial(core.log.lineage, stream, after=after, upto=after + PAGE))):
+        for each in page:
+            data = each.data
+            if each.run_id == call.run_id and isinstance(data, _ENDS):
+                error = getattr(data, "error", None)
+                return error is not None and error.kind == RequestAlteredError.__name__
+        after += PAGE
+    return False
+
+
+_ENDS = ModelFailed | ModelAnswered | AnswerInterrupted | ModelCalled | RunCompleted | RunFailed | RunAbandoned
+"""The events of a run after which a call is over."""
 
 
 def instructions(core: Core, thread_id: str, agent_id: str) -> Operation[str | None]:

@@ -196,7 +196,9 @@ class AnthropicFormat(ProviderFormat):
         return {**pruned(reply), "content": [without_nulls(block) for block in reply["content"]]}
 
     def wanted(self, reply: Any) -> Any:
-        blocks = [without_nulls(block) for block in reply["content"] if block.get("text") != ""]
+        blocks = [
+            without_nulls(block) for block in reply["content"] if block["type"] != "text" or block["text"].strip()
+        ]
         return blocks, (reply.get("container") or {}).get("id") or None
 
     def sent(self, body: Any) -> Any:

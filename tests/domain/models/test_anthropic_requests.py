@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from clew.domain.messages import FunctionCall, FunctionResult, Media, Message, Raw, Reasoning, Text
+from clew.domain.messages import FunctionCall, FunctionResult, Media, Message, Native, Raw, Reasoning, Text
+from clew.domain.models.anthropic_answers import AnthropicAnswer
 from clew.domain.models.anthropic_requests import ANTHROPIC, MAX_TOKENS, anthropic_body, prefix_of
 from clew.domain.models.client import Question, ResponseFormat, ToolSchema
 
@@ -101,3 +102,18 @@ def test_marks_for_the_cache_do_not_change_the_prefix() -> None:
     marked["messages"][0]["content"][0]["cache_control"] = {"type": "ephemeral"}
     assert prefix_of(body) == prefix_of(marked)
     assert prefix_of(body) != prefix_of({**body, "system": "Other."})
+
+
+def test_what_the_service_does_not_take_back_is_left_out_or_made_an_object() -> None:
+    contents: Any = [{"type": "text", "text": "\n\n"}, {"type": "tool_use", "id": "a", "name": "f", "input": '{"ord'}]
+    reader = AnthropicAnswer()
+    list(reader.take_whole({"id": "m", "model": "m-1", "content": contents, "stop_reason": "max_tokens"}))
+    answer = reader.answer()
+    assert answer is not None
+    native = (answer.message.native or Native(wire=ANTHROPIC.name)).model_copy(update={"provider": "p", "model": "m-1"})
+    message = answer.message.model_copy(update={"native": native})
+    asked = Question("m-1", (Message.user("Hi"), message, Message.tool("a", "done")), provider="p")
+    body: Any = ANTHROPIC.make_body(asked)
+    assert body["messages"][1]["content"] == [
+        {"type": "tool_use", "id": "a", "name": "f", "input": {"arguments": '{"ord'}}
+    ]

@@ -269,7 +269,7 @@ class _Writer:
                 self.left_out.append(number)
             return None
         own = as_object(received(message, {"content": [*written_blocks(message)]}))
-        blocks = [block for block in as_objects(own.get("content")) if block.get("text") != ""]
+        blocks = [_accepted(block) for block in as_objects(own.get("content")) if not _is_blank(block)]
         if (container := as_object(as_object(own.get("reply")).get("container")).get("id")) is not None:
             self.container = container
         if native.prefix is None:
@@ -286,7 +286,7 @@ class _Writer:
         for content in message.contents:
             refusal = refusal_of(content)
             match content:
-                case Text(text=text) if text:
+                case Text(text=text) if text.strip():
                     written.append({"type": "text", "text": text})
                 case FunctionCall(arguments=arguments):
                     name = function_name(content, self.question)
@@ -301,6 +301,19 @@ class _Writer:
 def _kind(block: JsonObject) -> BlockKind:
     kind = block.get("type")
     return "text" if kind == "text" else "call" if kind == "tool_use" else "other"
+
+
+def _is_blank(block: JsonObject) -> bool:
+    """Whether a block is a text without words, which the service makes and does not take back."""
+    text = block.get("text")
+    return block.get("type") == "text" and isinstance(text, str) and not text.strip()
+
+
+def _accepted(block: JsonObject) -> JsonObject:
+    """A block that the service takes: the input of a call that was cut off is no object."""
+    if block.get("type") != "tool_use" or isinstance(block.get("input"), dict):
+        return block
+    return {**block, "input": {"arguments": block.get("input")}}
 
 
 def _is_system(message: Message) -> bool:
@@ -345,13 +358,17 @@ def _user_block(content: Content) -> JsonObject | None:
             return None
 
 
+_PICTURES = frozenset({"", "image/gif", "image/jpeg", "image/png", "image/webp"})
+"""The types of pictures that the service takes; that of an address may be unknown."""
+
+
 def _media(media: Media) -> JsonObject:
     kind, data = media_type(media), inline_base64(media)
     is_address = media.uri.startswith(("https://", "http://"))
     source: JsonObject = {"type": "url", "url": media.uri}
     if data is not None:
         source = {"type": "base64", "media_type": kind, "data": data}
-    if is_picture(media):
+    if is_picture(media) and kind in _PICTURES:
         return {"type": "image", "source": source}
     if kind == "application/pdf" and (data is not None or is_address):
         return {"type": "document", "source": source, **({"title": media.name} if media.name else {})}

@@ -17,7 +17,7 @@ from clew.domain.models.client import ModelRequest, ThreadKind, Update, WireForm
 from clew.domain.runs.errors import AgentConfigurationError, MissingExtraError
 from clew.domain.runs.request_construction import checked_options
 from clew.infrastructure.bedrock.event_stream import FrameDecoder, event_of, named_error
-from clew.infrastructure.sdk_connection import TIMEOUT, SdkConnection, is_address, timeout_of
+from clew.infrastructure.sdk_connection import TIMEOUT, SdkConnection, is_address, service_name, timeout_of
 
 if TYPE_CHECKING:
     import anthropic
@@ -107,9 +107,13 @@ class _AnthropicConnection(SdkConnection):
         return anthropic
 
     def _provider(self, base_url: str | None, client: Any) -> str:
-        del base_url
         provider, self.wire = _service_of(self._sdk(), client) or _SERVICES["AsyncAnthropic"]
-        return provider
+        if provider != "anthropic":
+            return provider
+        address = base_url or os.environ.get("ANTHROPIC_BASE_URL")
+        return service_name(
+            provider, address if client is None else str(getattr(client, "base_url", "")), "anthropic.com"
+        )
 
     def _path(self, client: Any, path: str, request: ModelRequest) -> str:
         del request

@@ -15,7 +15,7 @@ from clew.domain.runs.errors import AgentConfigurationError, MissingExtraError, 
 from clew.domain.runs.request_construction import checked_options
 from clew.infrastructure.bedrock.event_stream import FrameDecoder, event_of, named_error
 from clew.infrastructure.plain_connection import PlainConnection, PlainHttp, StatusError
-from clew.infrastructure.sdk_connection import TIMEOUT, is_address, timeout_of
+from clew.infrastructure.sdk_connection import TIMEOUT, is_address, service_name, timeout_of
 
 if TYPE_CHECKING:
     import botocore.session
@@ -35,7 +35,6 @@ class BedrockClient:
     """
 
     kind: Literal["bedrock"] = "bedrock"
-    provider: Literal["bedrock"] = "bedrock"
     wire = BEDROCK
     thread_kinds: tuple[ThreadKind, ...] = ("local",)
 
@@ -59,6 +58,7 @@ class BedrockClient:
         signing = _session(session) if key is None else None
         self._connection = _BedrockConnection(model, _region(region, signing), signing, key, base_url, timeout)
         self.model = model
+        self.provider = self._connection.provider
         self.options = checked
 
     def __repr__(self) -> str:
@@ -90,8 +90,8 @@ class _BedrockConnection(PlainConnection):
         super().__init__(model, api_key=key, base_url=base_url, client=None, timeout=timeout)
 
     def _provider(self, base_url: str | None, client: Any) -> str:
-        del base_url, client
-        return "bedrock"
+        del client
+        return service_name("bedrock", base_url, "amazonaws.com")
 
     def _factory(self, api_key: str | None, base_url: str | None, timeout: float | None) -> Callable[[], Any]:
         domain = "amazonaws.com.cn" if self._region.startswith("cn-") else "amazonaws.com"

@@ -28,7 +28,6 @@ class GeminiClient:
     kind: Literal["gemini"] = "gemini"
     wire = GEMINI
     thread_kinds: tuple[ThreadKind, ...] = ("local",)
-    provider: Literal["gemini"] = "gemini"
 
     def __init__(
         self,
@@ -46,6 +45,7 @@ class GeminiClient:
             )
         self._connection = GeminiConnection(model, api_key=api_key, base_url=base_url, client=None, timeout=timeout)
         self.model = model
+        self.provider = self._connection.provider
         self.options = checked
 
     def __repr__(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from clew.domain.runs.errors import AgentConfigurationError
 from clew.infrastructure.plain_connection import PlainConnection, PlainHttp
-from clew.infrastructure.sdk_connection import TIMEOUT, is_address, timeout_of
+from clew.infrastructure.sdk_connection import TIMEOUT, is_address, service_name, timeout_of
 
 ADDRESS = "https://generativelanguage.googleapis.com/v1beta"
 """The service. For another version of its API, give another ``base_url``."""
@@ -21,8 +21,8 @@ class GeminiConnection(PlainConnection):
     headers: ClassVar[dict[str, str]] = {}
 
     def _provider(self, base_url: str | None, client: Any) -> str:
-        del base_url, client
-        return "gemini"
+        del client
+        return service_name("gemini", base_url, "googleapis.com")
 
     def _factory(self, api_key: str | None, base_url: str | None, timeout: float | None) -> Callable[[], Any]:
         address = base_url or ADDRESS

@@ -37,7 +37,6 @@ class GeminiInteractionsClient:
 
     kind: Literal["gemini-interactions"] = "gemini-interactions"
     wire = INTERACTIONS
-    provider: Literal["gemini"] = "gemini"
 
     def __init__(
         self,
@@ -58,6 +57,7 @@ class GeminiInteractionsClient:
             model, api_key=api_key, base_url=base_url, client=None, timeout=timeout
         )
         self.model = model
+        self.provider = self._connection.provider
         self.options, self.thread_kinds = options_and_kinds(INTERACTIONS, checked, store=store)
 
     def __repr__(self) -> str:

@@ -6,11 +6,10 @@ import base64
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
-from urllib.parse import urlsplit
 
 from clew.domain.models.client import ModelRequest
 from clew.domain.runs.errors import AgentConfigurationError
-from clew.infrastructure.sdk_connection import TIMEOUT, SdkConnection, is_address, timeout_of
+from clew.infrastructure.sdk_connection import TIMEOUT, SdkConnection, host_of, is_address, timeout_of
 
 if TYPE_CHECKING:
     import httpx2
@@ -49,14 +48,6 @@ class OpenAIConnection(SdkConnection):
         if is_azure and path == _CHAT_PATH:  # the package reads the deployment from a body, but not from bytes
             return f"/deployments/{request.body['model']}{path}"
         return path
-
-
-def host_of(address: object) -> str:
-    """The host of an address, empty if it has none."""
-    try:
-        return urlsplit(address).hostname or "" if isinstance(address, str) else ""
-    except ValueError:
-        return ""
 
 
 def _client_factory(
