@@ -60,7 +60,7 @@ def _share(item: pytest.Item) -> float:
 
 settings.register_profile(
     "clew",
-    max_examples=max(10, round(1000 * SCALE**1.3)),  # 50 at a tenth of the scale: there are hundreds of properties
+    max_examples=max(10, round(1000 * SCALE**1.5)),  # 32 at a tenth of the scale: there are hundreds of properties
     deadline=None,
     print_blob=True,
     # This check measures time, and a busy machine is not a bug.

@@ -223,7 +223,7 @@ def read_everything(store: Conversations) -> None:
 
 def test_an_import_never_leaves_a_store_that_cannot_be_read(scale: float) -> None:
     # In `make test` half of a tenth: there is little time.
-    files = math.ceil(FILES * scale**1.3)
+    files = math.ceil(FILES * scale**1.6)
     refused = 0
 
     @settings(max_examples=files, deadline=None, suppress_health_check=list(HealthCheck))

@@ -75,7 +75,7 @@ def test_a_batch_in_a_file_is_stored_as_a_whole_or_not_at_all(tmp_path: Path, sc
                 break
             outcomes.append(check(url, number))
             shutil.rmtree(place)
-        if len(outcomes) >= KILLS * scale:
+        if len(outcomes) >= KILLS * scale**1.3:
             break
     assert {*outcomes} == {True, False}
 
@@ -88,7 +88,7 @@ def test_a_batch_in_postgres_is_stored_as_a_whole_or_not_at_all(postgres: str, s
         if killed_before(lambda number=number: write(postgres, number), SOCKETS, call):  # type: ignore[misc]  # bound
             outcomes.append(check(postgres, number))
             call += 1
-        elif len(outcomes) >= KILLS * scale:
+        elif len(outcomes) >= KILLS * scale**1.3:
             break
         else:
             call = 0
