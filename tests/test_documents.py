@@ -415,3 +415,14 @@ def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_has_no_row_of_a_table_twice(page: Path) -> None:
+    rows = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    repeated = {row for row in rows if len(row) > LONG_ROW and rows.count(row) > 1}
+    assert repeated == set()
+
+
+LONG_ROW = 60
+"""Shorter rows, such as headings, may be in several tables of a page."""

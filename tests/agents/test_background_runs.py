@@ -1,4 +1,4 @@
-"""Runs that go on when their caller goes, and callers that follow a run from any process."""
+"""Runs that continue when their caller is gone, and callers that follow a run from any process."""
 
 from __future__ import annotations
 

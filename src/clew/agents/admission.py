@@ -1,4 +1,4 @@
-"""The moment at which a run is on the log, for callers that wait for it and go on while the run does."""
+"""The moment at which a run is on the log, for callers that wait for it and continue while the run does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that go on when their caller goes."""
+"""Runs that continue when their caller is gone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def _discard(update: AgentUpdate) -> None:
 
 
 class BackgroundRun(Generic[ThreadT_co]):
-    """A run that goes on when its caller goes: ``await agent.run(…, background=True)``.
+    """A run that continues when its caller is gone: ``await agent.run(…, background=True)``.
 
     ``run_id`` and ``thread`` name it in any process: ``thread.follow(run_id)``. It belongs to this process's event
     loop: if that ends, ``agent.continue_run(thread)`` continues the run.

@@ -94,7 +94,7 @@ class Guard:
         raise error
 
     async def _rewind(self, to: int) -> tuple[Intent, ...]:
-        """The rewind to a version. A service that holds the thread has what was said: there is none."""
+        """The rewind to a version. None for a thread that a service holds: it already has the messages."""
         if self._thread.kind == "remote":
             return ()
         return (Rewind(to, (await self._journal.log.event(to)).messages),)

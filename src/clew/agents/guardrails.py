@@ -68,7 +68,7 @@ def checked_guardrails(given: Sequence[Guardrail]) -> tuple[Guardrail, ...]:
 async def check_all(guardrails: Sequence[Guardrail], stage: GuardrailStage, context: GuardrailContext) -> None:
     """Carry out the checks of a stage at the same time. Raises GuardrailTrippedError for the first that trips.
 
-    An error of a check is raised, too: what could not be checked must not go on.
+    An error of a check is raised, too: a run does not continue unchecked.
     """
     tasks = [asyncio.create_task(_check(each, context)) for each in guardrails if each.stage == stage]
     try:

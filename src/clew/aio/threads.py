@@ -573,8 +573,8 @@ class Thread:
         """The updates of a run, from its beginning until it ends or waits for approvals, in any process.
 
         Without an id it is the newest run. Text comes as it streams: the process of the run writes it four times a
-        second. ``after`` is the ``position`` of an update: it continues there. A run that another caller follows, or
-        no longer follows, goes on. Raises UnknownRunError, and RunNotCompletedError for a run that failed, was
+        second. ``after`` is the ``position`` of an update: it continues there. A run continues whether or not somebody
+        follows it. Raises UnknownRunError, and RunNotCompletedError for a run that failed, was
         abandoned or is not executed by any process.
         """
         position = Position.parsed(after) if after else Position()
