@@ -273,7 +273,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
 
         Without ``input`` it answers the messages on the thread; without a ``thread`` it starts one: see the ``thread``
         of the response. With ``stream`` it returns an AgentStream of updates instead of a coroutine. With
-        ``background`` it returns a BackgroundRun when the run is on the log, and the run continues when its caller is gone.
+        ``background`` it returns a BackgroundRun when the run is on the log, and the run continues without its caller.
         RunOptions describes the options: thread, actor, fork, at, tools, context_providers, model, options,
         response_format, deps, on_conflict, abandon_run, idempotency_key, max_rounds, max_seconds,
         strict_media.
