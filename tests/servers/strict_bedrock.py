@@ -8,60 +8,22 @@ from __future__ import annotations
 
 import json
 import struct
-import threading
 from binascii import crc32
 from collections.abc import Iterator
 from hashlib import sha256
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any
+
+from tests.servers.strict_server import RecordingServer
 
 
 class RefusedError(Exception):
     """A rule was broken."""
 
 
-class StrictBedrock:
-    """``requests`` are the bodies of all requests as bytes, ``refused`` the rules that were broken."""
+class StrictBedrock(RecordingServer):
+    """Answers with that many ``rounds`` of calls before each text."""
 
-    def __init__(self, rounds: int = 3) -> None:
-        self.rounds = rounds
-        self.requests: list[bytes] = []
-        self.headers: list[dict[str, str]] = []
-        self.refused: list[str] = []
-
-    def __enter__(self) -> Self:
-        strict = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                content = self.rfile.read(int(self.headers["content-length"]))
-                strict.requests.append(content)
-                strict.headers.append({name.lower(): value for name, value in self.headers.items()})
-                status, kind, body = strict.reply(self.path, content)
-                self.send_response(status)
-                self.send_header("content-type", kind)
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+    base = ""
 
     def reply(self, path: str, content: bytes) -> tuple[int, str, bytes]:
         body = json.loads(content)

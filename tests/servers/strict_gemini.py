@@ -6,9 +6,9 @@ It answers each turn with ``rounds`` rounds of two calls, of which the first is 
 from __future__ import annotations
 
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any
+
+from tests.servers.strict_server import RecordingServer
 
 SKIPPED = "skip_thought_signature_validator"
 
@@ -17,49 +17,14 @@ class BrokenRuleError(Exception):
     """A rule was broken."""
 
 
-class StrictGemini:
-    """``requests`` are the bodies of all requests as bytes, ``paths`` their paths, ``refused`` the broken rules."""
+class StrictGemini(RecordingServer):
+    """Answers with that many ``rounds`` of calls before each text."""
+
+    base = "/v1beta"
 
     def __init__(self, rounds: int = 3) -> None:
-        self.rounds = rounds
-        self.requests: list[bytes] = []
-        self.paths: list[str] = []
-        self.refused: list[str] = []
+        super().__init__(rounds)
         self.signed: dict[str, str] = {}
-
-    def __enter__(self) -> Self:
-        strict = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                content = self.rfile.read(int(self.headers["content-length"]))
-                strict.requests.append(content)
-                strict.paths.append(self.path)
-                status, kind, body = strict.reply(self.path, content)
-                self.send_response(status)
-                self.send_header("content-type", kind)
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}/v1beta"
 
     def reply(self, path: str, content: bytes) -> tuple[int, str, bytes]:
         body = json.loads(content)

@@ -13,14 +13,20 @@ class RefusedError(Exception):
     """A rule was broken."""
 
 
-class StrictServer:
-    """``requests`` are the bodies of all requests as bytes, ``refused`` the rules that were broken."""
+class RecordingServer:
+    """Answers each POST with ``reply``. ``requests`` are the bodies of all requests as bytes.
 
-    path: str
+    ``paths`` and ``headers`` are theirs, in lower case, and ``refused`` the rules that were broken.
+    """
+
+    base = "/v1"
+    """The path of the address that clients get."""
 
     def __init__(self, rounds: int = 3) -> None:
         self.rounds = rounds
         self.requests: list[bytes] = []
+        self.paths: list[str] = []
+        self.headers: list[dict[str, str]] = []
         self.refused: list[str] = []
 
     def __enter__(self) -> Self:
@@ -32,6 +38,8 @@ class StrictServer:
             def do_POST(self) -> None:
                 content = self.rfile.read(int(self.headers["content-length"]))
                 strict.requests.append(content)
+                strict.paths.append(self.path)
+                strict.headers.append({name.lower(): value for name, value in self.headers.items()})
                 status, kind, body = strict.reply(self.path, content)
                 self.send_response(status)
                 self.send_header("content-type", kind)
@@ -54,7 +62,17 @@ class StrictServer:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+        return f"http://127.0.0.1:{self._server.server_address[1]}{self.base}"
+
+    def reply(self, path: str, content: bytes) -> tuple[int, str, bytes]:
+        """The status, the content type and the body for a request."""
+        raise NotImplementedError
+
+
+class StrictServer(RecordingServer):
+    """Streams are server-sent events, which end with ``[DONE]``."""
+
+    path: str
 
     def reply(self, path: str, content: bytes) -> tuple[int, str, bytes]:
         body = json.loads(content)
