@@ -30,7 +30,8 @@ from clew.infrastructure.conversation_files import read_conversations
 from clew.service import (
     audit_trail,
     conversation_transfer,
-    event_transfer,
+    event_export,
+    event_import,
     message_search,
     projection_status,
     redactions,
@@ -456,8 +457,8 @@ class Conversations:
         """
         check_flags(definitions=definitions)
         ids = (thread_ids,) if isinstance(thread_ids, str) else thread_ids
-        lines = run(event_transfer.export_events(self._core, ids, definitions=definitions))
-        while page := run(event_transfer.next_lines(lines)):
+        lines = run(event_export.export_events(self._core, ids, definitions=definitions))
+        while page := run(event_export.next_lines(lines)):
             yield from page
 
     def import_events(
@@ -471,7 +472,7 @@ class Conversations:
         commits of a large file that were made before that event stay. At the first damaged line the import ends;
         ``failed`` lists this line too. Raises ImportFormatError for a file of another kind, or of a newer format.
         """
-        return run(event_transfer.import_events(self._core, source, progress))
+        return run(event_import.import_events(self._core, source, progress))
 
     def subscribe(self, *, after: int = 0) -> Subscription:
         """Every event of every thread after a position, and then new ones as they arrive.

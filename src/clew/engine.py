@@ -41,7 +41,8 @@ from clew.infrastructure.conversation_files import read_conversations
 from clew.service import (
     audit_trail,
     conversation_transfer,
-    event_transfer,
+    event_export,
+    event_import,
     message_search,
     projection_status,
     redactions,
@@ -507,8 +508,8 @@ class Engine:
         """
         check_flags(definitions=definitions)
         ids = (thread_ids,) if isinstance(thread_ids, str) else thread_ids
-        lines = await drive(event_transfer.export_events(self._core, ids, definitions=definitions))
-        while page := await drive(event_transfer.next_lines(lines)):
+        lines = await drive(event_export.export_events(self._core, ids, definitions=definitions))
+        while page := await drive(event_export.next_lines(lines)):
             for line in page:
                 yield line
 
@@ -523,7 +524,7 @@ class Engine:
         commits of a large file that were made before that event stay. At the first damaged line the import ends;
         ``failed`` lists this line too. Raises ImportFormatError for a file of another kind, or of a newer format.
         """
-        return await drive(event_transfer.import_events(self._core, source, progress))
+        return await drive(event_import.import_events(self._core, source, progress))
 
     def subscribe(self, *, after: int = 0) -> Subscription:
         """Every event of every thread after a position, and then new ones as they arrive.

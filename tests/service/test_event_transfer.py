@@ -22,7 +22,7 @@ from clew.domain.messages import Message
 from clew.domain.ports import Appended, Restore, Row
 from clew.engine import Engine
 from clew.infrastructure.envelope import decode_row
-from clew.service import event_transfer
+from clew.service import event_import, stored_rows
 
 
 @pytest.fixture
@@ -285,7 +285,7 @@ def test_lines_are_read_and_written_lazily(monkeypatch: pytest.MonkeyPatch) -> N
         result = copy.import_events(file, progress=lambda seen: ahead.append(CountingFile.read - seen.line))
         assert result.events == 3_000
         assert len(ahead) == 7
-        assert max(ahead) <= event_transfer.MOST_EVENTS + 2, "lines of one batch are read ahead"
+        assert max(ahead) <= event_import.MOST_EVENTS + 2, "lines of one batch are read ahead"
         pages: list[int] = []
         rows_after = store._core.log.rows_after
 
@@ -303,7 +303,7 @@ def test_lines_are_read_and_written_lazily(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_next_lines_are_read_while_a_batch_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_transfer, "MOST_EVENTS", 10)
+    monkeypatch.setattr(event_import, "MOST_EVENTS", 10)
     with (
         Conversations.open("memory:") as store,
         Conversations.open(f"sqlite:///{tmp_path}/c.db", projections=()) as copy,
@@ -334,12 +334,13 @@ def test_an_event_is_parsed_and_decoded_once(monkeypatch: pytest.MonkeyPatch) ->
         decoded.append(row)
         return decode_row(row)
 
-    monkeypatch.setattr(event_transfer, "MOST_EVENTS", 3)
+    monkeypatch.setattr(event_import, "MOST_EVENTS", 3)
     with Conversations.open("memory:", projections=()) as store, Conversations.open("memory:", projections=()) as copy:
         store.start_thread(thread_id="t", messages=[Message.user(str(number)) for number in range(20)])
         lines = list(store.export_events())
-        monkeypatch.setattr(event_transfer, "read_line", counted_line)
-        monkeypatch.setattr(event_transfer, "decode_row", counted_row)
+        monkeypatch.setattr(event_import, "read_line", counted_line)
+        monkeypatch.setattr(event_import, "decode_row", counted_row)
+        monkeypatch.setattr(stored_rows, "decode_row", counted_row)
         assert import_lines(copy, lines).events == 21
     assert parsed == lines[1:]
     assert [row.version for row in decoded] == list(range(1, 22))

@@ -17,7 +17,7 @@ from clew.domain.messages import Message
 from clew.domain.ports import Blob, Write
 from clew.domain.streams import digest
 from clew.engine import Engine
-from clew.service import event_transfer
+from clew.service import event_import
 
 KIND = Blob(digest(b"Be kind."), "definition", b"Be kind.")
 TOOL = Blob(digest(b'{"name":"look"}'), "definition", b'{"name":"look"}')
@@ -167,7 +167,7 @@ def test_an_unreadable_event_names_no_definition(source: Conversations) -> None:
 def test_refuses_more_definitions_than_an_agent_can_have(
     source: Conversations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_transfer, "MOST_WAITING_BYTES", 20)
+    monkeypatch.setattr(event_import, "MOST_WAITING_BYTES", 20)
     with Conversations.open("memory:") as copy:
         ((line, error),) = import_lines(copy, exported(source)).failed
         assert line == 4

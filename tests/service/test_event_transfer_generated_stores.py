@@ -12,7 +12,7 @@ from tests.service.test_state_machine import ConversationsAgreeWithTheModel
 from tests.service.transferred_stores import import_lines
 
 from clew.conversations import Conversations
-from clew.service import event_transfer
+from clew.service import event_import
 
 STORES = 150
 
@@ -30,11 +30,11 @@ class CopiesAgreeWithTheirSources(ConversationsAgreeWithTheModel):
     def bring_up_to_date(self, number: int, torn: int, commit: int) -> None:
         """Bring a copy up to date with a file that may be torn near its end."""
         lines = list(self.stores[number].export_events())
-        before, event_transfer.MOST_EVENTS = event_transfer.MOST_EVENTS, commit
+        before, event_import.MOST_EVENTS = event_import.MOST_EVENTS, commit
         try:
             result = import_lines(self.copies[number], lines[: max(1, len(lines) - torn)])
         finally:
-            event_transfer.MOST_EVENTS = before
+            event_import.MOST_EVENTS = before
         assert (result.torn, result.failed) == (torn > 0, [])
         assert result.skipped >= min(self.followed[number], result.skipped + result.events)
         self.followed[number] = max(self.followed[number], result.skipped + result.events)

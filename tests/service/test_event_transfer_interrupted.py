@@ -16,7 +16,7 @@ from clew.domain.errors import ConflictError
 from clew.domain.formats.event_import import Batch, EventsReport
 from clew.domain.messages import Message
 from clew.infrastructure import recorder_ports
-from clew.service import event_transfer
+from clew.service import event_import, stored_rows
 from clew.service.core import Core
 from clew.service.effects import Operation
 
@@ -30,7 +30,7 @@ def lines() -> list[bytes]:
 
 @pytest.fixture
 def small_commits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_transfer, "MOST_EVENTS", 2)
+    monkeypatch.setattr(event_import, "MOST_EVENTS", 2)
 
 
 def whole(store: Conversations) -> bytes:
@@ -126,7 +126,7 @@ def test_an_interrupted_import_leaves_whole_commits_and_can_continue(
 def test_reads_ahead_for_a_redaction_that_is_far_away(
     lines: list[bytes], held: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_transfer, "MOST_WAITING_BYTES", held)
+    monkeypatch.setattr(event_import, "MOST_WAITING_BYTES", held)
     for count in range(1, len(lines) + 1):
         with Conversations.open("memory:") as copy:
             entries = import_lines(copy, lines[:count])
@@ -139,7 +139,7 @@ def test_reads_ahead_for_a_redaction_that_is_far_away(
 def test_finds_a_redaction_in_the_lines_that_it_read_ahead_before_a_conflict(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    write_batch, refused = event_transfer.write_batch, set[bytes]()
+    write_batch, refused = stored_rows.write_batch, set[bytes]()
 
     def refuse_once(core: Core, batch: Batch, meanwhile: Callable[[], None] | None = None) -> Operation[None]:
         first = batch.rows[0].hash
@@ -149,9 +149,9 @@ def test_finds_a_redaction_in_the_lines_that_it_read_ahead_before_a_conflict(
             raise ConflictError("another writer", 0, 0)
         yield from write_batch(core, batch, meanwhile)
 
-    monkeypatch.setattr(event_transfer, "MOST_BYTES", 1)
-    monkeypatch.setattr(event_transfer, "MOST_WAITING_BYTES", 0)
-    monkeypatch.setattr(event_transfer, "write_batch", refuse_once)
+    monkeypatch.setattr(event_import, "MOST_BYTES", 1)
+    monkeypatch.setattr(event_import, "MOST_WAITING_BYTES", 0)
+    monkeypatch.setattr(event_import, "write_batch", refuse_once)
     with Conversations.open("memory:") as store, Conversations.open("memory:") as copy:
         thread = store.start_thread(thread_id="t", messages=[Message.user(str(number)) for number in range(3)])
         thread.redact(4)
@@ -163,7 +163,7 @@ def test_finds_a_redaction_in_the_lines_that_it_read_ahead_before_a_conflict(
 
 
 def test_rows_that_wait_for_their_purge_are_not_copied_for_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_transfer, "MOST_EVENTS", 3)
+    monkeypatch.setattr(event_import, "MOST_EVENTS", 3)
     given: list[int] = []
 
     def counted(*arguments: Any, **options: Any) -> Batch:
@@ -175,7 +175,7 @@ def test_rows_that_wait_for_their_purge_are_not_copied_for_each_batch(monkeypatc
         thread = store.start_thread(thread_id="t", messages=[Message.user("x")] * 30)
         import_lines(copy, list(store.export_events()))
         thread.purge()
-        monkeypatch.setattr(event_transfer, "Batch", counted)
+        monkeypatch.setattr(event_import, "Batch", counted)
         assert import_lines(copy, list(store.export_events())).failed == []
         assert list(copy.export_events()) == list(store.export_events())
     assert len(given) > 10
@@ -189,8 +189,8 @@ def test_refuses_a_distant_redaction_in_a_pipe(lines: list[bytes], monkeypatch: 
 
     with Conversations.open("memory:") as copy:
         assert copy.import_events(Pipe(b"".join(lines))).failed == []
-    monkeypatch.setattr(event_transfer, "MOST_WAITING_BYTES", 0)
-    monkeypatch.setattr(event_transfer, "MOST_EVENTS", 1)
+    monkeypatch.setattr(event_import, "MOST_WAITING_BYTES", 0)
+    monkeypatch.setattr(event_import, "MOST_EVENTS", 1)
     with Conversations.open("memory:") as copy:
         (failed,) = copy.import_events(Pipe(b"".join(lines))).failed
         assert "Save the input in a file" in str(failed.error)

@@ -29,7 +29,7 @@ from clew.domain.messages import Message
 from clew.domain.ports import Blob, Fork
 from clew.domain.streams import digest
 from clew.infrastructure import event_files
-from clew.service import event_transfer
+from clew.service import event_import
 
 SHREDDED = digest(STORED_MESSAGE)
 OTHER = STUB.decode().replace("user", "tool")
@@ -217,8 +217,8 @@ def test_does_not_wait_for_a_missing_redaction(
     ended: bool,  # noqa: FBT001  # pytest passes it by name
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(event_transfer, "MOST_EVENTS", 2)
-    monkeypatch.setattr(event_transfer, "MOST_WAITING_BYTES", held)
+    monkeypatch.setattr(event_import, "MOST_EVENTS", 2)
+    monkeypatch.setattr(event_import, "MOST_WAITING_BYTES", held)
     messages = [("message-appended", state(n=number, message=HELLO)) for number in range(2, 11)]
     entries = forged(("thread-started", STARTED), ("message-appended", STUB, SHREDDED), *messages)
     lines = file_of(*entries)[: None if ended else -1]

@@ -31,7 +31,7 @@ from clew.domain.formats.clew_jsonl import Entry
 from clew.domain.messages import Message
 from clew.domain.ports import IntegrityFault
 from clew.domain.streams import ROOT, digest, link
-from clew.service import event_transfer
+from clew.service import event_import
 
 START: ForgedRow = ("thread-started", STARTED)
 FIRST: ForgedRow = ("message-appended", STORED_MESSAGE)
@@ -332,7 +332,7 @@ def test_a_redaction_of_a_stored_message_is_not_made_by_a_refused_thread(store: 
 def test_what_an_earlier_commit_stored_makes_sense_and_can_be_continued(
     store: Conversations, commit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_transfer, "MOST_EVENTS", commit)
+    monkeypatch.setattr(event_import, "MOST_EVENTS", commit)
     rows = forged(START, FIRST, SECOND, ("history-rewound", state(n=9, to=2)))
     facts = forged(OPEN, FACT, ("fact-retracted", state(fact="f2")), name="default/memory/user")
     result = import_lines(store, file_of(*rows, *facts, *sound()))

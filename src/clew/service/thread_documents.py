@@ -42,7 +42,7 @@ from clew.service import thread_commands
 from clew.service.authorization import check_existing_stream
 from clew.service.core import ATTEMPTS, CommitOptions, Core, commit, load
 from clew.service.effects import Operation, read
-from clew.service.event_transfer import PAGE, States, StoredRows, own_rows, write_batch
+from clew.service.stored_rows import PAGE, States, StoredRows, own_rows, write_batch
 from clew.service.thread_queries import readable
 
 RESTORED_FROM = "restored_from"

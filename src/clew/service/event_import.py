@@ -1,196 +1,49 @@
-"""Export and import of stored events, byte for byte, in Clew's own JSONL."""
+"""Import of stored events, byte for byte, from Clew's own JSONL."""
 
 from __future__ import annotations
 
-import asyncio
-import heapq
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain, islice
-from operator import attrgetter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from clew.domain.blobs import may_name_blobs
-from clew.domain.decider_state import SNAPSHOT_EVERY, Control
 from clew.domain.errors import (
     ConflictError,
     CorruptEventError,
     ImportFormatError,
-    NotAuthorizedError,
-    UnknownThreadError,
 )
-from clew.domain.event_validation import ScopeSequence
-from clew.domain.formats.clew_jsonl import End, Entry, Header, read_line, write_line
+from clew.domain.formats.clew_jsonl import End, Entry, Header, read_line
 from clew.domain.formats.event_import import (
     AGAIN,
-    NAMES_BLOBS,
-    TRANSFERRED,
     Batch,
     EventsReport,
     RefusedLine,
     add_batch,
     check_stream,
-    named_blobs,
 )
-from clew.domain.ports import Blob, EventLog, Fork, Restore, Row, Write
-from clew.domain.streams import Kind, is_thread, stream_prefix
+from clew.domain.ports import Blob, EventLog, Row, Write
+from clew.domain.streams import is_thread
 from clew.infrastructure.envelope import decode_row
 from clew.infrastructure.event_files import EventFile, FileLine, Redactions
-from clew.service.authorization import action_on, allows, check_existing_stream
-from clew.service.core import ATTEMPTS, BoundedCache, CacheBudget, Core, lasting
-from clew.service.effects import Operation, read, wait, withdraw
-from clew.service.redactions import forget
-
-PAGE = 100
-"""Rows that are read at once. A row may have the size of the largest event."""
-
-MOST_ROWS = 5_000
-"""The most rows that an export of several streams holds in memory."""
+from clew.service.authorization import check_existing_stream
+from clew.service.core import ATTEMPTS, Core
+from clew.service.effects import Operation, read, wait
+from clew.service.stored_rows import (
+    MOST_IDS,
+    MOST_STREAMS,
+    UNKNOWN,
+    States,
+    StoredRows,
+    blobs_named_by,
+    write_batch,
+)
 
 MOST_EVENTS = 500
 MOST_BYTES = 1 << 20
 """The most events and stored bytes of a commit."""
 
-MOST_STREAMS = 1_000
-MOST_IDS = 1_000_000
-"""The most threads, or scopes with their facts and documents, whose states an import holds in memory."""
-
 MOST_WAITING_BYTES = 32 << 20
 """The most stored bytes of a commit that waits for the redactions of its shredded rows, so that the copy verifies."""
-
-
-def export_events(
-    core: Core, thread_ids: Iterable[str] | None, *, definitions: bool = False
-) -> Operation[Iterator[bytes]]:
-    """The lines of threads with all their ancestors, or of the whole tenant with its memory, in position order.
-
-    With ``definitions`` the stored definitions of their agents are included, each before the first event that names it.
-    The lines are read lazily, by next_lines(). A fork is exported with its complete ancestors, so the caller must have
-    permission to export these, too. Raises UnknownThreadError or NotAuthorizedError.
-    """
-    if thread_ids is None:
-        rows = _permitted_rows(
-            core, heapq.merge(*(_all_rows(core, each) for each in TRANSFERRED), key=attrgetter("position"))
-        )
-    else:
-        streams = yield from read(lambda: _with_ancestors(core, thread_ids))
-        page = max(MOST_ROWS // max(len(streams), 1), 1)
-        rows = heapq.merge(*(own_rows(core.log, name, min(page, PAGE)) for name in streams), key=attrgetter("position"))
-    return _lines(core.log, rows, definitions=definitions)
-
-
-def next_lines(lines: Iterator[bytes]) -> Operation[list[bytes]]:
-    """The next page of lines, empty at the end."""
-    return (yield from read(lambda: list(islice(lines, PAGE))))
-
-
-def _with_ancestors(core: Core, thread_ids: Iterable[str]) -> list[str]:
-    """The streams of threads and of all their ancestors, each once. Raises NotAuthorizedError."""
-    streams: dict[str, None] = {}
-    for thread_id in thread_ids:
-        _check_export(core, core.stream(thread_id))
-        stream = core.log.stream(core.stream(thread_id))
-        if stream is None:
-            raise UnknownThreadError(thread_id)
-        while stream is not None and stream.name not in streams:
-            _check_export(core, stream.name)
-            streams[stream.name] = None
-            stream = None if stream.parent is None else core.log.stream(stream.parent)
-    return list(streams)
-
-
-def _check_export(core: Core, stream: str) -> None:
-    _, thread_id = action_on(stream, "export")
-    if not allows(core, "export", thread_id):
-        raise NotAuthorizedError(core.actor, "export", thread_id)
-
-
-def _permitted_rows(core: Core, rows: Iterator[Row]) -> Iterator[Row]:
-    """The rows of streams that the caller may export together with their parents, whose rows come first."""
-    if core.authorize is None:
-        return rows
-    permitted: dict[str, bool] = {}
-    return (row for row in rows if _is_permitted(core, row.stream, permitted))
-
-
-def _is_permitted(core: Core, name: str, permitted: dict[str, bool]) -> bool:
-    if name not in permitted:
-        stream = core.log.stream(name)
-        parent = None if stream is None else stream.parent
-        _, thread_id = action_on(name, "export")
-        permitted[name] = (parent is None or permitted.get(parent, False)) and allows(core, "export", thread_id)
-    return permitted[name]
-
-
-def _lines(log: EventLog, rows: Iterator[Row], *, definitions: bool) -> Iterator[bytes]:
-    """The lines of a file: its header, the rows with the definitions that they name, and its end.
-
-    The bytes next to an event come before each event that has them: an import may refuse the thread of another one.
-    """
-    threads = events = blobs = 0
-    written: set[bytes] = set()
-    yield write_line(Header())
-    for row in rows:
-        if definitions and row.type in NAMES_BLOBS:
-            for blob in _new_blobs(log, row, written):
-                yield write_line(blob)
-        if may_name_blobs(row.type, row.state) and row.digest is None:
-            row, next_to_it = _with_blobs(log, row)  # noqa: PLW2901 - the row as it is now
-            blobs += len(next_to_it)
-            yield from map(write_line, next_to_it)
-        entry = Entry(row, _fork_point(log, row))
-        threads += entry.begins and is_thread(row.stream)
-        events += 1
-        yield write_line(entry)
-    yield write_line(End(threads, events, len(written) + blobs))
-
-
-def _with_blobs(log: EventLog, row: Row) -> tuple[Row, tuple[Blob, ...]]:
-    """A row and the bytes next to it. If it was redacted after it was read: the row as it is now."""
-    try:
-        event = decode_row(row)
-    except CorruptEventError:
-        return row, ()
-    ((event, blobs),) = log.blobs_of([event._replace(position=row.position)])
-    if event.redacted:
-        (row,) = log.own_rows(row.stream, after=row.version - 1, limit=1)
-    return row, blobs
-
-
-def _new_blobs(log: EventLog, row: Row, written: set[bytes]) -> Iterator[Blob]:
-    """The stored blobs that an event names and that were not written before."""
-    for name in _named_blobs(row):
-        blob = None if name in written else log.blob(name)
-        if blob is not None:
-            written.add(name)
-            yield blob
-
-
-def _fork_point(log: EventLog, row: Row) -> Fork | None:
-    """The fork point of a fork's first event, from the store: the event itself may be damaged."""
-    stream = log.stream(row.stream) if row.type == "thread-forked" else None
-    fork = None if stream is None else stream.fork
-    return fork if fork is not None and row.version == fork.cut + 1 else None
-
-
-def _all_rows(core: Core, kind: Kind) -> Iterator[Row]:
-    """All rows of the tenant's streams of a kind, until a page is empty.
-
-    So the event that redacted a row always comes after the shredded row.
-    """
-    position, prefix = 0, stream_prefix(core.tenant, kind)
-    while page := core.log.rows_after(position, PAGE, prefix):
-        yield from page
-        position = page[-1].position
-
-
-def own_rows(log: EventLog, stream: str, limit: int) -> Iterator[Row]:
-    """All rows of the stream itself, ``limit`` at a time."""
-    after = -1
-    while page := log.own_rows(stream, after=after, limit=limit):
-        yield from page
-        after = page[-1].version
 
 
 def import_events(
@@ -475,114 +328,9 @@ class _Reader:
         self.failed = [RefusedLine(line, error)]
 
 
-UNKNOWN = -1
-"""A number of shredded rows that no store has."""
-
-
-class States:
-    """The states of the streams at their newest versions, as an import checks events against them.
-
-    ``shredded`` is the number of shredded rows that the store had before, and that the import has added. If the store
-    has another number, another writer has shredded rows, and these states may have what was in them.
-    """
-
-    def __init__(self, shredded: int) -> None:
-        self.shredded = shredded
-        self.controls: BoundedCache[Control] = BoundedCache(CacheBudget(MOST_STREAMS))
-        self.scopes: BoundedCache[ScopeSequence] = BoundedCache(CacheBudget(MOST_IDS))
-
-
-class StoredRows:
-    """The rows of the store, read ahead in small pages, because a file usually has a thread's events in sequence."""
-
-    def __init__(self, log: EventLog, states: States) -> None:
-        self._log = log
-        self._states = states
-        self._rows: dict[str, dict[int, Row]] = {}
-        self._heads: dict[str, int] = {}
-        self._limits: dict[str, int] = {}
-
-    def row(self, stream: str, version: int) -> Row | None:
-        """A row of the stream itself."""
-        known = self._rows.setdefault(stream, {})
-        if version not in known and version <= self._heads.get(stream, version):
-            limit = self._limits[stream] = min(2 * self._limits.get(stream, 1), PAGE)
-            page = self._log.own_rows(stream, after=version - 1, limit=limit)
-            known.update((row.version, row) for row in page)
-            if not page:
-                self._heads[stream] = version - 1
-        return known.get(version)
-
-    def first(self, stream: str) -> Row | None:
-        """The first row of the stream itself."""
-        return next(iter(self._log.own_rows(stream, after=-1, limit=1)), None)
-
-    def control(self, stream: str, version: int) -> Control:
-        """The state of a thread at a version, or 0, with all checkpoints."""
-        if not version:
-            return Control(shredded=self._states.shredded)
-        known = self._states.controls.get(stream)
-        if known is not None and known.version == version:
-            return known
-        control = self._log.control(stream, version)._replace(shredded=self._states.shredded)
-        return self._log.with_checkpoints(stream, control)
-
-    def count(self, stream: str, version: int) -> int:
-        """The number of messages that the event of a thread at a version counts, -1 if it has none."""
-        return self._log.lineage(stream, after=version - 1, upto=version)[0].messages
-
-    def scope(self, stream: str, version: int) -> ScopeSequence:
-        """The state of a memory scope at its newest version, or 0. The caller adds the next events to it."""
-        known = self._states.scopes.get(stream)
-        if known is None or known.version != version:
-            known = ScopeSequence()
-            for row in own_rows(self._log, stream, PAGE) if version else ():
-                known.add(decode_row(row))
-        return known
-
-
-def write_batch(core: Core, batch: Batch, meanwhile: Callable[[], None] | None = None) -> Operation[None]:
-    """Commit rows, their redactions and snapshots, and invalidate the caches of their streams. Raises ConflictError.
-
-    The snapshots are at the versions where appends make them. ``meanwhile`` is called while another thread writes.
-    """
-    controls = [
-        (stream, control) for (stream, version), control in batch.controls.items() if not version % SNAPSHOT_EVERY
-    ]
-    shreds, forgets = tuple(batch.shreds.values()), tuple(batch.forgets.values())
-    controls = lasting(controls, shreds, forgets)
-    record_blobs = tuple(chain.from_iterable(batch.record_blobs.values()))
-    restore = Restore(batch.rows, batch.previous, batch.forks, shreds, controls, forgets, record_blobs)
-    outcome = core.log.restore(restore)
-    try:
-        if meanwhile is not None:
-            yield from read(meanwhile)
-        yield from wait(outcome)
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        yield from withdraw(outcome)
-        raise
-    for name in batch.previous:
-        core.caches.submitted.drop(name)
-    for forget_ in forgets:
-        core.caches.forget_control(forget_.stream)
-    gone: dict[tuple[str, int], list[int]] = {}
-    for (name, version), redacted_by in batch.redacted_by.items():
-        gone.setdefault((name, redacted_by), []).append(version)
-    for (name, redacted_by), versions in gone.items():
-        yield from forget(core, name, versions, redacted_by)
-
-
-def _named_blobs(row: Row) -> list[bytes]:
-    """The digests of the blobs that a row names; none for a damaged event."""
-    try:
-        return named_blobs(decode_row(row))
-    except CorruptEventError:
-        return []
-
-
 def _check_named(row: Row, blobs: tuple[Blob, ...]) -> None:
     """Raise ImportFormatError unless an event names all blobs before it."""
-    named = _named_blobs(row)
+    named = blobs_named_by(row)
     for blob in blobs:
         if blob.digest not in named:
             raise ImportFormatError(f"The blob {blob.digest.hex()} is not named by the event after it. {AGAIN}")
