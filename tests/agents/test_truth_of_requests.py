@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import openai
 import pytest
 from tests.agents.scripted_wires import CANARY, WIRES, Calls, Trouble
 from tests.agents.services import calls, service_of
 from tests.servers.raw_server import RawServer, whole
 
-from clew import Agent, Engine, Message, Middleware, OpenAIChatClient, ScriptedChatClient
+from clew import Agent, AnthropicClient, Engine, Message, Middleware, OpenAIChatClient, ScriptedChatClient
 from clew.agents.middleware import ModelCallContext, Proceed
 from clew.domain.errors import InvalidContentError
 from clew.domain.json_values import JsonObject
 from clew.domain.models.client import Answer, ModelRequest, Question, ThreadKind, Update, WireFormat
 from clew.domain.runs.errors import AgentConfigurationError, ModelError, RequestAlteredError, UnknownWireFormatError
-from clew.domain.runs.events import ModelCalled, ModelFailed, RequestChanged
+from clew.domain.runs.events import ModelAnswered, ModelCalled, ModelFailed, RequestChanged, RequestWithheld
 from clew.domain.runs.request_construction import Request
 from clew.domain.streams import digest
 
@@ -205,6 +207,89 @@ async def test_a_client_that_sends_other_bytes_is_found_if_the_service_refuses_t
         assert len(server.requests) == 1, "such a request is not repeated"
 
 
+async def test_a_request_that_the_package_sends_again_is_an_attempt_on_the_log(engine: Engine) -> None:
+    """The package gets another token after a 401, and sends the same request with it."""
+    answer = whole({"choices": [{"message": {"role": "assistant", "content": "Ok"}, "finish_reason": "stop"}]})
+    with RawServer() as server, RawServer() as tokens:
+        server.add_replies(whole({"error": {"message": "Expired."}}, status=401), answer)
+        tokens.add_replies(*(whole({"access_token": f"token-{each}", "expires_in": 3600}) for each in (1, 2)))
+        identity: Any = {
+            "identity_provider_id": "p",
+            "service_account_id": "s",
+            "provider": {"token_type": "jwt", "get_token": lambda: "subject"},
+        }
+        async with openai.AsyncOpenAI(workload_identity=identity, base_url=server.url) as given:
+            auth: Any = given._workload_identity_auth  # the address of the service for tokens is fixed
+            auth.token_exchange_url = tokens.url
+            thread = await engine.start_thread()
+            response = await Agent(OpenAIChatClient("m-1", client=given), engine=engine).run("Hi", thread=thread)
+    assert response.text == "Ok"
+    assert [request.headers["authorization"] for request in server.requests] == ["Bearer token-1", "Bearer token-2"]
+    failures = [event.data async for event in thread.events() if isinstance(event.data, ModelFailed)]
+    assert [(each.error.kind, each.error.status, each.retry_in) for each in failures] == [("ModelAccessError", 401, 0)]
+    requests = await requests_of(thread)
+    assert [request.verified for request in requests] == [True, True], "one call for each request"
+    assert [request.content for request in requests] == [request.body for request in server.requests]
+
+
+class Again(anthropic.Middleware):
+    """Middleware of the package, which asks twice."""
+
+    async def handle_async(self, request: Any, call_next: Any) -> Any:
+        await call_next(request)
+        return await call_next(request)
+
+
+class Instead(anthropic.Middleware):
+    """Middleware of the package, which asks for something else after the answer."""
+
+    async def handle_async(self, request: Any, call_next: Any) -> Any:
+        await call_next(request)
+        request.options.content = b"{}"
+        return await call_next(request)
+
+
+class Cached(anthropic.Middleware):
+    """Middleware of the package, which asks once for two requests."""
+
+    answer: Any = None
+
+    async def handle_async(self, request: Any, call_next: Any) -> Any:
+        self.answer = self.answer or await call_next(request)
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("middleware", "received", "error"),
+    [
+        (Again, [1], "wanted to send it again"),
+        (Instead, [1], "wanted to send it again"),
+        (Cached, [1, 0], "sent no request"),
+    ],
+)
+async def test_middleware_of_the_package_cannot_send_unseen(
+    middleware: Any, received: list[int], error: str, engine: Engine
+) -> None:
+    text = {"type": "text", "text": "Ok"}
+    reply = {"id": "m", "type": "message", "role": "assistant", "content": [text], "stop_reason": "end_turn"}
+    with RawServer() as server:
+        server.add_replies(*[whole(reply)] * 3)
+        url = server.url.removesuffix("/v1")
+        async with anthropic.AsyncAnthropic(api_key=CANARY, base_url=url, middleware=[middleware()]) as given:
+            agent = Agent(AnthropicClient("m-1", client=given), engine=engine, retries=0)
+            for number in received:
+                before, thread = len(server.requests), await engine.start_thread()
+                try:
+                    await agent.run("Hi", thread=thread)
+                    failed = ""
+                except ModelError as raised:
+                    failed = str(raised)
+                assert len(server.requests) - before == number
+                (request,) = await requests_of(thread)
+                assert request.verified == bool(number), "only what was sent can be verified"
+            assert error in failed
+
+
 async def test_a_redirected_request_is_not_sent_again(engine: Engine) -> None:
     with RawServer() as server:
         server.add_replies(whole({}, status=307, headers={"location": f"{server.url}/elsewhere"}))
@@ -212,6 +297,56 @@ async def test_a_redirected_request_is_not_sent_again(engine: Engine) -> None:
         with pytest.raises(ModelError):
             await agent.run("Hi", thread=await engine.start_thread())
         assert len(server.requests) == 1
+
+
+class Cache(Middleware):
+    """Answers itself, or fails."""
+
+    def __init__(self, answer: Answer | None = None) -> None:
+        self.answer = answer
+
+    async def model_call(self, context: ModelCallContext, proceed: Proceed[Answer]) -> Answer:
+        del context, proceed
+        if self.answer is None:
+            raise PermissionError("No.")
+        return self.answer
+
+
+class Politer(Middleware):
+    """Gives another answer than the model."""
+
+    async def model_call(self, context: ModelCallContext, proceed: Proceed[Answer]) -> Answer:
+        del context
+        answer = await proceed()
+        return replace(answer, message=Message.assistant(f"{answer.message.text}, please"))
+
+
+async def test_a_request_that_middleware_did_not_send_is_not_verified(engine: Engine) -> None:
+    client = ScriptedChatClient("Hello!")
+    middleware = [Middleware(), Cache(Answer(Message.assistant("From the cache"))), Middleware()]
+    thread = await engine.start_thread()
+    response = await Agent(client, engine=engine, middleware=middleware).run("Hi", thread=thread)
+    assert (response.text, client.requests) == ("From the cache", [])
+    (request,) = await requests_of(thread)
+    assert (request.verified, request.withheld_by) == (False, "Cache")
+    events = [event.data async for event in thread.events()]
+    (called,) = [event.version async for event in thread.events() if isinstance(event.data, ModelCalled)]
+    assert [each for each in events if isinstance(each, RequestWithheld)] == [RequestWithheld(call=called, by="Cache")]
+    assert [each.answered_by for each in events if isinstance(each, ModelAnswered)] == ["Cache"]
+    with pytest.raises(PermissionError):
+        await Agent(client, engine=engine, middleware=[Cache()]).run("And?", thread=thread)
+    assert client.requests == []
+    assert [request.withheld_by for request in await requests_of(thread)] == ["Cache", "Cache"]
+    assert (await engine.verify()).first_bad is None
+
+
+async def test_the_log_says_who_answered_instead_of_the_model(engine: Engine) -> None:
+    thread = await engine.start_thread()
+    for middleware in ([Middleware(), Politer(), Liar()], [Middleware(), Liar()]):
+        await Agent(ScriptedChatClient("Hello"), engine=engine, middleware=middleware).run("Hi", thread=thread)
+    assert [request.verified for request in await requests_of(thread)] == [True, True]
+    answers = [event.data async for event in thread.events() if isinstance(event.data, ModelAnswered)]
+    assert [answer.answered_by for answer in answers] == ["Politer", None]
 
 
 def _body(question: Question) -> JsonObject:

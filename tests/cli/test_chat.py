@@ -25,6 +25,7 @@ from tests.servers.strict_anthropic import StrictAnthropic
 from clew import Agent, Conversations, Engine, Message, OpenAIChatClient, OpenAIResponsesClient, tool
 from clew.cli.chat import COMMANDS
 from clew.cli.commands.chat import AGENT, MODEL
+from clew.cli.commands.chat import _client as client_of
 from clew.cli.terminal import PROMPT, typed_lines
 
 if TYPE_CHECKING:
@@ -554,3 +555,17 @@ def test_the_name_of_a_model_can_begin_with_its_provider(chat: Piped) -> None:
     refused = chat("Hello\n", "--model", "anthropic:claude-x", ANTHROPIC_API_KEY="")
     assert refused.returncode
     assert "ANTHROPIC_API_KEY" in refused.stderr
+
+
+def test_an_unknown_provider_is_an_error_that_lists_the_known_ones(
+    chat: Piped, clew: Clew, server: RawServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = chat("Hello\n", "--model", "nope:x", OPENAI_BASE_URL="")
+    assert (done.returncode, list(clew.folder.iterdir())) == (1, [])
+    for words in ("there is no provider 'nope'", "anthropic, bedrock, gemini", "ft:", "OPENAI_BASE_URL"):
+        assert words in done.stderr
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    assert client_of("ft:gpt-4.1-mini:org::id").model == "ft:gpt-4.1-mini:org::id"
+    server.add_replies(reply("Hi."))
+    assert "Hi." in chat("Hello\n", "--model", "llama3.2:3b").stdout, "a name of another service"

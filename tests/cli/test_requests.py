@@ -7,17 +7,34 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import anthropic
 import pytest
 from tests.acceptance.clew_command import ENVIRONMENT
 from tests.infrastructure.openai.replies import CHAT, RESPONSES, Service
 from tests.servers.raw_server import RawServer, stream, whole
 
-from clew import Agent, Conversations, Engine, Message
-from clew.cli.commands.model_requests import LONGEST_ARGUMENT, curl
-from clew.domain.runs.request_construction import Request
+from clew import (
+    Agent,
+    AnthropicClient,
+    BedrockClient,
+    Conversations,
+    Engine,
+    GeminiClient,
+    GeminiInteractionsClient,
+    Message,
+    OpenAIChatClient,
+    OpenAIResponsesClient,
+)
+from clew.cli.errors import WrongUsage
+from clew.cli.rendering.request_scripts import ENDPOINTS, LONGEST_ARGUMENT, curl, script
+from clew.domain.models.client import ModelClient, Question
+from clew.domain.runs.errors import ModelError
+from clew.domain.runs.request_construction import Request, request_bytes, stream_request
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CalledClew as Clew
@@ -156,6 +173,7 @@ def test_shows_the_newest_request_or_that_of_a_version(clew: Clew, server: RawSe
         "verified": True,
         "redacted": [],
         "changed_by": [],
+        "withheld_by": None,
         "body": server.requests[0].json(),
     }
 
@@ -218,6 +236,83 @@ def test_completes_the_versions_of_model_calls(clew: Clew, server: RawServer) ->
     for typed, result in (("", "4\n"), ("4", "4\n"), ("5", "")):
         environment = {"_CLEW_COMPLETE": "complete_bash", "COMP_WORDS": f"clew request {id_[:5]} {typed}"}
         assert clew.run(env={**environment, "COMP_CWORD": "3"}).stdout.lstrip("\n") == result
+
+
+CLIENTS: Mapping[str, Callable[[str], ModelClient]] = {
+    "openai-chat": lambda root: OpenAIChatClient("m-1", api_key=KEY, base_url=f"{root}/v1"),
+    "openai-responses": lambda root: OpenAIResponsesClient("m-1", api_key=KEY, base_url=f"{root}/v1"),
+    "anthropic-messages": lambda root: AnthropicClient("m-1", api_key=KEY, base_url=root),
+    "gemini": lambda root: GeminiClient("m-1", api_key=KEY, base_url=f"{root}/v1beta"),
+    "gemini-interactions": lambda root: GeminiInteractionsClient("m-1", api_key=KEY, base_url=f"{root}/v1beta"),
+    "bedrock-converse": lambda root: BedrockClient("eu.m-1:0", api_key=KEY, region="eu-west-1", base_url=root),
+}
+PLATFORMS: Mapping[str, Callable[[str], Any]] = {
+    "anthropic-bedrock": lambda root: anthropic.AsyncAnthropicBedrock(
+        aws_region="eu-west-1", api_key=KEY, base_url=root
+    ),
+    "anthropic-vertex": lambda root: anthropic.AsyncAnthropicVertex(
+        region="eu", project_id="p-1", access_token=KEY, base_url=f"{root}/v1"
+    ),
+}
+"""The clients of the anthropic package for other services than its own."""
+
+
+def variables(root: str) -> Mapping[str, str]:
+    """The environment of a command: the keys, and the addresses of all services."""
+    keys = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "AWS_BEARER_TOKEN_BEDROCK", "GEMINI_API_KEY", "TOKEN_OF_GCLOUD")
+    roots = ("ANTHROPIC_BASE_URL", "AWS_ENDPOINT_URL_BEDROCK_RUNTIME", "GOOGLE_GEMINI_BASE_URL")
+    return {
+        **dict.fromkeys(keys, KEY),
+        **dict.fromkeys(roots, root),
+        "OPENAI_BASE_URL": f"{root}/v1",
+        "ANTHROPIC_VERTEX_BASE_URL": f"{root}/v1",
+        "ANTHROPIC_VERTEX_PROJECT_ID": "p-1",
+        "CLOUD_ML_REGION": "eu",
+    }
+
+
+@pytest.mark.parametrize("wire", ENDPOINTS)
+def test_the_curl_command_sends_what_the_client_of_each_service_sends(
+    wire: str, server: RawServer, environment: Mapping[str, str], tmp_path: Path
+) -> None:
+    root = server.url.removesuffix("/v1")
+    given = PLATFORMS[wire](root) if wire in PLATFORMS else None
+    client: Any = CLIENTS[wire](root) if given is None else AnthropicClient("m$HOME:1", client=given)
+    question = Question(client.model, (Message.user(NASTY),))
+    body = client.wire.make_body(question)
+    sent = stream_request(client.wire, body, request_bytes(body), client.model)
+    server.add_replies(*[whole({}, status=400)] * 2)
+
+    async def ask() -> None:
+        with pytest.raises(ModelError):
+            async for _ in client.ask(sent):
+                pass
+        await client.aclose()
+        if given is not None:
+            await given.close()
+
+    asyncio.run(ask())
+    path = client.wire.make_path(client.model, True)  # noqa: FBT003  # a stream, as in every format
+    body = client.wire.as_stream(body)
+    command = curl(Request(1, client.kind, wire, path, client.model, body, sent.content, "", verified=True))
+    assert KEY not in command
+    assert "--no-buffer" in command
+    (tmp_path / "gcloud").write_text('#!/bin/sh\nprintf %s "$TOKEN_OF_GCLOUD"\n')
+    (tmp_path / "gcloud").chmod(0o755)
+    found = {**environment, **variables(root), "PATH": f"{tmp_path}:{environment['PATH']}"}
+    subprocess.run(["sh"], input=command.encode(), env=found, check=True, capture_output=True)
+    first, again = server.requests
+    assert (again.method, again.path, again.body) == (first.method, first.path, first.body)
+    for name in ("authorization", "x-goog-api-key", "anthropic-version", "api-revision", "content-type"):
+        assert again.headers.get(name) == first.headers.get(name), name
+
+
+def test_a_request_of_another_format_is_not_sent() -> None:
+    asked = Request(1, "parrot", "parrot", "/", "m", {}, b"{}", "", verified=True)
+    with pytest.raises(WrongUsage, match=r"--curl can send anthropic-bedrock, .*, and this request is parrot"):
+        script("curl", "t", asked)
+    with pytest.raises(WrongUsage, match="--python can send openai-chat, openai-responses, and this request is gemini"):
+        script("python", "t", replace(asked, wire="gemini"))
 
 
 def test_a_request_without_stream_is_sent_without_stream() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given
 from pydantic import TypeAdapter, ValidationError
 from tests.domain.strategies import exact, messages, nested
 
+from clew import Image
 from clew.domain.errors import InvalidContentError
 from clew.domain.messages import (
     ApprovalRequest,
@@ -26,6 +28,16 @@ CALL = FunctionCall(call_id="c1", name="find", arguments="{}")
 
 
 @given(messages)
+def test_a_users_message_has_texts_and_other_contents_in_order() -> None:
+    image = Image(b"\x89PNG\r\n\x1a\n")
+    assert Message.user(image).contents == (image,)
+    assert Message.user("Look:", image, "And?").contents == (Text(text="Look:"), image, Text(text="And?"))
+    wrong: Any
+    for wrong in (b"\x89PNG", Path("a.png"), {"type": "text", "text": "hi"}, None):
+        with pytest.raises(InvalidContentError, match=f"{type(wrong).__name__} is neither a text nor"):
+            Message.user("Look:", wrong)
+
+
 def test_a_message_comes_back_equal_from_its_json(message: Message) -> None:
     check_message(message)
     read = TypeAdapter(Message).validate_json(message.model_dump_json())

@@ -28,6 +28,7 @@ FAILED = "recorded that the model failed ('E' 429 'c'), and will be asked again"
 BOUND = "bound the thread to 'response' 'r1' of the service"
 TOOL_CALL = "the tool call of version 5, content 0"
 TOOL_ERROR = f"recorded that {TOOL_CALL}, failed"
+INSTEAD = "recorded the answer of middleware ('Cache') instead of the model (version 5)"
 MISSING_PROVIDERS = "started a run of agent 'a', without 'x', 'y', which was missing"
 PROVIDED_BY = "recorded what 'p' gave to the run"
 PROVIDED = {
@@ -102,7 +103,9 @@ RESULT = {"type": "function-result", "call_id": "1", "result": "secret"}
         ("model-called", {"model": "m", "attempt": 2}, "asked model 'm' (attempt 2)"),
         ("model-called", {"model": "m", "left_out": [3]}, "asked model 'm', without the signed parts of 1 message"),
         ("request-changed", {"call": 4, "by": "Polite"}, "changed the request of version 4 ('Polite')"),
+        ("request-withheld", {"call": 4, "by": "Cache"}, "did not send the request of version 4 ('Cache')"),
         ("model-answered", {"message": 5}, "recorded the answer of the model (version 5)"),
+        ("model-answered", {"message": 5, "answered_by": "Cache"}, INSTEAD),
         ("model-answered", {"message": 5, "usage": {"input_tokens": 1_200, "output_tokens": 4}}, ANSWERED),
         ("model-failed", {"error": {"kind": "E"}}, "recorded that the model failed ('E')"),
         ("model-failed", {"error": {"kind": "E", "status": 429, "code": "c", "message": "s"}, "retry_in": 2}, FAILED),

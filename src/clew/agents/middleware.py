@@ -69,7 +69,8 @@ class Middleware:
     ``model_request`` may change a request before it is recorded and sent. In the other methods, call ``await
     proceed()`` at most once. What they return is recorded and used: the outcome of ``proceed()``, or another of its
     kind. To refuse, raise: the run, the model call or the tool call fails with that error. The updates of a stream do
-    not pass through middleware; the whole answer does.
+    not pass through middleware; the whole answer does. The log names who answered instead of the model, and says that
+    no request was sent if ``model_call`` did not proceed.
     """
 
     async def run(self, context: RunContext, proceed: Proceed[Any]) -> Any:
@@ -96,41 +97,70 @@ class Middleware:
         return await proceed()
 
 
+@dataclass(slots=True)
+class Intervention:
+    """What middleware did to a run or call, by the names of their classes; None if it only proceeded.
+
+    ``withheld_by`` did not proceed, and ``answered_by`` returned another outcome than it got.
+    """
+
+    withheld_by: str | None = None
+    answered_by: str | None = None
+
+
 def compose(
-    middlewares: Sequence[Middleware], around: Around, context: RunContext, innermost: _Inner[Outcome]
+    middlewares: Sequence[Middleware],
+    around: Around,
+    context: RunContext,
+    innermost: _Inner[Outcome],
+    intervention: Intervention | None = None,
 ) -> Coroutine[Any, Any, Outcome]:
-    """Call ``innermost`` within all of ``middlewares``: the first is outermost.
+    """Call ``innermost`` within all of ``middlewares``: the first is outermost. ``intervention`` gets what they do.
 
     Raises what they raise, and AgentConfigurationError for one that proceeds twice or does not return an outcome.
     """
     proceed = innermost
     for middleware in reversed(middlewares):
-        proceed = _within(middleware, around, context, proceed)
+        proceed = _within(middleware, around, context, proceed, intervention or Intervention())
     return proceed()
 
 
-def _within(middleware: Middleware, around: Around, context: RunContext, inner: _Inner[Outcome]) -> _Inner[Outcome]:
-    where = f"{type(middleware).__name__}.{around}"
+def _within(
+    middleware: Middleware,
+    around: Around,
+    context: RunContext,
+    inner: _Inner[Outcome],
+    intervention: Intervention,
+) -> _Inner[Outcome]:
+    name = type(middleware).__name__
+    where = f"{name}.{around}"
 
     async def outcome() -> Outcome:
-        proceeded = False
+        proceeded, given = False, None
 
         async def once() -> Outcome:
-            nonlocal proceeded
+            nonlocal proceeded, given
             if proceeded:
                 raise AgentConfigurationError(
                     f"{where} called proceed() twice. The run or call would be executed twice."
                 )
             proceeded = True
-            return await inner()
+            given = await inner()
+            return given
 
-        result: Outcome = await getattr(middleware, around)(context, once)
+        try:
+            result: Outcome = await getattr(middleware, around)(context, once)
+        finally:
+            if not proceeded:
+                intervention.withheld_by = name
         expected = _OUTCOMES.get(around)
         if result is None or (expected is not None and not isinstance(result, expected)):
             what = "AgentResponse" if expected is None else expected.__name__
             raise AgentConfigurationError(
                 f"{where} returned {type(result).__name__}. Return the result of proceed(), or another {what}."
             )
+        if result is not given:
+            intervention.answered_by = name
         return result
 
     return outcome

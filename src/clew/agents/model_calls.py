@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from clew.agents.context_assembly import ContextAssembly
 from clew.agents.journal import MANY_MESSAGES, Journal, failure
-from clew.agents.middleware import ModelCallContext, compose
+from clew.agents.middleware import Intervention, ModelCallContext, compose
 from clew.agents.response import AgentUpdate
 from clew.agents.run_setup import RunSetup
 from clew.agents.telemetry import model_span
@@ -54,6 +54,7 @@ from clew.domain.runs.events import (
     ModelCalled,
     ModelFailed,
     RequestChanged,
+    RequestWithheld,
     RunResumed,
     RunStarted,
     ServiceCall,
@@ -85,6 +86,7 @@ class ModelCalls:
         self._first: float | None = None
         self._reseeds = False
         self._lost_media: set[UnsentMedia] = set()
+        self._intervention = Intervention()
 
     async def open_service_thread(self) -> None:
         """Create the thread at the service before the first request, if the client requires it."""
@@ -107,7 +109,7 @@ class ModelCalls:
         """Ask the model about the current thread, and retry after a temporary fault; returns its answer."""
         while True:
             question, request = await self._record_call()
-            self._sent, self._first = time.monotonic(), None
+            self._sent, self._first, self._intervention = time.monotonic(), None, Intervention()
             try:
                 if self._setup.is_observed:
                     return await self._observed(question, request)
@@ -295,13 +297,18 @@ class ModelCalls:
             thread_id=thread_id,
             stream=request.streams,
         ) as span:
-            if setup.middleware:
-                context = self._context(request.body)
-                answer = await compose(setup.middleware, "model_call", context, lambda: self._send(request))
-            else:
-                answer = await self._send(request)
+            answer = await (self._intercepted(request) if setup.middleware else self._send(request))
             span.answered(answer)
             return answer
+
+    async def _intercepted(self, request: ModelRequest) -> Answer:
+        """Send the request within the middleware, which may answer instead."""
+        middleware, context = self._setup.middleware, self._context(request.body)
+        try:
+            return await compose(middleware, "model_call", context, lambda: self._send(request), self._intervention)
+        finally:
+            if (by := self._intervention.withheld_by) is not None:
+                self._journal.add(RequestWithheld(call=self._journal.state.called, by=by))
 
     async def _send(self, request: ModelRequest) -> Answer:
         partial = self._journal.begin_answer(self._setup.identity.name)
@@ -362,6 +369,7 @@ class ModelCalls:
                 usage=answer.usage,
                 model=answer.model,
                 response_id=answer.response_id,
+                answered_by=self._intervention.answered_by,
                 first_ms=None if journal.emit is None or self._first is None else round(self._first * 1000),
                 ms=round((time.monotonic() - self._sent) * 1000),
             )

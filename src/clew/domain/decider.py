@@ -56,6 +56,7 @@ from clew.domain.runs.events import (
     ModelCalled,
     ModelFailed,
     RequestChanged,
+    RequestWithheld,
     RunCompleted,
     RunEvent,
     RunResumed,
@@ -397,7 +398,7 @@ def _fits(run: OpenRun, step: ThreadEvent) -> bool:
     match step:
         case ModelCalled():
             return run.call == 0 and not run.approvals
-        case RequestChanged() | ModelAnswered() | ModelFailed() | AnswerInterrupted():
+        case RequestChanged() | RequestWithheld() | ModelAnswered() | ModelFailed() | AnswerInterrupted():
             return run.call == step.call != 0
         case ToolStarted(message=message, index=index) | ApprovalRequested(message=message, index=index):
             # A call that needs approval waits for it.

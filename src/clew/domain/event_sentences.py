@@ -173,7 +173,9 @@ def model_answered(data: _Data) -> str:
     """Recorded an answer."""
     usage = data.get("usage")
     tokens = "" if usage is None else f", {usage['input_tokens']:,d} tokens in and {usage['output_tokens']:,d} out"
-    return f"recorded the answer of the model (version {data['message']:d}{tokens})"
+    by = data.get("answered_by")
+    who = "the model" if by is None else f"middleware ({quoted(by)}) instead of the model"
+    return f"recorded the answer of {who} (version {data['message']:d}{tokens})"
 
 
 def model_failed(data: _Data) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from decimal import Decimal
 from hashlib import sha256
 from sys import getsizeof
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from clew.domain.errors import InvalidContentError
 
@@ -22,6 +23,9 @@ MAX_DEPTH = 100
 
 MAX_BITS = 14_000
 """Bits of an integer: about 4,200 digits. Python reads and writes at most 4,300."""
+
+MAX_DIGITS = 4_200
+"""Digits of an integer that a number with an exponent, such as ``1e400``, is read as."""
 
 MAX_BYTES = 16 * 1024 * 1024
 """Bytes of one stored event, including all values in it."""
@@ -73,6 +77,58 @@ def check_json(value: object, where: str) -> None:
     except _NotJsonError as error:
         place = where + "".join(reversed(error.steps))
         raise InvalidContentError(f"{one_line(place, 80)}: {error}") from None
+
+
+def storable(value: Json, depth: int = 0) -> Json:
+    """A value that a service sent, as it can be stored at ``depth`` levels within an event.
+
+    Infinity, NaN and integers of more than 4,200 digits become null, half a character becomes ``�``, and what is nested
+    too deep becomes a text: its JSON.
+    """
+    try:
+        _check(value, depth + 1)
+    except _NotJsonError:
+        return _repaired(value, depth + 1)
+    return value
+
+
+def _repaired(value: Json, depth: int) -> Json:
+    match value:
+        case str():
+            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        case float():
+            return value if math.isfinite(value) else None
+        case int():
+            return value if value.bit_length() <= MAX_BITS else None
+        case dict() | list() if depth > MAX_DEPTH:
+            return _repaired(json.dumps(value), depth)
+        case dict():
+            return {str(_repaired(name, depth)): _repaired(each, depth + 1) for name, each in value.items()}
+        case list():
+            return [_repaired(each, depth + 1) for each in value]
+        case _:
+            return value
+
+
+def parse_json(text: str | bytes) -> Json:
+    """JSON of a service. Numbers that are too large for a float become integers, or null like NaN and Infinity.
+
+    Raises ValueError, and RecursionError for JSON that is nested too deep.
+    """
+    if isinstance(text, bytes):
+        text = text.decode(json.detect_encoding(text), "surrogatepass")
+    return cast("Json", _DECODER.decode(text))
+
+
+def _number(text: str) -> float | int | None:
+    value = float(text)
+    if math.isfinite(value):
+        return value
+    exact = Decimal(text)
+    return int(exact) if exact.adjusted() < MAX_DIGITS else None
+
+
+_DECODER = json.JSONDecoder(parse_float=_number, parse_constant=lambda _: None)
 
 
 def check_count(value: object, name: str) -> None:

@@ -224,10 +224,18 @@ class Message(Value):
 
     @classmethod
     def user(
-        cls, text: str, *contents: Content, author: str | None = None, metadata: JsonObject | None = None
+        cls,
+        text: str | Content,
+        *contents: str | Content,
+        author: str | None = None,
+        metadata: JsonObject | None = None,
     ) -> Message:
-        """A message of a person: a text, and after it images, audio, files or other contents."""
-        return cls(role="user", author=author, contents=(Text(text=text), *contents), metadata=metadata or {})
+        """A message of a person: texts, images, audio, files and other contents, in order.
+
+        Raises InvalidContentError for anything else, such as bytes, which ``Image(data)`` makes a content.
+        """
+        parts = tuple(_content(each) for each in (text, *contents))
+        return cls(role="user", author=author, contents=parts, metadata=metadata or {})
 
     @classmethod
     def assistant(
@@ -290,6 +298,18 @@ _CONSTRUCTORS = {
     "assistant": 'Message.assistant("hi")',
     "tool": "Message.tool(call_id, result)",
 }
+
+
+def _content(value: object) -> Content:
+    """A text or a content as a content. Raises InvalidContentError for anything else."""
+    if isinstance(value, str):
+        return Text(text=value)
+    if isinstance(value, Content):
+        return value
+    raise InvalidContentError(
+        f"Message.user: {type(value).__name__} is neither a text nor a content. Write Image(…), Audio(…) or File(…) of "
+        "bytes, a Path or a URL, and Raw(value=…) for a part in the format of a service."
+    )
 
 
 def _how_to_write(role: object) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, suppress
@@ -11,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 from urllib.parse import urlsplit
 
-from clew.domain.json_values import Json, JsonObject
+from clew.domain.json_values import JsonObject, parse_json
 from clew.domain.models.client import Answer, ModelRequest, Update
 from clew.domain.runs.errors import AgentConfigurationError, ModelError, RequestAlteredError
 from clew.infrastructure.model_streams import AnswerReader, EventDecoder
@@ -20,9 +19,11 @@ from clew.infrastructure.openai.errors import (
     incomplete_answer_error,
     invalid_reply_error,
     model_error,
+    repetition_error,
     secrets_of,
     service_error,
 )
+from clew.infrastructure.sent_requests import SentRequests
 
 if TYPE_CHECKING:
     import httpx2
@@ -32,9 +33,6 @@ TIMEOUT = 600.0
 _CONNECT_TIMEOUT = 10.0
 _END_TIMEOUT = 0.5
 """Seconds to wait for the end of a stream after its last event."""
-
-_JSON = json.JSONDecoder(parse_constant=lambda _: None)
-"""NaN and Infinity, which some services write, become null."""
 
 
 class SdkConnection(ABC):
@@ -103,8 +101,9 @@ class SdkConnection(ABC):
         client = await self._client()
         context = partial(self._request_context, client, request.body, model=request.model)
         failed: ModelError | None = None
+        sent = SentRequests(request.content)
         try:
-            async with aclosing(self._pieces(client, path, request)) as pieces:
+            async with aclosing(self._pieces(client, path, request, sent)) as pieces:
                 async for whole, piece in pieces:
                     for update in reader.take_whole(piece) if whole else reader.take(piece):
                         yield update
@@ -112,8 +111,10 @@ class SdkConnection(ABC):
                         failed = service_error(reader.failure, context(), begun=reader.begun)
                         break
         except Exception as raised:  # noqa: BLE001  # becomes Clew's error, without the request
-            if reader.answer() is None:  # a complete answer needs nothing more
-                failed = _altered(raised, request) or model_error(
+            if sent.prevented:
+                failed = repetition_error(sent.status, context())
+            elif reader.answer() is None:  # a complete answer needs nothing more
+                failed = _altered(raised, sent) or model_error(
                     raised, context(raised=raised), begun=reader.begun, sdk=self._sdk()
                 )
         answer = reader.answer()
@@ -132,7 +133,7 @@ class SdkConnection(ABC):
         failed: ModelError
         try:
             response = await self._call(client, method, path, body, options)
-            parsed = _parse_json(response.content or b"{}")
+            parsed = parse_json(response.content or b"{}")
             if isinstance(parsed, dict):
                 return parsed
             failed = invalid_reply_error(self._request_context(client, body or {}))
@@ -147,14 +148,18 @@ class SdkConnection(ABC):
         if (entry := self._clients.pop(asyncio.get_running_loop(), None)) is not None:
             await entry[0].aclose()
 
-    async def _pieces(self, client: Any, path: str, request: ModelRequest) -> AsyncGenerator[tuple[bool, JsonObject]]:
+    async def _pieces(
+        self, client: Any, path: str, request: ModelRequest, sent: SentRequests
+    ) -> AsyncGenerator[tuple[bool, JsonObject]]:
         """The JSON objects of a reply. Each comes with True if the reply was not streamed."""
-        response = await self._post(client, path, request)
+        http_client = client._client  # noqa: SLF001  # the packages have no other name for it
+        with sent.watch(http_client):
+            response = await self._post(client, path, request)
         try:
-            _check_sent(response, request)
+            sent.check(response)
             kind = response.headers.get("content-type", "")
             if not request.streams or "json" in kind or "html" in kind:  # HTML is not an answer, and fails to parse
-                if isinstance(whole := _parse_json(await response.aread()), dict):
+                if isinstance(whole := parse_json(await response.aread()), dict):
                     yield True, whole
                 return
             async with aclosing(self._events(response)) as events:
@@ -186,10 +191,10 @@ class SdkConnection(ABC):
                     if data.startswith("[DONE]"):
                         await _read_to_end(received)
                         return
-                    if isinstance(piece := _parse_json(data), dict):
+                    if isinstance(piece := parse_json(data), dict):
                         yield piece
         for data in events.finish():
-            if not data.startswith("[DONE]") and isinstance(piece := _parse_json(data), dict):
+            if not data.startswith("[DONE]") and isinstance(piece := parse_json(data), dict):
                 yield piece
 
     async def _call(
@@ -230,27 +235,14 @@ class SdkConnection(ABC):
         )
 
 
-def _check_sent(response: httpx2.Response, request: ModelRequest) -> None:
-    """Raise RequestAlteredError unless the bytes of the request were sent, and once."""
-    import httpx2
-
-    stream = response.request.stream
-    is_recorded = isinstance(stream, httpx2.ByteStream) and b"".join(stream) == request.content
-    if not is_recorded or response.history:
-        raise RequestAlteredError(
-            "The HTTP client sent other bytes than those on the log, or sent them more than once. Does it have a hook "
-            "or an authentication that does? Change requests with Middleware.model_request, which is recorded."
-        )
-
-
-def _altered(raised: Exception, request: ModelRequest) -> RequestAlteredError | None:
+def _altered(raised: Exception, sent: SentRequests) -> RequestAlteredError | None:
     """The error for an altered request, if the service has answered it with an error."""
     import httpx2
 
     response = getattr(raised, "response", None)
     if isinstance(response, httpx2.Response):
         try:
-            _check_sent(response, request)
+            sent.check(response)
         except RequestAlteredError as error:
             return error
     return None
@@ -306,9 +298,3 @@ async def _read_to_end(received: AsyncIterator[bytes]) -> None:
         async with asyncio.timeout(_END_TIMEOUT):
             async for _ in received:
                 pass
-
-
-def _parse_json(text: str | bytes) -> Json:
-    if isinstance(text, bytes):
-        text = text.decode(json.detect_encoding(text), "surrogatepass")
-    return cast("Json", _JSON.decode(text))

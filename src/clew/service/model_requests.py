@@ -17,6 +17,7 @@ from clew.domain.runs.events import (
     ModelCalled,
     ModelFailed,
     RequestChanged,
+    RequestWithheld,
     RunAbandoned,
     RunCompleted,
     RunFailed,
@@ -71,23 +72,28 @@ def request(core: Core, thread_id: str, version: int) -> Operation[Request]:
         None if reduction is None else reduction[1],
         [(each.version, each.data) for each in changes if isinstance(each.data, RequestChanged)],
     )
-    if made.verified and (yield from _was_altered(core, thread_id, call)):
-        return replace(made, verified=False)
+    if made.verified:
+        made = yield from _as_sent(core, thread_id, call, made)
     gone = {each.version for each in (*given, *late) if each.redacted}
     return replace(made, redacted=tuple(sorted({*made.redacted, *gone}))) if gone and not made.verified else made
 
 
-def _was_altered(core: Core, thread_id: str, call: Event) -> Operation[bool]:
-    """Whether the HTTP client sent other bytes than those on the log: the failure of the call says so."""
+def _as_sent(core: Core, thread_id: str, call: Event, made: Request) -> Operation[Request]:
+    """The request, not verified if it was not sent so: middleware withheld it, or the HTTP client sent other bytes."""
     stream, after = core.stream(thread_id), call.version
     while page := (yield from read(partial(core.log.lineage, stream, after=after, upto=after + PAGE))):
         for each in page:
             data = each.data
-            if each.run_id == call.run_id and isinstance(data, _ENDS):
+            if each.run_id != call.run_id:
+                continue
+            if isinstance(data, RequestWithheld):
+                return replace(made, verified=False, withheld_by=data.by)
+            if isinstance(data, _ENDS):
                 error = getattr(data, "error", None)
-                return error is not None and error.kind == RequestAlteredError.__name__
+                altered = error is not None and error.kind == RequestAlteredError.__name__
+                return replace(made, verified=not altered)
         after += PAGE
-    return False
+    return made
 
 
 _ENDS = ModelFailed | ModelAnswered | AnswerInterrupted | ModelCalled | RunCompleted | RunFailed | RunAbandoned

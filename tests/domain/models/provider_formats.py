@@ -145,9 +145,11 @@ class AnthropicFormat(ProviderFormat):
     name = "anthropic"
     wire = ANTHROPIC
 
+    prefix = ""
+
     def __init__(self) -> None:
-        self.types = Types(schemas("anthropic")["Message"])
-        self.items = Types(schemas("anthropic")["ContentBlock"])
+        self.types = Types(schemas(self.name)[f"{self.prefix}Message"])
+        self.items = Types(schemas(self.name)[f"{self.prefix}ContentBlock"])
         self.kinds = self.items.members()
 
     def reader(self) -> AnswerReader:
@@ -162,7 +164,7 @@ class AnthropicFormat(ProviderFormat):
         return {**rest, "content": blocks, "usage": usage, "stop_reason": rest.get("stop_reason") or "end_turn"}
 
     def events(self, reply: Any) -> list[Any] | None:
-        late = ("stop_reason", "stop_sequence", "stop_details", "container", "content")
+        late = ("stop_reason", "stop_sequence", "stop_details", "container", "context_management", "content")
         begun = {name: None if name in late else value for name, value in reply.items()}
         events: list[Any] = [{"type": "message_start", "message": {**begun, "content": []}}, {"type": "ping"}]
         for index, block in enumerate(reply["content"]):
@@ -220,8 +222,19 @@ def _anthropic_pieces(block: Any) -> tuple[Any, list[Any]]:
         case "tool_use" | "server_tool_use":
             pieces = ["", *halves(json.dumps(block["input"]))]
             return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": each} for each in pieces]
+        case "compaction":
+            names = ("content", "encrypted_content")
+            delta = {name: block[name] for name in names if block.get(name)}
+            return {**block, **dict.fromkeys(names)}, [{"type": "compaction_delta", **delta}]
         case _:
             return block, []
+
+
+class AnthropicBetaFormat(AnthropicFormat):
+    """The same API with beta headers: more kinds of blocks and more fields."""
+
+    name = "anthropic-beta"
+    prefix = "Beta"
 
 
 class BedrockFormat(ProviderFormat):
@@ -593,7 +606,7 @@ class ResponsesFormat(ProviderFormat):
         }
 
     def expected(self, reply: Any) -> Any:
-        rest = {name: value for name, value in reply.items() if name not in REPEATED}
+        rest = {name: value for name, value in reply.items() if DEFAULTS.get(name) != value}
         return {**pruned(rest), "output": reply["output"]}
 
     def wanted(self, reply: Any) -> Any:
@@ -610,14 +623,15 @@ class ResponsesFormat(ProviderFormat):
 _GO_ON = {"role": "user", "content": "Go on"}
 
 
-REPEATED = frozenset(
-    {
-        *("background", "conversation", "include", "instructions", "max_output_tokens", "max_tool_calls", "metadata"),
-        *("parallel_tool_calls", "previous_response_id", "prompt", "prompt_cache_key", "prompt_cache_retention"),
-        *("reasoning", "safety_identifier", "store", "temperature", "text", "tool_choice", "tools", "top_logprobs"),
-        *("top_p", "truncation", "user"),
-    }
-)
-"""Fields of a response that repeat the request."""
+DEFAULTS = {
+    "background": False,
+    "parallel_tool_calls": True,
+    "store": True,
+    "tool_choice": "auto",
+    "truncation": "disabled",
+}
+"""Fields of a response that say nothing if they have these values, and the request has none."""
 
-FORMATS: tuple[type[ProviderFormat], ...] = (AnthropicFormat, BedrockFormat, ChatFormat, GeminiFormat, ResponsesFormat)
+FORMATS: tuple[type[ProviderFormat], ...] = (
+    *(AnthropicFormat, AnthropicBetaFormat, BedrockFormat, ChatFormat, GeminiFormat, ResponsesFormat),
+)

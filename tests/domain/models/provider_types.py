@@ -33,6 +33,14 @@ def _anthropic() -> dict[str, Any]:
     )
 
 
+def _anthropic_beta() -> dict[str, Any]:
+    names = (
+        *("ContentBlock", "ContentBlockParam", "Message", "MessageParam", "RawContentBlockDelta"),
+        *("RawMessageStreamEvent", "StopReason", "Usage"),
+    )
+    return _sdk("anthropic.types.beta", *(f"Beta{name}" for name in names))
+
+
 def _openai_chat() -> dict[str, Any]:
     return _sdk("openai.types.chat", "ChatCompletion", "ChatCompletionChunk", "ChatCompletionMessageParam")
 
@@ -53,6 +61,7 @@ def _gemini() -> dict[str, Any]:
 
 _PYDANTIC: Mapping[str, Callable[[], dict[str, Any]]] = {
     "anthropic": _anthropic,
+    "anthropic-beta": _anthropic_beta,
     "openai-chat": _openai_chat,
     "openai-responses": _openai_responses,
     "gemini": _gemini,

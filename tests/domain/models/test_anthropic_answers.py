@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import typing
+from decimal import Decimal
 from typing import Any
 
 import anthropic.types as sdk
@@ -10,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.servers.strict_anthropic import events
 
-from clew.domain.messages import FunctionCall, Message, Raw, Reasoning, Text
+from clew.domain.json_values import parse_json
+from clew.domain.messages import FunctionCall, Message, Raw, Reasoning, Text, check_message
 from clew.domain.models.anthropic_answers import AnthropicAnswer, written_blocks
 from clew.domain.models.client import Answer, CallDelta, ReasoningDelta, TextDelta, TokenUsage, Update
 from clew.domain.models.native import received
@@ -141,6 +143,62 @@ def test_input_that_is_not_json_is_kept_as_the_models_text() -> None:
     answer = reader.answer()
     assert answer is not None
     assert answer.message.calls[0].arguments == "{broken"
+
+
+def test_what_events_have_beyond_the_answer_is_kept() -> None:
+    told = message({"type": "text", "text": "Hi"})
+    lines: list[Any] = [json.loads(line.split(b"data: ")[1]) for line in events(told)]
+    kinds = [line["type"] for line in lines]
+    for kind in ("message_start", "content_block_start", "content_block_stop", "message_stop"):
+        lines[kinds.index(kind)]["odd"] = kind
+    lines[kinds.index("content_block_delta")]["delta"]["odd"] = 1
+    lines.insert(2, {"type": "future_event", "payload": [1]})
+    reader = AnthropicAnswer()
+    for line in lines:
+        list(reader.take(line))
+    answer = reader.answer()
+    assert answer is not None
+    kept: Any = received(answer.message, {"content": [*written_blocks(answer.message)]})
+    assert kept["events"] == [
+        {"type": "message_start", "odd": "message_start"},
+        {"type": "future_event", "payload": [1]},
+        {"type": "content_block_start", "index": 0, "odd": "content_block_start"},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "odd": 1}},
+        {"type": "content_block_stop", "index": 0, "odd": "content_block_stop"},
+        {"type": "message_stop", "odd": "message_stop"},
+    ]
+
+
+@pytest.mark.parametrize("number", ["1e400", "-2.5e4000"])
+def test_a_number_that_no_float_holds_is_kept_exactly(number: str) -> None:
+    thinking = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
+    call: Any = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"a": parse_json(number)}}
+    _, reader = whole(message(thinking, call, reason="tool_use"))
+    start: Any = {"type": "content_block_start", "index": 1, "content_block": {**call, "input": {}}}
+    delta: Any = {"type": "input_json_delta", "partial_json": f'{{"a": {number}}}'}
+    _, pieces = streamed(*events(message(thinking)))
+    for event in (start, {"type": "content_block_delta", "index": 1, "delta": delta}):
+        list(pieces.take(event))
+    for answer in (reader.answer(), pieces.answer()):
+        assert answer is not None
+        check_message(answer.message)
+        kept: Any = received(answer.message, {"content": [*written_blocks(answer.message)]})
+        assert kept["content"] == [thinking, call]
+        assert json.loads(answer.message.calls[0].arguments)["a"] == Decimal(number)
+
+
+@pytest.mark.parametrize("odd", ["1e99999", "NaN", "-Infinity"])
+def test_a_number_that_cannot_be_kept_is_null(odd: str) -> None:
+    assert parse_json(f'{{"a": [{odd}, 1e5]}}') == {"a": [None, 1e5]}
+
+
+def test_a_half_character_does_not_cost_the_signature() -> None:
+    thinking = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
+    answer = whole(message(thinking, {"type": "future_block", "payload": "\ud83e"}))[1].answer()
+    assert answer is not None
+    check_message(answer.message)
+    kept: Any = received(answer.message, {"content": [*written_blocks(answer.message)]})
+    assert kept["content"] == [thinking, {"type": "future_block", "payload": "\ufffd"}]
 
 
 def members(union: Any) -> dict[str, list[str]]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.domain.strategies import texts
 
-from clew.domain.messages import FunctionCall, Message, Native, Raw, Reasoning, Text
+from clew.domain.messages import FunctionCall, Message, Native, Raw, Reasoning, Text, check_message
 from clew.domain.models.chat_answers import ChatAnswer, written_answer
 from clew.domain.models.chat_requests import OPENAI_CHAT
 from clew.domain.models.client import Answer, CallDelta, Question, ReasoningDelta, TextDelta, TokenUsage, Update
@@ -260,13 +261,79 @@ def test_calls_of_another_model_have_empty_reasoning_where_the_service_wants_it(
     assert not any("reasoning_content" in each for each in sent_back("m-1", foreign))
 
 
-def test_json_that_cannot_be_stored_is_left_out() -> None:
+def test_of_json_that_cannot_be_stored_the_rest_is_kept() -> None:
     deep: Any = {}
     for _ in range(200):
         deep = {"a": deep}
-    answer = whole({"content": "Hi", "odd": {"b": deep, "c": 1}})
+    answer = whole({"content": "Hi", "odd": {"b": deep, "c": 1, "d": "\ud83e", "e": float("inf"), "f": 10**9999}})
     assert answer is not None
-    assert answer.message == Message.assistant("Hi")
+    check_message(answer.message)
+    kept: Any = received(answer.message, {"message": written_answer(answer.message)})
+    odd = kept["message"]["odd"]
+    assert {name: odd[name] for name in "cdef"} == {"c": 1, "d": "\ufffd", "e": None, "f": None}
+    nested = odd["b"]
+    while isinstance(nested, dict):
+        nested = nested["a"]
+    assert set(json.loads(nested)) == {"a"}, "what is too deep is there as a text"
+
+
+def test_all_choices_are_kept_beside_the_first() -> None:
+    second = {"role": "assistant", "content": "Ahoy", "refusal": None, "annotations": [{"type": "url_citation"}]}
+    calls = [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}]
+    third = {"role": "assistant", "content": None, "tool_calls": calls}
+    choices: Any = [
+        {"index": 0, "message": {"role": "assistant", "content": "Hello"}, "finish_reason": "stop"},
+        {"index": 1, "message": second, "finish_reason": "length", "seed": 7},
+        {"index": 2, "message": third, "finish_reason": "tool_calls"},
+    ]
+    reader = ChatAnswer()
+    list(reader.take_whole({"id": "x", "model": "m-1", "choices": choices}))
+    answer = reader.answer()
+    assert answer is not None
+    assert (answer.message.text, answer.message.calls) == ("Hello", ())
+    kept: Any = received(answer.message, {"message": written_answer(answer.message)})
+    assert kept["choices"] == [
+        {**choices[1], "message": {name: each for name, each in second.items() if each is not None}},
+        choices[2],
+    ]
+    pieces: list[Any] = [
+        *({"index": 0, "delta": {"content": "Hel"}}, {"index": 1, "delta": {"content": "Aho"}}),
+        *({"index": 2, "delta": {"tool_calls": [{**calls[0], "index": 0}]}}, {"index": 0, "delta": {"content": "lo"}}),
+        {"index": 1, "delta": {"content": "y", "annotations": second["annotations"]}, "finish_reason": "length"},
+        {"index": 1, "delta": {}, "seed": 7},
+        *({"index": 2, "delta": {}, "finish_reason": "tool_calls"}, {"index": 0, "delta": {}, "finish_reason": "stop"}),
+    ]
+    streamed = ChatAnswer()
+    updates = [
+        update
+        for piece in pieces
+        for update in streamed.take({"id": "x", "model": "m-1", "choices": [piece], "obfuscation": str(piece)})
+    ]
+    assert "".join(each.text for each in updates if isinstance(each, TextDelta)) == "Hello"
+    assert streamed.answer() == answer
+
+
+def test_what_pieces_said_before_the_last_is_kept() -> None:
+    reader = ChatAnswer()
+    for number in range(3):
+        piece: Any = {"index": 0, "delta": {"content": "a"}, "finish_reason": "stop", "filter": {"from": number}}
+        list(reader.take({"choices": [piece], "region": "eu" if number else "us"}))
+    answer = reader.answer()
+    assert answer is not None
+    kept: Any = received(answer.message, {"message": written_answer(answer.message)})
+    assert (kept["choice"], kept["reply"]) == ({"filter": {"from": 2}}, {"region": "eu"})
+    assert kept["earlier"] == [
+        *({"region": "us"}, {"choice": {"filter": {"from": 0}}}, {"choice": {"filter": {"from": 1}}}),
+    ]
+
+
+def test_parts_of_a_content_are_kept() -> None:
+    parts: Any = [{"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}, {"type": "text", "text": "Hi"}]
+    answer = whole({"content": parts})
+    assert answer is not None
+    assert answer.message.text == "Hi"
+    kept: Any = received(answer.message, {"message": written_answer(answer.message)})
+    assert kept["message"]["content"] == parts
 
 
 def test_what_each_chunk_repeats_is_kept_once_and_probabilities_whole() -> None:

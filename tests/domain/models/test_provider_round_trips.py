@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from tests.domain.models.provider_formats import (
     FORMATS,
+    AnthropicBetaFormat,
     AnthropicFormat,
     BedrockFormat,
     ChatFormat,
@@ -21,7 +22,9 @@ from tests.domain.models.provider_formats import (
     ResponsesFormat,
 )
 from tests.domain.models.provider_types import schemas
-from tests.domain.models.provider_values import AtRandom, Types
+from tests.domain.models.provider_values import AtRandom, EveryField, Types
+
+from clew.domain.models.client import Answer
 
 each_format = pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: kind.name)
 
@@ -41,6 +44,56 @@ def check(provider: ProviderFormat, reply: Any) -> None:
         assert provider.sent(provider.next_body(answer)) == provider.wanted(reply)
         assert answer.message.contents == whole.message.contents
         assert (answer.usage, answer.finish_reason) == (whole.usage, whole.finish_reason)
+
+
+class Marker:
+    """Adds a field that no type has to each object of a value, and notes its text."""
+
+    def __init__(self) -> None:
+        self.marks: list[str] = []
+
+    def mark(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self.mark(each) for each in value]
+        if not isinstance(value, dict) or not value:  # an empty object is filled by later events
+            return value
+        return {name: self.mark(each) for name, each in value.items()} | self.field()
+
+    def field(self) -> Any:
+        self.marks.append(f"mark {len(self.marks)}.")
+        return {f"x_new_{len(self.marks)}": self.marks[-1]}
+
+    def lost(self, answer: Answer) -> list[str]:
+        """The marks that are not on the log. The items of an answer are there in full."""
+        logged = answer.message.model_dump_json()
+        return [mark for mark in self.marks if mark not in logged]
+
+
+def marked_events(provider: ProviderFormat, reply: Any, marker: Marker) -> Any:
+    """The events of a stream with marks, and events that no type has. What a last event repeats has them there."""
+    for event in provider.events(reply) or ():
+        snapshot = provider.name == "openai-responses" and event["type"] != "response.completed"
+        yield {**event, **marker.field()} if snapshot else marker.mark(event)
+        if provider.name != "openai-chat":  # which has no types of events
+            yield {"type": "x_new_event", "index": 0}
+            yield {"type": "x_new_event", "deep": marker.mark({"list": [{"a": 1}]})}
+
+
+@pytest.mark.parametrize(
+    "kind", [AnthropicFormat, AnthropicBetaFormat, ChatFormat, ResponsesFormat], ids=lambda kind: kind.name
+)
+def test_what_no_type_has_is_on_the_log(kind: type[ProviderFormat]) -> None:
+    provider = made(kind)
+    for item in provider.kinds:
+        choices = EveryField(0)
+        reply = provider.reply([provider.items.value(choices, item)], provider.types.value(choices))
+        whole, streamed = Marker(), Marker()
+        assert whole.lost(provider.logged(provider.whole(whole.mark(reply)))) == []
+        events = [*marked_events(provider, reply, streamed)]
+        answer = provider.logged(provider.streamed(events))
+        assert streamed.lost(answer) == []
+        if provider.name != "openai-chat":
+            assert answer.message.model_dump_json().count('{"type":"x_new_event","index":0}') == len(events) // 3
 
 
 @each_format
@@ -66,6 +119,18 @@ def events_of_any_kind(seed: int) -> list[Any]:
     return [event for event in events if event["type"] not in _ENDS]
 
 
+def test_events_that_the_completed_response_repeats_are_not_kept() -> None:
+    provider, types = made(ResponsesFormat), Types(schemas("openai-responses")["ResponseStreamEvent"])
+    reply = provider.at_random(0)
+    for kind in types.members():
+        event = types.value(EveryField(0), kind)
+        if event["type"] in _ENDS:
+            continue
+        streamed = provider.streamed([event, {"type": "response.completed", "response": reply}])
+        is_kept = streamed.message != provider.whole(reply).message
+        assert is_kept == event["type"].startswith("response.audio."), event["type"]
+
+
 _ENDS = {"error", "response.completed", "response.failed", "response.incomplete"}
 
 
@@ -82,6 +147,10 @@ def test_no_event_of_a_stream_changes_the_completed_response(seed: int) -> None:
 
 def check_anthropic(body: Any) -> None:
     _adapter("anthropic.types", "MessageParam").validate_python(body["messages"][1])
+
+
+def check_anthropic_beta(body: Any) -> None:
+    _adapter("anthropic.types.beta", "BetaMessageParam").validate_python(body["messages"][1])
 
 
 def check_chat(body: Any) -> None:
@@ -119,6 +188,7 @@ def _adapter(module: str, name: str) -> TypeAdapter[Any]:
     ("kind", "check_body"),
     [
         (AnthropicFormat, check_anthropic),
+        (AnthropicBetaFormat, check_anthropic_beta),
         (BedrockFormat, check_bedrock),
         (ChatFormat, check_chat),
         (GeminiFormat, check_gemini),

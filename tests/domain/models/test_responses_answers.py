@@ -267,6 +267,49 @@ def test_no_field_of_an_item_is_lost(items: list[Any]) -> None:
     assert kept == {"output": items, "reply": {"service_tier": "default", "new_field": {"a": [1]}}}
 
 
+def test_what_the_request_does_not_say_is_kept() -> None:
+    tool: Any = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": False}
+    asked: Any = {"model": "m-1", "tools": [tool], "temperature": 0.5, "text": {"format": {"type": "json_object"}}}
+    asked |= {"conversation": "conv_1", "instructions": "Be brief."}
+    said = {
+        **asked,
+        "conversation": {"id": "conv_1"},
+        "tools": [{**tool, "description": None}],
+        "text": {**asked["text"], "verbosity": "medium"},
+        "top_p": 1.0,
+        "truncation": "disabled",
+        "error": None,
+        "reasoning": {"effort": None, "summary": None},
+        "metadata": {},
+    }
+    answer = whole(response(text_item("Hi"), **said), **asked)[1].answer()
+    assert answer is not None
+    kept: Any = received(answer.message, {"output": written_items(answer.message)})
+    assert kept == {"output": [text_item("Hi")]}, "the rest repeats the request, or what the service documents"
+    told = {
+        **said,
+        "metadata": {"case": "7"},
+        "instructions": "Be kind.",
+        "temperature": 1.0,
+        "prompt": {"id": "p_1"},
+        "tools": [{**tool, "strict": True}],
+        "reasoning": {"effort": "low", "summary": None},
+        "future": False,
+    }
+    answer = whole(response(text_item("Hi"), **told), **asked)[1].answer()
+    assert answer is not None
+    kept = received(answer.message, {"output": written_items(answer.message)})
+    assert kept["reply"] == {
+        "metadata": {"case": "7"},
+        "instructions": "Be kind.",
+        "prompt": {"id": "p_1"},
+        "tools": [{"strict": True}],
+        "reasoning": {"effort": "low"},
+        "future": False,
+        "temperature": 1.0,
+    }
+
+
 def test_items_go_back_as_they_came_to_the_model_that_made_them() -> None:
     answer = whole(response(reasoning_item("Hm."), *RICH))[1].answer()
     assert answer is not None

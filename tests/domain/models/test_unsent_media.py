@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -54,6 +55,30 @@ def test_media_are_unsent_exactly_if_the_body_does_not_have_them(
     is_sent = mark in body and json.dumps(media_words(media))[1:-1] not in body
     place = UnsentMedia(len(earlier) + 2, len(words), media.media_type or kind_in(media.uri))
     assert unsent == (() if is_sent else (place,)), body
+
+
+CLIENTS = {
+    "OpenAIChatClient": OPENAI_CHAT,
+    "OpenAIResponsesClient": OPENAI_RESPONSES,
+    "AnthropicClient": ANTHROPIC,
+    "GeminiClient": GEMINI,
+    "GeminiInteractionsClient": INTERACTIONS,
+    "BedrockClient": BEDROCK,
+}
+COLUMNS = ("image/png", "audio/wav", "application/pdf")
+SOURCES = ("bytes", "https:", "http:", "gs:", "s3:")
+
+
+def test_the_table_of_the_documents_says_what_each_client_sends() -> None:
+    page = (Path(__file__).parents[3] / "docs/how-to/media.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("| `") and "Client`" in line]
+    assert [name.strip(" `") for name, *_ in rows] == list(CLIENTS)
+    for (name, *cells), wire in zip(rows, CLIENTS.values(), strict=True):
+        for cell, kind in zip(cells, COLUMNS, strict=True):
+            uris = {each: f"{each}//e.org/a" for each in SOURCES} | {"bytes": f"data:{kind};base64,{MARK}"}
+            media = {source: Media(uri=uri, media_type=kind) for source, uri in uris.items()}
+            told = [source for source in SOURCES if not sent(wire, Message.user("Look:", media[source]))[1]]
+            assert told == [source for source in SOURCES if source in cell], (name, kind)
 
 
 def kind_in(uri: str) -> str:

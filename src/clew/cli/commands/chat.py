@@ -10,6 +10,7 @@ import typer
 from clew.cli.app import command
 from clew.cli.errors import WrongUsage
 from clew.cli.options import ActorOption, AsJson, GlobalOptions, thread_argument
+from clew.cli.output import one_line
 
 if TYPE_CHECKING:
     from clew.domain.models.client import ModelClient
@@ -94,9 +95,16 @@ def _client(model: str) -> ModelClient:
     from clew.domain.runs.errors import AgentConfigurationError
     from clew.infrastructure.any_client import AnyClient, providers
 
-    if model.partition(":")[0] in providers():
+    provider, colon, _ = model.partition(":")
+    if provider in providers():
         client: ModelClient = AnyClient(model)
         return client
+    if colon and provider != "ft" and not os.environ.get("OPENAI_BASE_URL"):
+        raise AgentConfigurationError(
+            f"--model {one_line(model)}: there is no provider {one_line(provider)!r}. Write one of "
+            f"{', '.join(providers())}, a colon and a model; a fine-tuned model of OpenAI begins with ft:. For a model "
+            "of another service with OpenAI's Chat Completions, set OPENAI_BASE_URL."
+        )
     if not os.environ.get("OPENAI_API_KEY"):
         raise AgentConfigurationError(
             "There is no key for the model service. Set OPENAI_API_KEY, and OPENAI_BASE_URL for another service than "

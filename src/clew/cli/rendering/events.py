@@ -263,6 +263,7 @@ def run_text(event: Event, data: run_events.RunEvent, find: FindEvent) -> str:
             return joined(by, *(f"{each.get('op')} {each.get('path')}" for each in patch))
         case (
             run_events.ModelCalled()
+            | run_events.RequestWithheld()
             | run_events.ModelAnswered()
             | run_events.ModelFailed()
             | run_events.AnswerInterrupted()
@@ -273,9 +274,15 @@ def run_text(event: Event, data: run_events.RunEvent, find: FindEvent) -> str:
 
 
 def _model_text(
-    data: run_events.ModelCalled | run_events.ModelAnswered | run_events.ModelFailed | run_events.AnswerInterrupted,
+    data: run_events.ModelCalled
+    | run_events.RequestWithheld
+    | run_events.ModelAnswered
+    | run_events.ModelFailed
+    | run_events.AnswerInterrupted,
 ) -> str:
     match data:
+        case run_events.RequestWithheld(by=by):
+            return by
         case run_events.ModelCalled(model=model, attempt=attempt, streamed=streamed, left_out=left_out):
             return joined(
                 model,
@@ -283,10 +290,14 @@ def _model_text(
                 "streamed" if streamed else "",
                 left_out_text(len(left_out)),
             )
-        case run_events.ModelAnswered(finish_reason=reason, usage=usage, ms=ms, first_ms=first):
+        case run_events.ModelAnswered(finish_reason=reason, usage=usage, ms=ms, first_ms=first, answered_by=by):
             tokens = "" if usage is None else tokens_text(usage.input_tokens, usage.output_tokens)
             return joined(
-                duration_text(ms), tokens, reason or "", "" if first is None else f"first after {duration_text(first)}"
+                "" if by is None else f"by {by} instead",
+                duration_text(ms),
+                tokens,
+                reason or "",
+                "" if first is None else f"first after {duration_text(first)}",
             )
         case run_events.ModelFailed(error=error, retry_in=seconds, ms=ms):
             retry = "" if seconds is None else f"retries in {seconds:,.3g} s"

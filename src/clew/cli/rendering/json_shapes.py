@@ -275,7 +275,9 @@ def request(thread_id: str, request: Request) -> dict[str, Any]:
     """The rebuilt request of a model call, and whether it equals what was sent."""
     return {
         "thread_id": thread_id,
-        **_fields(request, "version", "client", "model", "path", "digest", "verified", "redacted", "changed_by"),
+        **_fields(
+            request, "version", "client", "model", "path", "digest", "verified", "redacted", "changed_by", "withheld_by"
+        ),
         "body": request.body,
     }
 

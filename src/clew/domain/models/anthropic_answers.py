@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from typing import cast
+from collections.abc import Iterable, Iterator, Mapping
 
-from clew.domain.json_values import Json, JsonObject
+from clew.domain.json_values import Json, JsonObject, parse_json, storable
 from clew.domain.messages import Content, FunctionCall, Message, Raw, Reasoning, Text
 from clew.domain.models.chat_answers import as_count, as_object, as_objects, as_text
 from clew.domain.models.client import Answer, CallDelta, ReasoningDelta, TextDelta, TokenUsage, Update, joined
-from clew.domain.models.native import has_raw, merge, with_native
+from clew.domain.models.native import has_raw, merge, replace, rest_of, unknown, unread, with_native
 
 WIRE = "anthropic-messages"
 """The name of the format."""
@@ -25,8 +24,30 @@ _REASONS = {
     "max_tokens": "length",
 }
 _KNOWN_REPLY = frozenset({"content", "id", "model", "role", "stop_reason", "type", "usage"})
-_KNOWN_USAGE = frozenset({"input_tokens", "output_tokens", "cache_read_input_tokens", "output_tokens_details"})
+_READ_USAGE = {
+    "input_tokens": (),
+    "output_tokens": (),
+    "cache_read_input_tokens": (),
+    "output_tokens_details": ("thinking_tokens",),
+}
 """Fields that are read. All others are kept in the native JSON of the answer."""
+_READ_EVENTS = {
+    "content_block_delta": frozenset({"type", "index", "delta"}),
+    "content_block_start": frozenset({"type", "index", "content_block"}),
+    "content_block_stop": frozenset({"type", "index"}),
+    "message_start": frozenset({"type", "message"}),
+    "message_stop": frozenset({"type"}),
+    "ping": frozenset({"type"}),
+}
+_READ_DELTAS = {
+    "citations_delta": frozenset({"type", "citation"}),
+    "compaction_delta": frozenset({"type", "content", "encrypted_content"}),
+    "input_json_delta": frozenset({"type", "partial_json"}),
+    "signature_delta": frozenset({"type", "signature"}),
+    "text_delta": frozenset({"type", "text"}),
+    "thinking_delta": frozenset({"type", "thinking"}),
+}
+"""Fields of events and of their deltas that are read. An event with others is kept, with these others."""
 _PIECES = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
 
 
@@ -44,9 +65,13 @@ class AnthropicAnswer:
         self._usage: JsonObject = {}
         self._blocks: dict[Json, JsonObject] = {}
         self._pieces: dict[tuple[Json, str], list[str]] = {}
+        self._events: list[Json] = []
 
     def take(self, event: JsonObject) -> Iterator[Update]:
         """Read an event of a stream, and yield what it adds."""
+        kind = as_text(event.get("type"))
+        if kind != "message_delta" and (rest := rest_of(event, _READ_EVENTS.get(kind))) is not None:
+            self._events.append(rest)  # all fields of a message_delta are the answer's
         match event:
             case {"type": "content_block_delta", "delta": dict(delta)}:
                 yield from self._delta(event.get("index"), delta)
@@ -59,6 +84,7 @@ class AnthropicAnswer:
                         self._pieces[place, name] = [begin]
             case {"type": "message_start", "message": dict(message)}:
                 self._about(message)
+                self._blocks.update(enumerate(as_objects(message.get("content"))))
             case {"type": "message_delta", "delta": dict(delta)}:
                 more = {name: value for name, value in event.items() if name not in {"type", "delta", "usage"}}
                 self._about({**delta, **more, "usage": event.get("usage")})
@@ -77,7 +103,7 @@ class AnthropicAnswer:
         self.begun = True
         self._is_complete = message.get("stop_reason") is not None
         calls = 0
-        for content in self._contents():
+        for content in _contents(self._ended()):
             match content:
                 case Text(text=text) if text:
                     yield TextDelta(text)
@@ -91,23 +117,24 @@ class AnthropicAnswer:
         """The answer; None until the service has completed it."""
         if not self._is_complete:
             return None
-        message = Message(role="assistant", contents=tuple(self._contents()))
-        blocks = [_without_none(block) for block in self._ended()]
+        blocks = [*self._ended()]
+        message = Message(role="assistant", contents=tuple(_contents(blocks)))
+        usage = _usage(self._usage) if self._usage else None
         more: JsonObject = {}
-        merge(more, {name: value for name, value in self._reply.items() if name not in _KNOWN_REPLY})
-        merge(
-            more, {"usage": {name: value for name, value in self._usage.items() if name not in _KNOWN_USAGE and value}}
-        )
+        replace(more, unknown(self._reply, _KNOWN_REPLY))
+        replace(more, {"usage": unread(self._usage, _READ_USAGE)})
         reason = as_text(self._reply.get("stop_reason"))
         if reason == "stop_sequence":  # as finish reason it is "stop", as the usual end is
             more["stop_reason"] = reason
         received: JsonObject = {"content": [*blocks], **({"reply": more} if more else {})}
+        if self._events:
+            received["events"] = self._events
         signed = any(block.get("type") in SIGNED for block in blocks)
         written: JsonObject = {"content": [*written_blocks(message)]}
         return Answer(
             with_native(message, WIRE, written, received, signed=signed, kept=has_raw(message)),
             _REASONS.get(reason, reason) or None,
-            _usage(self._usage) if self._usage else None,
+            usage,
             as_text(self._reply.get("model")) or None,
             as_text(self._reply.get("id")) or None,
         )
@@ -137,6 +164,8 @@ class AnthropicAnswer:
             block["citations"] = [*_listed(block.get("citations")), delta.get("citation")]
         else:
             merge(block, {name: value for name, value in delta.items() if name != "type"})
+        if (rest := rest_of(delta, _READ_DELTAS.get(kind))) is not None:
+            self._events.append({"type": "content_block_delta", "index": place, "delta": rest})
 
     def _number(self, place: Json) -> int:
         """The number of a function call among those of the answer."""
@@ -152,19 +181,20 @@ class AnthropicAnswer:
                     ended[name] = joined(pieces)
             if text := "".join(self._pieces.get((place, "input"), ())):
                 ended["input"] = _parsed(text)
-            yield ended
+            yield as_object(storable(_without_none(ended)))
 
-    def _contents(self) -> Iterator[Content]:
-        for block in self._ended():
-            match block:
-                case {"type": "text", "text": str(text)}:
-                    yield Text(text=joined([text]))
-                case {"type": "thinking", "thinking": str(text)}:
-                    yield Reasoning(text=joined([text]))
-                case {"type": "tool_use", "name": str(name)}:
-                    yield FunctionCall(call_id=as_text(block.get("id")), name=name, arguments=_text(block.get("input")))
-                case _:
-                    yield Raw(value=_without_none(block))
+
+def _contents(blocks: Iterable[JsonObject]) -> Iterator[Content]:
+    for block in blocks:
+        match block:
+            case {"type": "text", "text": str(text)}:
+                yield Text(text=text)
+            case {"type": "thinking", "thinking": str(text)}:
+                yield Reasoning(text=text)
+            case {"type": "tool_use", "name": str(name)}:
+                yield FunctionCall(call_id=as_text(block.get("id")), name=name, arguments=_text(block.get("input")))
+            case _:
+                yield Raw(value=block)
 
 
 def written_blocks(message: Message) -> Iterator[Json]:
@@ -189,7 +219,7 @@ def call_input(arguments: str) -> JsonObject:
 
 def _parsed(text: str) -> Json:
     try:
-        return cast("Json", json.loads(text, parse_constant=lambda _: None))
+        return parse_json(text)
     except (ValueError, RecursionError):
         return text
 

@@ -14,11 +14,12 @@ from clew.domain.models.native import merge, replace, unknown, unread, with_nati
 WIRE = "openai-chat"
 """The name of the format."""
 
-_KNOWN_REPLY = frozenset({"id", "object", "model", "choices", "usage"})
+_KNOWN_REPLY = frozenset({"id", "object", "model", "choices", "usage", "obfuscation"})
 _KNOWN_CHOICE = frozenset({"index", "delta", "message", "finish_reason"})
 _KNOWN_MESSAGE = frozenset({"role", "content", "refusal", "tool_calls", "reasoning_content", "reasoning"})
 _KNOWN_CALL = frozenset({"index", "id", "type", "function", "custom"})
-"""Fields that are read into the message and the answer. All others are kept in its native JSON."""
+_KNOWN_FUNCTION = frozenset({"name", "arguments", "input"})
+"""Fields that are read into the message and the answer, and padding. All others are kept in its native JSON."""
 
 _READ_USAGE = {
     "prompt_tokens": (),
@@ -28,7 +29,7 @@ _READ_USAGE = {
 }
 
 _THOUGHTS = ("reasoning_content", "reasoning")
-"""The fields that hold the reasoning in compatible services. A service that sends both sends the same text."""
+"""The fields that hold the reasoning in compatible services. A service that sends both usually sends the same text."""
 
 
 @dataclass(slots=True)
@@ -42,11 +43,12 @@ class _Call:
     is_custom: bool = False
     """Whether its arguments are free text."""
     fields: JsonObject = field(default_factory=dict)
-    """What it has beyond these."""
+    inner: JsonObject = field(default_factory=dict)
+    """What it has beyond these, and what the function in it has beyond its name and arguments."""
 
 
 class ChatAnswer:
-    """Assembles an answer.
+    """Assembles an answer. If the service gives several, the first is the answer, and the others are kept beside it.
 
     Attributes: ``begun``, whether a part of it has arrived, and ``failure``, the error that the service sent instead.
     """
@@ -55,16 +57,13 @@ class ChatAnswer:
         self.begun = False
         self.failure: Json = None
         self._is_complete = False
-        self._finish_reason: str | None = None
-        self._text: list[str] = []
-        self._thoughts: list[str] = []
-        self._refusal: list[str] = []
-        self._calls: list[_Call] = []
+        self._choice = _Choice()
+        self._others: dict[int, _Choice] = {}
         self._usage: JsonObject | None = None
         self._model: str | None = None
         self._id: str | None = None
-        self._thoughts_field = ""
-        self._more: dict[str, JsonObject] = {"message": {}, "choice": {}, "reply": {}}
+        self._reply: JsonObject = {}
+        self._earlier: list[Json] = []
 
     def take(self, chunk: JsonObject) -> Iterator[Update]:
         """Read a chunk of a stream, and yield what it adds."""
@@ -73,32 +72,96 @@ class ChatAnswer:
             return
         self._model = as_text(chunk.get("model")) or self._model
         self._id = as_text(chunk.get("id")) or self._id
-        if chunk.keys() - _KNOWN_REPLY:
-            replace(self._more["reply"], unknown(chunk, _KNOWN_REPLY))
+        if chunk.keys() - _KNOWN_REPLY and (earlier := replace(self._reply, unknown(chunk, _KNOWN_REPLY))):
+            self._earlier.append(earlier)
         if isinstance(usage := chunk.get("usage"), dict):
             self._usage = usage
         for choice in as_objects(chunk.get("choices")):
-            if not as_count(choice.get("index")):  # only the first of several answers
-                if choice.keys() - _KNOWN_CHOICE:
-                    self._keep_choice(unknown(choice, _KNOWN_CHOICE))
-                for update in self._delta(as_object(choice.get("delta"))):
-                    self.begun = True
-                    yield update
-                self._finish_reason = as_text(choice.get("finish_reason")) or self._finish_reason
+            if number := as_count(choice.get("index")):
+                for _ in self._others.setdefault(number, _Choice()).take(choice):
+                    pass
+                continue
+            for update in self._choice.take(choice):
+                self.begun = True
+                yield update
 
     def take_whole(self, completion: JsonObject) -> Iterator[Update]:
         """Read a complete reply, and yield its contents."""
-        for choice in as_objects(completion.get("choices"))[:1]:
-            self._is_complete = isinstance(message := choice.get("message"), dict)
-            delta = as_object(message)
-            calls = [{**call, "index": number} for number, call in enumerate(as_objects(delta.get("tool_calls")))]
-            completion = {**completion, "choices": [{**choice, "delta": {**delta, "tool_calls": [*calls]}}]}
-        yield from self.take(completion)
+        choices: list[Json] = []
+        for number, choice in enumerate(as_objects(completion.get("choices"))):
+            index = choice.get("index", number)
+            if not as_count(index):
+                self._is_complete = isinstance(choice.get("message"), dict)
+            delta = as_object(choice.get("message"))
+            calls = [{**call, "index": place} for place, call in enumerate(as_objects(delta.get("tool_calls")))]
+            choices.append({**choice, "index": index, "delta": {**delta, "tool_calls": [*calls]}})
+        yield from self.take({**completion, "choices": choices})
 
     def answer(self) -> Answer | None:
         """The answer; None until the service has completed it."""
-        if self._finish_reason is None and not self._is_complete:
+        if self._choice.finish_reason is None and not self._is_complete:
             return None
+        message = self._choice.message()
+        usage = None if self._usage is None else _usage(self._usage)
+        reply = dict(self._reply)
+        if self._usage and usage and (left := unread(self._usage, _READ_USAGE, ("total_tokens", usage.total_tokens))):
+            reply["usage"] = left
+        kept: JsonObject = {
+            "choice": self._choice.more,
+            "reply": reply,
+            "choices": [{"index": number, **choice.json()} for number, choice in sorted(self._others.items())],
+            "earlier": [*self._earlier, *self._choice.earlier],
+        }
+        received: JsonObject = {"message": self._choice.received(message)}
+        received |= {name: each for name, each in kept.items() if each}
+        return Answer(
+            with_native(message, WIRE, {"message": written_answer(message)}, received, kept=self._choice.has_thoughts),
+            self._choice.outcome,
+            usage,
+            self._model,
+            self._id,
+        )
+
+
+class _Choice:
+    """Assembles one of the answers that a service gives to a request.
+
+    ``more`` is what it has beyond its message, and ``earlier`` what pieces of it said of the whole before the last did.
+    """
+
+    def __init__(self) -> None:
+        self.finish_reason: str | None = None
+        self.more: JsonObject = {}
+        self.earlier: list[Json] = []
+        self._text: list[str] = []
+        self._thoughts: list[str] = []
+        self._refusal: list[str] = []
+        self._calls: list[_Call] = []
+        self._thoughts_field = ""
+        self._message: JsonObject = {}
+
+    def take(self, choice: JsonObject) -> Iterator[Update]:
+        """Read a piece of the choice, and yield what it adds."""
+        if choice.keys() - _KNOWN_CHOICE:
+            fields = unknown(choice, _KNOWN_CHOICE)
+            merge(self.more, {"logprobs": fields.pop("logprobs", None)})  # those of its tokens come in pieces
+            if earlier := replace(self.more, fields):
+                self.earlier.append({"choice": earlier})
+        yield from self._delta(as_object(choice.get("delta")))
+        self.finish_reason = as_text(choice.get("finish_reason")) or self.finish_reason
+
+    @property
+    def has_thoughts(self) -> bool:
+        """Whether the model has sent its reasoning."""
+        return bool(self._thoughts)
+
+    @property
+    def outcome(self) -> str | None:
+        """The reason of its end. A refusal is one."""
+        return "refusal" if self._refusal and self.finish_reason in {None, "stop"} else self.finish_reason
+
+    def message(self) -> Message:
+        """The message, without its native JSON."""
         contents: list[Content] = []
         if self._thoughts:
             contents.append(Reasoning(text=joined(self._thoughts)))
@@ -109,45 +172,39 @@ class ChatAnswer:
         contents += [
             FunctionCall(call_id=each.id, name=each.name, arguments=joined(each.arguments)) for each in self._calls
         ]
-        message = self._with_native(Message(role="assistant", contents=tuple(contents)))
-        usage = None if self._usage is None else _usage(self._usage)
-        reason = "refusal" if self._refusal and self._finish_reason in {None, "stop"} else self._finish_reason
-        return Answer(message, reason, usage, self._model, self._id)
+        return Message(role="assistant", contents=tuple(contents))
 
-    def _with_native(self, message: Message) -> Message:
+    def received(self, message: Message) -> JsonObject:
+        """The message as the service has sent it."""
         written = written_answer(message)
-        received = {**written, **self._more["message"]}
+        received = {**written, **self._message}
         if self._thoughts_field == "reasoning":
             received["reasoning"] = received.pop("reasoning_content")
         if self._calls:
             received["tool_calls"] = [
-                {**(_custom(call) if own.is_custom else call), **own.fields}
+                _with_fields(call, own)
                 for call, own in zip(as_objects(written["tool_calls"]), self._calls, strict=True)
             ]
-        reply = dict(self._more["reply"])
-        if self._usage and (
-            left := unread(self._usage, _READ_USAGE, ("total_tokens", _usage(self._usage).total_tokens))
-        ):
-            reply["usage"] = left
-        more = {name: fields for name, fields in (("choice", self._more["choice"]), ("reply", reply)) if fields}
-        return with_native(
-            message, WIRE, {"message": written}, {"message": received, **more}, kept=bool(self._thoughts)
-        )
+        return received
 
-    def _keep_choice(self, fields: JsonObject) -> None:
-        """Keep what a choice has beyond its message. The probabilities of its tokens come in pieces."""
-        merge(self._more["choice"], {"logprobs": fields.pop("logprobs", None)})
-        replace(self._more["choice"], fields)
+    def json(self) -> JsonObject:
+        """The choice as the service has sent it."""
+        earlier: JsonObject = {"earlier": self.earlier} if self.earlier else {}
+        return {"message": self.received(self.message()), "finish_reason": self.finish_reason, **self.more, **earlier}
 
     def _delta(self, delta: JsonObject) -> Iterator[Update]:
         if delta.keys() - _KNOWN_MESSAGE:
-            merge(self._more["message"], unknown(delta, _KNOWN_MESSAGE))
+            merge(self._message, unknown(delta, _KNOWN_MESSAGE))
         for name in _THOUGHTS:
             if thought := as_text(delta.get(name)):
                 self._thoughts_field = name
                 self._thoughts.append(thought)
                 yield ReasoningDelta(thought)
+                if name != "reasoning" and (other := delta.get("reasoning")) != thought:
+                    merge(self._message, {"reasoning": other})
                 break
+        if isinstance(parts := delta.get("content"), list):
+            merge(self._message, {"content": parts})
         if text := _words(delta.get("content")):
             self._text.append(text)
             yield TextDelta(text)
@@ -169,6 +226,8 @@ class ChatAnswer:
         call.arguments.append(text)
         if piece.keys() - _KNOWN_CALL:
             merge(call.fields, unknown(piece, _KNOWN_CALL))
+        if function.keys() - _KNOWN_FUNCTION:
+            merge(call.inner, unknown(function, _KNOWN_FUNCTION))
         return CallDelta(number, call.id, call.name, text)
 
     def _number(self, piece: JsonObject, *, begins: bool) -> int:
@@ -205,11 +264,13 @@ def written_answer(message: Message) -> JsonObject:
     return written
 
 
-def _custom(call: JsonObject) -> JsonObject:
-    """A function call as a call of a custom tool, whose input is a free text."""
+def _with_fields(call: JsonObject, own: _Call) -> JsonObject:
+    """A function call with what the service has sent beyond it. The input of a custom tool is a free text."""
     function = as_object(call["function"])
-    custom: JsonObject = {"name": function["name"], "input": function["arguments"]}
-    return {"id": call["id"], "type": "custom", "custom": custom}
+    if not own.is_custom:
+        return {**call, "function": {**function, **own.inner}, **own.fields}
+    custom: JsonObject = {"name": function["name"], "input": function["arguments"], **own.inner}
+    return {"id": call["id"], "type": "custom", "custom": custom, **own.fields}
 
 
 def _is_object(text: str) -> bool:

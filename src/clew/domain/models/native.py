@@ -8,15 +8,21 @@ from typing import TypeGuard
 
 from clew.domain.errors import InvalidContentError
 from clew.domain.json_patch import difference, patched
-from clew.domain.json_values import Json, JsonObject, check_json
+from clew.domain.json_values import Json, JsonObject, check_json, storable
 from clew.domain.messages import Content, Message, Native, Raw, Reasoning
 from clew.domain.models.client import Question
 
 _ROOT = "json"
 _REPLY = "reply"
+_DEPTH = 3
+"""The level of a value in a patch."""
 _NOTHING: tuple[Json, ...] = (None, "", [], {})
 _NAMES = frozenset({"format", "id", "name", "object", "role", "type"})
 """Fields that each piece of a stream repeats: they are not joined."""
+
+
+_EVENT_NAMES = frozenset({"index", "item_id", "output_index", "type"})
+"""Fields by which an event, or a part of one, says what it is."""
 
 
 def with_native(
@@ -33,14 +39,15 @@ def with_native(
 
     ``reply`` is what the reply says besides: it is on the log, and is never sent. ``signed`` says that parts of
     ``received`` are bound to what came before, ``kept`` that the provider needs parts of it again. The run adds the
-    provider, the model and the prefix. JSON that cannot be stored is left out.
+    provider, the model and the prefix. What cannot be stored is replaced: see ``storable``.
     """
-    about: JsonObject = {_REPLY: reply} if reply else {}
-    patch = tuple(difference({_ROOT: written}, {_ROOT: received, **about}))
+    before: JsonObject = {_ROOT: written}
+    after: JsonObject = {_ROOT: received, **({_REPLY: reply} if reply else {})}
+    patch = tuple(difference(before, after))
     try:
         check_json([*patch], "answer")
     except InvalidContentError:
-        patch = ()
+        patch = tuple(difference(before, storable(after, _DEPTH)))
     if not patch and not signed and not kept:
         return message
     return message.model_copy(update={"native": Native(wire=wire, patch=patch, prefix="" if signed else None)})
@@ -186,7 +193,19 @@ def unknown(fields: JsonObject, known: frozenset[str]) -> JsonObject:
     return {name: value for name, value in fields.items() if name not in known}
 
 
-def unread(counts: JsonObject, read: Mapping[str, Collection[str]], total: tuple[str, int]) -> JsonObject:
+def rest_of(event: JsonObject, read: frozenset[str] | None) -> JsonObject | None:
+    """What an event of a stream has beyond the fields that are read, with its names; None if it has nothing more.
+
+    ``read`` is None for an event of an unknown type: it is kept as it is.
+    """
+    if read is None:
+        return event
+    if not event.keys() - read:
+        return None
+    return {name: value for name, value in event.items() if name not in read or name in _EVENT_NAMES}
+
+
+def unread(counts: JsonObject, read: Mapping[str, Collection[str]], total: tuple[str, int] = ("", 0)) -> JsonObject:
     """The counts of tokens that are not read: all but those that ``read`` names, with the names of counts within them.
 
     ``total`` is the name and the value of a count that says nothing more, as zeros do.
@@ -206,11 +225,34 @@ def unread(counts: JsonObject, read: Mapping[str, Collection[str]], total: tuple
     return left
 
 
-def replace(total: JsonObject, piece: JsonObject) -> None:
-    """Add fields of which the last value holds: what a stream says of the whole answer in each of its pieces."""
+def replace(total: JsonObject, piece: JsonObject) -> JsonObject:
+    """Add fields of which the last value holds: what a stream says of the whole answer in each of its pieces.
+
+    Returns the fields that had another value, with that value.
+    """
+    earlier: JsonObject = {}
     for name, value in piece.items():
         if value not in _NOTHING or isinstance(value, bool | int | float):
+            if name in total and total[name] != value:
+                earlier[name] = total[name]
             total[name] = value
+    return earlier
+
+
+def beyond(value: Json, asked: Json) -> Json:
+    """What a value of a reply has that the value of the request has not; None if they are the same."""
+    if value == asked:
+        return None
+    if isinstance(value, dict):
+        asked = asked if isinstance(asked, dict) else {}
+        more: JsonObject = {
+            name: rest for name, each in value.items() if (rest := beyond(each, asked.get(name))) is not None
+        }
+        return more or None
+    if isinstance(value, list) and isinstance(asked, list) and len(value) == len(asked):
+        rests = [beyond(each, other) for each, other in zip(value, asked, strict=True)]
+        return rests if any(rest is not None for rest in rests) else None
+    return value
 
 
 def _merged_items(items: list[Json], pieces: list[Json]) -> list[Json]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from clew.domain.json_values import Json, JsonObject
+from clew.domain.json_values import Json, JsonObject, storable
 from clew.domain.messages import Content, FunctionCall, Media, Message, Raw, Reasoning, Role, Text
 from clew.domain.models.chat_answers import as_count, as_object, as_objects, as_text, refusal_of, refused
 from clew.domain.models.client import (
@@ -18,21 +18,56 @@ from clew.domain.models.client import (
     Update,
     joined,
 )
-from clew.domain.models.native import has_raw, replace, unknown, unread, with_native
+from clew.domain.models.native import beyond, has_raw, replace, rest_of, unknown, unread, with_native
 
 WIRE = "openai-responses"
 """The name of the format."""
 
-_KNOWN_REPLY = frozenset(
+_KNOWN_REPLY = frozenset({"id", "model", "object", "output", "output_text", "status", "usage"})
+"""Fields that are read. All others are kept in the native JSON of the answer, if they are not those of the request."""
+
+_DEFAULTS: JsonObject = {
+    "background": False,
+    "parallel_tool_calls": True,
+    "store": True,
+    "temperature": 1.0,
+    "text": {"format": {"type": "text"}, "verbosity": "medium"},
+    "tool_choice": "auto",
+    "top_logprobs": 0,
+    "top_p": 1.0,
+    "truncation": "disabled",
+}
+"""What the service documents for fields that the request leaves out: a response that says so says nothing new."""
+
+_READ_EVENTS = frozenset(
+    f"response.{name}"
+    for name in (
+        *("code_interpreter_call.completed", "code_interpreter_call.in_progress", "code_interpreter_call.interpreting"),
+        *("code_interpreter_call_code.delta", "code_interpreter_call_code.done", "compaction.compacting"),
+        *("completed", "content_part.added", "content_part.done", "created", "custom_tool_call_input.delta"),
+        *("custom_tool_call_input.done", "failed", "file_search_call.completed", "file_search_call.in_progress"),
+        *("file_search_call.searching", "function_call_arguments.delta", "function_call_arguments.done"),
+        *("image_generation_call.completed", "image_generation_call.generating", "image_generation_call.in_progress"),
+        *("image_generation_call.partial_image", "in_progress", "incomplete", "mcp_call.completed", "mcp_call.failed"),
+        *("mcp_call.in_progress", "mcp_call_arguments.delta", "mcp_call_arguments.done", "mcp_list_tools.completed"),
+        *("mcp_list_tools.failed", "mcp_list_tools.in_progress", "output_item.added", "output_item.done"),
+        *("output_text.annotation.added", "output_text.delta", "output_text.done", "queued"),
+        *("reasoning_summary_part.added", "reasoning_summary_part.done", "reasoning_summary_text.delta"),
+        *("reasoning_summary_text.done", "reasoning_text.delta", "reasoning_text.done", "refusal.delta"),
+        *("refusal.done", "shell_call_command.added", "shell_call_command.delta", "shell_call_command.done"),
+        *("shell_call_output_content.delta", "shell_call_output_content.done", "web_search_call.completed"),
+        *("web_search_call.in_progress", "web_search_call.searching"),
+    )
+) | {"error"}
+_READ_FIELDS = frozenset(
     {
-        *("background", "conversation", "error", "id", "include", "incomplete_details", "instructions"),
-        *("max_output_tokens", "max_tool_calls", "metadata", "model", "object", "output", "output_text"),
-        *("parallel_tool_calls", "previous_response_id", "prompt", "prompt_cache_key", "prompt_cache_retention"),
-        *("reasoning", "safety_identifier", "status", "store", "temperature", "text", "tool_choice", "tools"),
-        *("top_logprobs", "top_p", "truncation", "usage", "user"),
+        *("annotation", "annotation_index", "arguments", "background", "code", "command", "command_index"),
+        *("content_index", "delta", "input", "item", "item_id", "logprobs", "message", "name", "obfuscation", "output"),
+        *("output_format", "output_index", "param", "part", "partial_image_b64", "partial_image_index", "quality"),
+        *("refusal", "response", "sequence_number", "size", "status", "summary_index", "text", "type"),
     }
 )
-"""Fields that are read, and fields that repeat the request. All others are kept in the native JSON of the answer."""
+"""Events whose content the completed response has, and their fields. All others are kept in the native JSON."""
 
 _READ_USAGE = {
     "input_tokens": (),
@@ -61,9 +96,12 @@ class ResponsesAnswer:
         self._calls: dict[Json, _Call] = {}
         self._items: list[JsonObject] = []
         self._response: JsonObject | None = None
+        self._asked = body
+        self._events: list[Json] = []
 
     def take(self, event: JsonObject) -> Iterator[Update]:
         """Read an event of a stream, and yield what it adds."""
+        self._keep_rest(event)
         match event:
             case {"type": "error"} | {"type": "response.failed"}:
                 self._fail(event)
@@ -118,16 +156,16 @@ class ResponsesAnswer:
         """The answer; None until the service has completed it."""
         if self._response is None:
             return None
-        items = as_objects(self._response.get("output")) or self._items
+        items = as_objects(storable([*(as_objects(self._response.get("output")) or self._items)]))
         message = Message(role="assistant", contents=tuple(_contents(items)))
-        more: JsonObject = {}
-        if self._response.keys() - _KNOWN_REPLY:
-            replace(more, unknown(self._response, _KNOWN_REPLY))
+        more = self._unasked(self._response)
         counts = as_object(self._response.get("usage"))
         usage = _usage(counts) if counts else None
         if usage is not None and (left := unread(counts, _READ_USAGE, ("total_tokens", usage.total_tokens))):
             more["usage"] = left
         received: JsonObject = {"output": [*items], **({"reply": more} if more else {})}
+        if self._events:
+            received["events"] = self._events
         message = with_native(message, WIRE, {"output": written_items(message)}, received, kept=has_raw(message))
         return Answer(
             message,
@@ -136,6 +174,24 @@ class ResponsesAnswer:
             as_text(self._response.get("model")) or None,
             as_text(self._response.get("id")) or None,
         )
+
+    def _keep_rest(self, event: JsonObject) -> None:
+        """Keep what an event has that the completed response has not."""
+        read = _READ_FIELDS if as_text(event.get("type")) in _READ_EVENTS else None
+        if (rest := rest_of(event, read)) is not None:
+            self._events.append(rest)
+
+    def _unasked(self, response: JsonObject) -> JsonObject:
+        """What a response says that neither the request nor the service's documentation does."""
+        more: JsonObject = {}
+        for name, value in unknown(response, _KNOWN_REPLY).items():
+            asked, default = self._asked.get(name), _DEFAULTS.get(name)
+            if isinstance(default, dict):
+                asked = {**default, **as_object(asked)}
+            elif name == "conversation" and isinstance(asked, str):
+                asked = {"id": asked}
+            replace(more, {name: beyond(value, default if asked is None else asked)})
+        return more
 
     def _complete(self, response: JsonObject) -> None:
         self.begun = True

@@ -196,13 +196,29 @@ class RequestChanged(Value):
 
 
 @event_type(
+    "request-withheld",
+    headline="Middleware did not send the request",
+    sentence="did not send the request of version {call} ({by})",
+    sample={"call": 3, "by": "Cache"},
+)
+class RequestWithheld(Value):
+    """The request of the model call at version ``call`` was not sent: the middleware ``by`` did not proceed."""
+
+    call: int
+    by: str
+
+
+@event_type(
     "model-answered",
     headline="The model answered",
     sentence=event_sentences.model_answered,
     sample={"call": 3, "message": 4, "ms": 830},
 )
 class ModelAnswered(Value):
-    """The model has answered ``call`` with the message at version ``message``. Times are in milliseconds."""
+    """The model has answered ``call`` with the message at version ``message``. Times are in milliseconds.
+
+    ``answered_by`` names the middleware that gave this answer instead of the model; None if the model gave it.
+    """
 
     call: int
     message: int
@@ -213,6 +229,7 @@ class ModelAnswered(Value):
     first_ms: int | None = Field(default=None, exclude_if=is_none)
     """Time to the first piece of the answer; None if it was not streamed."""
     ms: int
+    answered_by: str | None = Field(default=None, exclude_if=is_none)
 
 
 @event_type(
@@ -438,6 +455,7 @@ RunEvent: TypeAlias = (
     | RunResumed
     | ModelCalled
     | RequestChanged
+    | RequestWithheld
     | ModelAnswered
     | ModelFailed
     | AnswerInterrupted

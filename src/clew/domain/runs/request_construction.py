@@ -186,7 +186,8 @@ class Request:
     ``version`` is the version of the call. ``body`` is the request as JSON values, ``content`` as bytes, and ``path``
     where it was sent, below the service's address. ``digest`` is the one on the log, in hex; ``verified`` says whether
     the rebuilt request has the digests on the log. It has others if a text was redacted since; ``redacted`` are the
-    versions of such messages and changes. ``changed_by`` names the middleware that changed the request.
+    versions of such messages and changes. ``changed_by`` names the middleware that changed the request, ``withheld_by``
+    the one that did not send it: then nothing was sent, and it is not verified.
     """
 
     version: int
@@ -200,6 +201,7 @@ class Request:
     verified: bool
     redacted: tuple[int, ...] = ()
     changed_by: tuple[str, ...] = ()
+    withheld_by: str | None = None
 
 
 def question_of(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from base64 import b64decode
 from collections.abc import AsyncGenerator, Callable
@@ -10,7 +9,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import quote
 
-from clew.domain.json_values import JsonObject
+from clew.domain.json_values import JsonObject, parse_json
 from clew.domain.models.anthropic_answers import AnthropicAnswer
 from clew.domain.models.anthropic_requests import ANTHROPIC, ANTHROPIC_BEDROCK, ANTHROPIC_VERTEX
 from clew.domain.models.client import ModelRequest, ThreadKind, Update, WireFormat
@@ -192,9 +191,9 @@ def _event(event: JsonObject) -> JsonObject:
     """The event of Messages in an event of Bedrock, where it is in base64."""
     match event:
         case {"chunk": {"bytes": str(encoded)}}:
-            decoded = json.loads(b64decode(encoded), parse_constant=lambda _: None)
+            decoded = parse_json(b64decode(encoded))
             return decoded if isinstance(decoded, dict) else {}
         case {"exception": failure}:
             return {"type": "error", "error": failure}
         case _:
-            return {}
+            return event

@@ -156,6 +156,19 @@ def invalid_reply_error(context: RequestContext) -> ModelStreamError:
     return ModelStreamError(f"{context} replied, but not with an answer. {_base_url_advice(context)}")
 
 
+def repetition_error(status: int | None, context: RequestContext) -> ModelError:
+    """The error for a request that its client wanted to send again after a response with ``status``."""
+    found = "got no response" if status is None else f"got HTTP {status}"
+    kind = ModelAccessError if status in {401, 403, 407} else ModelUnavailableError
+    return kind(
+        f"The request to {context} {found}, and the client wanted to send it again. The run does that instead, so that "
+        "each attempt is on the log. Run again, or allow it more retries.",
+        status=status,
+        retryable=True,
+        retry_after=None if status is None else 0.0,
+    )
+
+
 def service_error(failure: Json, context: RequestContext, *, begun: bool) -> ModelError:
     """Clew's error for an error that the service sent instead of an answer, or in the middle of one."""
     reported = _parse_error(failure)
