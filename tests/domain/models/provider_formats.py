@@ -607,6 +607,9 @@ class ResponsesFormat(ProviderFormat):
 
     def expected(self, reply: Any) -> Any:
         rest = {name: value for name, value in reply.items() if DEFAULTS.get(name) != value}
+        if (text := rest.get("text")) is not None:
+            default = {"format": {"type": "text"}, "verbosity": "medium"}
+            rest["text"] = {name: value for name, value in text.items() if default.get(name) != value}
         return {**pruned(rest), "output": reply["output"]}
 
     def wanted(self, reply: Any) -> Any:
