@@ -95,8 +95,8 @@ PARTS = {
         "types.Redaction types.Purged "
         "types.UsageCounts types.Diff types.DiffRow types.DiffCounts types.ContentDiff types.RecordDiff types.DiffPart "
         "types.FieldDiff "
-        "types.Verdict types.IntegrityFault types.ImportReport types.ImportFailure types.Item types.RefusedLine "
-        "types.EventsReport"
+        "types.Verdict types.IntegrityFault types.ImportReport types.ImportFailure types.Item types.ExportedFile "
+        "types.RefusedLine types.EventsReport"
     ),
     "Events": "Event",
     "Projections": (

@@ -458,7 +458,10 @@ class Engine:
         actor: str | None = None,
         progress: Callable[[ImportReport], None] | None = None,
     ) -> ImportReport:
-        """Import OpenAI chat messages from JSON files, JSON lines or directories. A repeated import adds nothing.
+        """Import OpenAI chat messages, exports of ChatGPT and Claude, and sessions of the OpenAI Agents SDK.
+
+        Paths name JSON files, JSON lines, zips of exports, SQLite files of sessions, or directories. A repeated import
+        adds nothing.
 
         Conversations that cannot be imported are in the report's ``failed``; the others are imported. Raises
         ImportFormatError for a path that does not exist or, if it is the only one, holds no conversations.

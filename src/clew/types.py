@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from clew.domain.fork_tree import Branch, BranchCheckpoint, ForkPoint
     from clew.domain.formats.conversation_import import ImportFailure, ImportReport, Item
     from clew.domain.formats.event_import import EventsReport, RefusedLine
+    from clew.domain.formats.transcripts import ExportedFile, Files
     from clew.domain.history import History, HistoryMessage, Step, ThreadState
     from clew.domain.history_stores import StoreFactory
     from clew.domain.json_values import Json, JsonObject
@@ -157,12 +158,14 @@ __all__ = [
     "EnginePort",
     "Event",
     "EventsReport",
+    "ExportedFile",
     "FactOrigin",
     "FactStatus",
     "FactUse",
     "FaultKind",
     "FieldDiff",
     "FieldPath",
+    "Files",
     "ForkPoint",
     "FoundFact",
     "FunctionCall",
@@ -315,12 +318,14 @@ _HOMES = {
     "EnginePort": "clew.domain.runs.ports",
     "Event": "clew.domain.events",
     "EventsReport": "clew.domain.formats.event_import",
+    "ExportedFile": "clew.domain.formats.transcripts",
     "FactOrigin": "clew.domain.memory.facts",
     "FactStatus": "clew.domain.memory.facts",
     "FactUse": "clew.domain.memory.facts",
     "FaultKind": "clew.infrastructure.scripted_client",
     "FieldDiff": "clew.domain.differences.content_diff",
     "FieldPath": "clew.domain.differences.content_diff:Path",
+    "Files": "clew.domain.formats.transcripts",
     "ForkPoint": "clew.domain.fork_tree",
     "FoundFact": "clew.domain.memory.facts",
     "FunctionCall": "clew.domain.messages",

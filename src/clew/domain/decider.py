@@ -77,13 +77,13 @@ Said: TypeAlias = tuple[int | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Begin a thread, optionally with its first messages. Those that are events already are checked."""
+    """Begin a thread, optionally with its first messages and records. Those that are events already are checked."""
 
     title: str | None = None
     labels: JsonObject = field(default_factory=dict)
     metadata: JsonObject = field(default_factory=dict)
     source: Source | None = None
-    messages: tuple[Message | MessageAppended, ...] = ()
+    messages: tuple[Message | MessageAppended | RecordAppended, ...] = ()
     kind: ThreadKind = "local"
     said: Said = ()
 

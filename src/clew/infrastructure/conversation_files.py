@@ -1,7 +1,8 @@
 """Files of conversations: JSON, JSON lines, or directories of these. Their content decides about the format.
 
 A file has one JSON value (a list of messages, an object with ``messages``, or a list of such objects or lists), or one
-such conversation per line. Lines are read one by one, so a file can have any size.
+such conversation per line. Lines are read one by one, so a file can have any size. So are the conversations of the
+exports of other programs, which are one array; they may be in a zip. Sessions may be in a SQLite file.
 """
 
 from __future__ import annotations
@@ -10,20 +11,33 @@ import json
 import os
 import shlex
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from clew.domain.errors import ClewError, ImportFormatError, InvalidContentError
 from clew.domain.formats.conversation_import import ImportFailure, Item, failure
+from clew.domain.formats.sources import is_foreign
+from clew.domain.formats.transcripts import ExportedFile, Files
 from clew.domain.json_values import MAX_DEPTH, one_line
+from clew.infrastructure.agents_sessions import SQLITE, read_sessions
+from clew.infrastructure.export_files import (
+    ZIP,
+    ExportFiles,
+    are_conversations,
+    folder_files,
+    is_export,
+    opened_archive,
+)
+from clew.infrastructure.json_arrays import Element, elements
 
 _SUFFIXES = (".json", ".jsonl")
 _BOM = b"\xef\xbb\xbf"
-_SQLITE = b"SQLite format 3\0"
 _OTHER_ENCODINGS = (b"\xff\xfe", b"\xfe\xff")
 _LONGEST_NAME = 200
 _ADVICE = "Give a JSON or JSON lines file of conversations."
+_MAGIC_BYTES = 16
 
 
 def find_files(paths: Iterable[str | Path]) -> list[Path]:
@@ -71,7 +85,15 @@ def read_file(path: Path) -> Iterator[Item | ImportFailure]:
     """The conversations of one file. Raises ImportFormatError if it has none or cannot be read."""
     try:
         with path.open("rb") as file:
-            yield from _read(path, file)
+            beginning = file.peek(_MAGIC_BYTES)
+            if beginning.startswith(ZIP):
+                yield from _archive(path)
+            elif beginning.startswith(SQLITE):
+                yield from _sessions(path)
+            elif (items := _foreign_array(path, file)) is not None:
+                yield from items
+            else:
+                yield from _read(path, file)
     except OSError as error:
         raise ImportFormatError(
             f"{_shown(path)}: it cannot be read: {error.strerror}. Check its permissions."
@@ -87,7 +109,72 @@ def _path(given: str | Path) -> Path:
 
 
 def _json_files(directory: Path) -> list[Path]:
-    return sorted(path for path in directory.rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file())
+    """The files with conversations. In the folder of an export, only some files have them."""
+    found = [path for path in directory.rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file()]
+    exports = {path.parent for path in found if are_conversations(path.name) and is_export(path.parent)}
+    return sorted(path for path in found if are_conversations(path.name) or exports.isdisjoint(path.parents))
+
+
+def _archive(path: Path) -> Iterator[Item | ImportFailure]:
+    """The conversations in the zip of an export."""
+    try:
+        with opened_archive(path) as archive:
+            for name in archive.conversations:
+                with archive.reading(name) as file:
+                    yield from _elements(f"{_name(path)}/{name}", elements(file), archive.files.find)
+    except ImportFormatError as error:
+        raise ImportFormatError(f"{_shown(path)}: {error}") from None
+
+
+def _sessions(path: Path) -> Iterator[Item | ImportFailure]:
+    """The sessions in a SQLite file."""
+    sessions = 0
+    try:
+        for session in read_sessions(path, _name(path)):
+            sessions += 1
+            yield session
+    except ImportFormatError as error:
+        raise ImportFormatError(f"{_shown(path)}: {error}") from None
+    if not sessions:
+        raise ImportFormatError(f"{_shown(path)}: {_database_advice(path)}")
+
+
+def _foreign_array(path: Path, file: BinaryIO) -> Iterator[Item | ImportFailure] | None:
+    """The conversations of another program's array, None for any other file. Only one is in memory."""
+    found = elements(file)
+    try:
+        first = next(found, None)
+    except (ImportFormatError, InvalidContentError):
+        first = None
+    if first is None or not is_foreign(first.value):
+        file.seek(0)
+        return None
+    return _elements(_name(path), chain((first,), found), _Folder(path.parent).find)
+
+
+class _Folder:
+    """The files next to conversations, if they are those of an export. They are listed when the first one is needed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @cached_property
+    def _files(self) -> ExportFiles | None:
+        return folder_files(self._folder) if is_export(self._folder) else None
+
+    def find(self, name: str) -> ExportedFile | None:
+        """A file by its id or its name."""
+        return None if self._files is None else self._files.find(name)
+
+
+def _elements(name: str, found: Iterator[Element], files: Files) -> Iterator[Item | ImportFailure]:
+    """The conversations of an array. After a damaged one, the rest cannot be read."""
+    number = 0
+    try:
+        for number, element in enumerate(found, start=1):
+            yield Item(name, None, element.value, number, element.size, files)
+    except (ImportFormatError, InvalidContentError) as error:
+        yield failure(Item(name, None, None, number + 1), f"{error} The conversations before it are imported.")
 
 
 def _read(path: Path, file: BinaryIO) -> Iterator[Item | ImportFailure]:
@@ -115,8 +202,6 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     for number, line in enumerate(file, start=1):
         text = line
         if number == 1:
-            if line.startswith(_SQLITE):
-                raise ImportFormatError(f"{_shown(path)}: {_database_advice(path)}")
             if line.startswith(_OTHER_ENCODINGS) or b"\0" in line:
                 raise ImportFormatError(f"{_shown(path)}: it is not UTF-8, perhaps UTF-16. Convert it to UTF-8 first.")
             text = line.removeprefix(_BOM)
@@ -143,7 +228,9 @@ def _document(path: Path, text: bytes, line: int | None) -> Iterator[Item | Impo
         return
     if value == []:
         raise ImportFormatError(f"{_shown(path)}: an empty list contains no conversation. {_ADVICE}")
-    if isinstance(value, list) and any(map(_is_conversation, value)):
+    if isinstance(value, dict) and isinstance(value.get("conversations"), list) and "messages" not in value:
+        value = value["conversations"]
+    if isinstance(value, list) and not is_foreign(value) and any(map(_is_conversation, value)):
         for number, each in enumerate(value, start=1):
             yield Item(_name(path), line, each, number, len(text) // len(value))
     else:
@@ -194,7 +281,8 @@ def _parses_as_conversation(text: bytes) -> bool:
 
 
 def _is_conversation(value: object) -> bool:
-    return isinstance(value, list) or (isinstance(value, dict) and "messages" in value and "role" not in value)
+    is_object = isinstance(value, dict) and "messages" in value and "role" not in value
+    return isinstance(value, list) or is_object or is_foreign(value)
 
 
 def _name(path: Path) -> str:

@@ -1,10 +1,10 @@
-"""Import and export of conversations in the OpenAI chat format. Each is imported once, and exported unchanged."""
+"""Import and export of conversations. Each is imported once; one in the OpenAI chat format is exported unchanged."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ from clew.domain.errors import (
     ThreadExistsError,
     UnknownThreadError,
 )
-from clew.domain.events import Event, ThreadStarted
+from clew.domain.events import RECORD_APPENDED, Event, MessageAppended, RecordAppended, ThreadStarted
 from clew.domain.formats.conversation_import import (
     Conversation,
     Extend,
@@ -39,15 +39,18 @@ from clew.domain.formats.conversation_import import (
 )
 from clew.domain.formats.markdown import ForkedThread, as_markdown
 from clew.domain.formats.openai_messages import encode, encode_redacted
-from clew.domain.history import HistoryBuilder
+from clew.domain.formats.sources import read_transcript
+from clew.domain.formats.transcripts import Transcript, TranscriptPath, import_type, leads_to, record_counts
+from clew.domain.history import HistoryBuilder, previous_version
 from clew.domain.json_values import JsonObject
 from clew.domain.ports import Appended, Write
+from clew.domain.records import ThreadRecord, as_record
 from clew.domain.streams import ROOT, check_id, stream_id
 from clew.service import thread_directory, thread_queries
 from clew.service.authorization import check, check_existing_stream, permitted
 from clew.service.core import ATTEMPTS, CommitOptions, Core, commit, decide_events
 from clew.service.effects import Operation, read, wait, withdraw
-from clew.service.thread_commands import start
+from clew.service.thread_commands import ForkStart, fork, start
 from clew.service.thread_queries import At
 
 MOST_EVENTS = 1_000
@@ -64,6 +67,14 @@ class Imported(NamedTuple):
     thread_id: str
     messages: int
     events: int
+    records: Mapping[str, int] = {}
+
+
+Source: TypeAlias = Conversation | TranscriptPath
+"""A conversation in the OpenAI chat format, or a path through one of another program."""
+
+_REFUSALS = (ImportFormatError, InvalidContentError, NotAuthorizedError, ThreadDeletedError)
+"""The errors of one conversation, which do not stop an import."""
 
 
 def import_conversations(
@@ -101,7 +112,7 @@ class _Part:
     """A conversation of a group, and the id of its thread."""
 
     item: Item
-    conversation: Conversation
+    conversation: Source
     occurrence: int
     thread_id: str
 
@@ -150,8 +161,8 @@ class _Import:
                 group.parts.append(part)
                 events += 1
                 if isinstance(part, _Part):
-                    events += len(part.conversation.messages)
-                    size += part.item.size
+                    events += len(part.conversation.values)
+                    size += part.item.size + part.conversation.media_size
         except Exception as error:  # noqa: BLE001  # finish() raises it, after what was read before is imported
             group.error, self._ended = error, True
         if not group.parts and group.error is None:
@@ -161,11 +172,20 @@ class _Import:
 
     def _read(self, item: Item) -> _Part | ImportFailure:
         try:
-            conversation = read_conversation(item.value)
-        except (ImportFormatError, InvalidContentError) as error:
+            transcript = read_transcript(item)
+            conversation: Source = read_conversation(item.value) if transcript is None else self._path(transcript)
+        except _REFUSALS as error:
             return failure(item, error)
         occurrence = count_occurrence(conversation, self._counts)
         return _Part(item, conversation, occurrence, thread_id(conversation.key(occurrence)))
+
+    def _path(self, transcript: Transcript, first: str | None = None) -> TranscriptPath:
+        """The path of a thread: if it exists, the one that it has, else to what the program shows."""
+        path = transcript.path(first)
+        if not transcript.branches:
+            return path
+        known = _known_end(self._core, thread_id(path.key()), import_type(transcript.format))
+        return path if known is None else transcript.path(first, known)
 
     def _decide(self, group: _Group) -> None:
         """Decide on the threads that neither exist nor are begun by the group before."""
@@ -212,21 +232,38 @@ class _Import:
         for part in group.parts:
             if isinstance(part, ImportFailure):
                 self._note_failure(part)
-            elif part.thread_id in group.new:
-                group.new.remove(part.thread_id)
-                messages = len(part.conversation.messages)
-                self._note(Imported(part.thread_id, messages, 1 + messages))
-            else:
-                try:
+                continue
+            try:
+                if part.thread_id in group.new:
+                    group.new.remove(part.thread_id)
+                    done = _imported(part.thread_id, part.conversation.appended(), started=True)
+                else:
                     done = yield from import_conversation(
                         self._core, part.conversation, part.occurrence, self._options.actor
                     )
-                except (ImportFormatError, InvalidContentError, NotAuthorizedError) as error:
-                    self._note_failure(failure(part.item, error))
-                else:
-                    self._note(done)
+                self._note(done)
+                if isinstance(part.conversation, TranscriptPath) and part.conversation.transcript.branches:
+                    yield from self._import_forks(part.thread_id, part.conversation)
+            except _REFUSALS as error:
+                self._note_failure(failure(part.item, error))
         if group.error is not None:
             raise group.error
+
+    def _import_forks(self, thread: str, path: TranscriptPath) -> Operation[None]:
+        """Import the forks that leave a path, and those that leave them, each in an append of its own."""
+        pending = [(thread, path)]
+        while pending:
+            parent, path = pending.pop()
+            versions: Sequence[int] | None = None
+            for first in path.forks():
+                if versions is None:
+                    stored = yield from _stored_thread(self._core, parent)
+                    versions = () if stored is None else path.stored(stored.messages, stored.records)[1]
+                branch = yield from read(partial(self._path, path.transcript, first))
+                cut = versions[branch.shared - 1] if branch.shared else 1
+                done = yield from _import_fork(self._core, branch, parent, cut, self._options.actor)
+                self._note(done)
+                pending.append((done.thread_id, branch))
 
     def _note_failure(self, failure: ImportFailure) -> None:
         self.report.failed.append(failure)
@@ -242,8 +279,32 @@ class _Import:
 def _do_nothing(_: object) -> None: ...
 
 
+def _known_end(core: Core, id_: str, type_: str) -> str | None:
+    """The node that the path of an imported thread leads to; None without a record of it."""
+    events = core.log.lineage(core.stream(id_), types=(RECORD_APPENDED,))
+    found = [record for event in events if (record := as_record(event)) is not None and record.type == type_]
+    return leads_to(found[-1]) if found else None
+
+
+def _imported(id_: str, items: Sequence[MessageAppended | RecordAppended], *, started: bool = False) -> Imported:
+    messages = sum(isinstance(item, MessageAppended) for item in items)
+    return Imported(id_, messages, started + len(items), record_counts(items) if messages < len(items) else {})
+
+
+def _import_fork(core: Core, path: TranscriptPath, parent_id: str, cut: int, actor: str | None) -> Operation[Imported]:
+    """Begin the fork of a branch, or import it as a conversation if it exists. Raises its errors."""
+    id_ = thread_id(path.key())
+    if not (yield from read(lambda: core.log.existing([core.stream(id_)]))):
+        events = path.appended(path.shared)
+        begun = ForkStart(events=events, said=path.said_from(path.shared))
+        with suppress(ThreadExistsError):  # another import was faster
+            yield from fork(core, parent_id, begun, at=cut, at_message=None, new_id=id_, actor=actor)
+            return _imported(id_, events, started=True)
+    return (yield from import_conversation(core, path, 1, actor))
+
+
 def import_conversation(
-    core: Core, conversation: Conversation, occurrence: int, actor: str | None = None
+    core: Core, conversation: Source, occurrence: int, actor: str | None = None
 ) -> Operation[Imported]:
     """Start the thread of a conversation, append its missing messages, or leave it unchanged.
 
@@ -262,11 +323,11 @@ def import_conversation(
                     return Imported(id_, 0, 0)
                 case Start() as intent:
                     yield from start(core, id_, intent, actor)
-                    return Imported(id_, len(intent.messages), 1 + len(intent.messages))
-                case Extend(messages=messages, said=said, expected_version=version):
+                    return _imported(id_, conversation.appended(), started=True)
+                case Extend(items=items, said=said, expected_version=version):
                     options = CommitOptions(actor=actor, expected_version=version)
-                    yield from commit(core, id_, Append(messages, said), options)
-                    return Imported(id_, len(messages), len(messages))
+                    yield from commit(core, id_, Append(items, said), options)
+                    return _imported(id_, items)
         except (ConflictError, ThreadExistsError):  # another writer changed the thread: try again
             attempts += 1
             if attempts == ATTEMPTS:
@@ -276,8 +337,14 @@ def import_conversation(
 def _add_imported(report: ImportReport, done: Imported) -> ImportReport:
     if not done.events:
         return report._replace(skipped=report.skipped + 1)
-    return report._replace(
-        threads=report.threads + 1, messages=report.messages + done.messages, events=report.events + done.events
+    records = {**Counter(report.records) + Counter(done.records)} if done.records else report.records
+    return ImportReport(
+        report.threads + 1,
+        report.messages + done.messages,
+        report.events + done.events,
+        report.skipped,
+        report.failed,
+        records,
     )
 
 
@@ -294,7 +361,19 @@ def _stored_thread(core: Core, id_: str) -> Operation[StoredThread | None]:
     is_first = first.stream == stream and control.began == 1  # else it was purged, and began again as another thread
     started = first.data if is_first and isinstance(first.data, ThreadStarted) else None
     messages = yield from read(partial(core.log.whole_messages, stream, builder.history().messages))
-    return StoredThread(started, control, messages)
+    return StoredThread(started, control, messages, _records_on_path(events, control.version))
+
+
+def _records_on_path(events: Sequence[Event], version: int) -> list[ThreadRecord]:
+    """The records on the path at a version, in order."""
+    by_version = {event.version: event for event in events}
+    records: list[ThreadRecord] = []
+    while version:
+        event = by_version.get(version)
+        record = None if event is None else as_record(event)
+        records += [] if record is None else [record]
+        version = previous_version(version, event)
+    return records[::-1]
 
 
 PAGE = 50

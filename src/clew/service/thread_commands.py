@@ -22,6 +22,7 @@ from clew.domain.decider import (
     RecordEvents,
     Restart,
     Rewind,
+    Said,
     Start,
 )
 from clew.domain.decider_state import Control, OpenRun, holder_of
@@ -81,7 +82,7 @@ def start(
 
     With ``replace_deleted``, the id of a purged thread can be used again.
     """
-    _check_messages([item for item in intent.messages if not isinstance(item, MessageAppended)])
+    _check_messages([item for item in intent.messages if not isinstance(item, MessageAppended | RecordAppended)])
     intents: list[Intent] = [intent, Append(checked_items(appended))] if appended else [intent]
     id_ = core.thread_id() if thread_id is None else thread_id
     try:
@@ -220,7 +221,8 @@ def checkpoint(core: Core, thread_id: str, name: str, at: At, actor: str | None)
 class ForkStart(NamedTuple):
     """How a fork begins. By default it has its parent's title, kind, labels and metadata, and nothing is appended.
 
-    ``then`` is appended in the commit of the fork. ``memory`` is how it reads memory scopes; None means like its
+    ``then`` is appended in the commit of the fork, or else ``events``, which are checked, with the times when they were
+    ``said``. ``memory`` is how it reads memory scopes; None means like its
     parent. ``labels`` are set in addition to the parent's.
     """
 
@@ -230,6 +232,8 @@ class ForkStart(NamedTuple):
     memory: MemoryReading | None = None
     labels: Mapping[str, Json] | None = None
     metadata: JsonObject | None = None
+    events: tuple[MessageAppended | RecordAppended, ...] = ()
+    said: Said = ()
 
 
 def fork(
@@ -247,7 +251,7 @@ def fork(
     If the version is inherited, the parent of the fork is the ancestor that owns the version. Raises
     ServiceCannotForkError.
     """
-    then = checked_items(fork_start.then) if fork_start.then != () else ()
+    then = checked_items(fork_start.then) if fork_start.then != () else fork_start.events
     shredded = (yield from read(core.log.shredded)) if then else 0  # only many events get a snapshot
     control = yield from readable(core, thread_id, "fork")
     if fork_start.memory not in (None, *get_args(MemoryReading)):
@@ -272,7 +276,7 @@ def fork(
     if fork_start.labels:
         intents.append(Label(labels(fork_start.labels, {})))
     if then:
-        intents.append(Append(then))
+        intents.append(Append(then, fork_start.said))
     options = CommitOptions(actor=actor, base=base, fork=Fork(owner, version))
     fork_id = core.thread_id() if new_id is None else new_id
     try:

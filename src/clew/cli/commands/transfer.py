@@ -47,6 +47,7 @@ COUNT_INTERVAL = 500
 
 @command(
     "clew import chats.jsonl",
+    "clew import chatgpt-export.zip",
     "clew import exports/ more.json --json",
     "clew import copy.jsonl",
     heading="Begin",
@@ -64,7 +65,12 @@ def import_(
     actor: ActorOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Import OpenAI chat conversations, or threads that Clew exported.
+    """Import conversations of ChatGPT, Claude, agents and OpenAI chats, or threads that Clew exported.
+
+    It reads the data exports of ChatGPT and Claude (the zip, its folder, or conversations.json), sessions of the OpenAI
+    Agents SDK (the SQLite file of SQLiteSession, or a JSON list of items), and OpenAI chat messages as JSON or JSON
+    lines. Their content decides about the format. Edits and repeated answers become forks, and what is not a message
+    becomes a record.
 
     It skips what it has imported before, so it is safe to repeat. It recognises files of `clew export --format clew` by
     their first line.
@@ -123,6 +129,9 @@ def import_text(report: ImportReport) -> str:
     if report.threads:
         messages = f"{plural(report.messages, 'message')} into {plural(report.threads, 'thread')}"
         lines = [f"Imported {messages}: {plural(report.events, 'event')}."]
+    if report.records:
+        kinds = ", ".join(f"{number:,} {safe(type_)}" for type_, number in sorted(report.records.items()))
+        lines.append(f"Kept as records, because they are not messages: {kinds}.")
     return "\n".join([*lines, *_skipped_line(report.skipped, "conversation")])
 
 
@@ -164,6 +173,7 @@ def _read_first(files: Sequence[Path]) -> tuple[Iterator[Item | ImportFailure], 
     """The items to import, read up to the first conversation, and whether there is one. Raises ImportFormatError."""
     from clew.domain.errors import ImportFormatError, InvalidContentError
     from clew.domain.formats.conversation_import import ImportFailure, failure, read_conversation
+    from clew.domain.formats.sources import read_transcript
     from clew.infrastructure.conversation_files import read_conversations
 
     items = read_conversations(files)
@@ -173,7 +183,8 @@ def _read_first(files: Sequence[Path]) -> tuple[Iterator[Item | ImportFailure], 
             failed.append(item)
             continue
         try:
-            read_conversation(item.value)
+            if read_transcript(item) is None:
+                read_conversation(item.value)
         except (ImportFormatError, InvalidContentError) as error:
             failed.append(failure(item, error))
         else:

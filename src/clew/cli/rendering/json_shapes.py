@@ -224,7 +224,7 @@ def _diff_row(row: DiffRow) -> dict[str, Any]:
 
 def import_report(report: ImportReport) -> dict[str, Any]:
     """The result of an import of conversations."""
-    return _fields(report, *report._fields)
+    return {**_fields(report, *report._fields), "records": dict(report.records)}
 
 
 def events_report(reports: Sequence[tuple[str, EventsReport]]) -> dict[str, Any]:

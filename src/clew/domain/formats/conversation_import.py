@@ -7,27 +7,30 @@ among equal conversations in the input. The thread's id derives from the key, so
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
 from typing import NamedTuple
 
-from clew.domain.decider import Start, message_appended
+from clew.domain.decider import Said, Start, message_appended
 from clew.domain.decider_state import Control
 from clew.domain.errors import ClewError, ImportFormatError
 from clew.domain.events import (
     FIRST_MICROSECOND,
     LAST_MICROSECOND,
     MessageAppended,
+    RecordAppended,
     Source,
     ThreadStarted,
     to_microseconds,
 )
 from clew.domain.formats.openai_messages import decode, encode, same
+from clew.domain.formats.transcripts import Files, TranscriptPath
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import Json, JsonObject, canonical, check_json, one_line
 from clew.domain.messages import Message
+from clew.domain.records import ThreadRecord
 from clew.domain.streams import digest, moment
 
 _ID_DIGITS = 16
@@ -45,11 +48,15 @@ _MOST_NAMES = 5
 """Limits of the text in an error: characters in total, characters of a field's name, and names of fields."""
 
 
+def no_files(_: str) -> None:
+    """No file: there are none next to the conversations."""
+
+
 class Item(NamedTuple):
     """A conversation of a file: ``value`` is its parsed JSON.
 
     ``line`` is the number of its line in a file of JSON lines; ``number`` is its place, from 1, in a list. ``size`` is
-    about how many bytes its JSON has, 0 if that is not known.
+    about how many bytes its JSON has, 0 if that is not known. ``files`` finds the files of its export.
     """
 
     file: str
@@ -57,6 +64,7 @@ class Item(NamedTuple):
     value: object
     number: int | None = None
     size: int = 0
+    files: Files = no_files
 
 
 class ImportFailure(NamedTuple):
@@ -70,8 +78,8 @@ class ImportFailure(NamedTuple):
 class ImportReport(NamedTuple):
     """The result of an import.
 
-    All fields but the last are counts. ``threads`` were started or extended, with ``messages`` and ``events``.
-    ``skipped`` conversations were already in their threads.
+    ``threads`` were started or extended, with ``messages`` and ``events``. ``skipped`` conversations were already in
+    their threads. ``records`` are the numbers of the records, by type: they keep what Clew has no message for.
     """
 
     threads: int
@@ -79,6 +87,7 @@ class ImportReport(NamedTuple):
     events: int
     skipped: int
     failed: list[ImportFailure]
+    records: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True)
@@ -99,6 +108,15 @@ class Conversation:
         """When each message was said, in microseconds since 1970; empty if no message says it."""
         times = tuple(map(said, self.values))
         return times if any(time is not None for time in times) else ()
+
+    @property
+    def media_size(self) -> int:
+        """The media are in its JSON."""
+        return 0
+
+    def said_from(self, first: int) -> Said:
+        """The same, from an index on."""
+        return self.said[first:]
 
     def appended(self, first: int = 0) -> tuple[MessageAppended, ...]:
         """The events of its messages, which were checked when they were decoded, from an index on."""
@@ -132,19 +150,21 @@ class Conversation:
 class StoredThread:
     """A thread of the store: its start, its control, and the messages on its path.
 
-    ``started`` is None if it was forked, or if its start cannot be read.
+    ``started`` is None if it was forked, or if its start cannot be read. ``records`` are those on its path; they are
+    needed only for conversations of other programs.
     """
 
     started: ThreadStarted | None
     control: Control
     messages: Sequence[HistoryMessage]
+    records: Sequence[ThreadRecord] = ()
 
 
 class Extend(NamedTuple):
     """Append the rest of the messages to the thread, if it is still at this version."""
 
-    messages: tuple[MessageAppended, ...]
-    said: tuple[int | None, ...]
+    items: tuple[MessageAppended | RecordAppended, ...]
+    said: Said
     expected_version: int
 
 
@@ -154,12 +174,12 @@ def source_fields(started: ThreadStarted) -> JsonObject:
     return {**fields, "metadata": started.metadata} if started.metadata else fields
 
 
-def count_occurrence(conversation: Conversation, counts: Counter[str]) -> int:
+def count_occurrence(conversation: Conversation | TranscriptPath, counts: Counter[str]) -> int:
     """The number of the conversation among those with equal content, from 1; always 1 for one with an id.
 
     ``counts`` has the counts of the earlier conversations in the input, by digest.
     """
-    if conversation.id is not None:
+    if isinstance(conversation, TranscriptPath) or conversation.id is not None:
         return 1
     content_digest = conversation.digest
     counts[content_digest] += 1
@@ -200,11 +220,12 @@ def said(message: JsonObject) -> int | None:
     """
     if message.keys().isdisjoint(SAID_FIELDS):  # most are
         return None
-    times = (_microseconds(message[name]) for name in SAID_FIELDS if name in message)
+    times = (microseconds(message[name]) for name in SAID_FIELDS if name in message)
     return next((time for time in times if time is not None), None)
 
 
-def _microseconds(value: Json) -> int | None:
+def microseconds(value: object) -> int | None:
+    """The microseconds since 1970 of a time as programs export it, as in ``said``; None for anything else."""
     if isinstance(value, str):
         time = moment(value)
         if time is not None and time.tzinfo is not None:
@@ -224,25 +245,31 @@ def thread_id(key: Json) -> str:
     return _digest(key)[:_ID_DIGITS]
 
 
-def plan(thread_id: str, conversation: Conversation, stored: StoredThread | None) -> Start | Extend | None:
+def plan(
+    thread_id: str, conversation: Conversation | TranscriptPath, stored: StoredThread | None
+) -> Start | Extend | None:
     """How to import a conversation: start its thread, extend it, or None if the thread has all of its messages.
 
     ``stored`` is the thread with its id, None if it does not exist. Raises ImportFormatError for another thread.
     """
     if stored is None:
         return conversation.start()
-    started, given = stored.started, conversation.values
-    if started is None or started.source is None or not same(started.source.id, conversation.id):
+    if not _is_of(stored, conversation):
         raise ImportFormatError(
             f"Conversation of thread {thread_id!r}: its thread's id is taken by another thread. Import it into another "
             "store, or give it another id."
         )
-    values = _encode(stored.messages)
+    given: Sequence[Json] = conversation.values
+    if isinstance(conversation, TranscriptPath):  # its fields change with every export
+        values, unequal = conversation.stored(stored.messages, stored.records)[0], ""
+    else:
+        fields = {} if stored.started is None else source_fields(stored.started)
+        values, unequal = _encode(stored.messages), _unequal_fields(fields, conversation.fields)
     equal = _equal_beginning(values, given)
     reason = ""
     if equal < min(len(values), len(given)):
         reason = f"it differs from its thread at message {equal + 1}"
-    elif unequal := _unequal_fields(source_fields(started), conversation.fields):
+    elif unequal:
         reason = f"it differs from its thread in {unequal}"
     elif equal < len(given) and stored.control.status != "active":
         reason = f"it has {len(given) - equal} more messages than its thread"
@@ -254,7 +281,15 @@ def plan(thread_id: str, conversation: Conversation, stored: StoredThread | None
         )
     if equal == len(given):
         return None
-    return Extend(conversation.appended(equal), conversation.said[equal:], stored.control.version)
+    return Extend(conversation.appended(equal), conversation.said_from(equal), stored.control.version)
+
+
+def _is_of(stored: StoredThread, conversation: Conversation | TranscriptPath) -> bool:
+    """Whether a thread is that of a conversation, or of a fork of it."""
+    if isinstance(conversation, TranscriptPath) and conversation.first is not None:
+        return stored.control.parent_id is not None
+    started = stored.started
+    return started is not None and started.source is not None and same(started.source.id, conversation.id)
 
 
 def failure(item: Item, error: ClewError | str) -> ImportFailure:
@@ -274,15 +309,15 @@ def _digest(value: Json) -> str:
     return digest(canonical(value).encode()).hex()
 
 
-def _encode(messages: Sequence[HistoryMessage]) -> list[JsonObject | None]:
+def _encode(messages: Sequence[HistoryMessage]) -> list[Json | None]:
     """The messages in the imported format, None for a redacted message."""
-    values: list[JsonObject | None] = []
+    values: list[Json | None] = []
     for each in messages:
         values += [None] if each.message is None else encode(each.message)
     return values
 
 
-def _equal_beginning(stored: Sequence[JsonObject | None], given: Sequence[JsonObject]) -> int:
+def _equal_beginning(stored: Sequence[Json | None], given: Sequence[Json]) -> int:
     """How many messages at the beginning are equal; a redacted message equals any."""
     pairs = zip(stored, given, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] is None or same(*pair), pairs))

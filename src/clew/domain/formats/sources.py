@@ -1,0 +1,31 @@
+"""The formats of other programs, and how each is recognised."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clew.domain.formats.chatgpt_export import is_chatgpt, read_chatgpt
+from clew.domain.formats.claude_export import is_claude, read_claude
+from clew.domain.formats.conversation_import import Item
+from clew.domain.formats.responses_items import is_session, read_session
+from clew.domain.formats.transcripts import Transcript
+
+
+def is_foreign(value: object) -> bool:
+    """Whether parsed JSON is a conversation of another program."""
+    return is_chatgpt(value) or is_claude(value) or is_session(value)
+
+
+def read_transcript(item: Item) -> Transcript | None:
+    """The conversation of another program, None for messages of Chat Completions and for anything else.
+
+    Raises ImportFormatError, and InvalidContentError for JSON that cannot be stored.
+    """
+    value: Any = item.value
+    if is_chatgpt(value):
+        return read_chatgpt(value, item.files)
+    if is_claude(value):
+        return read_claude(value, item.files)
+    if is_session(value):
+        return read_session(value)
+    return None
