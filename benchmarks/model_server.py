@@ -1,7 +1,8 @@
 """A model service without delay: Chat Completions, whole or streamed, in a separate process.
 
 If a request offers a tool and ends with a user's message, it calls the tool; otherwise it answers with 200 characters.
-``GET /`` returns and resets the counts of requests, to check that all contenders send the same. Standard library only.
+For Gemini, it streams a long answer, with each event in an HTTP chunk of its own. ``GET /`` returns and resets the
+counts of requests, to check that all contenders send the same. Standard library only.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class Service(asyncio.Protocol):
             if len(self._received) < end + 4 + length:
                 return
             body, self._received = self._received[end + 4 : end + 4 + length], self._received[end + 4 + length :]
-            self._transport.write(self._completion(body) if body else self._report())
+            is_gemini = b":streamgeneratecontent" in head.partition(b"\r\n")[0]
+            self._transport.write(LONG_STREAM if is_gemini else self._completion(body) if body else self._report())
 
     def _report(self) -> bytes:
         counts = dict(vars(self._counts))
@@ -95,6 +97,19 @@ def _streamed(deltas: list[dict[str, Any]], reason: str) -> bytes:
     return _reply("text/event-stream", b"\n\n".join([*events, b"data: [DONE]", b""]))
 
 
+def _gemini_stream(events: int) -> bytes:
+    """The events of an answer as Gemini sends them, each with the tokens so far."""
+    pieces = [b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"]
+    for number in range(1, events + 1):
+        content = {"role": "model", "parts": [{"text": WORDS[number % 100 :][:PIECE]}]}
+        end = {"finishReason": "STOP"} if number == events else {}
+        usage = {"promptTokenCount": 100, "candidatesTokenCount": number, "totalTokenCount": 100 + number}
+        about = {"modelVersion": "instant-1", "responseId": "response-1", "usageMetadata": usage}
+        event = json.dumps({"candidates": [{"content": content, "index": 0, **end}], **about}).encode()
+        pieces.append(b"%x\r\ndata: %s\r\n\r\n\r\n" % (len(event) + 10, event))
+    return b"".join([*pieces, b"0\r\n\r\n"])
+
+
 def _about(kind: str) -> dict[str, Any]:
     return {"id": "chatcmpl-1", "object": kind, "created": 1_700_000_000, "model": "instant-1"}
 
@@ -103,6 +118,8 @@ ANSWERS = (
     _whole({"content": ANSWER}, "stop"),
     _streamed([{"content": ANSWER[at : at + PIECE]} for at in range(0, len(ANSWER), PIECE)], "stop"),
 )
+EVENTS = 3_000
+LONG_STREAM = _gemini_stream(EVENTS)
 CALLS = (
     _whole({"content": None, "tool_calls": [CALL]}, "tool_calls"),
     _streamed([{"tool_calls": [{"index": 0, **CALL}]}], "tool_calls"),

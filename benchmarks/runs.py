@@ -1,25 +1,31 @@
-"""The cost of an agent's run: commits, CPU beyond the model client's, wall time, bytes of the log."""
+"""The cost of an agent's run: commits, CPU beyond the model client's, wall time, CPU of a stream, bytes of the log."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import statistics
 import subprocess
 import sys
+import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 from urllib.request import urlopen
 
+import httpx2
+
 from benchmarks.contenders.conversation import SHAPES, Shape
 from benchmarks.contenders.environments import python_of
 from benchmarks.measurement import Setting, interleaved, median_ratio, size_on_disk, store_url
+from benchmarks.model_server import EVENTS, PIECE
 from benchmarks.report import Budget, Figure, at_most
 from benchmarks.synthetic_data import MessageGenerator
-from clew import Agent, Conversations, Engine, ScriptedChatClient
+from clew import Agent, Conversations, Engine, GeminiClient, Message, ScriptedChatClient
+from clew.types import Answer, ModelRequest, Question
 
 ROOT = Path(__file__).parent.parent
 SDK, POST, FRAMEWORK = "the openai package", "openai's client with a prepared body", "agent-framework"
@@ -58,6 +64,7 @@ def run(setting: Setting) -> Iterator[Figure]:
         yield from _cpu(shape, costs, turns)
     for shape in SHAPES:
         yield _latency(shape, costs)
+    yield _stream(setting)
     yield _bytes(setting)
 
 
@@ -167,6 +174,70 @@ def _server() -> Iterator[str]:
         stdin, stdout = cast("IO[str]", process.stdin), cast("IO[str]", process.stdout)
         yield f"http://127.0.0.1:{int(stdout.readline())}"
         stdin.close()
+
+
+# Streams
+
+
+def _stream(setting: Setting) -> Figure:
+    """A long answer of Gemini: the client's CPU for each event, and that of receiving and parsing the same bytes."""
+    with _server() as address:
+        costs = interleaved(
+            setting.size(9, 3),
+            {
+                "client": lambda: asyncio.run(_ask_gemini(address)),
+                "parsed": lambda: asyncio.run(_parse_stream(address)),
+            },
+        )
+    return Figure(
+        "an event of Gemini's stream, CPU, against httpx2 and json.loads",
+        statistics.median(costs["client"]),
+        "µs",
+        baseline=statistics.median(costs["parsed"]),
+        ratio=median_ratio(costs["client"], costs["parsed"]),
+        budget=at_most(30),
+        note=f"{EVENTS:,} events, each in an HTTP chunk of its own; the client is open already",
+    )
+
+
+async def _ask_gemini(address: str) -> float:
+    client = GeminiClient("instant-1", api_key="none", base_url=address)
+    body = client.wire.make_body(Question(client.model, (Message.user("Go on."),)))
+    request = ModelRequest(body, json.dumps(body).encode(), streams=True, model=client.model)
+
+    async def read() -> None:
+        answer = [update async for update in client.ask(request)][-1]
+        if not isinstance(answer, Answer) or len(answer.message.text) != EVENTS * PIECE:
+            raise RuntimeError("The client did not read the whole answer.")
+
+    spent = await _cpu_of_event(read)
+    await client.aclose()
+    return spent
+
+
+async def _parse_stream(address: str) -> float:
+    url = f"{address}/models/instant-1:streamGenerateContent?alt=sse"
+    async with httpx2.AsyncClient() as http:
+
+        async def read() -> None:
+            rest, events = b"", list[object]()
+            async with http.stream("POST", url, content=b"{}") as response:
+                async for received in response.aiter_bytes():
+                    *complete, rest = (rest + received).split(b"\r\n\r\n")
+                    events += [json.loads(event.removeprefix(b"data: ")) for event in complete]
+            if len(events) != EVENTS:
+                raise RuntimeError("The stream ended early.")
+
+        return await _cpu_of_event(read)
+
+
+async def _cpu_of_event(read: Callable[[], Awaitable[None]]) -> float:
+    """Microseconds of CPU for an event of the second stream. The first one opens the connection."""
+    await read()
+    gc.collect()
+    begin = time.process_time()
+    await read()
+    return (time.process_time() - begin) / EVENTS * 1e6
 
 
 # Bytes

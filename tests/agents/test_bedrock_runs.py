@@ -122,6 +122,16 @@ async def test_other_tools_and_instructions_leave_signed_blocks_out(strict: Stri
     assert all(calls[4:]), "each later request left signed blocks out"
 
 
+async def test_thinking_goes_back_after_a_call_that_was_forced(strict: StrictBedrock, engine: Engine) -> None:
+    thread = await engine.start_thread()
+    forced: Any = {"toolConfig": {"toolChoice": {"any": {}}}}
+    assert await run(agent_of(strict, engine, options=forced), "Where is it?", thread) == "Done 4."
+    await check_record(thread, strict)
+    choices = [json.loads(request)["toolConfig"].get("toolChoice") for request in strict.requests]
+    assert choices == [{"any": {}}, None, None, None]
+    assert await left_out(thread) == [()] * 4
+
+
 async def test_memory_that_changes_the_instructions(strict: StrictBedrock, engine: Engine) -> None:
     class Counting(ContextProvider):
         id = "counting"

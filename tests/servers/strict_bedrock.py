@@ -60,8 +60,9 @@ class StrictBedrock(RecordingServer):
 
 
 def signature(body: Any, before: Any) -> str:
-    """The signature of reasoning after these messages."""
-    bound = json.dumps([body.get("system"), body.get("toolConfig"), before], sort_keys=True)
+    """The signature of reasoning after these messages. The choice among the tools does not count."""
+    tools = body.get("toolConfig", {}).get("tools")
+    bound = json.dumps([body.get("system"), tools, before], sort_keys=True)
     return sha256(bound.encode()).hexdigest()
 
 

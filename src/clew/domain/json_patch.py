@@ -17,12 +17,12 @@ def difference(before: Json, after: Json, path: str = "") -> Iterator[JsonObject
     if isinstance(before, dict) and isinstance(after, dict):
         for name in before:
             if name not in after:
-                yield {"op": "remove", "path": f"{path}/{_escaped(name)}"}
+                yield {"op": "remove", "path": f"{path}/{escaped(name)}"}
         for name, value in after.items():
             if name in before:
-                yield from difference(before[name], value, f"{path}/{_escaped(name)}")
+                yield from difference(before[name], value, f"{path}/{escaped(name)}")
             else:
-                yield {"op": "add", "path": f"{path}/{_escaped(name)}", "value": value}
+                yield {"op": "add", "path": f"{path}/{escaped(name)}", "value": value}
     elif isinstance(before, list) and isinstance(after, list):
         yield from _list_difference(before, after, path)
     elif not _same(before, after):
@@ -106,5 +106,6 @@ def _same(one: Json, other: Json) -> bool:
     return one == other and canonical(one) == canonical(other)
 
 
-def _escaped(name: str) -> str:
+def escaped(name: str) -> str:
+    """The name of a field as a part of an RFC 6901 pointer."""
     return name.replace("~", "~0").replace("/", "~1")

@@ -10,10 +10,11 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, ClassVar
 
 from tests.domain.models.provider_types import schemas
-from tests.domain.models.provider_values import AtRandom, EveryField, Types
+from tests.domain.models.provider_values import AtRandom, EveryField, Types, extended
 
 from clew.domain.json_patch import patched
 from clew.domain.messages import FunctionResult, Message
@@ -26,6 +27,8 @@ from clew.domain.models.chat_requests import OPENAI_CHAT
 from clew.domain.models.client import Answer, Question, ToolSchema, WireFormat
 from clew.domain.models.gemini_answers import GeminiAnswer, written_parts
 from clew.domain.models.gemini_requests import GEMINI
+from clew.domain.models.interactions_answers import InteractionsAnswer, written_steps
+from clew.domain.models.interactions_requests import INTERACTIONS
 from clew.domain.models.native import received
 from clew.domain.models.responses_answers import ResponsesAnswer, written_items
 from clew.domain.models.responses_requests import OPENAI_RESPONSES
@@ -60,6 +63,7 @@ class ProviderFormat(ABC):
     types: Types
     items: Types
     kinds: list[Any]
+    totals: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def reader(self) -> AnswerReader:
@@ -112,6 +116,10 @@ class ProviderFormat(ABC):
         for event in json.loads(json.dumps(events)):
             list(reader.take(event))
         return _complete(reader)
+
+    def extended_events(self, events: list[Any], numbers: Iterator[int]) -> list[Any]:
+        """The events with a new field in each object, but in running totals: of these, the last one holds."""
+        return [extended(event, numbers, self.totals) for event in events]
 
     def logged(self, answer: Answer) -> Answer:
         """The answer after it was written to the log and read again. The run adds who made it."""
@@ -266,7 +274,12 @@ class BedrockFormat(ProviderFormat):
             events.append({"contentBlockStop": at})
         stop = {name: reply[name] for name in ("stopReason", "additionalModelResponseFields") if name in reply}
         metadata = {name: value for name, value in reply.items() if name not in {*stop, "output"}}
-        return [*events, {"messageStop": stop}, {"metadata": metadata}]
+        events += [{"messageStop": stop}, {"metadata": metadata}]
+        return [{kind: {**payload, "p": "abcd"}} for event in events for kind, payload in event.items()]
+
+    def extended_events(self, events: list[Any], numbers: Iterator[int]) -> list[Any]:
+        """The type of an event is in a header, so that only its payload has fields."""
+        return [{kind: extended(payload, numbers) for kind, payload in event.items()} for event in events]
 
     def rebuilt(self, answer: Answer) -> Any:
         written = written_blocks_of(answer.message)
@@ -344,6 +357,7 @@ def _converse_pieces(block: Any) -> tuple[Any, list[Any]] | None:
 class GeminiFormat(ProviderFormat):
     name = "gemini"
     wire = GEMINI
+    totals = ("usageMetadata",)
     data: ClassVar = (
         *(
             "text",
@@ -375,33 +389,51 @@ class GeminiFormat(ProviderFormat):
         return GeminiAnswer()
 
     def reply(self, items: list[Any], rest: Any) -> Any:
-        parts = [pruned_nulls(part) for part in items]
-        candidate = ((rest.get("candidates") or [{}])[0] or {}) | {
-            "index": 0,
-            "content": {"role": "model", "parts": parts},
-        }
-        candidate["finishReason"] = candidate.get("finishReason") or "STOP"
+        """A reply of one or two candidates; the second is on the log, and is not sent back."""
+        first, *others = [each or {} for each in (rest.get("candidates") or [{}])[:2]]
         made = {name: value for name, value in rest.items() if name not in _OF_THE_SDK}
         usage = {"promptTokenCount": 3, **without_nulls(rest.get("usageMetadata") or {})}
         counted = ("candidatesTokenCount", "promptTokenCount", "thoughtsTokenCount", "toolUsePromptTokenCount")
         usage.setdefault("totalTokenCount", sum(usage.get(name, 0) for name in counted))
-        return pruned_nulls({**made, "candidates": [candidate], "usageMetadata": usage, "promptFeedback": None})
+        candidates = [
+            self._candidate(0, first, items),
+            *(self._candidate(1, each, [*items, *items]) for each in others),
+        ]
+        return pruned_nulls({**made, "candidates": candidates, "usageMetadata": usage, "promptFeedback": None})
+
+    def _candidate(self, index: int, about: Any, parts: list[Any]) -> Any:
+        content = {"role": "model", "parts": [pruned_nulls(part) for part in parts]}
+        return {**about, "index": index, "content": content, "finishReason": about.get("finishReason") or "STOP"}
 
     def events(self, reply: Any) -> list[Any] | None:
-        (candidate,) = reply["candidates"]
+        """The pieces of a stream. A text goes on only at the beginning of a piece, and no other part begins one."""
         rest = {name: value for name, value in reply.items() if name != "candidates"}
-        pieces: list[list[Any]] = []
-        for part in candidate["content"]["parts"]:
-            if {*part} <= {"text", "thought"} and len(part["text"]) > 1:
-                pieces += [[{**part, "text": each}] for each in halves(part["text"])]
-            else:
-                pieces.append([part])
-        content = {"role": "model"}
-        chunks: list[Any] = [
-            {**rest, "candidates": [{"index": 0, "content": {**content, "parts": each}}]} for each in pieces
-        ]
-        ended = {name: value for name, value in candidate.items() if name != "content"}
-        return [*chunks, {**rest, "candidates": [{**ended, "content": {**content, "parts": [{"text": ""}]}}]}]
+        chunks: list[Any] = []
+        for candidate in reply["candidates"]:
+            pieces: list[list[Any]] = [[]]
+            for part in candidate["content"]["parts"]:
+                if {*part} <= {"text", "thought"} and len(part["text"]) > 1:
+                    begin, end = halves(part["text"])
+                    pieces[-1].append({**part, "text": begin})
+                    pieces.append([{**part, "text": end}])
+                else:
+                    pieces[-1].append(part)
+            about: list[Any] = [{} for _ in pieces]
+            for name, value in candidate.items():
+                if name not in {"index", "content", "finishReason"}:
+                    said = _citations(name, value) if len(pieces) > 1 else [value]
+                    for number, piece in enumerate(said):
+                        about[number - len(said)][name] = piece
+            chunks += [
+                {
+                    **rest,
+                    "candidates": [{"index": candidate["index"], **more, "content": {"role": "model", "parts": each}}],
+                }
+                for each, more in zip(pieces, about, strict=True)
+            ]
+            ended = {"index": candidate["index"], "finishReason": candidate["finishReason"]}
+            chunks.append({**rest, "candidates": [{**ended, "content": {"role": "model", "parts": [{"text": ""}]}}]})
+        return chunks
 
     def rebuilt(self, answer: Answer) -> Any:
         own: Any = received(answer.message, {"parts": [*written_parts(answer.message)]})
@@ -418,19 +450,19 @@ class GeminiFormat(ProviderFormat):
         }
         reasons = {"stop": "STOP", "tool_calls": "STOP", "length": "MAX_TOKENS"}
         reason = reasons.get(str(answer.finish_reason), answer.finish_reason)
-        candidate = {"finishReason": reason, **own.get("candidate", {})}
+        content = {"role": "model", **own.get("content", {}), "parts": own["parts"]}
+        first = {"index": 0, "finishReason": reason, **own.get("candidate", {}), "content": content}
         about = {"modelVersion": answer.model, "responseId": answer.response_id}
-        rest = {**more, **about, "usageMetadata": {**counts, **kept}, "candidate": candidate}
-        return {**pruned(rest), "parts": own["parts"]}
+        candidates = [first, *more.get("candidates", [])]
+        return self.expected({**more, **about, "usageMetadata": {**counts, **kept}, "candidates": candidates})
 
     def expected(self, reply: Any) -> Any:
-        (candidate,) = reply["candidates"]
-        rest = {name: value for name, value in reply.items() if name != "candidates"}
-        about = {name: value for name, value in candidate.items() if name not in {"content", "index"}}
-        return {**pruned({**rest, "candidate": about}), "parts": _joined_parts(candidate["content"]["parts"])}
+        about = {name: reply.get(name) or None for name in ("modelVersion", "responseId")}
+        about |= {"candidates": [*map(without_nulls, reply["candidates"])]}
+        return without_nulls({**reply, **about, "usageMetadata": pruned(reply["usageMetadata"])})
 
     def wanted(self, reply: Any) -> Any:
-        return _joined_parts(reply["candidates"][0]["content"]["parts"])
+        return [part for part in reply["candidates"][0]["content"]["parts"] if part != {"text": ""}]
 
     def sent(self, body: Any) -> Any:
         found = [content["parts"] for content in body["contents"] if content["role"] == "model"]
@@ -445,19 +477,122 @@ def pruned_nulls(value: Any) -> Any:
     return {name: each for name, each in value.items() if each is not None}
 
 
-def _joined_parts(parts: list[Any]) -> list[Any]:
-    """Texts of the same kind that follow each other are one part: where a stream splits them says nothing."""
-    joined: list[Any] = []
-    for part in parts:
-        if part == {"text": ""}:
-            continue
-        last = joined[-1] if joined else {}
-        goes_on = "text" in last and {*part} == {*last} <= {"text", "thought"}
-        if goes_on and part.get("thought") == last.get("thought"):
-            joined[-1] = {**last, "text": last["text"] + part["text"]}
-            continue
-        joined.append(part)
-    return joined
+def _citations(name: str, value: Any) -> list[Any]:
+    """What a stream says of its citations: those of each piece. All else it says once."""
+    citations = (value or {}).get("citations") if name == "citationMetadata" else None
+    if not citations or citations[:1] == citations[1:2]:
+        return [value]
+    return [{**value, "citations": each} for each in (citations[:1], citations[1:]) if each]
+
+
+def _content_of(delta: Any) -> Any:
+    """A delta of a text as the part of a thought's summary, whose annotations come with a text."""
+    if delta["type"] == "text_annotation_delta":
+        return {"type": "text", "text": "", "annotations": delta["annotations"]}
+    return delta
+
+
+class InteractionsFormat(ProviderFormat):
+    name = "gemini-interactions"
+    wire = INTERACTIONS
+    totals = ("usage", "total_usage")
+
+    def __init__(self) -> None:
+        self.types = Types(schemas("gemini-interactions")["Interaction"])
+        self.items = Types(schemas("gemini-interactions")["Step"])
+        given = {"user_input", "function_result"}
+        self.kinds = [each for each in self.items.members() if each["properties"]["type"]["const"] not in given]
+        deltas = Types(schemas("gemini-interactions")["StepDeltaData"])
+        self._deltas = {each["properties"]["type"]["const"]: {*each["properties"]} for each in deltas.members()}
+
+    def reader(self) -> AnswerReader:
+        return InteractionsAnswer({})
+
+    def reply(self, items: list[Any], rest: Any) -> Any:
+        steps = [
+            {**step, "id": f"call_{number}", "name": f"tool_{number}"} if step["type"] == "function_call" else step
+            for number, step in enumerate(items)
+        ]
+        usage = {"total_input_tokens": 3, "total_output_tokens": 2, **without_nulls(rest.get("usage") or {})}
+        counted = ("total_input_tokens", "total_output_tokens", "total_thought_tokens", "total_tool_use_tokens")
+        usage.setdefault("total_tokens", sum(usage.get(name, 0) for name in counted))
+        return {**rest, "id": "v1_1", "status": "completed", "steps": steps, "usage": usage}
+
+    def events(self, reply: Any) -> list[Any] | None:
+        begun = {
+            "id": reply["id"],
+            "status": "in_progress",
+            "object": "interaction",
+            "usage": {"total_input_tokens": 1},
+        }
+        events: list[Any] = [{"event_type": "interaction.created", "interaction": begun, "event_id": "e"}]
+        for index, step in enumerate(reply["steps"]):
+            start, deltas = self._pieces(without_nulls(step))
+            totals = {"metadata": {"total_usage": {"total_input_tokens": index}}}
+            events.append({"event_type": "step.start", "index": index, "step": start})
+            events += [{"event_type": "step.delta", "index": index, "delta": delta, **totals} for delta in deltas]
+            events.append({"event_type": "step.stop", "index": index})
+        ended = {name: value for name, value in reply.items() if name != "steps"}
+        return [*events, {"event_type": "interaction.completed", "interaction": ended}]
+
+    def _pieces(self, step: Any) -> tuple[Any, list[Any]]:
+        """The beginning of a step and its deltas. What no delta can say is in the beginning."""
+        name = "summary" if step["type"] == "thought" else "content"
+        if step["type"] == "function_call":
+            texts = halves(json.dumps(step["arguments"]))
+            return {**step, "arguments": {}}, [{"type": "arguments_delta", "arguments": each} for each in texts]
+        if step["type"] not in {"thought", "model_output"}:
+            said = {key: value for key, value in step.items() if key in self._deltas[step["type"]] and value != []}
+            start = {key: value for key, value in step.items() if key == "type" or key not in said}
+            return start, [{**said, "type": step["type"]}]
+        parts = [[*self._part_pieces(part)] for part in step.get(name, ())]
+        kinds = [part["type"] for part in step.get(name, ())]
+        if not all(parts) or ("text", "text") in pairwise(kinds):
+            return step, []
+        deltas: list[Any] = [piece for pieces in parts for piece in pieces]
+        if step["type"] == "thought":
+            deltas = [{"type": "thought_summary", "content": _content_of(each)} for each in deltas]
+            if signature := step.get("signature"):
+                deltas += [{"type": "thought_signature", "signature": each} for each in halves(signature)]
+        kept = {"summary", "signature"} if step.get("signature") else {"summary"}
+        start = {key: value for key, value in step.items() if key not in {"content", *kept} or value == []}
+        return start, deltas
+
+    def _part_pieces(self, part: Any) -> Iterator[Any]:
+        """The deltas of a content; none if they cannot say all of it."""
+        match part:
+            case {"type": "text", "text": text, **rest} if {*rest} <= {"annotations"} and None not in rest.values():
+                yield from ({"type": "text", "text": each} for each in halves(text))
+                if "annotations" in rest:
+                    yield {"type": "text_annotation_delta", **rest}
+            case {"type": kind} if {*part} <= self._deltas.get(kind, set()):
+                yield part
+
+    def rebuilt(self, answer: Answer) -> Any:
+        own: Any = received(answer.message, {"steps": written_steps(answer.message)})
+        more = own.get("reply", {})
+        kept = more.get("usage", {})
+        usage = answer.usage
+        assert usage is not None
+        counts = {
+            "total_input_tokens": usage.input_tokens - kept.get("total_tool_use_tokens", 0),
+            "total_output_tokens": usage.output_tokens - usage.reasoning_tokens,
+            "total_thought_tokens": usage.reasoning_tokens,
+            "total_cached_tokens": usage.cached_tokens,
+            "total_tokens": usage.total_tokens,
+        }
+        about = {"id": answer.response_id, "model": answer.model, "status": "completed"}
+        return self.expected({**more, **about, "usage": {**counts, **kept}, "steps": own["steps"]})
+
+    def expected(self, reply: Any) -> Any:
+        about = {"usage": pruned(reply["usage"]), "model": reply.get("model") or None}
+        return without_nulls({**reply, **about, "steps": [*map(without_nulls, reply["steps"])]})
+
+    def wanted(self, reply: Any) -> Any:
+        return [*map(without_nulls, reply["steps"])]
+
+    def sent(self, body: Any) -> Any:
+        return [step for step in body["input"] if step["type"] not in {"user_input", "function_result"}]
 
 
 class ChatFormat(ProviderFormat):
@@ -636,5 +771,6 @@ DEFAULTS = {
 """Fields of a response that say nothing if they have these values, and the request has none."""
 
 FORMATS: tuple[type[ProviderFormat], ...] = (
-    *(AnthropicFormat, AnthropicBetaFormat, BedrockFormat, ChatFormat, GeminiFormat, ResponsesFormat),
+    *(AnthropicFormat, AnthropicBetaFormat, BedrockFormat, ChatFormat, GeminiFormat, InteractionsFormat),
+    ResponsesFormat,
 )

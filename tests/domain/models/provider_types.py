@@ -59,12 +59,17 @@ def _gemini() -> dict[str, Any]:
     )
 
 
+def _interactions() -> dict[str, Any]:
+    return _sdk("google.genai.interactions", "Interaction", "InteractionSSEEvent", "Step", "StepDeltaData")
+
+
 _PYDANTIC: Mapping[str, Callable[[], dict[str, Any]]] = {
     "anthropic": _anthropic,
     "anthropic-beta": _anthropic_beta,
     "openai-chat": _openai_chat,
     "openai-responses": _openai_responses,
     "gemini": _gemini,
+    "gemini-interactions": _interactions,
 }
 _BEDROCK = ("ConverseRequest", "ConverseResponse", "ConverseStreamOutput", "ContentBlock", "StopReason")
 
@@ -78,7 +83,20 @@ def schemas(provider: str) -> dict[str, Schema]:
         session: Any = import_module("botocore.session")
         model = session.get_session().get_service_model("bedrock-runtime")
         return {name: _of_shapes(model.shape_for(name)) for name in _BEDROCK}
-    return {name: TypeAdapter(type_).json_schema() for name, type_ in _PYDANTIC[provider]().items()}
+    return {name: _known(TypeAdapter(type_).json_schema()) for name, type_ in _PYDANTIC[provider]().items()}
+
+
+def _known(schema: Any) -> Any:
+    """A schema without the types in which google-genai puts what it does not know: ``UnknownStep`` and others."""
+    if isinstance(schema, dict):
+        return {name: _known(value) for name, value in schema.items() if not name.startswith("Unknown")}
+    if isinstance(schema, list):
+        return [_known(each) for each in schema if not _is_unknown(each)]
+    return schema
+
+
+def _is_unknown(member: Any) -> bool:
+    return isinstance(member, dict) and str(member.get("$ref")).startswith("#/$defs/Unknown")
 
 
 _OF_SHAPES: Mapping[str, Schema] = {

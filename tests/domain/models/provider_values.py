@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from random import Random
 from typing import Any, Protocol
 
@@ -83,6 +83,14 @@ class AtRandom:
             yield self
 
 
+def extended(value: Any, numbers: Iterator[int], but: Collection[str] = ()) -> Any:
+    """A value with a new field in each object within it, which has the next number. Fields in ``but`` stay the same."""
+    if isinstance(value, dict):
+        fields = {name: each if name in but else extended(each, numbers, but) for name, each in value.items()}
+        return {**fields, "futureField": f"<{next(numbers)}>"}
+    return [extended(each, numbers, but) for each in value] if isinstance(value, list) else value
+
+
 class Types:
     """The types of one schema."""
 
@@ -141,7 +149,11 @@ class Types:
             names = [[*fields][choices.number(len(fields))]]
         else:
             required = schema.get("required", ())
-            names = [name for name in fields if name in required or (depth <= _DEPTH and choices.optional())]
+            names = [
+                name
+                for name, field in fields.items()
+                if name in required or "const" in field or (depth <= _DEPTH and choices.optional())
+            ]
         return {name: self.value(choices, fields[name], depth + 1) for name in names}
 
     def variants(self, schema: Schema) -> int:

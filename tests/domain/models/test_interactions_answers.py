@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from clew.domain.models.client import (
 )
 from clew.domain.models.interactions_answers import InteractionsAnswer, written_steps
 from clew.domain.models.interactions_requests import INTERACTIONS
-from clew.domain.models.native import received
+from clew.domain.models.native import native_json
 
 USAGE: Any = {
     "total_input_tokens": 10,
@@ -104,15 +105,70 @@ def whole(told: Any, **body: Any) -> tuple[list[Update], InteractionsAnswer]:
     return list(reader.take_whole(told)), reader
 
 
+def kept(answer: Answer | None) -> Any:
+    """What is kept of an answer. The order of fields in its patch says nothing."""
+    assert answer is not None
+    message = answer.message
+    return replace(answer, message=message.model_copy(update={"native": None})), native_json(
+        message, {"steps": written_steps(message)}
+    )
+
+
 @given(st.lists(STEPS, max_size=5))
 def test_no_step_is_lost_streamed_or_whole(steps: list[Any]) -> None:
     updates, reader = streamed(*events(*steps, environment_id="e1"))
     answer = reader.answer()
     assert answer is not None
-    assert answer == whole(interaction(*steps, environment_id="e1"))[1].answer()
-    kept: Any = received(answer.message, {"steps": written_steps(answer.message)})
-    assert kept == {"steps": steps, "reply": {"environment_id": "e1"}}
+    assert kept(answer) == kept(whole(interaction(*steps, environment_id="e1"))[1].answer())
+    about = {"environment_id": "e1", "created": "2026-11-27T12:00:00Z", "usage": {"total_tool_use_tokens": 2}}
+    assert kept(answer)[1] == {"json": {"steps": steps, "reply": about}}
     assert "".join(each.text for each in updates if isinstance(each, TextDelta)) == answer.message.text
+
+
+def test_what_repeats_the_request_is_not_kept_again() -> None:
+    body: Any = {"input": [{"type": "user_input", "content": [{"type": "text", "text": "Hi"}]}], "labels": {"a": "b"}}
+    said: Any = {"type": "model_output", "content": [{"type": "text", "text": "Ho"}]}
+    other: Any = {"type": "user_input", "content": [{"type": "text", "text": "Who?"}]}
+    echo: Any = {**body, "tools": [{"type": "function", "name": "f"}], "usage": {}}
+    whole_answer = whole(interaction(*body["input"], other, said, **echo), **body)[1].answer()
+    streamed_answer = streamed(*events(*body["input"], other, said, **echo), **body)[1].answer()
+    assert kept(whole_answer) == kept(streamed_answer)
+    rest = {"created": "2026-11-27T12:00:00Z", "steps": [other], "tools": echo["tools"]}
+    assert kept(whole_answer)[1] == {"json": {"steps": [said], "reply": rest}}
+
+
+def test_what_events_say_besides_is_kept_with_their_step() -> None:
+    step: Any = {"type": "model_output", "content": [{"type": "text", "text": "Hi"}]}
+    created, _, start, stop, completed = events(step)
+    used: Any = {"total_input_tokens": 1}
+    answer = streamed(
+        {**created, "interaction": {**created["interaction"], "updated": "12:00"}},
+        {"event_type": "interaction.status_update", "interaction_id": "v1_1", "status": "queued", "usage": used},
+        {**start, "future": 1, "metadata": {"total_usage": used, "future": 2}},
+        {"event_type": "step.future", "index": 0, "future": 3},
+        {**stop, "step_usage": used},
+        {**completed, "interaction": {**completed["interaction"], "updated": "12:01"}},
+    )[1].answer()
+    said = kept(answer)[1]["json"]
+    assert said["events"] == [
+        {"event_type": "step.start", "index": 0, "future": 1, "metadata": {"future": 2}},
+        {"event_type": "step.future", "index": 0, "future": 3},
+        {"event_type": "step.stop", "index": 0, "step_usage": used},
+    ]
+    assert said["earlier"] == [{"path": "/json/reply/updated", "value": "12:00"}]
+    assert said["reply"]["updated"] == "12:01"
+
+
+def test_a_field_that_the_beginning_of_a_step_repeats_is_not_joined() -> None:
+    begun: Any = {"type": "mcp_server_tool_result", "call_id": "c", "server_name": "files", "result": []}
+    delta: Any = {"type": begun["type"], "server_name": "files", "result": [{"type": "text", "text": "a"}]}
+    answer = streamed(
+        {"event_type": "step.start", "index": 0, "step": begun},
+        {"event_type": "step.delta", "index": 0, "delta": delta},
+        {"event_type": "interaction.completed", "interaction": {"id": "v1_1", "status": "completed"}},
+    )[1].answer()
+    assert answer is not None
+    assert answer.message.contents == (Raw(value={**begun, "result": delta["result"]}),)
 
 
 @given(st.lists(STEPS, max_size=5))
@@ -174,9 +230,8 @@ def test_texts_and_arguments_arrive_in_pieces() -> None:
     answer = reader.answer()
     assert answer is not None
     assert answer.message.calls == (FunctionCall(call_id="c1", name="f", arguments='{"a": 1.5}'),)
-    kept: Any = received(answer.message, {"steps": written_steps(answer.message)})
     text = {"type": "text", "text": "Hello", "annotations": [CITED]}
-    assert kept["steps"][0] == {"type": "model_output", "content": [text, IMAGE]}
+    assert kept(answer)[1]["json"]["steps"][0] == {"type": "model_output", "content": [text, IMAGE]}
 
 
 def test_arguments_that_are_not_an_object_are_kept_and_sent_as_one() -> None:

@@ -18,6 +18,7 @@ from tests.domain.models.provider_formats import (
     BedrockFormat,
     ChatFormat,
     GeminiFormat,
+    InteractionsFormat,
     ProviderFormat,
     ResponsesFormat,
 )
@@ -168,6 +169,12 @@ def check_gemini(body: Any) -> None:
     _adapter("google.genai.types", "Content").validate_python(body["contents"][1])
 
 
+def check_interactions(body: Any) -> None:
+    adapter = _adapter("google.genai.interactions", "Step")
+    for step in body["input"]:  # the package makes an UnknownStep of one that it cannot read
+        assert not getattr(adapter.validate_python(step), "is_unknown", False)
+
+
 def check_bedrock(body: Any) -> None:
     report = import_module("botocore.validate").ParamValidator().validate({"modelId": "m", **body}, _converse_request())
     assert not report.has_errors(), report.generate_report()
@@ -192,6 +199,7 @@ def _adapter(module: str, name: str) -> TypeAdapter[Any]:
         (BedrockFormat, check_bedrock),
         (ChatFormat, check_chat),
         (GeminiFormat, check_gemini),
+        (InteractionsFormat, check_interactions),
         (ResponsesFormat, check_responses),
     ],
     ids=lambda each: getattr(each, "name", ""),

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from clew.domain.errors import InvalidContentError
-from clew.domain.json_values import Json, JsonObject, check_json
+from clew.domain.json_patch import escaped
+from clew.domain.json_values import Json, JsonObject, storable
 from clew.domain.messages import Content, FunctionCall, Message, Raw, Reasoning, Text
 from clew.domain.models.bedrock_requests import NAME, call_input, is_signed, written_blocks_of
 from clew.domain.models.chat_answers import as_count, as_object, as_objects, as_text
 from clew.domain.models.client import Answer, CallDelta, ReasoningDelta, TextDelta, TokenUsage, Update, joined
-from clew.domain.models.native import has_raw, unknown, unread, with_native
+from clew.domain.models.native import gather, has_raw, replace, rest_of, unknown, unread, with_native
 
 _FINISH_REASONS = {
     "end_turn": "stop",
@@ -26,9 +26,18 @@ _FINISH_REASONS = {
 }
 _SHARED_REASONS = frozenset({"content_filtered", "guardrail_intervened", "stop_sequence"})
 """Reasons of which the finish reason is also that of another one: they are kept."""
-_KNOWN_REPLY = frozenset({"output", "stopReason", "usage"})
-"""Fields of a reply that are read. All others are kept in the native JSON of the answer."""
 _READ_USAGE = {"inputTokens": (), "outputTokens": (), "cacheReadInputTokens": ()}
+_ENDS = frozenset({"messageStop", "metadata"})
+"""The events at the end of an answer: they say what a reply that was not streamed says of the whole answer."""
+_PADDING = frozenset({"p"})
+"""Random letters that hide the length of an event."""
+_READ_EVENTS = {
+    "contentBlockStart": frozenset({"contentBlockIndex", "start"}),
+    "contentBlockDelta": frozenset({"contentBlockIndex", "delta"}),
+    "contentBlockStop": frozenset({"contentBlockIndex"}),
+    "messageStart": frozenset[str](),
+}
+"""Fields of events that are read. All others, and all other events, are kept in the native JSON of the answer."""
 _DATA = frozenset({"bytes", "redactedContent"})
 """Fields with data in base64, which may arrive in pieces that are each encoded by themselves."""
 
@@ -44,34 +53,40 @@ class BedrockAnswer:
         self.failure: Json = None
         self._blocks: dict[int, _Block] = {}
         self._calls: dict[int, int] = {}
-        self._stopped: JsonObject | None = None
-        self._metadata: JsonObject | None = None
+        self._ends: set[str] = set()
+        self._reply: JsonObject = {}
+        self._usage: JsonObject = {}
+        self._events: list[Json] = []
+        self._earlier: list[Json] = []
         self._answer: Answer | None = None
 
     def take(self, event: JsonObject) -> Iterator[Update]:
-        """Read an event of a stream, ``{type: payload}``, and yield what it adds.
-
-        Raises ValueError if the answer cannot be written as JSON.
-        """
+        """Read an event of a stream, ``{type: payload}``, and yield what it adds."""
         for kind, value in event.items():
-            payload = as_object(value)
             if kind.lower().endswith("exception"):
-                self.failure = {"code": kind, **payload}
+                self.failure = {"code": kind, **as_object(value)}
                 return
+            payload = unknown(as_object(value), _PADDING)
             for update in self._event(kind, payload):
                 self.begun = True
                 yield update
-        if self._answer is None and self._stopped is not None and self._metadata is not None:
-            blocks = [block for _, each in sorted(self._blocks.items()) if (block := each.assembled())]
-            self._answer = _answer(blocks, self._stopped, self._metadata)
+        if self._ends == _ENDS:
+            earlier = [*self._earlier]
+            blocks = [
+                block for number, each in sorted(self._blocks.items()) if (block := each.assembled(number, earlier))
+            ]
+            self._answer = self._made(blocks, earlier)
 
     def take_whole(self, reply: JsonObject) -> Iterator[Update]:
-        """Read a complete reply, and yield its contents. Raises ValueError if it cannot be written as JSON."""
-        message = as_object(reply.get("output")).get("message")
+        """Read a complete reply, and yield its contents."""
+        output = as_object(reply.get("output"))
+        message = output.get("message")
         if not isinstance(message, dict):
             return
-        blocks = [_whole(_cleaned(block)) for block in as_objects(message.get("content"))]
-        self._answer = _answer(blocks, reply, reply)
+        fields = _unrepeated(unknown(message, frozenset({"content"})))
+        output = {**output, "message": fields} if fields else unknown(output, frozenset({"message"}))
+        self._about({**unknown(reply, frozenset({"output"})), **({"output": output} if output else {})})
+        self._answer = self._made([_whole(block) for block in as_objects(message.get("content"))], self._earlier)
         calls = 0
         for content in self._answer.message.contents:
             self.begun = True
@@ -91,18 +106,22 @@ class BedrockAnswer:
         return self._answer
 
     def _event(self, kind: str, payload: JsonObject) -> Iterator[Update]:
+        if kind in _ENDS:
+            self._ends.add(kind)
+            self._about(payload)
+            return
+        if (rest := rest_of(_unrepeated(payload), _READ_EVENTS.get(kind))) is not None:
+            self._events.append({kind: rest})
         number = as_count(payload.get("contentBlockIndex"))
-        match kind:
-            case "contentBlockStart":
-                yield from self._started(number, as_object(payload.get("start")))
-            case "contentBlockDelta":
-                yield from self._delta(number, as_object(payload.get("delta")))
-            case "messageStop":
-                self._stopped = payload
-            case "metadata":
-                self._metadata = payload
-            case _:  # messageStart, contentBlockStop, and kinds that say nothing of the message
-                pass
+        if kind == "contentBlockStart":
+            yield from self._started(number, as_object(payload.get("start")))
+        elif kind == "contentBlockDelta":
+            yield from self._delta(number, as_object(payload.get("delta")))
+
+    def _about(self, fields: JsonObject) -> None:
+        """Read what is said of the whole answer."""
+        replace(self._usage, as_object(fields.get("usage")))
+        gather(self._reply, unknown(fields, frozenset({"usage"})), self._earlier, path="/reply")
 
     def _started(self, number: int, start: JsonObject) -> Iterator[Update]:
         block = self._blocks.setdefault(number, _Block())
@@ -127,6 +146,31 @@ class BedrockAnswer:
             case _:
                 pass
 
+    def _made(self, blocks: Sequence[JsonObject], earlier: list[Json]) -> Answer:
+        blocks = as_objects(storable([*blocks]))
+        message = Message(role="assistant", contents=tuple(map(_content, blocks)))
+        reason = as_text(self._reply.get("stopReason")) or None
+        usage = _usage(self._usage) if self._usage else None
+        reply: JsonObject = {name: value for name, value in self._reply.items() if value is not None}
+        if reason not in _SHARED_REASONS:
+            reply.pop("stopReason", None)
+        if usage is not None and (left := unread(self._usage, _READ_USAGE, ("totalTokens", usage.total_tokens))):
+            reply["usage"] = left
+        reply |= {"events": self._events} if self._events else {}
+        reply |= {"earlier": earlier} if earlier else {}
+        signed = any(map(is_signed, blocks))
+        written = written_blocks_of(message)
+        return Answer(
+            with_native(message, NAME, written, [*blocks], reply=reply, signed=signed, kept=has_raw(message)),
+            None if reason is None else _FINISH_REASONS.get(reason, reason),
+            usage,
+        )
+
+
+def _unrepeated(fields: JsonObject) -> JsonObject:
+    """The fields of a message without its role, which every answer has."""
+    return {name: value for name, value in fields.items() if (name, value) != ("role", "assistant")}
+
 
 @dataclass(slots=True)
 class _Block:
@@ -142,69 +186,75 @@ class _Block:
         """What the start of the block says."""
         return as_object(next(iter(self.pieces.get(kind, ())), None))
 
-    def assembled(self) -> JsonObject:
-        """The block as it is in an answer that was not streamed. Empty if nothing has arrived."""
-        pieces = self.pieces
-        if "citation" in pieces:
-            texts: list[Json] = [{"text": _joined(pieces["text"])}] if "text" in pieces else []
-            return {
-                "citationsContent": {"content": texts, "citations": [_cleaned(each) for each in pieces["citation"]]}
-            }
-        return {kind: self._value(kind) for kind in pieces}
+    def assembled(self, number: int, earlier: list[Json]) -> JsonObject:
+        """The block as it is in an answer that was not streamed. Empty if nothing has arrived.
 
-    def _value(self, kind: str) -> Json:
-        pieces = self.pieces[kind]
-        match kind:
-            case "text":
-                return _joined(pieces)
-            case "toolUse":
-                use = _merged(pieces)
-                return {**use, "input": call_input(as_text(use.get("input")))}
-            case "toolResult":
-                return _tool_result(pieces)
-            case "reasoningContent":
-                reasoning = _merged(pieces)
-                text = {name: value for name, value in reasoning.items() if name in {"text", "signature"}}
-                rest = {name: value for name, value in reasoning.items() if name not in text}
-                return {"reasoningText": {"text": "", **text}, **rest} if text or not rest else rest
-            case _:
-                whole = pieces[0]
-                return _merged(pieces) if isinstance(whole, dict) else _cleaned(whole if len(pieces) == 1 else pieces)
+        ``earlier`` gets values that others replaced, each with its path.
+        """
+        values = {kind: _value(kind, each, earlier, f"/json/{number}") for kind, each in self.pieces.items()}
+        if "citation" not in values:
+            return values
+        text, citations = values.pop("text", None), values.pop("citation")
+        texts: list[Json] = [] if text is None else [{"text": text}]
+        return {"citationsContent": {"content": texts, "citations": citations}, **values}
 
 
-def _tool_result(pieces: list[Json]) -> JsonObject:
+def _value(kind: str, pieces: list[Json], earlier: list[Json], path: str) -> Json:
+    match kind:
+        case "citation":
+            return [*pieces]
+        case "toolUse":
+            use = as_object(_one(kind, pieces, earlier, path))
+            given = use.get("input")
+            return {**use, "input": given if isinstance(given, dict) else call_input(as_text(given))}
+        case "toolResult":
+            return _tool_result(pieces, earlier, path)
+        case "reasoningContent":
+            reasoning = as_object(_one(kind, pieces, earlier, path))
+            text = {name: value for name, value in reasoning.items() if name in {"text", "signature"}}
+            rest = {name: value for name, value in reasoning.items() if name not in text}
+            return {"reasoningText": {"text": "", **text}, **rest} if text or not rest else rest
+        case _:
+            return _one(kind, pieces, earlier, path)
+
+
+def _tool_result(pieces: list[Json], earlier: list[Json], path: str) -> JsonObject:
     """The result of a tool of the service: its start, then lists of parts. A text may arrive in several parts."""
     content: list[Json] = []
-    texts: list[Json] = []
+    texts: list[str] = []
     for part in [part for piece in pieces for part in as_objects(piece)] + [{}]:
-        if isinstance(part.get("text"), str):
-            texts.append(part["text"])
+        if part.keys() == {"text"} and isinstance(text := part["text"], str):
+            texts.append(text)
             continue
         if texts:
-            content.append({"text": _joined(texts)})
+            content.append({"text": joined(texts)})
             texts = []
         if part:
-            content.append(_cleaned(part))
-    return {**_merged([each for each in pieces if isinstance(each, dict)]), "content": content}
+            content.append(part)
+    begun: list[Json] = [each for each in pieces if isinstance(each, dict)]
+    return {**(as_object(_one("toolResult", begun, earlier, path)) if begun else {}), "content": content}
 
 
-def _merged(pieces: list[Json]) -> JsonObject:
-    """The fields of all pieces. Texts are joined, lists are appended, and other values replace those before them."""
-    gathered: dict[str, list[Json]] = {}
-    for piece in pieces:
-        for name, value in as_object(piece).items():
-            gathered.setdefault(name, []).append(value)
-    return {joined([name]): _one(name, values) for name, values in gathered.items()}
+def _one(name: str, values: list[Json], earlier: list[Json], path: str) -> Json:
+    """One value of several pieces: texts are joined, lists are appended, and objects are joined field by field.
 
-
-def _one(name: str, values: list[Json]) -> Json:
+    Of others the last one holds; those before go to ``earlier``.
+    """
+    at = f"{path}/{escaped(name)}"
     if all(isinstance(each, str) for each in values):
-        return _data(cast("list[str]", values)) if name in _DATA else _joined(values)
-    if all(isinstance(each, dict) for each in values):
-        return _merged(values)
+        texts = cast("list[str]", values)
+        return _data(texts) if name in _DATA else joined(texts)
     if all(isinstance(each, list) for each in values):
-        return [_cleaned(each) for value in cast("list[list[Json]]", values) for each in value]
-    return _cleaned(values[-1])
+        return [each for value in cast("list[list[Json]]", values) for each in value]
+    if all(isinstance(each, dict) for each in values):
+        gathered: dict[str, list[Json]] = {}
+        for piece in cast("list[JsonObject]", values):
+            for field_name, value in piece.items():
+                gathered.setdefault(field_name, []).append(value)
+        return {field_name: _one(field_name, each, earlier, at) for field_name, each in gathered.items()}
+    *before, last = values
+    earlier += [{"path": at, "value": value} for value in before if value != last]
+    return last
 
 
 def _data(pieces: list[str]) -> str:
@@ -215,21 +265,6 @@ def _data(pieces: list[str]) -> str:
         return b64encode(b"".join(b64decode(each, validate=True) for each in pieces)).decode()
     except ValueError:
         return joined(pieces)
-
-
-def _joined(pieces: list[Json]) -> str:
-    return joined([as_text(each) for each in pieces])
-
-
-def _cleaned(value: Json) -> Json:
-    """The value without lone surrogates, which no text may contain."""
-    if isinstance(value, str):
-        return joined([value])
-    if isinstance(value, list):
-        return [_cleaned(each) for each in value]
-    if isinstance(value, dict):
-        return {joined([name]): _cleaned(each) for name, each in value.items()}
-    return value
 
 
 def _whole(block: Json) -> JsonObject:
@@ -243,31 +278,6 @@ def _whole(block: Json) -> JsonObject:
 
 def _text(value: Json) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _answer(blocks: list[JsonObject], stopped: JsonObject, metadata: JsonObject) -> Answer:
-    try:
-        check_json(blocks, "content")
-    except InvalidContentError as error:
-        raise ValueError(str(error)) from None
-    message = Message(role="assistant", contents=tuple(map(_content, blocks)))
-    reason = as_text(stopped.get("stopReason")) or None
-    counts = as_object(metadata.get("usage"))
-    usage = _usage(counts) if counts else None
-    about = as_object(_cleaned(unknown({**stopped, **metadata}, _KNOWN_REPLY)))
-    if reason in _SHARED_REASONS:
-        about["stopReason"] = reason
-    if usage is not None and (left := unread(counts, _READ_USAGE, ("totalTokens", usage.total_tokens))):
-        about["usage"] = _cleaned(left)
-    signed = any(map(is_signed, blocks))
-    message = with_native(
-        message, NAME, written_blocks_of(message), [*blocks], reply=about, signed=signed, kept=has_raw(message)
-    )
-    return Answer(
-        message,
-        None if reason is None else _FINISH_REASONS.get(reason, reason),
-        usage,
-    )
 
 
 def _content(block: JsonObject) -> Content:

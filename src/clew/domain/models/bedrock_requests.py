@@ -2,7 +2,8 @@
 
 Answers of the same model go back as the blocks that it sent. Signed blocks among them are bound to all that came
 before, so they go back only while that is unchanged. The prefix of a request is a chain of SHA-256 digests in hex: of
-``system`` and ``toolConfig``, then of each message with the digest before it. Cache points do not count.
+``system`` and the tools, then of each message with the digest before it. Cache points and ``toolChoice`` do not count:
+https://docs.aws.amazon.com/bedrock/latest/userguide/claude-messages-thinking-block-binding.html.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from clew.domain.models.chat_requests import (
     media_words,
 )
 from clew.domain.models.client import Question, WireFormat
-from clew.domain.models.native import has_signed_parts, is_own, received, without_unbound
+from clew.domain.models.native import has_signed_parts, is_own, native_json, without_unbound
 
 NAME = "bedrock-converse"
 """The name of the format in the log."""
@@ -101,7 +102,8 @@ def bedrock_path(model: str, streams: bool) -> str:  # noqa: FBT001  # the param
 
 def bedrock_prefix(body: JsonObject) -> str:
     """The digest of the part of a body that signed blocks of the answer are bound to."""
-    return _chained(_first_link(body.get("system"), body.get("toolConfig")), as_objects(body.get("messages")))
+    link = _first_link(body.get("system"), _without_choice(body.get("toolConfig")))
+    return _chained(link, as_objects(body.get("messages")))
 
 
 def bedrock_left_out(question: Question) -> tuple[int, ...]:
@@ -115,7 +117,7 @@ def bedrock_left_out(question: Question) -> tuple[int, ...]:
 
 def bedrock_rebound(before: JsonObject, after: JsonObject) -> JsonObject:
     """A body that middleware changed, without the signed blocks whose prefix it changed."""
-    return without_unbound(before, after, ("system", "toolConfig"), _without_cache_points, is_signed)
+    return without_unbound(before, after, ("system", "toolConfig"), _bound, is_signed)
 
 
 def bedrock_sends_media(question: Question, message: Message, content: Content) -> bool:
@@ -209,7 +211,7 @@ class _Writer:
         )
         system = _system(question, question.messages[:begin])
         tools = _tool_config(question)
-        self._link = _first_link(system or None, tools)
+        self._link = _first_link(system or None, tools if question.edition < 3 else _without_choice(tools))  # noqa: PLR2004  # see EDITION
         for number in range(begin, len(question.messages)):
             self._add_message(number, question.messages[number])
         self._begin()
@@ -236,8 +238,9 @@ class _Writer:
             return
         if message.role == "assistant":
             self._waiting = []
-            answer = self._answer(number, message, contents)
-            self._add("assistant", marked(answer, message, self.question, _kind, lambda text: {"text": text}))
+            answer, fields = self._answer(number, message, contents)
+            blocks = marked(answer, message, self.question, _kind, lambda text: {"text": text})
+            self._add("assistant", blocks, fields)
             return
         words = [each for each in contents if not isinstance(each, FunctionCall)]
         if words:
@@ -247,38 +250,44 @@ class _Writer:
             self._waiting = []
             self._add("assistant", self._foreign(message.calls))
 
-    def _add(self, role: str, blocks: Sequence[JsonObject]) -> None:
-        """Add blocks, to the last message if it has the same role."""
+    def _add(self, role: str, blocks: Sequence[JsonObject], fields: JsonObject | None = None) -> None:
+        """Add blocks and other fields of a message, to the last one if it has the same role."""
         if not blocks:
             return
         if role != "user":
             self._begin()
         if self._sent and self._sent[-1]["role"] == role:
             cast("list[Json]", self._sent[-1]["content"]).extend(blocks)
+            self._sent[-1].update(fields or {})
         else:
-            self._sent.append({"role": role, "content": [*blocks]})
+            self._sent.append({"role": role, **(fields or {}), "content": [*blocks]})
 
     def _begin(self) -> None:
         if not self._sent:
             self._sent.append({"role": "user", "content": [{"text": LEFT_OUT_BEGINNING}]})
 
-    def _answer(self, number: int, message: Message, contents: Sequence[Content]) -> list[JsonObject]:
+    def _answer(
+        self, number: int, message: Message, contents: Sequence[Content]
+    ) -> tuple[list[JsonObject], JsonObject]:
+        """The blocks of an answer, and what its message has besides if it goes back as it came."""
         if not is_own(message, self.question, NAME):
             if has_signed_parts(message):
                 self.left_out.append(number)
-            return self._foreign(contents)
-        blocks = as_objects(received(message, written_blocks_of(message)))
+            return self._foreign(contents), {}
+        own = native_json(message, written_blocks_of(message))
+        blocks = as_objects(own.get("json"))
         calls = [str(as_object(each["toolUse"]).get("toolUseId")) for each in blocks if _is_call(each)]
         if len(calls) != len(message.calls):  # the message was changed
             if any(map(is_signed, blocks)):
                 self.left_out.append(number)
-            return self._foreign(contents)
+            return self._foreign(contents), {}
         if any(map(is_signed, blocks)) and not self._is_bound(message):
             self.left_out.append(number)
             blocks = [each for each in blocks if not is_signed(each)]
         self._waiting = calls
         self._used.update(calls)
-        return [each for each in blocks if is_signed(each) or not _is_empty(each)]
+        output = as_object(as_object(own.get("reply")).get("output"))
+        return [each for each in blocks if is_signed(each) or not _is_empty(each)], as_object(output.get("message"))
 
     def _is_bound(self, message: Message) -> bool:
         """Whether all that was written so far is what the signed blocks of an answer are bound to."""
@@ -455,6 +464,16 @@ def _is_empty(block: JsonObject) -> bool:
 
 def _first_link(system: Json, tools: Json) -> str:
     return _digest(canonical(_without_cache_points({"system": system, "toolConfig": tools})))
+
+
+def _without_choice(tools: Json) -> Json:
+    """The configuration of tools without the choice among them: a call that is forced once changes no prefix."""
+    return {name: each for name, each in tools.items() if name != "toolChoice"} if isinstance(tools, dict) else tools
+
+
+def _bound(value: Json) -> Json:
+    """The part of a field or a message that signed blocks are bound to."""
+    return cast("Json", _without_cache_points(_without_choice(value)))
 
 
 def _chained(link: str, messages: Iterable[JsonObject]) -> str:

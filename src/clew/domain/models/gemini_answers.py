@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
-from clew.domain.json_values import Json, JsonObject
+from clew.domain.json_values import Json, JsonObject, storable
 from clew.domain.messages import Content, FunctionCall, Message, Raw, Reasoning, Text
 from clew.domain.models.chat_answers import as_count, as_object, as_objects, as_text
 from clew.domain.models.client import Answer, CallDelta, ReasoningDelta, TextDelta, TokenUsage, Update, joined
-from clew.domain.models.native import has_raw, replace, unknown, unread, with_native
+from clew.domain.models.native import gather, has_raw, replace, unknown, unread, with_native
 
 WIRE = "gemini"
 """The name of the format."""
@@ -28,34 +29,92 @@ _REASONS = {
         "content_filter",
     ),
 }
-_KNOWN_REPLY = frozenset({"candidates", "modelVersion", "responseId", "usageMetadata"})
+_READ_REPLY = frozenset({"candidates", "modelVersion", "responseId", "usageMetadata"})
 _READ_USAGE = {
     "cachedContentTokenCount": (),
     "candidatesTokenCount": (),
     "promptTokenCount": (),
     "thoughtsTokenCount": (),
 }
-_KNOWN_CANDIDATE = frozenset({"content", "finishReason", "index"})
+_READ_CANDIDATE = frozenset({"content", "finishReason", "index"})
+_READ_CONTENT = frozenset({"parts"})
 """Fields that are read. All others are kept in the native JSON of the answer."""
+_PIECES = frozenset({"chosenCandidates", "topCandidates"})
+"""Lists of which each piece of a stream has the items of its own tokens, which may equal those before."""
+
+
+@dataclass(slots=True)
+class _Candidate:
+    """One of the answers of a reply, as far as it has arrived: the service may be asked for several."""
+
+    earlier: list[Json]
+    parts: list[JsonObject] = field(default_factory=list)
+    texts: list[list[str]] = field(default_factory=list)
+    """The pieces of each part's text; none for a part of another kind."""
+    content: JsonObject = field(default_factory=dict)
+    """What its content has beyond the parts."""
+    more: JsonObject = field(default_factory=dict)
+    """What it has beyond the content and the reason of its end."""
+    reason: str = ""
+
+    def add(self, candidate: JsonObject) -> Iterator[JsonObject]:
+        """Add what a piece of a stream has, or a whole reply, and yield the parts that say something.
+
+        A text goes on only in the first part of the next piece: two texts in one piece are two parts.
+        """
+        self.reason = as_text(candidate.get("finishReason")) or self.reason
+        if candidate.keys() - _READ_CANDIDATE:
+            gather(self.more, unknown(candidate, _READ_CANDIDATE), self.earlier, _PIECES, "/json/candidate")
+        content = as_object(candidate.get("content"))
+        if content.keys() - _READ_CONTENT:
+            gather(self.content, unknown(content, _READ_CONTENT), self.earlier, path="/json/content")
+        goes_on = bool(self.parts)
+        for part in as_objects(content.get("parts")):
+            text = part.get("text")
+            if goes_on and isinstance(text, str) and self._continues(part):
+                self.texts[-1].append(text)
+            elif goes_on and part == {"text": ""}:  # many streams end with one
+                continue
+            else:
+                self.parts.append(part)
+                self.texts.append([text] if isinstance(text, str) else [])
+            goes_on = False
+            yield part
+
+    def ended(self) -> list[JsonObject]:
+        """The parts with all pieces of their texts."""
+        pieces = zip(self.parts, self.texts, strict=True)
+        return as_objects(storable([{**part, "text": joined(texts)} if texts else part for part, texts in pieces]))
+
+    def _continues(self, part: JsonObject) -> bool:
+        """Whether the last text goes on in this part. A part with a signature is one of its own."""
+        last = self.parts[-1]
+        return (
+            isinstance(last.get("text"), str)
+            and SIGNATURE not in last
+            and part.keys() == last.keys()
+            and part.get("thought") == last.get("thought")
+            and part.keys() <= {"text", "thought"}
+        )
 
 
 class GeminiAnswer:
     """Assembles an answer. Each piece of a stream is a whole response with new parts.
 
-    Attributes: ``begun``, whether a part of it has arrived, and ``failure``, the error that the service sent instead.
+    The answer is the first of several candidates; the others are kept, and never sent. Attributes: ``begun``, whether a
+    part of it has arrived, and ``failure``, the error that the service sent instead.
     """
 
     def __init__(self) -> None:
         self.begun = False
         self.failure: Json = None
-        self._reason = ""
-        self._is_blocked = False
-        self._parts: list[JsonObject] = []
-        self._texts: list[list[str]] = []
+        self._blocked = ""
+        self._earlier: list[Json] = []
+        self._candidates: dict[int, _Candidate] = {}
         self._usage: JsonObject = {}
         self._model: str | None = None
         self._id: str | None = None
-        self._more: dict[str, JsonObject] = {"candidate": {}, "reply": {}}
+        self._more: JsonObject = {}
         self._calls = 0
 
     def take(self, reply: JsonObject) -> Iterator[Update]:
@@ -66,15 +125,20 @@ class GeminiAnswer:
         self._model = as_text(reply.get("modelVersion")) or self._model
         self._id = as_text(reply.get("responseId")) or self._id
         if isinstance(usage := reply.get("usageMetadata"), dict):
-            self._usage = usage
+            replace(self._usage, usage)
         if blocked := as_text(as_object(reply.get("promptFeedback")).get("blockReason")):
-            self._reason = blocked
-            self._is_blocked = self.begun = True
-        if reply.keys() - _KNOWN_REPLY:
-            replace(self._more["reply"], unknown(reply, _KNOWN_REPLY))
-        for candidate in as_objects(reply.get("candidates")):
-            if not as_count(candidate.get("index")):  # only the first of several answers
-                yield from self._candidate(candidate)
+            self._blocked = blocked
+            self.begun = True
+        if reply.keys() - _READ_REPLY:
+            gather(self._more, unknown(reply, _READ_REPLY), self._earlier, path="/json/reply")
+        for place, candidate in enumerate(as_objects(reply.get("candidates"))):
+            number = as_count(candidate.get("index", place))
+            if (found := self._candidates.get(number)) is None:
+                found = self._candidates[number] = _Candidate(self._earlier)
+            for part in found.add(candidate):
+                if not number:
+                    self.begun = True
+                    yield from self._updates(part)
 
     def take_whole(self, reply: JsonObject) -> Iterator[Update]:
         """Read a complete reply, and yield its contents."""
@@ -82,71 +146,52 @@ class GeminiAnswer:
 
     def answer(self) -> Answer | None:
         """The answer; None until the service has completed it."""
-        if not self._reason:
+        first = self._candidates.get(0) or _Candidate(self._earlier)
+        reason = self._blocked or first.reason
+        if not reason:
             return None
-        parts = [
-            {**part, "text": joined(texts)} if texts else part
-            for part, texts in zip(self._parts, self._texts, strict=True)
-        ]
+        parts = first.ended()
         message = Message(role="assistant", contents=tuple(_contents(parts)))
         usage = _usage(self._usage) if self._usage else None
-        more = {name: fields for name, fields in self._about(usage).items() if fields}
-        written: JsonObject = {"parts": [*written_parts(message)]}
-        message = with_native(message, WIRE, written, {"parts": [*parts], **more}, kept=has_raw(message))
-        reason = "content_filter" if self._is_blocked else _REASONS.get(self._reason, self._reason)
-        return Answer(
-            message, "tool_calls" if message.calls and reason == "stop" else reason, usage, self._model, self._id
+        more = {name: fields for name, fields in self._about(first, usage).items() if fields}
+        message = with_native(
+            message,
+            WIRE,
+            {"parts": [*written_parts(message)]},
+            {"parts": [*parts], **more, **({"earlier": self._earlier} if self._earlier else {})},
+            kept=has_raw(message) or bool(message.calls),  # without it, calls get the signature of foreign ones
         )
+        outcome = "content_filter" if self._blocked else _REASONS.get(reason, reason)
+        outcome = "tool_calls" if message.calls and outcome == "stop" else outcome
+        return Answer(message, outcome, usage, self._model, self._id)
 
-    def _about(self, usage: TokenUsage | None) -> dict[str, JsonObject]:
-        """What the reply has besides its parts, and what neither the finish reason nor the tokens tell."""
-        candidate, reply = dict(self._more["candidate"]), dict(self._more["reply"])
-        if _REASONS.get(self._reason) == "content_filter" and not self._is_blocked:  # of several reasons
-            candidate["finishReason"] = self._reason
-        if usage is not None:
-            left = unread(self._usage, _READ_USAGE, ("totalTokenCount", usage.total_tokens))
-            reply |= {"usageMetadata": left} if left else {}
-        return {"candidate": candidate, "reply": reply}
+    def _about(self, first: _Candidate, usage: TokenUsage | None) -> dict[str, JsonObject]:
+        """What the reply has besides its parts, and what neither the finish reason nor the tokens say."""
+        candidate, reply = dict(first.more), dict(self._more)
+        if first.reason and (self._blocked or _REASONS.get(first.reason) == "content_filter"):  # of several reasons
+            candidate["finishReason"] = first.reason
+        if usage is not None and (left := unread(self._usage, _READ_USAGE, ("totalTokenCount", usage.total_tokens))):
+            reply["usageMetadata"] = left
+        if others := [_whole(number, each) for number, each in sorted(self._candidates.items()) if number]:
+            reply["candidates"] = [*others]
+        content = {name: value for name, value in first.content.items() if (name, value) != ("role", "model")}
+        return {"content": content, "candidate": candidate, "reply": reply}
 
-    def _candidate(self, candidate: JsonObject) -> Iterator[Update]:
-        self._reason = as_text(candidate.get("finishReason")) or self._reason
-        if candidate.keys() - _KNOWN_CANDIDATE:
-            replace(self._more["candidate"], unknown(candidate, _KNOWN_CANDIDATE))
-        for part in as_objects(as_object(candidate.get("content")).get("parts")):
-            self.begun = True
-            yield from self._part(part)
-
-    def _part(self, part: JsonObject) -> Iterator[Update]:
+    def _updates(self, part: JsonObject) -> Iterator[Update]:
         text = part.get("text")
-        if isinstance(text, str):
-            if part == {"text": ""}:  # many streams end with one
-                return
-            if text:
-                yield ReasoningDelta(text) if part.get("thought") else TextDelta(text)
-            if self._continues(part):
-                self._texts[-1].append(text)
-                return
-            self._texts.append([text])
-        else:
-            self._texts.append([])
-        if isinstance(call := part.get("functionCall"), dict):
+        if isinstance(text, str) and text:
+            yield ReasoningDelta(text) if part.get("thought") else TextDelta(text)
+        elif isinstance(call := part.get("functionCall"), dict):
             arguments = _arguments(call)
             yield CallDelta(self._calls, _call_id(call, self._calls), as_text(call.get("name")), arguments)
             self._calls += 1
-        self._parts.append(part)
 
-    def _continues(self, part: JsonObject) -> bool:
-        """Whether a text goes on in this part. A part with a signature is one of its own."""
-        if not self._parts:
-            return False
-        last = self._parts[-1]
-        return (
-            isinstance(last.get("text"), str)
-            and SIGNATURE not in last
-            and part.keys() == last.keys()
-            and part.get("thought") == last.get("thought")
-            and part.keys() <= {"text", "thought"}
-        )
+
+def _whole(number: int, candidate: _Candidate) -> JsonObject:
+    """A candidate as it is in a reply that was not streamed."""
+    reason: JsonObject = {"finishReason": candidate.reason} if candidate.reason else {}
+    content: JsonObject = {**candidate.content, "parts": [*candidate.ended()]}
+    return {"index": number, "content": content, **reason, **candidate.more}
 
 
 def written_parts(message: Message) -> Iterator[Json]:

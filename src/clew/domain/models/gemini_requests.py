@@ -99,8 +99,10 @@ def _is_system(message: Message) -> bool:
 def _add(contents: list[JsonObject], message: Message, question: Question) -> None:
     """Add the parts of a message to the last content, if that has the same role."""
     role = "model" if message.role == "assistant" else "user"
+    fields: JsonObject = {}
     if role == "model":
-        parts = marked(_answer(message, question), message, question, _kind, lambda text: {"text": text})
+        parts, fields = _answer(message, question)
+        parts = marked(parts, message, question, _kind, lambda text: {"text": text})
     else:
         parts = _user_parts(message, contents)
     if not parts:
@@ -108,8 +110,9 @@ def _add(contents: list[JsonObject], message: Message, question: Question) -> No
     last = contents[-1] if contents else {}
     if last.get("role") == role and isinstance(before := last.get("parts"), list):
         before += parts
+        last.update(fields)
     else:
-        contents.append({"role": role, "parts": [*parts]})
+        contents.append({"role": role, **fields, "parts": [*parts]})
 
 
 def _kind(part: JsonObject) -> BlockKind:
@@ -117,10 +120,11 @@ def _kind(part: JsonObject) -> BlockKind:
     return "text" if said else "call" if "functionCall" in part else "other"
 
 
-def _answer(message: Message, question: Question) -> list[JsonObject]:
+def _answer(message: Message, question: Question) -> tuple[list[JsonObject], JsonObject]:
+    """The parts of an answer, and what its content has besides. The service may refuse an empty text."""
     if is_own(message, question, WIRE):
         own = as_object(received(message, {"parts": [*written_parts(message)]}))
-        return as_objects(own.get("parts"))
+        return [part for part in as_objects(own.get("parts")) if part != {"text": ""}], as_object(own.get("content"))
     parts: list[JsonObject] = []
     for content in message.contents:
         refusal = refusal_of(content)
@@ -135,7 +139,7 @@ def _answer(message: Message, question: Question) -> list[JsonObject]:
                 parts.append({"text": media_words(content)})
             case _ if refusal:
                 parts.append({"text": refusal})
-    return parts
+    return parts, {}
 
 
 def _user_parts(message: Message, contents: Sequence[JsonObject]) -> list[JsonObject]:

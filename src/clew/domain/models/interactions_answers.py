@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from clew.domain.json_values import Json, JsonObject
+from clew.domain.json_values import Json, JsonObject, parse_json, storable
 from clew.domain.messages import Content, FunctionCall, Media, Message, Raw, Reasoning, Text
 from clew.domain.models.chat_answers import as_count, as_object, as_objects, as_text
 from clew.domain.models.client import (
@@ -21,7 +21,7 @@ from clew.domain.models.client import (
     joined,
 )
 from clew.domain.models.gemini_answers import call_args
-from clew.domain.models.native import merge, replace, unknown, with_native
+from clew.domain.models.native import copied, gather, replace, rest_of, unknown, unread, with_native
 
 WIRE = "gemini-interactions"
 """The name of the format."""
@@ -38,55 +38,92 @@ _INPUT = frozenset({"user_input", "function_result"})
 _REASONS = {"completed": "stop", "requires_action": "tool_calls", "incomplete": "length"}
 _FAILED = frozenset({"failed", "cancelled"})
 _UNFINISHED = frozenset({"", "queued", "in_progress"})
-_KNOWN_REPLY = frozenset(
-    {
-        *("cached_content", "created", "environment", "errors", "generation_config", "id", "input", "labels", "model"),
-        *("object", "output_text", "previous_interaction_id", "response_format", "response_mime_type"),
-        *("response_modalities", "role", "safety_settings", "status", "steps", "store", "stream"),
-        *("system_instruction", "tools", "updated", "usage", "webhook_config"),
-    }
-)
-"""Fields that are read, and fields that repeat the request. All others are kept in the native JSON of the answer."""
+_READ_REPLY = frozenset({"id", "model", "status", "steps", "usage"})
+_READ_USAGE = {
+    "total_cached_tokens": (),
+    "total_input_tokens": (),
+    "total_output_tokens": (),
+    "total_thought_tokens": (),
+}
+_READ_EVENTS = {
+    "interaction.completed": frozenset({"event_type", "interaction"}),
+    "interaction.created": frozenset({"event_type", "interaction"}),
+    "step.delta": frozenset({"delta", "event_type", "index"}),
+    "step.start": frozenset({"event_type", "index", "step"}),
+    "step.stop": frozenset({"event_type", "index"}),
+}
+_STATUS = frozenset({"event_id", "event_type", "interaction_id", "status"})
+"""Fields that are read. All others, and all other events, are kept in the native JSON of the answer.
+
+The id of an event serves only to read the stream again from there. Its metadata have the tokens that were used so far.
+"""
+_TEXT = frozenset({"text", "type"})
+_PIECES = frozenset({"code", "result"})
+"""Texts of a step that may arrive in several deltas. All others arrive as a whole."""
 
 
 @dataclass(slots=True)
 class _Step:
     """A step of a stream, as far as it has arrived. Texts and signatures are joined when it is complete."""
 
-    fields: JsonObject
     number: int
     """That of the step among the function calls."""
+    path: str
+    earlier: list[Json]
+    """Values of steps that others have replaced."""
+    fields: JsonObject = field(default_factory=dict)
     parts: list[tuple[JsonObject, list[str]]] = field(default_factory=list)
     """Its contents, or those of the summary of a thought: each with the pieces of its text."""
     arguments: list[str] = field(default_factory=list)
     signature: list[str] = field(default_factory=list)
 
-    def add_text(self, text: str) -> None:
-        """Add a piece to the last text."""
+    def add_part(self, part: JsonObject, pieces: list[str]) -> None:
+        """Begin another content, or another part of a summary."""
+        self.parts.append((as_object(copied(part)), pieces))
+
+    def add_text(self, text: str, more: JsonObject) -> None:
+        """Add a piece to the last text, and what the piece says besides."""
         if not self.parts or self.parts[-1][0].get("type") != "text":
-            self.parts.append(({"type": "text"}, []))
-        self.parts[-1][1].append(text)
+            self.add_part({"type": "text"}, [])
+        part, pieces = self.parts[-1]
+        pieces.append(text)
+        if more:
+            gather(part, more, self.earlier, path=f"{self.path}/{len(self.parts) - 1}")
+
+    def add_piece(self, name: str, pieces: list[str], text: str) -> None:
+        """Add a piece of a field that the beginning of the step may have, too: the pieces hold."""
+        if not pieces and (begun := self.fields.pop(name, None)):
+            self.earlier.append({"path": f"{self.path}/{name}", "value": begun})
+        pieces.append(text)
 
     def add(self, delta: JsonObject) -> None:
         """Add a piece that is neither a text nor arguments."""
+        read = {"type"}
         match delta:
             case {"type": "thought_signature", "signature": str(signature)}:
-                self.signature.append(signature)
+                self.add_piece(SIGNATURE, self.signature, signature)
+                read.add("signature")
             case {"type": "thought_summary", "content": dict(part)}:
-                self.parts.append((part, []))
+                self.add_part(part, [])
+                read.add("content")
             case {"type": "text_annotation_delta", "annotations": list(annotations)} if self.parts:
                 part = self.parts[-1][0]
                 part["annotations"] = [*as_objects(part.get("annotations")), *annotations]
+                read.add("annotations")
             case {"type": str(kind)} if kind in MEDIA:
-                self.parts.append((delta, []))
-            case _:
-                merge(self.fields, {name: value for name, value in delta.items() if name != "type"})
+                self.add_part(delta, [])
+                return
+        self.add_fields(unknown(delta, frozenset(read)))
+
+    def add_fields(self, fields: JsonObject) -> None:
+        """Add fields of the step itself."""
+        gather(self.fields, _without_nulls(fields), self.earlier, _PIECES, self.path)
 
     def ended(self) -> JsonObject:
         """The step with all its pieces."""
         step = dict(self.fields)
         if self.parts:
-            step["summary" if step.get("type") == "thought" else "content"] = [
+            step[_parts_of(step)] = [
                 {**part, "text": joined(pieces)} if pieces else part for part, pieces in self.parts
             ]
         if self.arguments:
@@ -107,32 +144,48 @@ class InteractionsAnswer:
         self.begun = False
         self.failure: Json = None
         self._bound = body.get("store") is False
+        self._body = body
         self._reply: JsonObject = {}
         self._status = ""
-        self._steps: dict[Json, _Step] = {}
+        self._usage: JsonObject = {}
+        self._events: list[Json] = []
+        self._earlier: list[Json] = []
+        self._steps: list[_Step] = []
+        self._at: dict[Json, _Step] = {}
         self._calls = 0
 
     def take(self, event: JsonObject) -> Iterator[Update]:
         """Read an event of a stream, and yield what it adds."""
-        match event:
-            case {"event_type": "step.delta", "delta": dict(delta)}:
-                yield from self._delta(event.get("index"), delta)
-            case {"event_type": "step.start", "step": dict(step)}:
-                yield from self._start(event.get("index"), step)
-            case {"event_type": "interaction.created", "interaction": dict(interaction)}:
-                yield from self._about(interaction)
-            case {"event_type": "interaction.completed", "interaction": dict(interaction)}:
-                yield from self._about(interaction)
+        kind = as_text(event.get("event_type"))
+        if kind not in _READ_EVENTS and (kind == "error" or event.get("error") is not None):
+            self.failure = event.get("error") or event
+            return
+        if metadata := as_object(event.get("metadata")):
+            replace(self._usage, as_object(metadata.get("total_usage")))
+            more = unknown(metadata, frozenset({"total_usage"}))
+            event = {**unknown(event, frozenset({"metadata"})), **({"metadata": more} if more else {})}
+        if kind == "interaction.status_update":
+            yield from self._about(unknown(event, _STATUS))
+            return
+        if (rest := rest_of(unknown(event, frozenset({"event_id"})), _READ_EVENTS.get(kind))) is not None:
+            self._events.append(rest)
+        if kind == "step.delta":
+            yield from self._delta(event.get("index"), as_object(event.get("delta")))
+        elif kind == "step.start":
+            yield from self._start(event.get("index"), as_object(event.get("step")))
+        elif kind in {"interaction.created", "interaction.completed"}:
+            interaction = as_object(event.get("interaction"))
+            yield from self._about(interaction)
+            if kind == "interaction.completed":
                 self._end(interaction)
-            case {"event_type": "error"} | {"error": _}:
-                self.failure = event.get("error") or event
 
     def take_whole(self, interaction: JsonObject) -> Iterator[Update]:
         """Read a complete interaction, and yield its contents."""
-        yield from self._about(interaction)
-        if "error" in interaction:
-            self.failure = interaction["error"]
+        if (failure := interaction.get("error")) is not None:
+            self.failure = failure
             return
+        steps = as_objects(interaction.get("steps"))
+        yield from self._about({**interaction, "steps": [step for step in steps if step.get("type") in _INPUT]})
         for number, step in enumerate(_model_steps(interaction)):
             yield from self._start(number, step)
         self._end(interaction)
@@ -141,25 +194,42 @@ class InteractionsAnswer:
         """The answer; None until the service has completed it."""
         if self._status in _UNFINISHED:
             return None
-        steps = [step.ended() for step in self._steps.values()] or _model_steps(self._reply)
-        message = Message(role="assistant", contents=tuple(_contents(steps)))
-        sent = [_with_object(step) for step in steps]
-        more: JsonObject = {}
-        replace(more, unknown(self._reply, _KNOWN_REPLY))
-        received: JsonObject = {"steps": [*sent], **({"reply": more} if more else {})}
+        told = as_objects(self._reply.get("steps"))
+        steps = as_objects(storable([step.ended() for step in self._steps])) or told
+        made = [step for step in steps if step.get("type") not in _INPUT]
+        message = Message(role="assistant", contents=tuple(_contents(made)))
+        usage = _usage(self._usage) if self._usage else None
         kept = any(isinstance(content, Raw | Reasoning) for content in message.contents)
-        usage = self._reply.get("usage")
+        reply = self._rest(
+            [*(step for step in steps if step not in made), *(step for step in told if step not in steps)]
+        )
+        if usage is not None and (left := unread(self._usage, _READ_USAGE, ("total_tokens", usage.total_tokens))):
+            reply["usage"] = left
+        about: JsonObject = {"reply": reply, "events": self._events, "earlier": self._earlier}
+        received: JsonObject = {"steps": [*map(_with_object, made)]}
+        received |= {name: each for name, each in about.items() if each}
         return Answer(
             with_native(message, WIRE, {"steps": written_steps(message)}, received, kept=kept),
             _REASONS.get(self._status, self._status),
-            _usage(usage) if isinstance(usage, dict) else None,
+            usage,
             as_text(self._reply.get("model")) or None,
             as_text(self._reply.get("id")) or None,
         )
 
+    def _rest(self, steps: Sequence[JsonObject]) -> JsonObject:
+        """What the interaction has besides the answer. What repeats the request is on the log already."""
+        sent = interaction_steps(self._body)
+        rest = unknown(self._reply, _READ_REPLY)
+        others: JsonObject = {"steps": [step for step in steps if step not in sent]}
+        rest |= others if others["steps"] else {}
+        repeated = {"object": "interaction", "role": "model", **self._body}
+        return {name: value for name, value in rest.items() if name not in repeated or repeated[name] != value}
+
     def _about(self, interaction: JsonObject) -> Iterator[Update]:
         """Read what an interaction has besides its steps. Later values replace earlier ones."""
-        self._reply.update({name: value for name, value in interaction.items() if value is not None})
+        replace(self._usage, as_object(interaction.get("usage")))
+        self._reply |= {name: value for name, value in interaction.items() if name in _READ_REPLY and value is not None}
+        gather(self._reply, _without_nulls(unknown(interaction, _READ_REPLY)), self._earlier, path="/json/reply")
         if not self._bound and (id_ := as_text(interaction.get("id"))):
             self._bound = True
             yield ServiceBound(ServiceReference(kind="response", id=id_))
@@ -176,34 +246,41 @@ class InteractionsAnswer:
     def _start(self, place: Json, fields: JsonObject) -> Iterator[Update]:
         """Begin a step. Some steps arrive whole, and with no more pieces."""
         self.begun = True
-        fields = {name: value for name, value in fields.items() if value is not None}
-        name = "summary" if fields.get("type") == "thought" else "content"
-        step = self._steps[place] = _Step(fields, self._calls)
-        for part in as_objects(fields.pop(name, None)):
+        step = self._new_step(place, fields)
+        name = _parts_of(step.fields)
+        for part in as_objects(step.fields.get(name)):
             text = part.get("text")
             pieces = [text] if part.get("type") == "text" and isinstance(text, str) else []
-            step.parts.append((dict(part), pieces))
+            step.add_part(part, pieces)
             if pieces and pieces[0]:
                 yield ReasoningDelta(pieces[0]) if name == "summary" else TextDelta(pieces[0])
-        if fields.get("type") == "function_call":
+        if step.fields.get("type") == "function_call":
             self._calls += 1
-            yield self._call(step, _text(fields.get("arguments")) if fields.get("arguments") else "")
+            arguments = step.fields.get("arguments")
+            yield self._call(step, _text(arguments) if arguments else "")
+
+    def _new_step(self, place: Json, fields: JsonObject) -> _Step:
+        step = self._at[place] = _Step(self._calls, f"/json/steps/{len(self._steps)}", self._earlier)
+        step.add_fields(fields)
+        self._steps.append(step)
+        return step
 
     def _delta(self, place: Json, delta: JsonObject) -> Iterator[Update]:
         self.begun = True
-        if (step := self._steps.get(place)) is None:
-            step = self._steps[place] = _Step({"type": "model_output"}, self._calls)
+        step = self._at.get(place) or self._new_step(place, {"type": "model_output"})
         match delta:
             case {"type": "text", "text": str(text)}:
-                step.add_text(text)
+                step.add_text(text, unknown(delta, _TEXT))
                 if text:
                     yield TextDelta(text)
             case {"type": "thought_summary", "content": {"type": "text", "text": str(text)}}:
-                step.add_text(text)
+                step.add_text(text, unknown(as_object(delta["content"]), _TEXT))
+                step.add_fields(unknown(delta, frozenset({"type", "content"})))
                 if text:
                     yield ReasoningDelta(text)
             case {"type": "arguments_delta", "arguments": str(text)}:
-                step.arguments.append(text)
+                step.add_piece("arguments", step.arguments, text)
+                step.add_fields(unknown(delta, frozenset({"type", "arguments"})))
                 if text and step.fields.get("type") == "function_call":
                     yield self._call(step, text)
             case _:
@@ -312,12 +389,20 @@ def _with_object(step: JsonObject) -> JsonObject:
     return {**step, "arguments": call_args(_text(step.get("arguments")))}
 
 
+def _parts_of(step: JsonObject) -> str:
+    """The field of a step with its parts."""
+    return "summary" if step.get("type") == "thought" else "content"
+
+
+def _without_nulls(fields: JsonObject) -> JsonObject:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
 def _parsed(text: str) -> Json:
     try:
-        value: Json = json.loads(text, parse_constant=lambda _: None)
+        return parse_json(text)
     except (ValueError, RecursionError):
         return text
-    return value
 
 
 def _text(value: Json) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import takewhile
 from typing import TypeGuard
 
 from clew.domain.errors import InvalidContentError
-from clew.domain.json_patch import difference, patched
+from clew.domain.json_patch import difference, escaped, patched
 from clew.domain.json_values import Json, JsonObject, check_json, storable
 from clew.domain.messages import Content, Message, Native, Raw, Reasoning
 from clew.domain.models.client import Question
@@ -21,7 +23,8 @@ _NAMES = frozenset({"format", "id", "name", "object", "role", "type"})
 """Fields that each piece of a stream repeats: they are not joined."""
 
 
-_EVENT_NAMES = frozenset({"index", "item_id", "output_index", "type"})
+_UNSENT = re.compile(f"(/{_ROOT})?/({_REPLY}|candidate|choice|choices|earlier|events)/")
+_EVENT_NAMES = frozenset({"contentBlockIndex", "event_type", "index", "item_id", "output_index", "type"})
 """Fields by which an event, or a part of one, says what it is."""
 
 
@@ -37,7 +40,7 @@ def with_native(
 ) -> Message:
     """The message, with what ``received`` has beyond ``written``, which the format ``wire`` writes for its contents.
 
-    ``reply`` is what the reply says besides: it is on the log, and is never sent. ``signed`` says that parts of
+    ``reply`` is what the reply says besides, which ``native_json`` gives. ``signed`` says that parts of
     ``received`` are bound to what came before, ``kept`` that the provider needs parts of it again. The run adds the
     provider, the model and the prefix. What cannot be stored is replaced: see ``storable``.
     """
@@ -63,12 +66,15 @@ def received(message: Message, written: Json) -> Json:
 
     It is ``written`` itself if the answer has nothing more, or was changed since.
     """
-    if message.native is None:
-        return written
-    try:
-        return patched({_ROOT: written}, message.native.patch)[_ROOT]
-    except (InvalidContentError, KeyError):
-        return written
+    return native_json(message, written).get(_ROOT, written)
+
+
+def native_json(message: Message, written: Json) -> JsonObject:
+    """What is kept of an answer: in ``json`` as ``received`` gives it, and in ``reply`` what the reply says besides."""
+    if message.native is not None:
+        with suppress(InvalidContentError):
+            return patched({_ROOT: written}, message.native.patch)
+    return {_ROOT: written}
 
 
 def is_own(message: Message, question: Question, wire: str) -> bool:
@@ -118,7 +124,8 @@ def signatures(message: Message) -> Iterator[str]:
     """What a request with all signed parts of an answer contains."""
     native = message.native
     contents = [each.data if isinstance(each, Reasoning) else each.value for each in message.contents if _is_item(each)]
-    yield from _signatures([] if native is None else [*native.patch, *contents])
+    patch = () if native is None else native.patch
+    yield from _signatures([*(each for each in patch if not _is_about_reply(each)), *contents])
 
 
 def without_unbound(
@@ -146,6 +153,11 @@ def _unsigned(message: Json, is_signed: Callable[[Json], bool]) -> Json:
     if not isinstance(message, dict) or not isinstance(content := message.get("content"), list):
         return message
     return {**message, "content": [block for block in content if not is_signed(block)] or content}
+
+
+def _is_about_reply(operation: JsonObject) -> bool:
+    """Whether an operation of a patch is about what is said around the answer, which is not sent back."""
+    return _UNSENT.match(f"{operation.get('path')}/") is not None
 
 
 def _is_item(content: Content) -> TypeGuard[Reasoning | Raw]:
@@ -186,6 +198,42 @@ def merge(total: JsonObject, piece: JsonObject) -> None:
             total[name] = _merged_items(before if isinstance(before, list) else [], value)
         else:
             total[name] = value
+
+
+def gather(
+    total: JsonObject,
+    piece: JsonObject,
+    earlier: list[Json],
+    pieces: Collection[str] = (),
+    path: str = "",
+) -> None:
+    """Add what a stream says in one of its pieces to what it has said before, so that nothing is lost.
+
+    Objects are joined field by field. A list that begins with all of the earlier one was sent again, and has grown;
+    another one is appended to it. Texts and lists with a name in ``pieces`` are always appended. Any other value
+    replaces the one before, which goes to ``earlier`` with its ``path``. A null replaces nothing.
+    """
+    for name, value in piece.items():
+        before = total.get(name)
+        if before is None:
+            total[name] = copied(value)
+        elif isinstance(value, dict) and isinstance(before, dict):
+            gather(before, value, earlier, pieces, f"{path}/{escaped(name)}")
+        elif isinstance(value, list) and isinstance(before, list):
+            again = name not in pieces and value[: len(before)] == before
+            before += value[len(before) :] if again else value
+        elif isinstance(value, str) and isinstance(before, str) and name in pieces:
+            total[name] = before + value
+        elif value is not None and value != before:
+            earlier.append({"path": f"{path}/{escaped(name)}", "value": before})
+            total[name] = value
+
+
+def copied(value: Json) -> Json:
+    """A value of which the objects and their lists are other ones: ``gather`` changes them."""
+    if isinstance(value, dict):
+        return {name: copied(each) for name, each in value.items()}
+    return [*value] if isinstance(value, list) else value
 
 
 def unknown(fields: JsonObject, known: frozenset[str]) -> JsonObject:

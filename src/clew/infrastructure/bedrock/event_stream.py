@@ -6,14 +6,13 @@ before: https://smithy.io/2.0/aws/amazon-eventstream.html.
 
 from __future__ import annotations
 
-import json
 import struct
 from binascii import crc32
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from clew.domain.json_values import JsonObject
+from clew.domain.json_values import JsonObject, parse_json
 
 _PRELUDE = struct.Struct(">III")
 _CRC = struct.Struct(">I")
@@ -126,7 +125,7 @@ def event_of(frame: Frame) -> JsonObject:
     if headers.get(":message-type") == "error":
         failure: JsonObject = {"code": headers.get(":error-code"), "message": headers.get(":error-message", "")}
         return {"exception": failure}
-    payload = json.loads(frame.payload or b"{}", parse_constant=lambda _: None)
+    payload = parse_json(frame.payload or b"{}")
     if headers.get(":message-type") != "exception":
         return {headers.get(":event-type", ""): payload}
     name = headers.get(":exception-type", "")
