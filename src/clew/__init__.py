@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from clew.infrastructure.gemini.client import GeminiClient
     from clew.infrastructure.gemini.interactions_client import GeminiInteractionsClient
     from clew.infrastructure.hashing_embedder import HashingEmbedder
+    from clew.infrastructure.mcp.tools import MCPTools
     from clew.infrastructure.media_files import Audio, File, Image
     from clew.infrastructure.minilm import LocalEmbedder
     from clew.infrastructure.openai.clients import OpenAIChatClient, OpenAIResponsesClient
@@ -92,6 +93,7 @@ __all__ = [
     "Image",
     "KeepLast",
     "LocalEmbedder",
+    "MCPTools",
     "Media",
     "Mem0Memory",
     "MemoryScope",
@@ -166,6 +168,7 @@ _HOMES = {
     "Image": "clew.infrastructure.media_files",
     "KeepLast": "clew.domain.reducers.strategies",
     "LocalEmbedder": "clew.infrastructure.minilm",
+    "MCPTools": "clew.infrastructure.mcp.tools",
     "Media": "clew.domain.messages",
     "Mem0Memory": "clew.memory.mem0_memory",
     "MemoryScope": "clew.aio.memory",

@@ -34,7 +34,14 @@ if TYPE_CHECKING:
     from clew.aio.threads import LocalThread, RemoteThread, Thread
     from clew.domain.authorization import Action, Authorize, ThreadFilter
     from clew.domain.call_pairing import ModelView, Repair, RepairReason
-    from clew.domain.context.provider import ContextProviders, OnFailure, ThreadProviders, ThreadView
+    from clew.domain.context.provider import (
+        ContextProviders,
+        OnFailure,
+        ProvidedApproval,
+        ProvidedTool,
+        ThreadProviders,
+        ThreadView,
+    )
     from clew.domain.context.state import ContextState, ContextVersions, ProviderState
     from clew.domain.decider_state import CallLocation, Control, OpenRun
     from clew.domain.differences.content_diff import FieldDiff
@@ -95,6 +102,8 @@ if TYPE_CHECKING:
     from clew.domain.runs.request_construction import Request
     from clew.domain.search_terms import Snippet, SnippetPart
     from clew.hosted_threads import HostedThread
+    from clew.infrastructure.mcp.connection import MCPProtocol
+    from clew.infrastructure.mcp.tools import MCPApproval, MCPOptions
     from clew.infrastructure.media_files import MediaSource
     from clew.infrastructure.scripted_client import FaultKind
     from clew.infrastructure.scripted_client import Line as ScriptLine
@@ -186,6 +195,9 @@ __all__ = [
     "Json",
     "JsonObject",
     "LocalThread",
+    "MCPApproval",
+    "MCPOptions",
+    "MCPProtocol",
     "Media",
     "MediaSource",
     "MemoryAt",
@@ -207,6 +219,8 @@ __all__ = [
     "Parked",
     "Proceed",
     "ProjectionStatus",
+    "ProvidedApproval",
+    "ProvidedTool",
     "ProviderState",
     "Purged",
     "Question",
@@ -346,6 +360,9 @@ _HOMES = {
     "Json": "clew.domain.json_values",
     "JsonObject": "clew.domain.json_values",
     "LocalThread": "clew.aio.threads",
+    "MCPApproval": "clew.infrastructure.mcp.tools",
+    "MCPOptions": "clew.infrastructure.mcp.tools",
+    "MCPProtocol": "clew.infrastructure.mcp.connection",
     "Media": "clew.domain.messages",
     "MediaSource": "clew.infrastructure.media_files",
     "MemoryAt": "clew.domain.memory.ports",
@@ -367,6 +384,8 @@ _HOMES = {
     "Parked": "clew.domain.projection",
     "Proceed": "clew.agents.middleware",
     "ProjectionStatus": "clew.service.projection_status",
+    "ProvidedApproval": "clew.domain.context.provider",
+    "ProvidedTool": "clew.domain.context.provider",
     "ProviderState": "clew.domain.context.state",
     "Purged": "clew.service.redactions",
     "Question": "clew.domain.models.client",

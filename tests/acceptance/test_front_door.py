@@ -45,6 +45,7 @@ def test_clew_exports_these_names() -> None:
         "Image",
         "KeepLast",
         "LocalEmbedder",
+        "MCPTools",
         "Media",
         "Mem0Memory",
         "MemoryScope",
@@ -112,9 +113,10 @@ def test_clew_errors_has_every_error() -> None:
     def subclasses(root: type[ClewError]) -> set[type[ClewError]]:
         return {root}.union(*map(subclasses, root.__subclasses__()))
 
+    warnings = {"AgentChangedWarning", "MediaNotSentWarning", "MissingProviderWarning", "ToolsChangedWarning"}
     public = {each.__name__ for each in subclasses(ClewError) if each.__module__.startswith("clew.domain.")}
     assert errors.__all__ == sorted(errors.__all__)
-    assert set(errors.__all__) == public | {"AgentChangedWarning", "MediaNotSentWarning", "MissingProviderWarning"}
+    assert set(errors.__all__) == public | warnings
     assert all(issubclass(getattr(errors, name), ClewError | UserWarning) for name in errors.__all__)
 
 

@@ -79,7 +79,7 @@ def test_an_assistant_reads_only_what_its_actor_may(tmp_path: Path) -> None:
     async def ask(conversations: Conversations) -> Any:
         async with Client(history_server(conversations, actor="assistant")) as client:
             names = [each.name for each in (await client.list_tools()).tools]
-            calls = [
+            calls: list[tuple[str, dict[str, Any]]] = [
                 ("search", {"words": "parcel"}),
                 ("threads", {}),
                 ("show", {"thread": "refund"}),

@@ -13,6 +13,14 @@ from tests.servers import installation
 from tests.servers.control_api import send_json
 from tests.servers.server_process import ServerProcess
 
+MCP_TOOL = {
+    "name": "lookup",
+    "description": "Look a word up.",
+    "inputSchema": {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]},
+    "result": "Of tree bark.",
+}
+"""The tool of the MCP server, at ``/mcp``."""
+
 
 @dataclass(frozen=True)
 class ToolCall:
@@ -140,7 +148,8 @@ class Aimock:
 def aimock_server(folder: Path) -> Iterator[Aimock]:
     """Run aimock on a free port until the block ends. The folder gets its settings file."""
     settings = folder / "aimock.json"
-    settings.write_text(json.dumps({"host": "127.0.0.1", "llm": {"logLevel": "warn"}}), encoding="utf-8")
+    given = {"host": "127.0.0.1", "llm": {"logLevel": "warn"}, "mcp": {"tools": [MCP_TOOL]}}
+    settings.write_text(json.dumps(given), encoding="utf-8")
     command = [*installation.aimock(), "--config", str(settings), "--port", "0"]
     # Without this setting, `turn` is only a preference.
     environment = {"AIMOCK_STRICT_TURN_INDEX": "1"}

@@ -40,11 +40,12 @@ from clew.agents.run_setup import (
     checked_limits,
     input_messages,
     rules_of,
+    split_tools,
 )
 from clew.agents.stream import AgentStream
 from clew.agents.telemetry import Telemetry, run_span
 from clew.agents.tools import Approval, Tool, as_tools
-from clew.domain.context.provider import ContextProviders, as_providers
+from clew.domain.context.provider import ContextProvider, ContextProviders, as_providers
 from clew.domain.errors import InvalidContentError
 from clew.domain.history_stores import StoreFactory
 from clew.domain.json_values import Json, JsonObject, canonical, check_flags, check_text
@@ -114,8 +115,8 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         self.name = name
         self.description = description
         self.instructions = instructions
-        self.tools = as_tools(tools)
-        self.context_providers = as_providers(context_providers)
+        self.tools, servers = split_tools(tools)
+        self.context_providers = as_providers((*as_providers(context_providers), *servers))
         self.reducer = reducer
         self.model = model
         self._engine = engine
@@ -500,9 +501,11 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
             check_id(actor, "actor")
         own = self._own_setup()
         changes: dict[str, Any] = {}
+        servers: tuple[ContextProvider, ...] = ()
         format_ = options.get("response_format")
         if format_ is not None or options.get("tools"):
-            tools = as_tools((*self.tools, *options.get("tools", ())))
+            of_run, servers = split_tools(options.get("tools", ()))
+            tools = as_tools((*self.tools, *of_run))
             changes["tools"] = tools
             changes["rules"] = rules_of(tools)
             changes["definitions"] = Definitions(
@@ -522,8 +525,9 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
                 limits.seconds if seconds is None else seconds,
                 limits.retries,
             )
-        if options.get("context_providers") is not None:
-            changes["providers"] = own.providers._replace(run=as_providers(options.get("context_providers")))
+        providers = (*as_providers(options.get("context_providers")), *servers)
+        if providers:
+            changes["providers"] = own.providers._replace(run=as_providers(providers))
         if options.get("model"):
             changes["model"] = options["model"]
         strict = options.get("strict_media")

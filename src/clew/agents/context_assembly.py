@@ -83,6 +83,11 @@ class ContextAssembly:
         return rules_of(self.tools) if self._has_providers else self._setup.rules
 
     @property
+    def changed_tools(self) -> frozenset[str]:
+        """The tools of providers that have changed since the model called them, before this attempt of the run."""
+        return self._hooks.changed_tools if self._has_providers else frozenset()
+
+    @property
     def citations(self) -> list[dict[str, object]]:
         """The sources of the answer."""
         return [dict(citation) for citation in self._hooks.citations] if self._has_providers else []
@@ -169,7 +174,7 @@ class ContextAssembly:
         await self._history.feed()
         await self._history.reduce_again()
         self._collect()
-        if not self._hooks.watches and not self._hooks.every_model_call:
+        if not self._hooks.watches and not self._hooks.asks_again:
             return
         if self._journal.steps:
             await self._journal.write()

@@ -46,6 +46,8 @@ class ProviderHooks:
     ) -> None:
         self.steps: list[ProviderStep] = []
         self.blobs: list[Blob] = []
+        self.changed_tools: frozenset[str] = frozenset()
+        """The tools of a run that continues whose definitions are not those that the model had when it called them."""
         self.raises = True
         """Whether a failure is raised if the provider's policy says so; False once the run is over."""
         self._sessions = [
@@ -67,9 +69,9 @@ class ProviderHooks:
         return tuple(session.provider.id for session in self._sessions if session.watches)
 
     @property
-    def every_model_call(self) -> bool:
-        """Whether a provider gives context to each model call."""
-        return any(session.provider.every_model_call for session in self._sessions)
+    def asks_again(self) -> bool:
+        """Whether a provider is asked again before the next model call."""
+        return any(session.asks_again for session in self._sessions)
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -161,10 +163,10 @@ class ProviderHooks:
         """Ask providers for context.
 
         ``before`` is the version that their messages come before; ``tools`` are the agent's. After the ``first`` time,
-        only those that give context to every model call are asked.
+        only those that give context to every model call are asked, and those whose context is outdated.
         """
         for session in self._sessions:
-            if first or session.provider.every_model_call:
+            if first or session.asks_again:
                 await self._call(session, "invoking", partial(self._invoke, session, messages, before, tools))
 
     async def _invoke(
@@ -198,6 +200,9 @@ class ProviderHooks:
             blobs = definitions.get(each.provider, Definitions(None)).blobs
             digests = tuple(blob.digest.hex() for blob in blobs)
             if each.tools and digests != each.tools:
+                schemas = definitions[each.provider].tools if each.provider in definitions else ()
+                changed = [schema.name for schema, name in zip(schemas, digests, strict=True) if name not in each.tools]
+                self.changed_tools |= frozenset(changed)
                 self.steps.append(each.model_copy(update={"tools": digests}))
                 self.blobs += blobs
 

@@ -9,9 +9,10 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from clew.agents.provided_tools import as_tool
 from clew.agents.tools import Tool, as_tools, tool
 from clew.domain.context.events import ContextProvided, ContextStateRecorded
-from clew.domain.context.provider import Context, ContextProvider
+from clew.domain.context.provider import Context, ContextProvider, ProvidedTool
 from clew.domain.context.state import ProviderState
 from clew.domain.errors import InvalidContentError, ScopeError
 from clew.domain.history import HistoryMessage
@@ -139,8 +140,15 @@ class ProviderSession:
         """The state after the last hook that did not fail."""
         self._seen_recorded = 0
         self._version = 0
+        self._provided = ContextProvided(provider=provider.id)
         self._recorded = _NO_STATE
         self._has_record = False
+
+    @property
+    def asks_again(self) -> bool:
+        """Whether the provider is asked again before a later model call of the run."""
+        provider, returned = self.provider, self.returned
+        return provider.every_model_call or (returned is not None and provider.outdated(returned))
 
     # State
 
@@ -225,15 +233,17 @@ class ProviderSession:
             check_json(citation, f"a citation in {where}")
         for each in (provided, *persisted_messages(returned)):
             _check_size(each.model_dump_json(), where)
+        same, self._provided = provided == self._provided, provided
         self.returned, self.tools = context, tools
         for citation in citations:
             self.context.cite(citation)
-        is_empty = provided == ContextProvided(provider=self.provider.id)
-        return None if is_empty and not self.provider.every_model_call else provided
+        return None if same and not self.provider.every_model_call else provided
 
     def accept_tools(self, returned: object, others: Sequence[Tool]) -> None:
         """Use only the tools of what ``invoking`` returned: the rest is on the log."""
-        self.tools = self._tools_of(_checked_context(returned), others)
+        context = _checked_context(returned)
+        self.tools = self._tools_of(context, others)
+        self.returned = context
 
     @property
     def definitions(self) -> Definitions:
@@ -241,15 +251,15 @@ class ProviderSession:
         return _definitions(self.tools)
 
     def _tools_of(self, context: Context, others: Sequence[Tool]) -> tuple[Tool, ...]:
-        idempotent = self.provider.idempotent_tools
-        tools = as_tools(
-            [
-                tool(each, idempotent=idempotent) if callable(each) and not isinstance(each, Tool) else each
-                for each in context.tools
-            ]
-        )
+        tools = as_tools([self._as_tool(each) for each in context.tools])
         as_tools((*others, *tools))  # raises if a name is taken
         return tools
+
+    def _as_tool(self, given: Any) -> Any:
+        if isinstance(given, ProvidedTool):
+            return as_tool(given)
+        is_function = callable(given) and not isinstance(given, Tool)
+        return tool(given, idempotent=self.provider.idempotent_tools) if is_function else given
 
 
 def persisted_messages(returned: object) -> tuple[Message, ...]:

@@ -292,6 +292,11 @@ async def _usage_of(child: RunLog) -> TokenUsage | None:
 OUTCOME_UNKNOWN = "The call had been started before a crash. Nobody knows whether it was carried out: outcome unknown."
 REJECTED = "The call was rejected"
 
+CHANGED = (
+    "Error: the definition of this tool has changed since you called it, so the call was not carried out. Read the new "
+    "definition, and call it again if you still want to."
+)
+
 STOPPED = "Error: the call was stopped before it gave a result. Nobody knows how far it came."
 """The result that the model receives for a call that was in progress when its run was stopped."""
 
@@ -333,8 +338,11 @@ class ToolCalls:
         for call in plan.refuse:
             self._refuse(call, _rejection(call), "rejected")
         started = set()
+        changed = self._providers.changed_tools if orphaned else ()
         for call in plan.start:
-            if call.call.name in tools:
+            if call.call.name in changed and call.status != "started":
+                self._refuse(call, CHANGED, "changed")
+            elif call.call.name in tools:
                 journal.add(ToolStarted(message=self._message(call), index=call.place.content))
                 if tools[call.call.name].runs_agent and call.child is None:
                     child, at = uuid.uuid4().hex[:16], call.place.content

@@ -12,7 +12,7 @@ from clew.agents.guardrails import Guardrail
 from clew.agents.history_replication import HistoryStores
 from clew.agents.middleware import Middleware
 from clew.agents.telemetry import Telemetry
-from clew.agents.tools import Tool
+from clew.agents.tools import Tool, as_tools
 from clew.domain.context.provider import ContextProvider, ContextProviders, as_providers
 from clew.domain.context.state import HISTORY_STORE
 from clew.domain.errors import InvalidContentError
@@ -33,8 +33,8 @@ Input: TypeAlias = str | Message | Sequence[Message] | None
 OnConflict: TypeAlias = Literal["raise", "wait", "fork"]
 """What a run does while another run is in progress on its thread."""
 
-ToolFunction: TypeAlias = Tool | Callable[..., Any]
-"""A tool, or a plain function that becomes one."""
+ToolFunction: TypeAlias = Tool | Callable[..., Any] | ContextProvider
+"""A tool, a plain function that becomes one, or a context provider that gives tools, such as MCPTools."""
 
 
 class ContinueOptions(TypedDict, total=False):
@@ -88,6 +88,14 @@ class RunOptions(TypedDict, total=False):
     max_rounds: int | None
     max_seconds: float | None
     strict_media: bool | None
+
+
+def split_tools(given: Sequence[ToolFunction]) -> tuple[tuple[Tool, ...], tuple[ContextProvider, ...]]:
+    """The tools among the given ones, and the context providers that give tools. Raises InvalidToolError."""
+    listed = isinstance(given, list | tuple)
+    providers = tuple([each for each in given if isinstance(each, ContextProvider)]) if listed else ()
+    tools: Any = [each for each in given if not isinstance(each, ContextProvider)] if providers else given
+    return as_tools(tools), providers
 
 
 _ON_CONFLICT = {RunOptions: ("raise", "wait", "fork"), ContinueOptions: ("raise", "wait")}

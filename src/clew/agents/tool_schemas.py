@@ -132,11 +132,17 @@ def _validated(name: str, takes: list[inspect.Parameter], model: type[BaseModel]
 
 
 def _passed_on(name: str, takes: list[inspect.Parameter], contexts: list[str], text: str) -> dict[str, Any]:
-    arguments: dict[str, Any] = _parsed(name, _ANY_OBJECT.validate_json, text)
+    arguments = read_object(name, text)
     try:
         inspect.Signature(takes).bind(**arguments, **dict.fromkeys(contexts))
     except TypeError as error:
         raise InvalidArgumentsError(f"Error: the arguments for {name} do not fit: {error}.") from None
+    return arguments
+
+
+def read_object(name: str, text: str) -> JsonObject:
+    """The JSON object that a model wrote, unchecked. Raises InvalidArgumentsError."""
+    arguments: JsonObject = _parsed(name, _ANY_OBJECT.validate_json, text)
     return arguments
 
 

@@ -388,13 +388,16 @@ def _name(function: Callable[..., Any], name: str | None) -> str:
         raise InvalidToolError(
             f"{inside.__qualname__} cannot be a tool: it is a generator. Return the whole result as a list."
         )
-    tool_name = name or (type(function).__name__ if inside.__name__ == "__call__" else inside.__name__)
-    if not _NAME.fullmatch(tool_name):
+    return checked_name(name or (type(function).__name__ if inside.__name__ == "__call__" else inside.__name__))
+
+
+def checked_name(name: str) -> str:
+    """The name of a tool. Raises InvalidToolError for one that services do not accept."""
+    if not _NAME.fullmatch(name):
         raise InvalidToolError(
-            f"{tool_name!r} cannot be the name of a tool. Use at most 64 letters, digits, _ and -: "
-            "tool(function, name='…')."
+            f"{name!r} cannot be the name of a tool. Use at most 64 letters, digits, _ and -: tool(function, name='…')."
         )
-    return tool_name
+    return name
 
 
 def _check_options(name: str, approval: object, timeout: float | None, errors: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
@@ -16,7 +16,7 @@ from clew.domain.json_values import JsonObject
 from clew.domain.memory.facts import Fact
 from clew.domain.memory.ports import MemoryPort
 from clew.domain.messages import Message
-from clew.domain.models.client import ThreadKind
+from clew.domain.models.client import ThreadKind, ToolSchema
 from clew.domain.runs.errors import AgentConfigurationError
 from clew.domain.runs.events import AgentIdentity
 from clew.domain.streams import check_id
@@ -42,6 +42,26 @@ class Context:
     persist: bool = False
     facts: Sequence[Fact] = ()
     citations: Sequence[JsonObject] = ()
+
+
+ProvidedApproval: TypeAlias = Literal["never", "always"] | Callable[[JsonObject, Any], bool | Awaitable[bool]]
+"""Whether calls of a provided tool need approval, or a function of the arguments and the ToolContext that says so."""
+
+
+@dataclass(frozen=True)
+class ProvidedTool:
+    """A tool of a context provider that is not a Python function: its schema comes from elsewhere.
+
+    ``call`` gets the arguments and the idempotency key of the call, and returns the result. The other fields are those
+    of ``@tool``.
+    """
+
+    schema: ToolSchema
+    call: Callable[[JsonObject, str], Awaitable[Any]]
+    approval: ProvidedApproval = "never"
+    idempotent: bool = False
+    timeout: float | None = None
+    retries: int = 0
 
 
 class ThreadView(Protocol):
@@ -166,6 +186,11 @@ class ContextProvider:
 
     async def invoking(self, ctx: ProviderContext, messages: Sequence[HistoryMessage]) -> Context | None:
         """Called before a request to the model; ``messages`` are those since its last answer. Returns its context."""
+
+    def outdated(self, given: Context) -> bool:
+        """Whether what it gave to a run is no longer right: then it is invoked again before the next model call."""
+        del given
+        return False
 
     async def invoked(
         self,

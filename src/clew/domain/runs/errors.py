@@ -18,6 +18,9 @@ ClewError
 │       └── ServiceCannotForkError … the service cannot fork or rewind its conversation
 ├── ServiceDeletionError           a thread is deleted, but not at its service
 ├── ToolFailedError                a tool raised an error that ends the run
+├── MCPServerError                 an MCP server cannot be reached, or its answer cannot be used
+├── MCPToolError                   a tool of an MCP server has reported an error
+├── ToolsChangedError              the tools of a server are not those that a thread has used before
 ├── RunStoppedError                a stream is read again after the caller left it
 ├── RunLimitError                  a run took more rounds or more time than allowed
 ├── GuardrailTrippedError          a guardrail stopped the run
@@ -46,6 +49,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from clew.domain.errors import ClewError, ConflictError
+from clew.domain.json_values import one_line
 from clew.domain.models.media import UnsentMedia
 
 
@@ -207,6 +211,44 @@ class ToolFailedError(ClewError):
             f"The tool {tool!r} raised {kind}, which ended the run. It is on the log; run again to continue."
         )
         self.tool = tool
+
+
+class MCPServerError(ClewError):
+    """An MCP server cannot be reached, or its answer cannot be used. ``server`` is its name."""
+
+    def __init__(self, server: str, reason: str) -> None:
+        super().__init__(f"The MCP server {server!r} failed. {reason}")
+        self.server = server
+
+
+class MCPToolError(ClewError):
+    """A tool of an MCP server has reported an error. The text is the server's, for the model."""
+
+
+class ToolsChangedError(ClewError):
+    """The tools of an MCP server are not those that the thread has used before, and ``on_changed`` is ``"raise"``.
+
+    Attributes: ``server``, its name, ``thread_id``, and ``changes``, which names the tools.
+    """
+
+    def __init__(self, server: str, thread_id: str, changes: Sequence[str]) -> None:
+        super().__init__(
+            f"{self.words(server, thread_id, changes)} Read their definitions. To accept them, run once with "
+            "on_changed='warn'."
+        )
+        self.server = server
+        self.thread_id = thread_id
+        self.changes = tuple(changes)
+
+    @staticmethod
+    def words(server: str, thread_id: str, changes: Sequence[str]) -> str:
+        """What has changed, in words."""
+        named = one_line("; ".join(changes), 500)
+        return f"Thread {thread_id!r} has used the MCP server {server!r} with other tools ({named})."
+
+
+class ToolsChangedWarning(UserWarning):
+    """The tools of an MCP server are not those that the thread has used before, and the run continues."""
 
 
 class RunStoppedError(ClewError):

@@ -325,7 +325,8 @@ class ToolFinished(Value):
 class ToolFailed(Value):
     """The function call failed or was not executed. The message at ``result`` reports this to the model.
 
-    ``reason`` is ``raised``, ``timeout``, ``invalid-arguments``, ``unknown-tool``, ``rejected`` or ``stopped``.
+    ``reason`` is ``raised``, ``timeout``, ``invalid-arguments``, ``unknown-tool``, ``rejected``, ``stopped``, or
+    ``changed``: the tool of an approved call is another one now.
     """
 
     message: int

@@ -1,0 +1,1 @@
+"""MCP servers: their tools, prompts and resources as tools of agents."""
