@@ -134,6 +134,11 @@ class Conversations:
 
         return Engine(self._core, self._live)
 
+    @property
+    def actor(self) -> str | None:
+        """The actor of its calls, None if it has none."""
+        return self._core.actor
+
     def acting_as(self, actor: str | None) -> Conversations:
         """A copy of the service whose calls have this actor: events record it, and ``authorize`` receives it."""
         return Conversations(self._core.acting_as(actor), self._live)
@@ -147,19 +152,28 @@ class Conversations:
         metadata: JsonObject | None = None,
         messages: Sequence[Message | Record] = (),
         replace_deleted: bool = False,
+        idempotency_key: str | None = None,
         actor: str | None = None,
     ) -> LocalThread:
         """Start a thread, with its first messages and records if there are any, in one commit.
 
         With ``replace_deleted`` the id of a purged thread can be used again: a new history begins, and the versions
-        continue. Raises ThreadExistsError.
+        continue. An ``idempotency_key`` is given instead of ``thread_id``: the same actor and key always give the same
+        thread, which starts once; with something else it raises IdempotencyKeyReusedError. Raises ThreadExistsError.
         """
         check_flags(replace_deleted=replace_deleted)
         first = tuple(messages)
-        intent = Start(title, labels or {}, metadata or {})
-        starting = thread_commands.start(self._core, thread_id, intent, actor, first, replace_deleted=replace_deleted)
+        starting = thread_commands.start_new(
+            self._core,
+            Start(title, labels or {}, metadata or {}),
+            actor,
+            first,
+            thread_id=thread_id,
+            key=idempotency_key,
+            replace_deleted=replace_deleted,
+        )
         started = run(starting)
-        return LocalThread(self._core, self._live, started)
+        return LocalThread(self._core, self._live, started.thread_id)
 
     def open_thread(self, thread_id: str, *, actor: str | None = None) -> LocalThread | RemoteThread:
         """The thread with that id. Starts it if it does not exist."""

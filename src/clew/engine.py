@@ -147,11 +147,16 @@ class Engine:
 
         return Conversations(self._core, self._live)
 
+    @property
+    def actor(self) -> str | None:
+        """The actor of its calls, None if it has none."""
+        return self._core.actor
+
     def acting_as(self, actor: str | None) -> Engine:
         """A copy of the service whose calls have this actor: events record it, and ``authorize`` receives it."""
         return Engine(self._core.acting_as(actor), self._live)
 
-    async def start_thread(
+    async def start_thread(  # noqa: PLR0913  # every option has its own parameter
         self,
         title: str | None = None,
         *,
@@ -161,23 +166,33 @@ class Engine:
         messages: Sequence[Message | Record] = (),
         replace_deleted: bool = False,
         context_providers: ContextProviders | None = None,  # asyncio only
+        idempotency_key: str | None = None,
         actor: str | None = None,
     ) -> LocalThread:
         """Start a thread, with its first messages and records if there are any, in one commit.
 
         With ``replace_deleted`` the id of a purged thread can be used again: a new history begins, and the versions
-        continue. Raises ThreadExistsError.
+        continue. An ``idempotency_key`` is given instead of ``thread_id``: the same actor and key always give the same
+        thread, which starts once; with something else it raises IdempotencyKeyReusedError. Raises ThreadExistsError.
         """
         check_flags(replace_deleted=replace_deleted)
         first = tuple(messages)
         attached = as_providers(context_providers)  # asyncio only
-        intent = Start(title, labels or {}, metadata or {})
-        starting = thread_commands.start(self._core, thread_id, intent, actor, first, replace_deleted=replace_deleted)
+        starting = thread_commands.start_new(
+            self._core,
+            Start(title, labels or {}, metadata or {}),
+            actor,
+            first,
+            thread_id=thread_id,
+            key=idempotency_key,
+            replace_deleted=replace_deleted,
+        )
         started = await drive(starting)
-        thread = LocalThread(self._core, self._live, started)
+        thread = LocalThread(self._core, self._live, started.thread_id)
         thread.context_providers.add(*attached)  # asyncio only
         created = [message for message in first if isinstance(message, Message)]  # asyncio only
-        await thread.notify("on_thread_created", created, actor=actor)  # asyncio only
+        if started.is_new:  # asyncio only
+            await thread.notify("on_thread_created", created, actor=actor)  # asyncio only
         return thread
 
     async def open_thread(self, thread_id: str, *, actor: str | None = None) -> LocalThread | RemoteThread:
@@ -194,6 +209,10 @@ class Engine:
     def unstarted_thread(self, kind: ThreadKind, thread_id: str | None = None) -> LocalThread | RemoteThread:
         """A thread that does not exist yet and starts with its first run: for agents."""
         return unstarted_thread(self._core, self._live, kind, thread_id)
+
+    async def threads_with_lease(self) -> list[str]:
+        """The ids of the threads with a run that a process executes, or executed when it ended: for agents."""
+        return await drive(thread_queries.with_lease(self._core))
 
     async def start_remote_thread(self, service_thread_id: str | None, held: Sequence[Message] = ()) -> RemoteThread:
         """Start a thread that a service holds, with the service's id and the messages held there if any: for agents."""

@@ -11,6 +11,7 @@ from clew.lazy import resolver
 
 if TYPE_CHECKING:
     from clew.agents.background_runs import BackgroundRun
+    from clew.agents.followed_runs import FollowedRun
     from clew.agents.guardrails import GuardrailContext
     from clew.agents.middleware import ModelCallContext, Proceed, RunContext, ToolCallContext
     from clew.agents.response import AgentResponse, AgentUpdate, Approval
@@ -175,6 +176,7 @@ __all__ = [
     "FieldDiff",
     "FieldPath",
     "Files",
+    "FollowedRun",
     "ForkPoint",
     "FoundFact",
     "FunctionCall",
@@ -340,6 +342,7 @@ _HOMES = {
     "FieldDiff": "clew.domain.differences.content_diff",
     "FieldPath": "clew.domain.differences.content_diff:Path",
     "Files": "clew.domain.formats.transcripts",
+    "FollowedRun": "clew.agents.followed_runs",
     "ForkPoint": "clew.domain.fork_tree",
     "FoundFact": "clew.domain.memory.facts",
     "FunctionCall": "clew.domain.messages",

@@ -82,6 +82,7 @@ FOR_AGENTS = public(ThreadPort) - public(object) - {"id", "kind", "runs"} | {
     "continue_run",
     "follow",
     "run",
+    "stop_run",
 }
 PAIRS = [
     (

@@ -97,12 +97,13 @@ SERVICE = {
         refused(lambda held: held.service.verify(), shows=False),
         refused(lambda held: held.service.verify("hidden-1"), shows=False),
     ],
+    "threads_with_lease": [nothing(lambda held: held.service.threads_with_lease(), shows=False)],
     "memory": [refused(lambda held: held.service.memory("hidden-scope"))],
     "scopes": [refused(lambda held: held.service.scopes())],
     "documents": [refused(lambda held: held.service.documents("shelf", namespace="all"), shows=False)],
 }
 HARMLESS_ON_SERVICE = {
-    *("open", "acting_as", "close", "blocking", "awaited"),
+    *("open", "actor", "acting_as", "close", "blocking", "awaited"),
     "batch",  # test_batches.py checks its parts
     *("start_thread", "unstarted_thread", "start_remote_thread"),  # a new thread
     *("wait", "rebuild", "position", "erase"),  # return only numbers of the whole store, or whether it is done
@@ -150,14 +151,20 @@ THREAD = {
     "verify": [refused(lambda held: held.thread.verify(), shows=False)],
     "version": [refused(lambda held: held.thread.version, shows=False)],
     "status": [refused(lambda held: held.thread.status, shows=False)],
+    "open_run": [refused(lambda held: held.thread.open_run, shows=False)],
     # For agents, so only in the engine.
     "run": [writes(lambda held: held.thread.bound_to(held.agent).run("More"))],
     "continue_run": [writes(lambda held: held.thread.bound_to(held.agent).continue_run())],
-    "follow": [refused(lambda held: held.thread.follow())],
+    "follow": [
+        refused(lambda held: held.thread.follow()),
+        refused(lambda held: held.thread.follow().response()),
+    ],
+    "stop_run": [writes(lambda held: held.thread.stop_run())],
     "approvals": [refused(lambda held: held.thread.approvals(), shows=False)],
     "context": [writes(lambda held: held.provided.context("More"))],
     "notify": [writes(lambda held: held.provided.notify("on_suspend"))],
     "branch": [writes(lambda held: held.thread.branch())],
+    "rewound": [writes(lambda held: held.thread.rewound(2))],
     "service_history": [refused(lambda held: held.remote.service_history(client=held.holder), shows=False)],
     "reconcile": [refused(lambda held: held.remote.reconcile(client=held.holder), shows=False)],
     "service_thread_id": [refused(lambda held: held.remote.service_thread_id)],

@@ -10,6 +10,7 @@ from tests.service.thread_operations import apply_operation, operations
 from clew.conversations import Conversations
 from clew.domain.errors import NotRedactableError, ThreadDeletedError, UnknownThreadError, UnknownVersionError
 from clew.domain.fork_tree import ForkPoint
+from clew.domain.history import HistoryMessage
 from clew.domain.messages import Message
 from clew.service import version_comparison
 from clew.sync.threads import LocalThread
@@ -37,6 +38,13 @@ def places(threads: list[LocalThread]) -> dict[Place, Place]:
     return found
 
 
+def newest_with(conversations: Conversations, thread_id: str, message: HistoryMessage) -> int:
+    """The newest version of a thread whose history has a message, by folding every version."""
+    thread = conversations.thread(thread_id)
+    versions = range(message.version, thread.version + 1)
+    return max(version for version in versions if message in thread.history(at=version).messages)
+
+
 @given(operations, st.integers(1, 7))
 def test_variants_and_fork_points_equal_those_of_folded_threads(done: list[tuple[str, int]], page: int) -> None:
     with pytest.MonkeyPatch.context() as patch, Conversations.open("memory:") as conversations:
@@ -54,6 +62,8 @@ def test_variants_and_fork_points_equal_those_of_folded_threads(done: list[tuple
                     found = [(variant.thread_id, variant.message.version) for variant in each.variants(version)]
                     same = [other for other, place in before.items() if place == before[owner, version]]
                     assert sorted(found) == sorted(same)
+                    for variant in each.variants(version):
+                        assert variant.newest == newest_with(conversations, *variant[:2])
             shared = set(owners(thread).items()) & set(owners(each).items())
             point = max(shared)
             assert conversations.fork_point(thread.id, each.id) == ForkPoint(point[1], point[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
@@ -46,14 +47,19 @@ from clew.agents.stream import AgentStream
 from clew.agents.telemetry import Telemetry, run_span
 from clew.agents.tools import Approval, Tool, as_tools
 from clew.domain.context.provider import ContextProvider, ContextProviders, as_providers
-from clew.domain.errors import InvalidContentError
+from clew.domain.errors import InvalidContentError, ThreadDeletedError
 from clew.domain.history_stores import StoreFactory
 from clew.domain.json_values import Json, JsonObject, canonical, check_flags, check_text
 from clew.domain.messages import Message
 from clew.domain.models.client import ModelClient, ServiceReference, ThreadKind
 from clew.domain.reducers.reducer import Reducer
-from clew.domain.runs.errors import AgentConfigurationError, NoOpenRunError, UnsupportedThreadError
-from clew.domain.runs.events import AgentIdentity
+from clew.domain.runs.errors import (
+    AgentConfigurationError,
+    ApprovalPendingError,
+    NoOpenRunError,
+    UnsupportedThreadError,
+)
+from clew.domain.runs.events import AgentIdentity, RunStarted
 from clew.domain.runs.ports import EnginePort, LocalT_co, OnExisting, RemoteT_co, RunKey, ThreadPort, ThreadT
 from clew.domain.runs.request_construction import Definitions, checked_options
 from clew.domain.runs.state import RunState
@@ -275,7 +281,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         Without ``input`` it answers the messages on the thread; without a ``thread`` it starts one: see the ``thread``
         of the response. With ``stream`` it returns an AgentStream of updates instead of a coroutine. With
         ``background`` it returns a BackgroundRun when the run is on the log, and the run continues without its caller.
-        RunOptions describes the options: thread, actor, fork, at, tools, context_providers, model, options,
+        RunOptions describes the options: thread, actor, fork, at, rewind_to, tools, context_providers, model, options,
         response_format, deps, on_conflict, abandon_run, idempotency_key, max_rounds, max_seconds,
         strict_media.
 
@@ -284,15 +290,14 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         """
         check_options("run", options, RunOptions)
         messages = input_messages("run", input)
-        if background:
-            check_mode(stream=stream)
+        check_mode(options, stream=stream, background=background)
         setup = self._run_setup(options)
         key = None if options.get("idempotency_key") is None else self._run_key(messages, options)
 
         async def execute(emit: Emit | None, admission: Admission | None) -> AgentResponse[LocalT_co | RemoteT_co]:
             thread = await self._target(messages, options)
             on_conflict, abandon = options.get("on_conflict", "raise"), options.get("abandon_run", False)
-            new = NewRun(uuid.uuid4().hex[:16], messages, on_conflict, abandon, key)
+            new = NewRun(uuid.uuid4().hex[:16], messages, on_conflict, abandon, key, options.get("rewind_to"))
             with_attached = self._with_attached(setup, thread, options)
             admit = partial(begin_run, with_attached, thread, new, emit=emit, admission=admission)
             if setup.is_observed:
@@ -311,10 +316,18 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
     def continue_run(
         self, thread: ThreadT, *, stream: Literal[True], **options: Unpack[ContinueOptions]
     ) -> AgentStream[ThreadT]: ...
+    @overload
     def continue_run(
-        self, thread: ThreadT, *, stream: bool = False, **options: Unpack[ContinueOptions]
-    ) -> Coroutine[Any, Any, AgentResponse[ThreadT]] | AgentStream[ThreadT]:
+        self, thread: ThreadT, *, background: Literal[True], **options: Unpack[ContinueOptions]
+    ) -> Coroutine[Any, Any, BackgroundRun[ThreadT]]: ...
+    def continue_run(
+        self, thread: ThreadT, *, stream: bool = False, background: bool = False, **options: Unpack[ContinueOptions]
+    ) -> (
+        Coroutine[Any, Any, AgentResponse[ThreadT]] | AgentStream[ThreadT] | Coroutine[Any, Any, BackgroundRun[ThreadT]]
+    ):
         """Continue the open run of a thread: after a crash, or when its approvals are decided.
+
+        ``stream`` and ``background`` are as in ``run``.
 
         Steps that are on the log are not repeated. A tool that was running when the process died is called again if it
         is idempotent; for any other tool an approval is requested (``outcome-unknown``). The options are actor, deps,
@@ -322,6 +335,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         ApprovalPendingError, RunInProgressError, AgentChangedError and the errors of ``run``.
         """
         check_options("continue_run", options, ContinueOptions)
+        check_mode({}, stream=stream, background=background)
         run_options: RunOptions = {
             "actor": options.get("actor"),
             "deps": options.get("deps"),
@@ -342,7 +356,38 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
                 return await self._observe(setup, thread.id, open_run.id, (), admit)
             return await self._response(*await admit(), setup)
 
+        if background:
+            return begin_in_background(execute, self)
         return AgentStream(execute) if stream else execute(None, None)
+
+    async def continue_runs(self, **options: Unpack[ContinueOptions]) -> list[BackgroundRun[LocalT_co | RemoteT_co]]:
+        """Continue, in the background, the runs of this agent whose process has ended. For services that start.
+
+        It waits until no process executes them: up to thirty seconds after a process was killed. Runs that wait for
+        approvals stay open, and those of calls of other agents continue with these. The options are those of
+        ``continue_run``. Raises an ExceptionGroup of the errors of runs that cannot be continued, after the others
+        continue.
+        """
+        ids = await self.engine.threads_with_lease()
+        continued = await asyncio.gather(*(self._continued(id_, options) for id_ in ids), return_exceptions=True)
+        if errors := [each for each in continued if isinstance(each, Exception)]:
+            raise ExceptionGroup("continue_runs: some runs cannot be continued", errors)
+        return [each for each in continued if isinstance(each, BackgroundRun)]
+
+    async def _continued(
+        self, thread_id: str, options: ContinueOptions
+    ) -> BackgroundRun[LocalT_co | RemoteT_co] | None:
+        """The run that was in progress on a thread, in the background; None if it is over or not this agent's."""
+        try:
+            thread = await self.engine.thread(thread_id)
+            run = (await thread.runs.control(fresh=True)).run
+            started = None if run is None else (await thread.runs.event(run.began)).data
+            if not isinstance(started, RunStarted) or started.agent.id != self.id or started.caller is not None:
+                return None
+            waiting: ContinueOptions = {**options, "on_conflict": "wait"}
+            return await self.continue_run(thread, background=True, **waiting)
+        except (NoOpenRunError, ApprovalPendingError, ThreadDeletedError):
+            return None
 
     def as_tool(self, *, name: str | None = None, description: str | None = None, approval: Approval = "never") -> Tool:
         """A tool with which another agent asks this one. Its name and description are those of the agent unless given.
@@ -387,6 +432,8 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
                 "run: idempotency_key= and on_conflict='fork' exclude each other: the same key would name two threads."
             )
         content = [self.id, *(message.model_dump(mode="json") for message in messages)]
+        if (to := options.get("rewind_to")) is not None:
+            content.append({"rewind_to": str(to)})
         return RunKey(key, canonical(content).encode())
 
     def _keyed_id(self, options: RunOptions, parent: str = "") -> str | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
-from typing import NamedTuple, Self
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
+from typing import Any, Generic, NamedTuple, Self
 
-from clew.agents.response import AgentUpdate
+from clew.agents.response import AgentResponse, AgentUpdate, ThreadT_co, pending_approvals
 from clew.domain.events import Event
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Message, Reasoning
@@ -106,6 +106,75 @@ async def follow(log: RunLog, began: int, position: Position = Position()) -> As
         for update in await follower.arriving():
             yield update
         await follower.wait()
+
+
+class FollowedRun(AsyncIterator[AgentUpdate], Generic[ThreadT_co]):
+    """The updates of a run, read from the log: ``async for update in thread.follow(run_id)``.
+
+    ``await thread.follow(run_id)`` raises UnknownRunError before the first update is read.
+    """
+
+    def __init__(
+        self,
+        thread: ThreadT_co,
+        run_id: str | None,
+        position: Position,
+        continue_lost: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._thread = thread
+        self._run_id = run_id
+        self._position = position
+        self._continue_lost = continue_lost
+        self._began = 0
+        self._updates: AsyncGenerator[AgentUpdate] | None = None
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self._found().__await__()
+
+    async def __anext__(self) -> AgentUpdate:
+        """The next update. Raises RunNotCompletedError at the end of a run that was not completed."""
+        while True:
+            await self._found()
+            if self._updates is None:
+                self._updates = follow(self._thread.runs, self._began, self._position)
+            try:
+                update = await anext(self._updates)
+            except RunNotCompletedError as error:
+                if error.outcome != "interrupted" or self._continue_lost is None:
+                    raise
+                await self._continue_lost()
+                self._updates = None
+            else:
+                self._position = Position.parsed(update.position)
+                return update
+
+    async def response(self) -> AgentResponse[ThreadT_co]:
+        """Wait until the run ends or waits for approvals, and return its recorded response. Skips further updates.
+
+        Raises UnknownRunError and RunNotCompletedError.
+        """
+        async for _ in self:
+            pass
+        log = self._thread.runs
+        state = await read_run(log, self._began)
+        return AgentResponse(
+            run_id=state.run_id,
+            thread=self._thread,
+            messages=list(state.added),
+            usage=state.usage,
+            finish_reason=state.finish_reason,
+            approvals=await pending_approvals(log, state),
+        )
+
+    async def aclose(self) -> None:
+        """Stop to follow. The run continues."""
+        if self._updates is not None:
+            await self._updates.aclose()
+
+    async def _found(self) -> Self:
+        if not self._began:
+            self._began = await find_run(self._thread.runs, self._run_id)
+        return self
 
 
 class _Follower:

@@ -201,6 +201,8 @@ class Journal:
         """Whether the part of an answer that has arrived is saved, and kept if the answer is interrupted."""
         self.on_begun: Callable[[], None] | None = None
         """Is called when the run is on the log."""
+        self.on_lost: Callable[[], None] | None = None
+        """Is called when another process has ended or continued the run, while this one writes nothing."""
         self._actor = actor
         self.emitted = 0
         """How many of the messages that the run added were emitted."""
@@ -292,7 +294,7 @@ class Journal:
         self.answer = PartialAnswer(
             self.state.called,
             author,
-            lambda data: self.log.put_draft(self.state.run_id, data, Holding(self.holder)),
+            self._put_draft,
             kept=self.keeps_drafts,
         )
         return self.answer
@@ -417,7 +419,22 @@ class Journal:
             return
         try:
             await self.log.hold(Holding(self.holder))
+        except RunTakenOverError:
+            self._lose()
         except (ConflictError, ClosedError):
-            self.stop_renewing()  # another process has the run: the next write raises
+            self.stop_renewing()
         except ClewError:
             pass  # the store may be busy: the next renewal tries again
+
+    async def _put_draft(self, data: bytes) -> None:
+        try:
+            await self.log.put_draft(self.state.run_id, data, Holding(self.holder))
+        except RunTakenOverError:
+            self._lose()
+
+    def _lose(self) -> None:
+        """Note that another process has the run, unless this one is recording its end."""
+        if self._renewal is not None:
+            self.stop_renewing()
+            if self.on_lost is not None:
+                self.on_lost()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from clew.agents.admission import Admission
 from clew.agents.followed_runs import Position, follow, read_run
@@ -50,13 +50,17 @@ _POLL_SECONDS = 1.0
 
 
 class NewRun(NamedTuple):
-    """A run that is asked for. ``abandon`` allows to abandon a run that waits for approvals."""
+    """A run that is asked for. ``abandon`` allows to abandon a run that waits for approvals.
+
+    ``rewind_to`` is a version that the thread is rewound to first, or None.
+    """
 
     run_id: str
     inputs: Sequence[Message]
     on_conflict: OnConflict = "raise"
     abandon: bool = False
     key: RunKey | None = None
+    rewind_to: Any = None
 
 
 async def begin_run(
@@ -80,8 +84,9 @@ async def begin_run(
             if await _began(thread, new.key) is None:
                 raise
             continue  # it is the run that is asked for again
-        on_thread = setup.for_thread(thread)
-        run = Run(on_thread, thread, RunState(new.run_id), emit)
+        at = thread if new.rewind_to is None else await thread.rewound(new.rewind_to)
+        on_thread = setup.for_thread(at)
+        run = Run(on_thread, at, RunState(new.run_id), emit)
         run.journal.key = new.key
         if thread.kind == "remote":
             await run.journal.leave_to_service()

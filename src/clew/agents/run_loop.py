@@ -38,6 +38,7 @@ from clew.domain.models.client import TokenUsage
 from clew.domain.runs.errors import (
     GuardrailTrippedError,
     RunLimitError,
+    RunStoppedError,
     RunTakenOverError,
     ToolFailedError,
     UnknownRunError,
@@ -79,7 +80,9 @@ class Run:
         needed = None if setup.reducer is None else setup.needed_history(setup.reducer)
         self.journal = Journal(thread.runs, state, setup.actor, attempt, emit, needed)
         self.over = asyncio.Event()
+        self.journal.on_lost = lambda: self.end_with(RunTakenOverError(thread.id, state.run_id))
         self._stopped = False
+        self._ends_with: RunStoppedError | RunTakenOverError | None = None
         self._task: asyncio.Task[Any] | None = None
         self._cancelled_before = 0
         self._setup = setup
@@ -121,6 +124,13 @@ class Run:
         """Note that the reader has left the stream. The caller cancels the task of the run next."""
         self._stopped = True
 
+    def end_with(self, error: RunStoppedError | RunTakenOverError) -> None:
+        """End the run with an error: somebody stopped it, or another process has ended it."""
+        if self._task is not None and self._ends_with is None:
+            self._ends_with = error
+            self._stopped = isinstance(error, RunStoppedError)
+            self._task.cancel()
+
     async def carry_out(self, admission: Admission | None, resuming: Sequence[Intent] | None = None) -> None:
         """Carry out the run until it ends or waits for approvals. Records the end of one that fails or is cancelled.
 
@@ -142,16 +152,26 @@ class Run:
                 await self._fail(too_long)
                 raise too_long from None
             except asyncio.CancelledError:
-                reason: InterruptReason = "stopped" if self._stopped else "cancelled"
-                await self._end(RunAbandoned(reason=reason), reason)
-                raise
+                cause = self._ends_with
+                if isinstance(cause, RunTakenOverError):
+                    await self._leave_to_other(cause)
+                else:
+                    reason: InterruptReason = "stopped" if self._stopped else "cancelled"
+                    await self._end(RunAbandoned(reason=reason), reason)
+                if cause is None or self._task is None or self._task.uncancel() > self._cancelled_before:
+                    raise
+                raise cause from None
             except RunTakenOverError as error:
-                await self._tools.stop()
-                await self._providers.handle_takeover(error)
-                raise  # the other process records the end of the run
+                await self._leave_to_other(error)
+                raise
             except Exception as error:
                 await self._fail(error)
                 raise
+
+    async def _leave_to_other(self, error: RunTakenOverError) -> None:
+        """End without a record: the other process records the end of the run."""
+        await self._tools.stop()
+        await self._providers.handle_takeover(error)
 
     @contextmanager
     def _live(self, admission: Admission | None) -> Iterator[None]:

@@ -58,9 +58,10 @@ class RunOptions(TypedDict, total=False):
     """The options of ``run``.
 
     ``thread`` is the thread to run on; without it a new one is started. ``actor`` is who wrote the input. ``fork`` runs
-    on a new fork of the thread, ``at`` on one from a version, a checkpoint or a time. ``tools`` (in addition to the
-    agent's), ``model``, ``options`` of the model service (in addition to the agent's) and ``response_format`` apply to
-    this run only. So do ``context_providers``, unless the run starts its thread: then they are attached to the thread.
+    on a new fork of the thread, ``at`` on one from a version, a checkpoint or a time. ``rewind_to`` continues the
+    thread itself from there: the rewind is stored with the start of the run. ``tools`` (in addition to the agent's),
+    ``model``, ``options`` of the model service (in addition to the agent's) and ``response_format`` apply to this run
+    only. So do ``context_providers``, unless the run starts its thread: then they are attached to the thread.
     ``response_format`` is a pydantic model, a dataclass, a TypedDict, a type such as ``list[Model]``, or a JSON Schema.
     ``deps`` is what tools get in their ToolContext.
 
@@ -76,6 +77,7 @@ class RunOptions(TypedDict, total=False):
     actor: str | None
     fork: bool
     at: Any
+    rewind_to: Any
     tools: Sequence[ToolFunction]
     context_providers: ContextProviders | None
     model: str | None
@@ -114,12 +116,16 @@ def check_options(operation: str, given: Mapping[str, object], options: type[Run
         raise AgentConfigurationError(f"{operation}: on_conflict={given['on_conflict']!r} is none of {allowed}.")
 
 
-def check_mode(*, stream: bool) -> None:
-    """Raise AgentConfigurationError for a background run that is to be streamed."""
-    if stream:
+def check_mode(options: Mapping[str, object], *, stream: bool, background: bool) -> None:
+    """Raise AgentConfigurationError for ways to run that exclude each other."""
+    if stream and background:
         raise AgentConfigurationError(
             "run: stream= and background= exclude each other. Follow a background run: thread.follow(run.run_id)."
         )
+    if options.get("rewind_to") is not None:
+        forks = options.get("fork") or options.get("at") is not None or options.get("on_conflict") == "fork"
+        if forks or options.get("thread") is None:
+            raise AgentConfigurationError("run: rewind_to= needs a thread=, and no fork: it rewinds that thread.")
 
 
 def input_messages(operation: str, given: Input) -> tuple[Message, ...]:

@@ -8,15 +8,16 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, ClassVar, Literal, Self, TypeVar, Unpack, overload
 
 from clew.agents.agent import Agent
 from clew.agents.background_runs import BackgroundRun
-from clew.agents.followed_runs import Position, find_run, follow
-from clew.agents.response import AgentResponse, AgentUpdate, Approval, approvals
+from clew.agents.followed_runs import FollowedRun, Position
+from clew.agents.response import AgentResponse, Approval, approvals
 from clew.agents.run_setup import ContinueOptions, Input, RunOptions, check_mode, input_messages
+from clew.agents.stopped_runs import stop_run
 from clew.agents.stream import AgentStream
 from clew.agents.thread_provider_hooks import OrphanedRun, ThreadHooks, notify_abandoned, orphaned_run
 from clew.aio.memory import scope_of_thread
@@ -37,7 +38,12 @@ from clew.domain.messages import Message
 from clew.domain.models.client import ModelClient, ServiceThreads, ThreadKind
 from clew.domain.ports import Verdict
 from clew.domain.records import Record, ThreadRecord
-from clew.domain.runs.errors import AgentConfigurationError, ServiceDeletionError
+from clew.domain.runs.errors import (
+    AgentConfigurationError,
+    NoOpenRunError,
+    RunInProgressError,
+    ServiceDeletionError,
+)
 from clew.domain.runs.events import AgentIdentity
 from clew.domain.runs.ports import RunLog
 from clew.domain.runs.remote_threads import reconciled
@@ -59,7 +65,7 @@ from clew.service.core import Core
 from clew.service.feeds import thread_feed
 from clew.service.redactions import Purged, Redaction
 from clew.service.remote_threads import delete_at_service, service_threads
-from clew.service.run_log import Beginning, ThreadRuns, branch_of
+from clew.service.run_log import Beginning, ThreadRuns, branch_of, rewind_of
 from clew.service.thread_queries import At, ThreadSummary
 from clew.service.version_comparison import Variant
 
@@ -106,6 +112,12 @@ class Thread:
     async def status(self) -> Status:
         """active, suspended, ended or deleted."""
         return (await drive(thread_queries.existing(self._core, self.id))).status
+
+    @property
+    async def open_run(self) -> str | None:
+        """The id of the run that is in progress, waits for approvals or has lost its process; None without one."""
+        opened = (await drive(thread_queries.existing(self._core, self.id))).run
+        return None if opened is None else opened.id
 
     @overload
     async def append(
@@ -506,9 +518,9 @@ class Thread:
 
         All of them follow the same message: in this thread, in its tree of forks, or where a rewind abandoned them.
         They are in the order in which they were recorded. ``message`` is a message of the thread's history, or its
-        version. To continue with one, fork its thread at its version. The call reads all rewinds of the tree after that
-        place. Raises NotRedactableError for anything but a message, UnknownVersionError for one of a purged thread that
-        had the id.
+        version. To continue with one, rewind its thread to its ``newest`` version, or fork there. The call reads all
+        rewinds of the tree after that place. Raises NotRedactableError for anything but a message, UnknownVersionError
+        for one of a purged thread that had the id.
         """
         return await drive(version_comparison.variants(self._core, self.id, message))
 
@@ -551,8 +563,8 @@ class Thread:
         """Run the agent that the thread is bound to: see Agent.run. Raises AgentConfigurationError."""
         on_thread: RunOptions = {"thread": self, **options}
         agent = self._bound_agent("run")
+        check_mode(on_thread, stream=stream, background=background)
         if background:
-            check_mode(stream=stream)
             return agent.run(input, background=True, **on_thread)
         return agent.run(input, stream=True, **on_thread) if stream else agent.run(input, **on_thread)
 
@@ -562,25 +574,47 @@ class Thread:
     ) -> Coroutine[Any, Any, AgentResponse[Self]]: ...
     @overload
     def continue_run(self, *, stream: Literal[True], **options: Unpack[ContinueOptions]) -> AgentStream[Self]: ...
+    @overload
     def continue_run(
-        self, *, stream: bool = False, **options: Unpack[ContinueOptions]
-    ) -> Coroutine[Any, Any, AgentResponse[Self]] | AgentStream[Self]:
+        self, *, background: Literal[True], **options: Unpack[ContinueOptions]
+    ) -> Coroutine[Any, Any, BackgroundRun[Self]]: ...
+    def continue_run(
+        self, *, stream: bool = False, background: bool = False, **options: Unpack[ContinueOptions]
+    ) -> Coroutine[Any, Any, AgentResponse[Self]] | AgentStream[Self] | Coroutine[Any, Any, BackgroundRun[Self]]:
         """Continue the thread's open run: see Agent.continue_run. Raises AgentConfigurationError."""
         agent = self._bound_agent("continue_run")
+        if background:
+            check_mode({}, stream=stream, background=True)
+            return agent.continue_run(self, background=True, **options)
         return agent.continue_run(self, stream=True, **options) if stream else agent.continue_run(self, **options)
 
-    async def follow(self, run_id: str | None = None, *, after: str = "") -> AsyncIterator[AgentUpdate]:
+    def follow(self, run_id: str | None = None, *, after: str = "", continue_run: bool = False) -> FollowedRun[Self]:
         """The updates of a run, from its beginning until it ends or waits for approvals, in any process.
 
         Without an id it is the newest run. Text comes as it streams: the process of the run writes it four times a
         second. ``after`` is the ``position`` of an update: it continues there. A run continues whether or not somebody
         follows it. Raises UnknownRunError, and RunNotCompletedError for a run that failed, was
-        abandoned or is not executed by any process.
+        abandoned or is not executed by any process. ``await`` raises the first one before anything is read.
+        With ``continue_run``, the agent that the thread is bound to continues a run that no process executes.
         """
+        check_flags(continue_run=continue_run)
+        agent = self._bound_agent("follow") if continue_run else None
+
+        async def continue_lost() -> None:
+            if agent is not None:
+                with suppress(NoOpenRunError, RunInProgressError):  # it is over, or another caller continues it
+                    await agent.continue_run(self, background=True)
+
         position = Position.parsed(after) if after else Position()
-        async with aclosing(follow(self.runs, await find_run(self.runs, run_id), position)) as updates:
-            async for update in updates:
-                yield update
+        return FollowedRun(self, run_id, position, None if agent is None else continue_lost)
+
+    async def stop_run(self, run_id: str | None = None, *, actor: str | None = None) -> bool:
+        """Stop the open run, or only the one with this id; returns whether it was open. In any process.
+
+        The part of the answer that has arrived is kept. A run that waits for approvals is abandoned. Another process
+        that executes the run notices it when it next writes: while text streams, within a quarter of a second.
+        """
+        return await stop_run(self, run_id, self._all_providers(), self._identity(), actor)
 
     async def approvals(self) -> list[Approval]:
         """The function calls that wait for an approval, requested by any process."""
@@ -633,14 +667,26 @@ class Thread:
         branch.runs = ThreadRuns(self._core, branch.id, beginning)
         return branch
 
+    async def rewound(self, to: At) -> Self:
+        """The same thread. The first run on it rewinds it to a version, in its first commit: for agents."""
+        beginning = await drive(rewind_of(self._core, self.id, to))
+        rewound = self._same()
+        rewound.runs = ThreadRuns(self._core, self.id, beginning)
+        return rewound
+
     def bound_to(self, agent: Agent[Any, Any] | None) -> Self:
         """The same thread, bound to an agent: ``run()`` and ``continue_run()`` run that agent."""
         if self.agent is agent:
             return self
-        bound = self._other(type(self), self.id)
+        bound = self._same()
         bound.agent = agent
-        bound._providers = self.context_providers  # noqa: SLF001  # it is the same thread
         return bound
+
+    def _same(self) -> Self:
+        """Another object of the same thread, with the same context providers."""
+        same = self._other(type(self), self.id)
+        same._providers = self.context_providers  # noqa: SLF001  # it is the same thread
+        return same
 
     def _bound_agent(self, operation: str) -> Agent[Any, Any]:
         if self.agent is None:

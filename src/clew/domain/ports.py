@@ -457,6 +457,10 @@ class SideReader(Protocol):
         """The lease of a stream, even if it has expired; None if it was released."""
         ...
 
+    def leased(self) -> list[str]:
+        """The names of the streams with a lease, even if it has expired."""
+        ...
+
     def draft(self, stream: str) -> Draft | None:
         """The part of an answer that a run on the stream stored last."""
         ...

@@ -131,6 +131,10 @@ class ConversationLog(Application[str]):
         self.shredded = recorder.shredded
         self._read_only: str | None = None
 
+    def leased(self) -> list[str]:
+        """The names of the streams with a lease, even if it has expired."""
+        return [name for kind, name, _ in self._recorder.runs() if kind == "lease"]
+
     def refuse_writes(self, store: str) -> None:
         """From now on, raise ReadOnlyStoreError for every append. ``store`` is its name in the error."""
         self._read_only = store

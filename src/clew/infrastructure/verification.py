@@ -317,6 +317,8 @@ class _Keys:
     def note(self, row: Row) -> None:
         """Add the next row. The keys of another store are there, and did not come with the events."""
         self._last = row.position
+        if row.type == "thread-purged":
+            self._marks.clear()  # a purge removes the keys, and some of the rows with marks stay
         mark = mark_in(row.state) if row.digest is None else None
         if mark is not None and self._tag and mark.startswith(self._tag):
             self._marks.append((row._replace(state=b""), mark[len(self._tag) :]))

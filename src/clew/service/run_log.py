@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from clew.domain.decider import Branch, Intent, Start, check_readable
+from clew.domain.decider import Branch, Intent, Rewind, Start, check_readable
 from clew.domain.decider_state import Control
 from clew.domain.errors import ConflictError, HistoryStoreSharedError, ThreadExistsError
 from clew.domain.events import TYPE_NAMES, Event, StateClaimed
@@ -26,6 +26,7 @@ from clew.service.core import CommitOptions, Core, cache_new_history, commit, lo
 from clew.service.effects import Operation, read, wait
 from clew.service.memory.scope_view import visible_version
 from clew.service.remote_threads import check_fork, read_service_state
+from clew.service.thread_commands import rewind_intent
 
 T = TypeVar("T")
 
@@ -33,16 +34,25 @@ _MICROSECONDS = 1_000_000
 
 
 class Beginning(NamedTuple):
-    """How a thread begins that is not stored yet: its first intent, the control to decide on, and the cut of a fork."""
+    """What the first record of a run begins with: a thread that is not stored yet, or a rewind of one that is.
 
-    intent: Start | Branch
+    ``control`` is what the intent is decided on, ``fork`` the cut of a fork, and ``parent`` the thread whose history
+    the run continues: that of the fork's parent, or of the thread itself.
+    """
+
+    intent: Start | Branch | Rewind
     control: Control
     fork: Fork | None = None
     parent: str | None = None
 
+    @property
+    def at(self) -> int:
+        """The version of the parent that the run continues from."""
+        return self.intent.to if isinstance(self.intent, Rewind) else self.control.version
+
 
 class ThreadRuns:
-    """The log of the runs of one thread. With a ``beginning``, the first record also begins the thread.
+    """The log of the runs of one thread. With a ``beginning``, the first record also begins or rewinds the thread.
 
     Reads raise NotAuthorizedError if the thread may not be read. Writes are not checked: a run must reach its end.
     """
@@ -90,7 +100,7 @@ class ThreadRuns:
             return await self._read(thread_queries.newest(self._core, self.thread_id, needed))
         if begin.parent is None:
             return History(self.thread_id, 0, ())
-        return await self._read(thread_queries.needed_history(self._core, begin.parent, begin.control.version, needed))
+        return await self._read(thread_queries.needed_history(self._core, begin.parent, begin.at, needed))
 
     async def history_part(self, last: int | None, before: HistoryMessage | None) -> History:
         """The ``last`` messages on the path, ``before`` a message if it is given."""
@@ -98,7 +108,7 @@ class ThreadRuns:
         if begin is not None:
             if begin.parent is None:
                 return History(self.thread_id, 0, ())
-            where, at = begin.parent, begin.control.version
+            where, at = begin.parent, begin.at
         return await drive(thread_queries.history(self._core, where, at, last=last, before=before))
 
     async def service_state(self) -> ServiceState:
@@ -167,16 +177,19 @@ class ThreadRuns:
         begin = self._beginning
         if begin is not None:
             intents = (begin.intent, *intents)
-            options = options._replace(base=begin.control, fork=begin.fork, expected_version=None)
+            if isinstance(begin.intent, Rewind):
+                options = options._replace(expected_version=begin.control.version, retry=False)
+            else:
+                options = options._replace(base=begin.control, fork=begin.fork, expected_version=None)
         try:
             committed = await drive(commit(self._core, self.thread_id, tuple(intents), options))
         except ConflictError as error:
-            if begin is None or isinstance(error, RunInProgressError):
+            if begin is None or isinstance(error, RunInProgressError) or isinstance(begin.intent, Rewind):
                 raise
             raise ThreadExistsError(self.thread_id) from None
         if begin is not None:
             self._beginning = None
-            if begin.fork is None and committed.events:
+            if isinstance(begin.intent, Start) and committed.events:
                 cache_new_history(self._core, self.thread_id, committed.events)
         if options.blobs:
             known_blobs.update(blob.digest for blob in options.blobs)
@@ -271,10 +284,12 @@ def claim_state(core: Core, thread_id: str, provider: str, state: Json) -> Opera
 
 
 def service_state_of(core: Core, thread_id: str, beginning: Beginning | None = None) -> Operation[ServiceState]:
-    """The state of a thread at its service: at its head or, before a fork has begun, at its cut."""
+    """The state of a thread at its service: at its head, or at the version that a fork or a rewind begins from."""
     stream = core.stream(thread_id)
     if beginning is None:
         return (yield from read_service_state(core, stream, stream))
+    if isinstance(beginning.intent, Rewind):
+        return (yield from read_service_state(core, stream, stream, beginning.at))
     if beginning.fork is None:
         return ServiceState()
     return (yield from read_service_state(core, beginning.fork.parent, stream, beginning.fork.cut))
@@ -292,3 +307,10 @@ def branch_of(core: Core, thread_id: str, at: thread_queries.At, at_message: int
     kind = None if control.kind == base.kind else control.kind
     intent = Branch(stream_id(owner), version, base.head.hex(), kind=kind)
     return Beginning(intent, base._replace(run=None), Fork(owner, version), thread_id)  # runs do not cross a cut
+
+
+def rewind_of(core: Core, thread_id: str, to: thread_queries.At) -> Operation[Beginning]:
+    """The beginning of a run that continues from an earlier version of its thread. Raises ServiceCannotForkError."""
+    control = yield from thread_queries.readable(core, thread_id, "rewind")
+    intent = yield from rewind_intent(core, thread_id, control, to)
+    return Beginning(intent, control._replace(run=None), None, thread_id)

@@ -29,6 +29,7 @@ from clew.domain.decider_state import Control, OpenRun, holder_of
 from clew.domain.errors import (
     ConflictError,
     InvalidContentError,
+    InvalidNameError,
     NotRedactableError,
     ThreadExistsError,
     UnknownVersionError,
@@ -44,7 +45,7 @@ from clew.domain.events import (
     to_utc_microseconds,
 )
 from clew.domain.history import HistoryMessage, as_message
-from clew.domain.json_values import Json, JsonObject, check_text
+from clew.domain.json_values import Json, JsonObject, check_json, check_text
 from clew.domain.messages import Message, Text, check_message
 from clew.domain.models.client import ServiceReference, ThreadKind
 from clew.domain.ports import Claim, Draft, Fork, Key
@@ -52,7 +53,7 @@ from clew.domain.records import Record, ThreadRecord, as_record, record_appended
 from clew.domain.runs.errors import RunInProgressError, RunTakenOverError
 from clew.domain.runs.events import RunAbandoned, ServiceThreadBound
 from clew.domain.runs.state import interrupted
-from clew.domain.streams import check_id, check_idempotency_key, stream_id
+from clew.domain.streams import check_id, check_idempotency_key, digest, stream_id
 from clew.service.authorization import check
 from clew.service.core import ATTEMPTS, CommitOptions, Committed, Core, commit, load
 from clew.service.effects import Operation, Read, read
@@ -92,6 +93,54 @@ def start(
             raise ThreadExistsError(id_) from None
         yield from _restart(core, id_, intents, actor)
     return id_
+
+
+class NewThread(NamedTuple):
+    """A thread that was started; ``is_new`` is False if an earlier call with the same key started it."""
+
+    thread_id: str
+    is_new: bool = True
+
+
+def start_new(
+    core: Core,
+    intent: Start,
+    actor: str | None,
+    appended: Sequence[Appendable],
+    *,
+    thread_id: str | None,
+    key: str | None,
+    replace_deleted: bool,
+) -> Operation[NewThread]:
+    """Begin a thread with a new id, this one, or the one that the actor and an idempotency key name.
+
+    Raises ThreadExistsError and IdempotencyKeyReusedError.
+    """
+    if key is None:
+        started = yield from start(core, thread_id, intent, actor, appended, replace_deleted=replace_deleted)
+        return NewThread(started)
+    check_idempotency_key(key)
+    if thread_id is not None or replace_deleted:
+        raise InvalidNameError(
+            "start_thread: idempotency_key= names the thread. Leave out thread_id= and replace_deleted=."
+        )
+    items = checked_items(appended)
+    begins_with = [intent.title, intent.labels, intent.metadata]
+    check_json(begins_with, "start_thread")
+    content = [*begins_with, key_content(items, None, None)]
+    name = digest(json.dumps(["start_thread", core.actor if actor is None else actor, key]).encode()).hex()
+    id_ = name[:_KEYED_ID]
+    # Stored under its digest, so that the first run on the thread can have the same key.
+    stored_key = Key(core.stream(id_), name, json.dumps(content, sort_keys=True).encode())
+    intents: list[Intent] = [intent, Append(items)] if items else [intent]
+    committed = yield from commit(core, id_, intents, CommitOptions(actor, key=stored_key, base=Control()))
+    if not committed.events:
+        yield from readable(core, id_, "start_thread")
+    return NewThread(id_, bool(committed.events))
+
+
+_KEYED_ID = 26
+"""Hex digits of the id of a thread that is derived from an idempotency key: two keys never have the same."""
 
 
 def _restart(core: Core, thread_id: str, intents: Sequence[Intent], actor: str | None) -> Operation[None]:
@@ -311,14 +360,8 @@ def rewind(
     items = checked_items(then)
     if expected_version is not None:
         check_expected_version(expected_version)
-    if to is None:
-        raise UnknownVersionError("rewind: to= is missing. Give a version, a checkpoint's name or an aware datetime.")
     control = yield from readable(core, thread_id, "rewind")
-    version = yield from resolve(core, thread_id, control, to)
-    messages = (yield from event(core, thread_id, version)).messages
-    if messages < 0:  # an opaque event has no count: the event before it has one
-        messages = (yield from cut(core, thread_id, version)).control.messages
-    rewinding: list[Intent] = [Rewind(version, messages, (yield from check_rewind(core, thread_id, version, control)))]
+    rewinding: list[Intent] = [(yield from rewind_intent(core, thread_id, control, to))]
     if items:
         rewinding.append(Append(items))
     rewind_place = -1 - len(items)
@@ -342,6 +385,17 @@ def rewind(
             conflict = error
             control = yield from load(core, thread_id)
     raise conflict or ConflictError(thread_id, 0, 0)
+
+
+def rewind_intent(core: Core, thread_id: str, control: Control, to: At) -> Operation[Rewind]:
+    """The rewind of a thread with this control to a version. Raises ServiceCannotForkError."""
+    if to is None:
+        raise UnknownVersionError("rewind: to= is missing. Give a version, a checkpoint's name or an aware datetime.")
+    version = yield from resolve(core, thread_id, control, to)
+    messages = (yield from event(core, thread_id, version)).messages
+    if messages < 0:  # an opaque event has no count: the event before it has one
+        messages = (yield from cut(core, thread_id, version)).control.messages
+    return Rewind(version, messages, (yield from check_rewind(core, thread_id, version, control)))
 
 
 _END_RUN = "Wait until it ends, or end it: abandon_run=True, on the command line --abandon-run."

@@ -37,7 +37,7 @@ from clew.domain.json_values import JsonObject, check_count
 from clew.domain.models.client import ThreadKind
 from clew.domain.ports import Cut, EventLog, IntegrityFault, StreamInfo, Verdict
 from clew.domain.records import ThreadRecord, as_record, check_record_key, check_record_type
-from clew.domain.streams import check_id, is_version, message_number, moment, stream_id
+from clew.domain.streams import check_id, is_version, message_number, moment, parse_stream_name, stream_id
 from clew.service.authorization import check, permitted
 from clew.service.core import CachedHistory, Core, load, with_checkpoint, with_checkpoints
 from clew.service.effects import Operation, Read, read, undamaged
@@ -541,3 +541,11 @@ def _time_at(log: EventLog, stream: str, version: int) -> int:
         recorded_at = log.lineage(stream, after=version - 1, upto=version)[0].recorded_at
         version -= 1
     return recorded_at
+
+
+def with_lease(core: Core) -> Operation[list[str]]:
+    """The ids of the threads with a run that a process executes, or executed when it ended."""
+    names = yield from read(core.log.leased)
+    streams = [name for name in map(parse_stream_name, names) if name is not None]
+    ids = [name.id for name in streams if (name.tenant, name.kind) == (core.tenant, "thread")]
+    return list((yield from permitted(core, "list", ids, lambda id_: id_)))

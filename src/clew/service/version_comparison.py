@@ -5,6 +5,7 @@ Variants are the messages that stand in the same place of a conversation, one in
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -16,9 +17,10 @@ from clew.domain.event_index import REWINDS
 from clew.domain.events import HISTORY_REWOUND, MESSAGE_APPENDED, Event, HistoryRewound
 from clew.domain.fork_tree import ForkPoint, last_shared
 from clew.domain.history import HistoryMessage, Step, Walk, as_message, previous_version, removed_messages
+from clew.domain.runs.events import GuardrailTripped
 from clew.service.core import Core, load, with_checkpoints
 from clew.service.effects import Operation, read
-from clew.service.history_reads import FIRST_PAGE_BACK, back
+from clew.service.history_reads import FIRST_PAGE_BACK, PAGE, back
 from clew.service.thread_commands import content_event
 from clew.service.thread_directory import sharing
 from clew.service.thread_queries import (
@@ -33,15 +35,22 @@ from clew.service.thread_queries import (
 
 _PATH_OF_MESSAGES = frozenset({MESSAGE_APPENDED, HISTORY_REWOUND})
 
+_ENDS_OF_RUNS = frozenset({"guardrail-tripped", "run-completed", "run-failed", "run-abandoned", HISTORY_REWOUND})
+
 LAST = 12
 """Messages that a step contains by default."""
 
 
 class Variant(NamedTuple):
-    """A message in one branch of a conversation; ``thread_id`` is the thread that it is recorded in."""
+    """A message in one branch of a conversation; ``thread_id`` is the thread that it is recorded in.
+
+    ``newest`` is the newest version of that thread whose path has the message: rewind to it, or fork there, to continue
+    this branch.
+    """
 
     thread_id: str
     message: HistoryMessage
+    newest: int
 
 
 def step(core: Core, thread_id: str, at: At = None, at_message: int | None = None, last: int = LAST) -> Operation[Step]:
@@ -119,9 +128,58 @@ def variants(core: Core, thread_id: str, ref: MessageRef) -> Operation[list[Vari
     for branch in (yield from sharing(core, thread_id, holder, place)):
         for each in (yield from _following(core, branch, place, control.began)):
             found[each.stream, each.version] = each
+    for address, each in [*found.items()]:
+        if (yield from _is_stopped(core, each)):
+            del found[address]
     in_order = sorted(found.values(), key=lambda each: each.position or 0)
     whole = yield from read(partial(core.log.with_blobs, in_order))
-    return [Variant(each.thread_id, item) for each in whole if (item := as_message(each)) is not None]
+    newest = yield from _newest(core, in_order)
+    return [
+        Variant(each.thread_id, item, last)
+        for each, last in zip(whole, newest, strict=True)
+        if (item := as_message(each)) is not None
+    ]
+
+
+def _is_stopped(core: Core, message: Event) -> Operation[bool]:
+    """Whether a guardrail stopped the message: the rewind after its trip took it off the path."""
+    if message.run_id is None:
+        return False
+    tripped, after, head = False, message.version, (yield from load(core, message.thread_id)).version
+    while after < head:
+        upto = min(after + PAGE, head)
+        page = partial(core.log.lineage, message.stream, after=after, upto=upto, types=_ENDS_OF_RUNS)
+        for each in (yield from read(page)):
+            if isinstance(each.data, HistoryRewound):
+                return tripped and each.data.to < message.version
+            if each.run_id == message.run_id:
+                tripped = tripped or isinstance(each.data, GuardrailTripped)
+                if not tripped:
+                    return False
+        after = upto
+    return False
+
+
+def _newest(core: Core, messages: Sequence[Event]) -> Operation[list[int]]:
+    """For each message the newest version of its thread whose path has it. Only rewinds are read."""
+    newest: list[int] = []
+    rewinds_of: dict[str, list[Event]] = {}
+    for message in messages:
+        head = (yield from load(core, message.thread_id)).version
+        if message.stream not in rewinds_of:
+            after = min(each.version for each in messages if each.stream == message.stream)
+            indexed = partial(core.log.indexed, message.stream, REWINDS, after=after, upto=head, limit=head)
+            rewinds_of[message.stream] = [*reversed((yield from read(indexed)))]
+        rewinds = [each for each in rewinds_of[message.stream] if each.version > message.version]
+        starts = [(message.version, message.version)]
+        starts += [(each.version, previous_version(each.version, each)) for each in rewinds]
+        ends = [*(version - 1 for version, _ in starts[1:]), head]
+        has_it: list[range] = []
+        for (start, continued), end in zip(starts, ends, strict=True):
+            if not has_it or any(continued in versions for versions in has_it):
+                has_it.append(range(start, end + 1))
+        newest.append(has_it[-1][-1])
+    return newest
 
 
 def _following(core: Core, thread_id: str, place: int, began: int) -> Operation[list[Event]]:

@@ -73,6 +73,12 @@ class Thread:
         """active, suspended, ended or deleted."""
         return (run(thread_queries.existing(self._core, self.id))).status
 
+    @property
+    def open_run(self) -> str | None:
+        """The id of the run that is in progress, waits for approvals or has lost its process; None without one."""
+        opened = (run(thread_queries.existing(self._core, self.id))).run
+        return None if opened is None else opened.id
+
     @overload
     def append(
         self,
@@ -457,9 +463,9 @@ class Thread:
 
         All of them follow the same message: in this thread, in its tree of forks, or where a rewind abandoned them.
         They are in the order in which they were recorded. ``message`` is a message of the thread's history, or its
-        version. To continue with one, fork its thread at its version. The call reads all rewinds of the tree after that
-        place. Raises NotRedactableError for anything but a message, UnknownVersionError for one of a purged thread that
-        had the id.
+        version. To continue with one, rewind its thread to its ``newest`` version, or fork there. The call reads all
+        rewinds of the tree after that place. Raises NotRedactableError for anything but a message, UnknownVersionError
+        for one of a purged thread that had the id.
         """
         return run(version_comparison.variants(self._core, self.id, message))
 

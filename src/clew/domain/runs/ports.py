@@ -189,6 +189,10 @@ class ThreadPort(Protocol):
         """A fork, with that id or a new one, that begins with the first run on it."""
         ...
 
+    async def rewound(self, to: Any) -> Self:
+        """The same thread. The first run on it rewinds it to a version, in its first commit."""
+        ...
+
     def bound_to(self, agent: Any) -> Self:
         """The same thread, bound to an agent: its ``run()`` runs that agent."""
         ...
@@ -219,6 +223,10 @@ class EnginePort(Protocol[LocalT_co, RemoteT_co]):
 
     async def thread(self, thread_id: str) -> LocalT_co | RemoteT_co:
         """The thread of that id. Raises UnknownThreadError."""
+        ...
+
+    async def threads_with_lease(self) -> list[str]:
+        """The ids of the threads with a run that a process executes, or executed when it ended."""
         ...
 
     async def restore_thread(

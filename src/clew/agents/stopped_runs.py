@@ -1,0 +1,48 @@
+"""Stopping a run from outside: in its own process, or by recording its end for another one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from clew.agents.run_loop import abandon_children, live_runs
+from clew.agents.thread_provider_hooks import notify_abandoned, orphaned_run
+from clew.domain.context.provider import ContextProvider
+from clew.domain.decider import Advance
+from clew.domain.decider_state import holder_of
+from clew.domain.runs.errors import RunStoppedError, RunTakenOverError
+from clew.domain.runs.events import AgentIdentity, RunAbandoned
+from clew.domain.runs.ports import Holding, ThreadPort
+from clew.domain.runs.state import fold, interrupted
+
+
+async def stop_run(
+    thread: ThreadPort,
+    run_id: str | None,
+    providers: Sequence[ContextProvider],
+    identity: AgentIdentity | None,
+    actor: str | None,
+) -> bool:
+    """Stop the open run of a thread, or only the one with this id; returns whether it was open."""
+    log = thread.runs
+    while True:
+        run = (await log.control(fresh=True)).run
+        if run is None or run_id not in {None, run.id}:
+            return False
+        live = live_runs.get(holder_of(run))
+        if live is not None and live.in_this_loop and not live.over.is_set():
+            live.end_with(RunStoppedError())
+            if not live.encloses_caller:
+                await live.over.wait()
+            return True
+        orphan = await orphaned_run(thread) if providers else None
+        state = fold(run.id, await log.events(run.began - 1))
+        steps = (*interrupted(run, await log.draft(), "stopped"), RunAbandoned(reason="stopped"))
+        stopping = Advance(run.id, run.attempt, steps)
+        try:
+            await log.record([stopping], actor=actor, holding=Holding(holder_of(run), 0), drop_draft=run.id)
+        except RunTakenOverError:
+            continue  # it ended, or another process continues it
+        await abandon_children(log, state.calls)
+        if orphan is not None:
+            await notify_abandoned(orphan, thread, providers, identity, reason="stopped", actor=actor)
+        return True
