@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import socket
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -15,53 +11,19 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.examples.service_process import Server
 
 from clew import Conversations
 
-EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+APP = "examples.fastapi_service:app"
 
 CLIENTS = 100
 ROOMS = 10
 
 
-class Server:
-    """The service with its own database. Its socket stays open, so a restarted server has the same address."""
-
-    def __init__(self, folder: Path) -> None:
-        self.database = f"sqlite:///{folder / 'chat.db'}"
-        self.log = folder / "server.log"
-        self.socket = socket.create_server(("127.0.0.1", 0), backlog=1_000)
-        self.address = f"http://127.0.0.1:{self.socket.getsockname()[1]}"
-        self.start()
-
-    def start(self) -> None:
-        """Start the server. Requests wait at the socket until it is ready."""
-        options = ("--app-dir", str(EXAMPLES), "--timeout-graceful-shutdown", "1", "--log-level", "warning")
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "uvicorn", *options, "--fd", str(self.socket.fileno()), "fastapi_service:app"],
-                env={**os.environ, "CLEW_DB": self.database},
-                pass_fds=(self.socket.fileno(),),
-                stdout=log,
-                stderr=log,
-            )
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def stop(self) -> None:
-        self.process.terminate()
-        try:
-            self.process.wait(timeout=30)
-        finally:
-            self.kill()
-            self.socket.close()
-
-
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    started = Server(tmp_path)
+    started = Server(tmp_path, APP)
     try:
         yield started
     finally:
@@ -71,7 +33,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
     """A client of a server that several tests share. Each test has its own threads."""
-    started = Server(tmp_path_factory.mktemp("service"))
+    started = Server(tmp_path_factory.mktemp("service"), APP)
     try:
         with httpx2.Client(base_url=started.address, timeout=60) as connected:
             yield connected
