@@ -424,10 +424,11 @@ class Conversations:
         actor: str | None = None,
         progress: Callable[[ImportReport], None] | None = None,
     ) -> ImportReport:
-        """Import OpenAI chat messages, exports of ChatGPT and Claude, and sessions of the OpenAI Agents SDK.
+        """Import OpenAI chat messages, exports of ChatGPT and Claude, sessions of agents, and traces.
 
-        Paths name JSON files, JSON lines, zips of exports, SQLite files of sessions, or directories. A repeated import
-        adds nothing.
+        The sessions are those of the OpenAI Agents SDK and of Agent Framework, the traces those of LangSmith and
+        Langfuse. Paths name JSON files, JSON lines, zips of exports, SQLite files of sessions, or directories. A
+        repeated import adds nothing.
 
         Conversations that cannot be imported are in the report's ``failed``; the others are imported. Raises
         ImportFormatError for a path that does not exist or, if it is the only one, holds no conversations.

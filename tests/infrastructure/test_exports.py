@@ -205,3 +205,53 @@ def test_refuses_other_databases(tmp_path: Path) -> None:
     assert "it is a SQLite database. If Clew wrote it" in refusal(tmp_path / "other.db")
     (tmp_path / "torn.db").write_bytes((tmp_path / "other.db").read_bytes()[:3_000])
     assert "torn.db: The database cannot be read" in refusal(tmp_path / "torn.db")
+
+
+def run_of(trace: str, number: int) -> dict[str, Any]:
+    return {"id": f"{trace}{number}", "trace_id": trace, "run_type": "chain", "inputs": {}, "start_time": None}
+
+
+ROWS = [run_of("a", 1), run_of("b", 1), run_of("a", 2)]
+TRACES = [{"trace_id": "a", "runs": [ROWS[0], ROWS[2]]}, {"trace_id": "b", "runs": [ROWS[1]]}]
+SPAN = {"id": "o", "traceId": "l", "type": "SPAN", "startTime": None}
+LANGFUSE = {"id": "l", "observations": [SPAN]}
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        (json.dumps(ROWS), TRACES),
+        (json.dumps(ROWS, indent=1), TRACES),
+        ("\n".join(map(json.dumps, ROWS)), TRACES),
+        (json.dumps(ROWS[1]), TRACES[1:]),
+        (json.dumps({"data": [SPAN], "meta": {}}), [LANGFUSE]),
+        (json.dumps({"data": [LANGFUSE]}), [LANGFUSE]),
+        (json.dumps([LANGFUSE, LANGFUSE]), [LANGFUSE, LANGFUSE]),
+        ("\n".join(map(json.dumps, [LANGFUSE, LANGFUSE])), [LANGFUSE, LANGFUSE]),
+        (json.dumps(LANGFUSE, indent=1), [LANGFUSE]),
+    ],
+    ids=range(9),
+)
+def test_rows_of_one_trace_are_one_conversation(tmp_path: Path, text: str, values: list[Any]) -> None:
+    (tmp_path / "runs.json").write_text(text)
+    assert [each.value for each in items(tmp_path / "runs.json")] == values
+
+
+def test_a_row_of_another_kind_is_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "runs.jsonl").write_text("\n".join([json.dumps(ROWS[0]), '{"role": "user"}', "{torn"]))
+    other, torn, trace = read_conversations([tmp_path / "runs.jsonl"])
+    assert isinstance(other, ImportFailure)
+    assert isinstance(torn, ImportFailure)
+    assert other.error == "conversation 2: It is not a run of LangSmith or Langfuse, and others are."
+    assert torn.error.startswith("conversation 3: It is not valid JSON")
+    assert torn.error.endswith("Its trace may be incomplete.")
+    assert isinstance(trace, Item)
+    assert trace.value == {"trace_id": "a", "runs": [ROWS[0]]}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_file_of_messages_of_agent_framework_is_one_session(tmp_path: Path, count: int) -> None:
+    messages = [{"role": "user", "contents": [{"type": "text", "text": "Hi"}]}] * count
+    (tmp_path / "s-1.jsonl").write_text("".join(json.dumps(each) + "\n" for each in messages))
+    (read,) = items(tmp_path / "s-1.jsonl")
+    assert read.value == {"type": "session", "session_id": "s-1", "state": {"file": {"messages": messages}}}

@@ -17,7 +17,7 @@ ADAPTERS = sorted((ROOT / "examples" / "integrations").glob("*.py"))
 SUITES = {
     "adk_sessions_suite.py": 4,
     "agent_framework_storage_suite.py": 4,
-    "imported_sessions_suite.py": 2,
+    "imported_sessions_suite.py": 4,
     "langchain_history_suite.py": 5,
     "langgraph_saver_suite.py": 16,
     "langgraph_store_suite.py": 39,

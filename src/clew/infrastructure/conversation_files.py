@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from clew.domain.errors import ClewError, ImportFormatError, InvalidContentError
+from clew.domain.formats.agent_framework_sessions import is_message, session_of
 from clew.domain.formats.conversation_import import ImportFailure, Item, failure
 from clew.domain.formats.sources import is_foreign
+from clew.domain.formats.traces import joined, trace_of
 from clew.domain.formats.transcripts import ExportedFile, Files
 from clew.domain.json_values import MAX_DEPTH, one_line
 from clew.infrastructure.agents_sessions import SQLITE, read_sessions
@@ -146,6 +148,8 @@ def _foreign_array(path: Path, file: BinaryIO) -> Iterator[Item | ImportFailure]
         first = next(found, None)
     except (ImportFormatError, InvalidContentError):
         first = None
+    if first is not None and trace_of(first.value) is not None:
+        return _traces(path, (each.value for each in chain((first,), found)))
     if first is None or not is_foreign(first.value):
         file.seek(0)
         return None
@@ -167,6 +171,28 @@ class _Folder:
         return None if self._files is None else self._files.find(name)
 
 
+def _traces(path: Path, rows: Iterable[Any]) -> Iterator[Item | ImportFailure]:
+    """The traces of rows, in the order of their first rows.
+
+    All rows are in memory: those of a trace may be far apart.
+    """
+    traces: dict[tuple[str, str], list[Any]] = {}
+    name, number = _name(path), 0
+    try:
+        for number, row in enumerate(rows, start=1):
+            trace = trace_of(row)
+            if trace is None:
+                yield failure(
+                    Item(name, None, None, number), "It is not a run of LangSmith or Langfuse, and others are."
+                )
+            else:
+                traces.setdefault(trace, []).append(row)
+    except (ImportFormatError, InvalidContentError) as error:
+        yield failure(Item(name, None, None, number + 1), f"{error} Its trace may be incomplete.")
+    for (format_, trace_id), found in traces.items():
+        yield Item(name, None, joined(format_, trace_id, found))
+
+
 def _elements(name: str, found: Iterator[Element], files: Files) -> Iterator[Item | ImportFailure]:
     """The conversations of an array. After a damaged one, the rest cannot be read."""
     number = 0
@@ -185,6 +211,11 @@ def _read(path: Path, file: BinaryIO) -> Iterator[Item | ImportFailure]:
     if second is None:
         line = first[0] if path.suffix.lower() == ".jsonl" else None
         yield from _document(path, first[1], line)
+    elif (value := _value(first[1])) is not None and trace_of(value) is not None:
+        yield from _traces(path, (_parse(text) for _, text in chain((first, second), lines)))
+    elif is_message(value):
+        messages = [_parse(text) for _, text in chain((first, second), lines)]
+        yield Item(_name(path), None, session_of(messages, path.stem))
     elif _is_value(first[1]) or _parses_as_conversation(second[1]):
         yield from _items(path, chain((first, second), lines))
     else:
@@ -230,7 +261,14 @@ def _document(path: Path, text: bytes, line: int | None) -> Iterator[Item | Impo
         raise ImportFormatError(f"{_shown(path)}: an empty list contains no conversation. {_ADVICE}")
     if isinstance(value, dict) and isinstance(value.get("conversations"), list) and "messages" not in value:
         value = value["conversations"]
-    if isinstance(value, list) and not is_foreign(value) and any(map(_is_conversation, value)):
+    if isinstance(value, dict) and isinstance(value.get("data"), list) and "messages" not in value:
+        value = value["data"]  # a page of Langfuse's API
+    if is_message(value):
+        value = session_of([value], path.stem)
+    rows = value if isinstance(value, list) else [value]
+    if any(map(trace_of, rows)):
+        yield from _traces(path, rows)
+    elif isinstance(value, list) and not is_foreign(value) and any(map(_is_conversation, value)):
         for number, each in enumerate(value, start=1):
             yield Item(_name(path), line, each, number, len(text) // len(value))
     else:
@@ -261,6 +299,14 @@ def _parse(text: bytes) -> Any:
         raise InvalidContentError("An integer of more than 4,200 digits. Use a string.") from None
     except RecursionError:
         raise InvalidContentError(f"Nested deeper than {MAX_DEPTH} levels.") from None
+
+
+def _value(text: bytes) -> Any:
+    """The JSON value of a line, None if it has none."""
+    try:
+        return _parse(text)
+    except ClewError:
+        return None
 
 
 def _is_value(text: bytes) -> bool:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from clew.domain.formats.agent_framework_sessions import is_agent_framework, read_agent_framework
 from clew.domain.formats.chatgpt_export import is_chatgpt, read_chatgpt
 from clew.domain.formats.claude_export import is_claude, read_claude
 from clew.domain.formats.conversation_import import Item
 from clew.domain.formats.responses_items import is_session, read_session
+from clew.domain.formats.traces import is_trace, read_trace
 from clew.domain.formats.transcripts import Transcript
 
 
 def is_foreign(value: object) -> bool:
     """Whether parsed JSON is a conversation of another program."""
-    return is_chatgpt(value) or is_claude(value) or is_session(value)
+    return any(is_of(value) for is_of in (is_chatgpt, is_claude, is_session, is_agent_framework, is_trace))
 
 
 def read_transcript(item: Item) -> Transcript | None:
@@ -28,4 +30,8 @@ def read_transcript(item: Item) -> Transcript | None:
         return read_claude(value, item.files)
     if is_session(value):
         return read_session(value)
+    if is_agent_framework(value):
+        return read_agent_framework(value)
+    if is_trace(value):
+        return read_trace(value)
     return None

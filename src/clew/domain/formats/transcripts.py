@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
@@ -58,7 +58,7 @@ class Transcript:
     """A conversation of another program. ``format`` names its format.
 
     ``nodes`` are in an order in which the versions of a message follow one another; ``shown`` is the last node of the
-    path that the program shows. Without ``branches``, the nodes are a list.
+    path that the program shows. Without ``branches``, the nodes are a list. ``labels`` are those of its thread.
     """
 
     format: str
@@ -68,6 +68,7 @@ class Transcript:
     nodes: Mapping[str, Node]
     shown: str | None = None
     branches: bool = False
+    labels: JsonObject = field(default_factory=dict)
 
     @cached_property
     def children(self) -> dict[str | None, list[str]]:
@@ -194,6 +195,7 @@ class TranscriptPath:
         transcript = self.transcript
         return Start(
             title=transcript.title,
+            labels=transcript.labels,
             source=Source(id=transcript.id, fields={"format": transcript.format, **transcript.fields}),
             messages=self.appended(),
             said=self.said_from(),
