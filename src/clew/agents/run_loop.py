@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -33,14 +33,17 @@ from clew.domain.decider import Advance, Intent
 from clew.domain.decider_state import CallLocation
 from clew.domain.errors import StoreError, ThreadStatusError, UnknownThreadError
 from clew.domain.json_values import check_json
-from clew.domain.messages import FunctionResult, Message
+from clew.domain.messages import Content, FunctionResult, Message
+from clew.domain.models.chat_requests import result_text
 from clew.domain.models.client import TokenUsage
+from clew.domain.models.client_calls import approval_result, arguments_for, computer_result, custom_result
 from clew.domain.runs.errors import (
     GuardrailTrippedError,
     RunLimitError,
     RunStoppedError,
     RunTakenOverError,
     ToolFailedError,
+    UnansweredCallError,
     UnknownRunError,
 )
 from clew.domain.runs.events import (
@@ -355,8 +358,12 @@ class ToolCalls:
         rules = self._providers.rules
         exempt = await self._exempt(calls, tools) if any(map(attrgetter("approval"), rules.values())) else ()
         plan = plan_calls(calls, rules, orphaned=orphaned, exempt=exempt)
+        _check_answerable(calls, tools)
+        for call in plan.answer:
+            self._answer_service(call)
         for call in plan.refuse:
             self._refuse(call, _rejection(call), "rejected")
+            _check_screenshot(call, None, None)
         started = set()
         changed = self._providers.changed_tools if orphaned else ()
         for call in plan.start:
@@ -391,7 +398,7 @@ class ToolCalls:
             called = tools.get(call.call.name)
             if called is None or call.status != "new" or not callable(called.approval):
                 continue
-            if not await needs_approval(called, call.call.arguments, self._context(call)):
+            if not await needs_approval(called, _arguments(call, called), self._context(call)):
                 exempt.add(call.place)
         return exempt
 
@@ -411,6 +418,14 @@ class ToolCalls:
         """The version of the call's message; a reference to it while it waits to be written."""
         return call.place.message or self._journal.reference(self._answer)
 
+    def _answer_service(self, call: CallState) -> None:
+        """Record the decision about a call that the service itself carries out."""
+        approved, message, index = call.status == "approved", call.place.message, call.place.content
+        decision = approval_result(call.call, approved=approved, reason=call.rejection)
+        self._journal.add(ToolStarted(message=message, index=index), Message(role="tool", contents=(decision,)))
+        about: dict[str, Any] = {"message": message, "index": index, "result": -1}
+        self._journal.add(ToolFinished(**about, ms=0) if approved else ToolFailed(**about, reason="rejected"))
+
     def _refuse(self, call: CallState, text: str, reason: str, kind: str | None = None) -> None:
         self._journal.add(_result(call, text))
         message = self._message(call)
@@ -426,6 +441,7 @@ class ToolCalls:
             for each in finished:
                 self._record(each)
             for call, outcome, _ in finished:
+                _check_screenshot(call, outcome.result, outcome.raised)
                 if tools[call.call.name].errors == "raise" and outcome.raised is not None:
                     raise ToolFailedError(call.call.name, outcome.error or "") from outcome.raised
             if self._tasks:
@@ -449,7 +465,7 @@ class ToolCalls:
     async def _call(self, call: CallState, tool: Tool) -> ToolOutcome:
         """Call a tool, within a telemetry span and the middleware."""
         setup, run_id = self._setup, self._journal.state.run_id
-        name, call_id, arguments = call.call.name, call.call.call_id, call.call.arguments
+        name, call_id, arguments = call.call.name, call.call.call_id, _arguments(call, tool)
         tool_context = self._context(call)
         caller.set(
             Caller(thread_id=self._thread.id, run_id=run_id, message=call.place.message, index=call.place.content)
@@ -527,5 +543,31 @@ def _rejection(call: CallState) -> str:
 
 
 def _result(call: CallState, result: Any) -> Message:
-    content = FunctionResult(call_id=call.call.call_id, name=call.call.name, result=result)
+    content: Content | None
+    if call.kind == "custom":
+        content = custom_result(call.call, result_text(result))
+    elif call.kind == "computer":
+        content = computer_result(call.call, result)
+    else:
+        content = None
+    content = content or FunctionResult(call_id=call.call.call_id, name=call.call.name, result=result)
     return Message(role="tool", contents=(content,))
+
+
+def _check_answerable(calls: Sequence[CallState], tools: Mapping[str, Tool]) -> None:
+    """Raise UnansweredCallError for an item that waits for the client and cannot be answered."""
+    for call in calls:
+        name = call.call.name
+        if call.status != "done" and call.kind in {"computer", "other"} and (call.kind == "other" or name not in tools):
+            advice = "Clew has no result for it." if call.kind == "other" else f"Give tool(function, name={name!r})."
+            raise UnansweredCallError(name, advice)
+
+
+def _check_screenshot(call: CallState, result: Any, error: Exception | None) -> None:
+    """Raise UnansweredCallError if a result is not that of a computer call, which the service would not accept."""
+    if call.kind == "computer" and computer_result(call.call, result) is None:
+        raise UnansweredCallError(call.call.name, "Its result must be an image, or the address of one.") from error
+
+
+def _arguments(call: CallState, tool: Tool) -> str:
+    return arguments_for(call.kind, call.call, tool.schema.parameters)

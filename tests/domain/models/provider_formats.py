@@ -17,7 +17,7 @@ from tests.domain.models.provider_types import schemas
 from tests.domain.models.provider_values import AtRandom, EveryField, Types, extended
 
 from clew.domain.json_patch import patched
-from clew.domain.messages import FunctionResult, Message
+from clew.domain.messages import FunctionCall, FunctionResult, Message, Raw
 from clew.domain.models.anthropic_answers import AnthropicAnswer, written_blocks
 from clew.domain.models.anthropic_requests import ANTHROPIC
 from clew.domain.models.bedrock_answers import BedrockAnswer
@@ -25,6 +25,7 @@ from clew.domain.models.bedrock_requests import BEDROCK, written_blocks_of
 from clew.domain.models.chat_answers import ChatAnswer, written_answer
 from clew.domain.models.chat_requests import OPENAI_CHAT
 from clew.domain.models.client import Answer, Question, ToolSchema, WireFormat
+from clew.domain.models.client_calls import client_calls
 from clew.domain.models.gemini_answers import GeminiAnswer, written_parts
 from clew.domain.models.gemini_requests import GEMINI
 from clew.domain.models.interactions_answers import InteractionsAnswer, written_steps
@@ -697,6 +698,7 @@ class ResponsesFormat(ProviderFormat):
         self.types = Types(schemas("openai-responses")["Response"])
         self.items = Types(schemas("openai-responses")["ResponseOutputItem"])
         self.kinds = self.items.members()
+        self.results: list[Any] = []
 
     def reader(self) -> AnswerReader:
         return ResponsesAnswer({"store": False})
@@ -753,9 +755,42 @@ class ResponsesFormat(ProviderFormat):
             output.pop()
         return output
 
+    def next_body(self, answer: Answer) -> Any:
+        results = [_result(answer.message.contents[index], each.call) for index, each in client_calls(answer.message)]
+        self.results = results
+        contents = tuple([Raw(value=each) for each in results])
+        after = (Message(role="tool", contents=contents),) if contents else ()
+        calls = tuple(FunctionResult(call_id=call.call_id, result="done") for call in answer.message.calls)
+        told = [Message(role="tool", contents=(each,)) for each in calls] or [Message.user("Go on")]
+        question = self._question(SAID, answer.message, *told, *after)
+        return json.loads(json.dumps(self.wire.make_body(question)))
+
     def sent(self, body: Any) -> Any:
         results = {"type": "function_call_output", "output": "done"}
-        return [item for item in body["input"][1:] if not results.items() <= item.items() and item != _GO_ON]
+        return [
+            item
+            for item in body["input"][1:]
+            if not results.items() <= item.items() and item != _GO_ON and item not in self.results
+        ]
+
+
+_SHELL = [{"stdout": "", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]
+_RESULTS: dict[str, Any] = {
+    "computer_call": {"output": {"type": "computer_screenshot", "image_url": "https://example.com/1.png"}},
+    "custom_tool_call": {"output": "done for the test"},
+    "shell_call": {"output": _SHELL},
+    "apply_patch_call": {"status": "completed"},
+}
+
+
+def _result(item: Any, call: FunctionCall) -> Any:
+    """The result of an item that waits for the client."""
+    kind = item.value["type"]
+    if kind == "mcp_approval_request":
+        return {"type": "mcp_approval_response", "approval_request_id": call.call_id, "approve": True}
+    if kind == "local_shell_call":
+        return {"type": "local_shell_call_output", "id": call.call_id, "output": "done for the test"}
+    return {"type": f"{kind}_output", "call_id": call.call_id, **_RESULTS[kind]}
 
 
 _GO_ON = {"role": "user", "content": "Go on"}

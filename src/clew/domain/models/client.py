@@ -74,7 +74,8 @@ EDITION = 3
 """How requests are written today. The log names the edition of each request, so that an old one gets its old bytes.
 
 Since edition 2, authors are named in every format, and Responses gets no reasoning that it cannot read. Since edition
-3, the choice of a tool is not a part of what Converse's signed blocks are bound to.
+3, the choice of a tool is not a part of what Converse's signed blocks are bound to, and Responses gets no item without
+the result that it waits for.
 """
 
 

@@ -18,6 +18,7 @@ from clew.domain.models.client import (
     Update,
     joined,
 )
+from clew.domain.models.client_calls import waits
 from clew.domain.models.native import beyond, has_raw, replace, rest_of, unknown, unread, with_native
 
 WIRE = "openai-responses"
@@ -325,7 +326,7 @@ def _finish_reason(response: JsonObject, message: Message) -> str:
     if response.get("status") == "incomplete":
         reason = as_text(as_object(response.get("incomplete_details")).get("reason")) or "incomplete"
         return _REASONS.get(reason, reason)
-    if message.calls:
+    if message.calls or any(isinstance(each, Raw) and waits(each.value) for each in message.contents):
         return "tool_calls"
     return "refusal" if any(refusal_of(content) for content in message.contents) else "stop"
 

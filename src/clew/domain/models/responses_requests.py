@@ -27,6 +27,7 @@ from clew.domain.models.chat_requests import (
     with_options,
 )
 from clew.domain.models.client import Question, ThreadKind, WireFormat
+from clew.domain.models.client_calls import client_names, paired
 from clew.domain.models.native import has_signed_parts, is_own, received
 from clew.domain.models.responses_answers import WIRE, item_messages, written_items
 
@@ -73,10 +74,15 @@ _OTHERS = frozenset(
 
 def responses_body(question: Question) -> JsonObject:
     """The body of a request to ``/responses``."""
-    body: JsonObject = {"model": question.model, "input": _items(question)}
+    items, options = _items(question), question.options or {}
+    tools = question.tools
+    if question.edition > 2:  # noqa: PLR2004  # the edition that does so first
+        items = paired(items, question.messages)
+        tools = tuple([each for each in tools if each.name not in client_names(options.get("tools"))])
+    body: JsonObject = {"model": question.model, "input": items}
     if question.instructions:
         body["instructions"] = question.instructions
-    if question.tools:
+    if tools:
         body["tools"] = [
             {
                 "type": "function",
@@ -85,9 +91,8 @@ def responses_body(question: Question) -> JsonObject:
                 "parameters": tool.parameters,
                 "strict": is_strict(tool.parameters),
             }
-            for tool in question.tools
+            for tool in tools
         ]
-    options = question.options or {}
     if (response_format := question.response_format) is not None:
         schema: JsonObject = {
             "type": "json_schema",

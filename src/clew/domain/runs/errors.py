@@ -18,6 +18,7 @@ ClewError
 │       └── ServiceCannotForkError … the service cannot fork or rewind its conversation
 ├── ServiceDeletionError           a thread is deleted, but not at its service
 ├── ToolFailedError                a tool raised an error that ends the run
+├── UnansweredCallError            a service waits for a result that the agent cannot give
 ├── MCPServerError                 an MCP server cannot be reached, or its answer cannot be used
 ├── MCPToolError                   a tool of an MCP server has reported an error
 ├── ToolsChangedError              the tools of a server are not those that a thread has used before
@@ -211,6 +212,17 @@ class ToolFailedError(ClewError):
             f"The tool {tool!r} raised {kind}, which ended the run. It is on the log; run again to continue."
         )
         self.tool = tool
+
+
+class UnansweredCallError(ClewError):
+    """A service waits for the result of a call of one of its own tools, and the agent cannot give it.
+
+    ``call`` is the name of the tool, or the kind of the call.
+    """
+
+    def __init__(self, call: str, advice: str) -> None:
+        super().__init__(f"The service waits for the result of {call}, which the agent cannot give. {advice}")
+        self.call = call
 
 
 class MCPServerError(ClewError):

@@ -14,6 +14,7 @@ from clew.domain.events import MESSAGE_APPENDED, Event
 from clew.domain.history import HistoryMessage, as_message
 from clew.domain.messages import Content, FunctionCall, Message, Reasoning, Text
 from clew.domain.models.client import TokenUsage, joined
+from clew.domain.models.client_calls import CallKind, client_calls
 from clew.domain.ports import Draft
 from clew.domain.runs.events import (
     AnswerInterrupted,
@@ -42,7 +43,8 @@ class CallState(NamedTuple):
     """A function call of the newest answer, and its status.
 
     ``request`` is the version of the approval request, ``why`` its reason, and ``rejection`` the reason of a rejection.
-    ``child`` is the id of the thread on which the call runs an agent.
+    ``child`` is the id of the thread on which the call runs an agent. ``kind`` is another than ``function`` for an item
+    of the service that waits for the client, and ``asks`` says that it needs an approval whatever the rules are.
     """
 
     place: CallLocation
@@ -52,6 +54,8 @@ class CallState(NamedTuple):
     why: Literal["approval", "outcome-unknown", "child"] = "approval"
     rejection: str | None = None
     child: str | None = None
+    kind: CallKind = "function"
+    asks: bool = False
 
 
 _Move: TypeAlias = ToolStarted | ChildThread | ToolFinished | ToolFailed | ApprovalRequested | ApprovalGiven
@@ -153,12 +157,18 @@ def _answered(state: RunState, data: ModelAnswered) -> RunState:
 
 
 def calls_of(message: Message, version: int) -> tuple[CallState, ...]:
-    """The function calls of an answer at a version, none of them started."""
+    """The function calls of an answer at a version, and what else waits for the client, none of them started."""
     calls = [
         CallState(CallLocation(version, index), content)
         for index, content in enumerate(message.contents)
         if isinstance(content, FunctionCall)
     ]
+    if message.native is not None:
+        waiting = client_calls(message)
+        calls += [
+            CallState(CallLocation(version, at), each.call, kind=each.kind, asks=each.asks) for at, each in waiting
+        ]
+        calls.sort(key=_place)
     return tuple(calls)
 
 
@@ -206,11 +216,15 @@ class Rule(NamedTuple):
 
 
 class CallPlan(NamedTuple):
-    """A plan for function calls: which to carry out, which to request approval for, and which to refuse."""
+    """A plan for function calls: which to carry out, which to request approval for, and which to refuse.
+
+    ``answer`` are those whose decision is their result: the service carries them out.
+    """
 
     start: tuple[CallState, ...] = ()
     ask: tuple[tuple[CallState, Literal["approval", "outcome-unknown"]], ...] = ()
     refuse: tuple[CallState, ...] = ()
+    answer: tuple[CallState, ...] = ()
 
 
 def plan_calls(
@@ -229,9 +243,12 @@ def plan_calls(
     start: list[CallState] = []
     ask: list[tuple[CallState, Literal["approval", "outcome-unknown"]]] = []
     refuse: list[CallState] = []
+    answer: list[CallState] = []
     for call in calls:
         rule = rules.get(call.call.name, Rule())
-        if call.status == "new" and rule.approval and call.place not in exempt:
+        if call.status in {"approved", "rejected"} and call.kind == "approval":
+            answer.append(call)
+        elif call.status == "new" and (call.asks or (rule.approval and call.place not in exempt)):
             ask.append((call, "approval"))
         elif call.status in {"new", "approved"} or (call.status == "started" and orphaned and rule.idempotent):
             start.append(call)
@@ -239,7 +256,7 @@ def plan_calls(
             ask.append((call, "outcome-unknown"))
         elif call.status == "rejected":
             refuse.append(call)
-    return CallPlan(tuple(start), tuple(ask), tuple(refuse))
+    return CallPlan(tuple(start), tuple(ask), tuple(refuse), tuple(answer))
 
 
 MAX_PARTIAL = 1_000_000
