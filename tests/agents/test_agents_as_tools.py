@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.agents.killed_processes import PassPoint, run_until
 from tests.agents.turns import PATIENCE
+from tests.servers.mcp_server import http_server
 
-from clew import Agent, Engine, ScriptedChatClient, ToolContext, tool
+from clew import Agent, Engine, MCPTools, ScriptedChatClient, ToolContext, tool
 from clew.agents.response import AgentResponse
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import FunctionResult
@@ -187,10 +189,14 @@ async def test_an_agent_tool_is_refused_outside_of_a_run() -> None:
 
 
 class Tree:
-    """Three agents: the innermost needs an approval, the middle one has a tool of its own."""
+    """Three agents: the innermost needs an approval, the middle one has a tool of an MCP server.
 
-    def __init__(self, folder: Path) -> None:
-        self.effects = folder / "effects"
+    ``effects`` is the file to which the server writes, too.
+    """
+
+    def __init__(self, folder: Path, effects: Path, server: str) -> None:
+        self.effects = effects
+        self._server = server
         self._url = f"sqlite:///{folder}/clew.db?synchronous=OFF"
 
     def outer(self, engine: Engine, pass_point: PassPoint) -> Agent:
@@ -204,10 +210,6 @@ class Tree:
         def pay(context: ToolContext) -> str:
             return effect("pay", context)
 
-        @tool(idempotent=True)
-        def look(context: ToolContext) -> str:
-            return effect("look", context)
-
         def made(name: str, calls: list[Any], *tools: Any) -> Agent:
             def line(body: JsonObject) -> Line:
                 pass_point("asked")
@@ -219,7 +221,8 @@ class Tree:
             return Agent(ScriptedChatClient(line), engine=engine, name=name, tools=tools, retries=0)
 
         inner = made("Inner", [call("pay")], pay)
-        middle = made("Middle", [call("look"), call("Inner", input="Pay.")], look, inner)
+        notes = MCPTools.http(self._server, allowed=["note"], idempotent=["note"])
+        middle = made("Middle", [call("note", text="look"), call("Inner", input="Pay.")], notes, inner)
         return made("Outer", [call("Middle", input="See to it.")], middle)
 
     async def live(self, number: int, now: Callable[[], int], pass_point: PassPoint) -> AgentResponse[Any]:
@@ -238,8 +241,16 @@ class Tree:
         await self.live(number, clock.now, pass_point)
 
 
-def test_a_tree_that_is_killed_at_any_point_calls_nothing_twice_and_adds_up(tmp_path: Path, scale: float) -> None:
-    tree, usages = Tree(tmp_path), set()
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Tree]:
+    import_module("mcp")  # once, and not in each process
+    effects = tmp_path / "effects"
+    with http_server({"EFFECTS": str(effects)}) as server:
+        yield Tree(tmp_path, effects, f"{server.url}/mcp")
+
+
+def test_a_tree_that_is_killed_at_any_point_calls_nothing_twice_and_adds_up(tree: Tree, scale: float) -> None:
+    usages = set()
     for point in itertools.count(1, 1 if scale >= 1 else 3):
         tree.effects.unlink(missing_ok=True)
         passed = run_until(point, partial(tree.die, point))
