@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.servers.raw_server import RawServer, Reply, stream, whole
 
 from clew import Agent, Engine, Image, OpenAIResponsesClient, tool
-from clew.errors import ApprovalPendingError, UnansweredCallError
+from clew.errors import AgentConfigurationError, ApprovalPendingError, ModelRequestError, UnansweredCallError
 
 pytestmark = pytest.mark.anyio
 
@@ -51,9 +52,25 @@ def server() -> Iterator[RawServer]:
         yield server
 
 
+_clients: list[OpenAIResponsesClient] = []
+
+
+@pytest.fixture(autouse=True)
+async def closed_clients() -> AsyncIterator[None]:
+    yield
+    while _clients:
+        await _clients.pop().aclose()
+
+
+def client_of(server: RawServer, **options: Any) -> OpenAIResponsesClient:
+    client = OpenAIResponsesClient("m", base_url=server.url, api_key="k", **options)
+    _clients.append(client)
+    return client
+
+
 def agent_of(engine: Engine, server: RawServer, *tools: Any, hosted: Any = MCP_TOOL, store: bool = False) -> Agent:
-    client = OpenAIResponsesClient("m", base_url=server.url, api_key="k", store=store, options={"tools": [hosted]})
-    return Agent(client, engine=engine, tools=tools, retries=0)
+    options: Any = {"store": store, "options": {"tools": [hosted]}}
+    return Agent(client_of(server, **options), engine=engine, tools=tools, retries=0)
 
 
 def sent(server: RawServer, number: int) -> Any:
@@ -101,6 +118,34 @@ async def test_an_approval_of_a_hosted_mcp_server_is_decided_as_others_are(
         calls = [event.version async for event in thread.events() if event.type == "model-called"]
         assert all([(await thread.request(version)).verified for version in calls])
         assert (await engine.verify()).first_bad is None
+
+
+async def test_credentials_of_mcp_servers_are_sent_and_are_in_no_event(server: RawServer, tmp_path: Path) -> None:
+    private = "t0ken-of-the-git-server"
+    server.add_replies(response(1, said("Hello.")), whole({"error": {"message": f"wrong: {private}"}}, status=400))
+    for given, sent_as in ((private, private), ({"X-Key": private}, {"X-Key": private})):
+        with pytest.raises(AgentConfigurationError, match="mcp_credentials"):
+            client_of(server, options={"tools": [{**MCP_TOOL, "authorization": private}]})
+        tools = {"tools": [MCP_TOOL]}
+        client = client_of(server, options=tools, mcp_credentials={"git": given})
+        async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
+            agent = Agent(client, engine=engine, retries=0)
+            thread = await engine.start_thread()
+            if isinstance(given, str):
+                await agent.run("Hello?", thread=thread)
+                calls = [event.version async for event in thread.events() if event.type == "model-called"]
+                assert (await thread.request(calls[0])).verified
+            else:
+                with pytest.raises(ModelRequestError) as raised:
+                    await agent.run("Hello?", thread=thread)
+                assert private not in str(raised.value)
+        field = "authorization" if isinstance(given, str) else "headers"
+        assert sent(server, -1)["tools"] == [{**MCP_TOOL, field: sent_as}]
+    assert private.encode() not in b"".join(map(Path.read_bytes, files_of(tmp_path)))
+
+
+def files_of(folder: Path) -> list[Path]:
+    return list(folder.iterdir())
 
 
 async def test_a_run_that_is_given_up_leaves_no_request_without_an_answer(server: RawServer) -> None:

@@ -84,6 +84,8 @@ class SdkConnection(ABC):
         self._model = model
         self._caller_client = client
         self._timeout = timeout
+        self.secrets: tuple[str, ...] = ()
+        """What requests contain that errors must not contain."""
         self._clients: dict[asyncio.AbstractEventLoop, tuple[AsyncGenerator[Any], Any]] = {}
         self.provider = self._provider(base_url, client)
         """The service that made an answer: it is sent back to no other."""
@@ -231,7 +233,11 @@ class SdkConnection(ABC):
         url = client.base_url
         host = url.host if url.port is None else f"{url.host}:{url.port}"
         return RequestContext(
-            named if isinstance(named, str) and named else self._model, host, secrets_of(client, raised), body, self.key
+            named if isinstance(named, str) and named else self._model,
+            host,
+            (*self.secrets, *secrets_of(client, raised)),
+            body,
+            self.key,
         )
 
 

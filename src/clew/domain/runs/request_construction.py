@@ -384,6 +384,13 @@ def checked_options(options: Mapping[str, Any] | None) -> JsonObject:
             f"options has {', '.join(client_settings)}. Options are fields of a request's body, and are "
             "recorded. Set the others on the client, as in client=AsyncOpenAI(default_headers=…)."
         )
+    tools = checked.get("tools")
+    for each in tools if isinstance(tools, list) else ():
+        if isinstance(each, dict) and each.get("type") == "mcp" and (each.get("authorization") or each.get("headers")):
+            raise AgentConfigurationError(
+                "options has the credentials of an MCP server, and options are recorded. Leave them out, and give them "
+                "to the client: OpenAIResponsesClient(mcp_credentials={server_label: token})."
+            )
     return checked
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
 
-from clew.domain.json_values import JsonObject
+from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Content, Message
 from clew.domain.models.chat_answers import ChatAnswer, as_objects, as_text
 from clew.domain.models.chat_requests import OPENAI_CHAT
@@ -15,7 +16,7 @@ from clew.domain.models.native import bare
 from clew.domain.models.responses_answers import ResponsesAnswer, item_messages
 from clew.domain.models.responses_requests import OPENAI_RESPONSES
 from clew.domain.runs.errors import AgentConfigurationError
-from clew.domain.runs.request_construction import checked_options
+from clew.domain.runs.request_construction import checked_options, request_bytes
 from clew.infrastructure.openai.connection import OpenAIConnection
 from clew.infrastructure.stored_threads import options_and_kinds
 
@@ -80,6 +81,10 @@ class OpenAIResponsesClient:
     limits the client to one kind: local threads for False, remote threads for True. The other parameters are those of
     ``OpenAIChatClient``.
 
+    ``mcp_credentials`` are those of MCP servers that the service calls, by their ``server_label``: the value of
+    ``authorization``, or the ``headers``. They are added to the recorded bytes when a request is sent, and are in no
+    event.
+
     Raises AgentConfigurationError without a key.
     """
 
@@ -98,10 +103,13 @@ class OpenAIResponsesClient:
         timeout: float | None = None,
         options: JsonObject | None = None,
         late_context: bool = False,
+        mcp_credentials: Mapping[str, str | Mapping[str, str]] | None = None,
     ) -> None:
         if service not in {"response", "conversation"}:
             raise AgentConfigurationError(f"service= is {service!r}. It must be 'response' or 'conversation'.")
         self._connection = OpenAIConnection(model, api_key=api_key, base_url=base_url, client=client, timeout=timeout)
+        self._credentials = {label: _credential(value) for label, value in (mcp_credentials or {}).items()}
+        self._connection.secrets = tuple([text for each in self._credentials.values() for text in _texts(each)])
         self.model = model
         self.provider = self._connection.provider
         self.service: ServiceKind = service
@@ -114,7 +122,17 @@ class OpenAIResponsesClient:
 
     def ask(self, request: ModelRequest) -> AsyncGenerator[Update]:
         """Send a request once and yield the answer, in pieces if it is a stream. Raises ModelError."""
-        return self._connection.ask("/responses", request, ResponsesAnswer(request.body))
+        sent = request if not self._credentials else replace(request, content=self._with_credentials(request))
+        return self._connection.ask("/responses", sent, ResponsesAnswer(request.body))
+
+    def _with_credentials(self, request: ModelRequest) -> bytes:
+        """The bytes of a request, with the credentials of MCP servers in their tools."""
+        content = request.content
+        for each in as_objects(request.body.get("tools")):
+            more = self._credentials.get(as_text(each.get("server_label")))
+            if more is not None and each.get("type") == "mcp":
+                content = content.replace(request_bytes(each), request_bytes({**each, **more}), 1)
+        return content
 
     async def open_service_thread(self) -> ServiceReference | None:
         """Create the conversation of a new thread; None if the first request begins the service's side."""
@@ -177,6 +195,19 @@ class OpenAIResponsesClient:
             if not page.get("has_more") or not last or params.get("after") == last:
                 return items
             params["after"] = last
+
+
+def _credential(value: str | Mapping[str, str]) -> JsonObject:
+    return {"authorization": value} if isinstance(value, str) else {"headers": {**value}}
+
+
+def _texts(value: Json) -> Iterator[str]:
+    """The texts of a credential, which errors must not contain."""
+    if isinstance(value, dict):
+        for each in value.values():
+            yield from _texts(each)
+    elif isinstance(value, str):
+        yield value.rpartition(" ")[2]
 
 
 def _bare_messages(items: Sequence[JsonObject]) -> list[tuple[str, list[Content]]]:
