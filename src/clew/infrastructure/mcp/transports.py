@@ -87,16 +87,12 @@ class Command:
         try:
             yield received, sent
         finally:
-            received.close()
-            sent.close()
-            try:
-                await asyncio.shield(asyncio.ensure_future(_stop(process)))
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.wait(tasks)
-                to_session.close()
-                to_process.close()
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            for stream in (to_session, received, sent, to_process):
+                stream.close()
+            await asyncio.shield(asyncio.ensure_future(_stop(process)))
 
 
 async def _read_messages(process: Process, to_session: Any, trouble: Trouble, max_bytes: int) -> None:
@@ -123,9 +119,8 @@ async def _read_messages(process: Process, to_session: Any, trouble: Trouble, ma
                         message = jsonrpc_message_adapter.validate_json(line, by_name=False)
                 if message is not None:
                     await to_session.send(SessionMessage(message))
-    except (anyio.BrokenResourceError, anyio.ClosedResourceError):  # the session is over: let the process end
-        while await output.read(_PIECE):
-            pass
+    except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+        pass  # the session is over
     finally:
         trouble.ended = True
 
@@ -165,6 +160,7 @@ async def _stop(process: Process) -> None:
     """End the input of the process, and kill it with its children if it does not end."""
     if process.stdin is not None:
         process.stdin.close()
+    draining = asyncio.ensure_future(_drain(process.stdout))  # a process that cannot write does not end
     try:
         for number in (None, signal.SIGTERM, signal.SIGKILL):
             if number is not None:
@@ -178,7 +174,13 @@ async def _stop(process: Process) -> None:
         await process.wait()
         raise
     finally:
+        draining.cancel()
         process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001  # only it closes the pipes
+
+
+async def _drain(output: asyncio.StreamReader | None) -> None:
+    while output is not None and await output.read(_PIECE):
+        pass
 
 
 def _kill(process: Process, number: signal.Signals) -> None:
