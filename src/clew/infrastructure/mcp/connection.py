@@ -30,6 +30,9 @@ _WITHOUT_REASON = frozenset({"", "Not Found", "Server returned an error response
 """What the package says if an HTTP error has no reason."""
 
 _END_SECONDS = 1.0
+_LISTEN_SECONDS = 2.0
+"""Seconds that a server has to accept that it is listened to, before it is used without."""
+
 _LISTEN_AGAIN_SECONDS = 1.0
 _SETTLE_SECONDS = 0.1
 """Seconds that a connection gets to end after an error: its own error says more."""
@@ -219,8 +222,12 @@ class Connection:
     async def _run(self) -> None:
         async with self._connections.client(self.trouble, self._on_message) as client:
             self._connections.check(client)
-            watching = asyncio.create_task(self._watch(client))
+            listening = asyncio.Event()
+            watching = asyncio.create_task(self._watch(client, listening))
             try:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_LISTEN_SECONDS):
+                        await listening.wait()
                 self._client.set_result(client)
                 await self._closing.wait()
             finally:
@@ -234,8 +241,14 @@ class Connection:
         if isinstance(message, ToolListChangedNotification):
             self.changes += 1
 
-    async def _watch(self, client: Client) -> None:
+    async def _watch(self, client: Client, listening: asyncio.Event) -> None:
         """Listen for changes of the tools, where the protocol has a request for it. Runs read the list anyway."""
+        try:
+            await self._listen(client, listening)
+        finally:
+            listening.set()
+
+    async def _listen(self, client: Client, listening: asyncio.Event) -> None:
         from mcp.client.subscriptions import SubscriptionLost
 
         tools = client.server_capabilities.tools
@@ -244,6 +257,7 @@ class Connection:
         while not self.is_over:
             try:
                 async with client.listen(tools_list_changed=True) as events:
+                    listening.set()
                     async for _ in events:
                         self.changes += 1
             except SubscriptionLost:

@@ -6,15 +6,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from clew.domain.json_values import Json, JsonObject
+from clew.domain.json_values import JsonObject
 from clew.domain.runs.errors import MCPToolError
 from clew.infrastructure.mcp.definitions import MOST_TOOLS
-from clew.infrastructure.mcp.results import contents_of, plain, result_of, text_of
+from clew.infrastructure.mcp.results import contents_of, plain, resource_of, result_of, text_of
 
 if TYPE_CHECKING:
     from mcp import Client
 
-Call: TypeAlias = Callable[["Client", JsonObject, str], Awaitable[Json]]
+Call: TypeAlias = Callable[["Client", JsonObject, str], Awaitable[Any]]
 """Asks a server, with the arguments and the idempotency key of the call."""
 
 _KEY = "clew/idempotency-key"
@@ -53,7 +53,7 @@ async def listed_offers(client: Client) -> dict[str, Offer]:
 def _tool(listed: Any) -> Offer:
     hints, name = listed.annotations, listed.name
 
-    async def call(client: Client, arguments: JsonObject, key: str) -> Json:
+    async def call(client: Client, arguments: JsonObject, key: str) -> Any:
         meta: Any = {_KEY: key}
         answer = await client.call_tool(name, arguments, meta=meta)
         if answer.is_error:
@@ -64,7 +64,7 @@ def _tool(listed: Any) -> Offer:
     return Offer(name, listed.description, listed.input_schema, call, is_idempotent)
 
 
-async def _list_resources(client: Client, arguments: JsonObject, key: str) -> Json:
+async def _list_resources(client: Client, arguments: JsonObject, key: str) -> Any:
     del key
     cursor = _text(arguments, "cursor") or None
     resources = await client.list_resources(cursor=cursor)
@@ -77,21 +77,21 @@ async def _list_resources(client: Client, arguments: JsonObject, key: str) -> Js
     return listed
 
 
-async def _read_resource(client: Client, arguments: JsonObject, key: str) -> Json:
+async def _read_resource(client: Client, arguments: JsonObject, key: str) -> Any:
     del key
     read = await client.read_resource(_text(arguments, "uri"))
-    contents: list[Json] = [getattr(each, "text", None) or plain(each) for each in read.contents]
+    contents = [resource_of(each) for each in read.contents]
     return contents[0] if len(contents) == 1 else contents
 
 
-async def _list_prompts(client: Client, arguments: JsonObject, key: str) -> Json:
+async def _list_prompts(client: Client, arguments: JsonObject, key: str) -> Any:
     del key
     listed = await client.list_prompts(cursor=_text(arguments, "cursor") or None)
     more: JsonObject = {} if listed.next_cursor is None else {"cursor": listed.next_cursor}
     return {"prompts": [plain(each) for each in listed.prompts], **more}
 
 
-async def _get_prompt(client: Client, arguments: JsonObject, key: str) -> Json:
+async def _get_prompt(client: Client, arguments: JsonObject, key: str) -> Any:
     del key
     values = arguments.get("arguments")
     given = {name: str(value) for name, value in values.items()} if isinstance(values, dict) else {}

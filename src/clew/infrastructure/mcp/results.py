@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from clew.domain.json_values import Json, JsonObject
+from clew.domain.messages import Media
 
 _ONLY_RESULT = frozenset({"result"})
 """The field into which servers put a result that is not an object."""
 
-
+_MEDIA_TYPE = re.compile(r"[\w.+-]{1,100}/[\w.+-]{1,100}", re.ASCII)
 _NOT_FOR_MODELS = {"meta", "annotations", "icons"}
 
 
-def result_of(answer: Any) -> Json:
+def result_of(answer: Any) -> Any:
     """The result of a call: its structured content, or else its contents.
 
     A server that sends structured content sends it as text, too, for old clients.
@@ -33,7 +35,7 @@ def result_of(answer: Any) -> Json:
     return {"structured": structured, "text": "\n".join(map(str, contents))}
 
 
-def _says(contents: Sequence[Json], value: Json) -> bool:
+def _says(contents: Sequence[Any], value: Json) -> bool:
     """Whether texts say nothing beyond a value."""
     texts = [each for each in contents if isinstance(each, str)]
     values = [_parsed(each) for each in texts]
@@ -48,9 +50,32 @@ def _parsed(text: str) -> Json:
     return parsed
 
 
-def contents_of(contents: Sequence[Any]) -> list[Json]:
-    """Texts as strings, and other contents as objects."""
-    return [each.text if each.type == "text" else plain(each) for each in contents]
+def contents_of(contents: Sequence[Any]) -> list[Any]:
+    """Texts as strings, images, audio and files as media, and links as objects."""
+    return [_content_of(each) for each in contents]
+
+
+def _content_of(content: Any) -> str | Media | JsonObject:
+    if content.type == "text":
+        text: str = content.text
+        return text
+    if content.type in {"image", "audio"}:
+        return _media(content.mime_type, content.data)
+    return resource_of(content.resource) if content.type == "resource" else plain(content)
+
+
+def resource_of(resource: Any) -> str | Media | JsonObject:
+    """The contents of a resource."""
+    text, data = getattr(resource, "text", None), getattr(resource, "blob", None)
+    if isinstance(text, str):
+        return text
+    return _media(resource.mime_type, data) if isinstance(data, str) else plain(resource)
+
+
+def _media(media_type: str | None, data: str) -> Media:
+    """Media from the base64 of its bytes."""
+    kind = media_type if media_type is not None and _MEDIA_TYPE.fullmatch(media_type) else "application/octet-stream"
+    return Media(uri=f"data:{kind};base64,{data}", media_type=kind)
 
 
 def plain(value: Any) -> JsonObject:

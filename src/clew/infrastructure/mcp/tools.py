@@ -22,7 +22,7 @@ from clew.domain.context.provider import (
     ProviderContext,
 )
 from clew.domain.history import HistoryMessage
-from clew.domain.json_values import Json, JsonObject
+from clew.domain.json_values import JsonObject
 from clew.domain.runs.errors import (
     AgentConfigurationError,
     MCPServerError,
@@ -222,7 +222,7 @@ class MCPTools(ContextProvider):
         hints, idempotent = self._idempotent == "hints", offer.name in self._idempotent
         repeats = offer.is_idempotent if hints else idempotent
 
-        async def call(arguments: JsonObject, key: str) -> Json:
+        async def call(arguments: JsonObject, key: str) -> Any:
             try:
                 return await self._connections.request(lambda client: offer.call(client, arguments, key))
             except MCPToolError as error:
