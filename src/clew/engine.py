@@ -321,6 +321,7 @@ class Engine:
         thread: str | None = None,
         scope: str | None = None,
         actor: str | None = None,
+        on_behalf_of: str | None = None,
         type: str | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
@@ -332,11 +333,11 @@ class Engine:
     ) -> AsyncIterator[AuditEntry]:
         """Who did what, when and why: an entry for each event, in the order of the store, read a page at a time.
 
-        ``thread`` selects a thread's own events, without inherited ones; ``scope`` selects a memory scope; ``actor``
-        and ``type`` are those of the event. ``since`` and ``until`` (not included) are aware datetimes, and select by
-        the time of recording; ``said_since`` and ``said_until`` select by ``said_at``, or else by the time of
-        recording. For the next page, give the ``position`` of the last entry as ``after``. Raises InvalidTimeError, or
-        InvalidContentError for a ``limit`` that is not a whole number.
+        ``thread`` selects a thread's own events, without inherited ones; ``scope`` selects a memory scope; ``actor``,
+        ``on_behalf_of`` and ``type`` are those of the event. ``since`` and ``until`` (not included) are aware
+        datetimes, and select by the time of recording; ``said_since`` and ``said_until`` select by ``said_at``, or else
+        by the time of recording. For the next page, give the ``position`` of the last entry as ``after``. Raises
+        InvalidTimeError, or InvalidContentError for a ``limit`` that is not a whole number.
         """
         return _each(
             audit_trail.audit(
@@ -344,6 +345,7 @@ class Engine:
                 thread=thread,
                 scope=scope,
                 actor=actor,
+                on_behalf_of=on_behalf_of,
                 type=type,
                 since=since,
                 until=until,

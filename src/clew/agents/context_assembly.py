@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 from clew.agents.journal import Journal
 from clew.agents.model_history import ModelHistory
@@ -60,8 +61,9 @@ class ContextAssembly:
 
     @cached_property
     def _hooks(self) -> ProviderHooks:
-        setup, run_id = self._setup, self._journal.state.run_id
-        return ProviderHooks(self._thread, self._providers, agent=setup.identity, actor=setup.actor, run_id=run_id)
+        setup, state = self._setup, self._journal.state
+        about: dict[str, Any] = {"agent": setup.identity, "actor": setup.actor, "run_id": state.run_id, "by": state.by}
+        return ProviderHooks(self._thread, self._providers, **about)
 
     @cached_property
     def _history(self) -> ModelHistory:

@@ -97,7 +97,8 @@ class Guard:
         """The rewind to a version. None for a thread that a service holds: it already has the messages."""
         if self._thread.kind == "remote":
             return ()
-        return (Rewind(to, (await self._journal.log.event(to)).messages),)
+        messages = (await self._journal.log.event(to)).messages
+        return (Rewind(to, messages, by=self._journal.state.by),)
 
     async def _check(self, stage: GuardrailStage, messages: tuple[Message, ...]) -> None:
         setup, state = self._setup, self._journal.state

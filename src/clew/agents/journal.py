@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from clew.agents.response import AgentUpdate
 from clew.domain.context.state import CONTEXT_STATE_EVENTS, NO_CONTEXT_STATE, ContextState, next_context_state
-from clew.domain.decider import Advance, Intent, RunStep
+from clew.domain.decider import Actor, Advance, Intent, RunStep
 from clew.domain.decider_state import OpenRun, holder_of
 from clew.domain.errors import ClewError, ClosedError, ConflictError, StoreUnavailableError
 from clew.domain.events import MESSAGE_APPENDED, Event
@@ -171,15 +171,16 @@ class PartialAnswer:
 class Journal:
     """Records one attempt of a run: it has the waiting steps, and the state after the written ones.
 
-    ``version`` is the newest version of the thread that the run has seen. ``blobs`` are those that waiting steps refer
-    to. ``emit`` receives the updates of a streamed run; None without a reader.
+    ``asking`` is who asked for this attempt. ``version`` is the newest version of the thread that the run has seen.
+    ``blobs`` are those that waiting steps refer to. ``emit`` receives the updates of a streamed run; None without a
+    reader.
     """
 
     def __init__(
         self,
         log: RunLog,
         state: RunState,
-        actor: str | None,
+        asking: Actor,
         attempt: int,
         emit: Emit | None,
         needed: NeededByRun | None,
@@ -203,7 +204,7 @@ class Journal:
         """Is called when the run is on the log."""
         self.on_lost: Callable[[], None] | None = None
         """Is called when another process has ended or continued the run, while this one writes nothing."""
-        self._actor = actor
+        self._asking = asking
         self.emitted = 0
         """How many of the messages that the run added were emitted."""
         self._over = False
@@ -330,12 +331,13 @@ class Journal:
             self.stop_renewing()  # a later renewal would hold the lease of a run that is over
         interrupted = await self._end_answer(steps) if self.answer is not None else None
         run_id = self.state.run_id
-        intents = (*before, Advance(run_id, self.attempt, steps), *then) if steps else before
+        intents = (*before, Advance(run_id, self.attempt, steps, self.state.by), *then) if steps else before
         try:
             written, cancelled = await run_to_end(
                 self.log.record(
                     intents,
-                    actor=self._actor,
+                    actor=self._asking.name,
+                    on_behalf_of=self._asking.on_behalf_of,
                     expected_version=expected_version,
                     blobs=(*blobs, *self.blobs),
                     holding=Holding(self.holder, 0 if final else LEASE_SECONDS),

@@ -14,6 +14,7 @@ from clew.agents.tools import Tool
 from clew.domain.context.events import ContextFailed, ContextProvided, ContextStateRecorded, Hook
 from clew.domain.context.provider import Context, ContextProvider
 from clew.domain.context.state import ContextState, ProviderState
+from clew.domain.decider import Actor
 from clew.domain.errors import ClewError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
@@ -33,7 +34,10 @@ _AFTER_THE_FACT: frozenset[Hook] = frozenset({"on_thread_created", "on_resume"})
 
 
 class ProviderHooks:
-    """The providers of one run, in order. ``steps`` and ``blobs`` hold their outcomes until these are recorded."""
+    """The providers of one run, in order. ``steps`` and ``blobs`` hold their outcomes until these are recorded.
+
+    ``actor`` is the caller, and ``by`` is the agent of a run.
+    """
 
     def __init__(
         self,
@@ -43,6 +47,7 @@ class ProviderHooks:
         agent: AgentIdentity | None = None,
         actor: str | None = None,
         run_id: str | None = None,
+        by: Actor | None = None,
     ) -> None:
         self.steps: list[ProviderStep] = []
         self.blobs: list[Blob] = []
@@ -51,7 +56,7 @@ class ProviderHooks:
         self.raises = True
         """Whether a failure is raised if the provider's policy says so; False once the run is over."""
         self._sessions = [
-            ProviderSession(provider, HookContext(thread, provider, agent=agent, actor=actor, run_id=run_id))
+            ProviderSession(provider, HookContext(thread, provider, agent=agent, actor=actor, run_id=run_id, by=by))
             for provider in providers
         ]
 

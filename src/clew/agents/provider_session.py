@@ -14,6 +14,7 @@ from clew.agents.tools import Tool, as_tools, tool
 from clew.domain.context.events import ContextProvided, ContextStateRecorded
 from clew.domain.context.provider import Context, ContextProvider, ProvidedTool
 from clew.domain.context.state import ProviderState
+from clew.domain.decider import Actor
 from clew.domain.errors import InvalidContentError, ScopeError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import MAX_BYTES, JsonObject, check_json, check_text
@@ -68,6 +69,7 @@ class HookContext:
         agent: AgentIdentity | None,
         actor: str | None,
         run_id: str | None,
+        by: Actor | None,
     ) -> None:
         self.state: Any = None
         self.thread = ThreadView(thread)
@@ -78,6 +80,7 @@ class HookContext:
         self.citations: list[JsonObject] = []
         self._thread = thread
         self._provider = provider
+        self._by = by or Actor(self.actor)
         self._scopes: dict[str, MemoryPort] = {}
 
     @property
@@ -95,7 +98,8 @@ class HookContext:
             self._scopes[name] = self._thread.scope(
                 name,
                 run_id=self.run_id,
-                actor=self.actor,
+                actor=self._by.name,
+                on_behalf_of=self._by.on_behalf_of,
                 provider=self._provider.id,
                 reads_only=name != self._provider.scope,
             )

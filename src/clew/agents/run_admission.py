@@ -13,7 +13,7 @@ from clew.agents.admission import Admission
 from clew.agents.followed_runs import Position, follow, read_run
 from clew.agents.journal import Emit, Journal, RunRepeatedError
 from clew.agents.response import approvals, pending_approvals
-from clew.agents.run_loop import Run, abandon_children, caller, live_runs, unrecorded_ends
+from clew.agents.run_loop import Run, abandon_children, calling, live_runs, unrecorded_ends
 from clew.agents.run_setup import OnConflict, RunSetup
 from clew.agents.thread_provider_hooks import OrphanedRun, notify_abandoned
 from clew.domain.context.state import HISTORY_STORE
@@ -180,7 +180,7 @@ async def resume_run(
             await run.journal.leave_to_service()
         cut_off = await _cut_off(log, control.run)
         first = (*cut_off, *_decided_children(state))
-        before = [Advance(state.run_id, control.run.attempt, first)] if first else []
+        before = [Advance(state.run_id, control.run.attempt, first, state.by)] if first else []
         fingerprint = run_setup.fingerprint
         run.journal.add(RunResumed(attempt=run.journal.attempt, agent=setup.identity, fingerprint=fingerprint))
         try:
@@ -266,7 +266,8 @@ async def _abandon(setup: RunSetup, thread: ThreadPort, run: OpenRun, *, request
     steps = (*await _cut_off(log, run), *provider_steps, RunAbandoned(reason=reason))
     try:
         holding = Holding(holder_of(run), 0)
-        await log.record([Advance(run.id, run.attempt, steps)], holding=holding, drop_draft=run.id)
+        abandoning = Advance(run.id, run.attempt, steps, state.by)
+        await log.record([abandoning], actor=setup.actor, holding=holding, drop_draft=run.id)
     except RunTakenOverError:
         return  # another process has abandoned it
     await abandon_children(log, state.calls)
@@ -363,13 +364,14 @@ async def _run_started(setup: RunSetup, journal: Journal) -> RunStarted:
     missing = _missing(setup, expected)
     if missing and (await journal.log.control()).status == "active":
         _report_missing(setup, journal.log.thread_id, missing)
+    outer = calling.get()
     return RunStarted(
         agent=setup.identity,
         fingerprint=setup.fingerprint,
         providers=tuple(map(_id, providers.thread)),
         run_providers=tuple(map(_id, providers.run)),
         missing=missing,
-        caller=caller.get(),
+        caller=None if outer is None else outer.call,
     )
 
 

@@ -29,7 +29,7 @@ from clew.agents.model_calls import InterruptReason, ModelCalls
 from clew.agents.run_setup import RunSetup
 from clew.agents.telemetry import tool_span
 from clew.agents.tools import Tool, ToolContext, ToolOutcome, call_tool, needs_approval, raised_outcome, unknown_tool
-from clew.domain.decider import Advance, Intent
+from clew.domain.decider import Actor, Advance, Intent
 from clew.domain.decider_state import CallLocation
 from clew.domain.errors import StoreError, ThreadStatusError, UnknownThreadError
 from clew.domain.json_values import check_json
@@ -67,8 +67,15 @@ live_runs: WeakValueDictionary[str, Run] = WeakValueDictionary()
 unrecorded_ends: set[str] = set()
 """The lease holders of ended runs of this process whose end the store did not record."""
 
-caller: ContextVar[Caller | None] = ContextVar("clew_caller", default=None)
-"""The function call in whose tool the current code runs."""
+
+class Calling(NamedTuple):
+    """The function call in whose tool the current code runs, and the agent that called it."""
+
+    call: Caller
+    by: Actor
+
+
+calling: ContextVar[Calling | None] = ContextVar("clew_calling", default=None)
 
 _enclosing: ContextVar[tuple[str, ...]] = ContextVar("clew_enclosing_runs", default=())
 """The lease holders of the runs that the current code runs inside, as a tool or as middleware."""
@@ -81,7 +88,10 @@ class Run:
         self, setup: RunSetup, thread: ThreadPort, state: RunState, emit: Emit | None, attempt: int = 1
     ) -> None:
         needed = None if setup.reducer is None else setup.needed_history(setup.reducer)
-        self.journal = Journal(thread.runs, state, setup.actor, attempt, emit, needed)
+        asking = _asking(setup, thread.runs)
+        if state.by is None:
+            state = replace(state, by=Actor(setup.identity.id, asking.on_behalf_of or asking.name))
+        self.journal = Journal(thread.runs, state, asking, attempt, emit, needed)
         self.over = asyncio.Event()
         self.journal.on_lost = lambda: self.end_with(RunTakenOverError(thread.id, state.run_id))
         self._stopped = False
@@ -280,6 +290,14 @@ class Run:
         await self._providers.feed_store()
 
 
+def _asking(setup: RunSetup, log: RunLog) -> Actor:
+    """Who asks for a run: its caller, or the agent whose tool calls it, on behalf of that caller."""
+    outer = calling.get()
+    if outer is None:
+        return Actor(setup.actor or log.actor)
+    return Actor(outer.by.name, setup.actor or outer.by.on_behalf_of)
+
+
 async def ends_recorded(selected: Callable[[RunLog], bool]) -> None:
     """Wait until the ending runs of this event loop on ``selected`` logs have recorded their ends."""
     for run in list(live_runs.values()):
@@ -300,7 +318,7 @@ async def abandon_children(log: RunLog, calls: Sequence[CallState]) -> None:
                 continue
             state = fold(run.id, await child.events(run.began - 1))
             steps = (*interrupted(run, await child.draft(), "crashed"), RunAbandoned(reason="superseded"))
-            await child.record([Advance(run.id, run.attempt, steps)], drop_draft=run.id)
+            await child.record([Advance(run.id, run.attempt, steps, state.by)], drop_draft=run.id)
             await abandon_children(child, state.calls)
 
 
@@ -467,9 +485,9 @@ class ToolCalls:
         setup, run_id = self._setup, self._journal.state.run_id
         name, call_id, arguments = call.call.name, call.call.call_id, _arguments(call, tool)
         tool_context = self._context(call)
-        caller.set(
-            Caller(thread_id=self._thread.id, run_id=run_id, message=call.place.message, index=call.place.content)
-        )
+        place, by = call.place, self._journal.state.by
+        outer = Caller(thread_id=self._thread.id, run_id=run_id, message=place.message, index=place.content)
+        calling.set(Calling(outer, by or Actor(setup.identity.id)))
         if not setup.is_observed:
             return await call_tool(tool, arguments, tool_context)
         thread_id = self._journal.log.thread_id

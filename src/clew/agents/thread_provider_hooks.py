@@ -109,6 +109,7 @@ async def notify_abandoned(
         agent=agent,
         actor=actor,
         run_id=state.run_id,
+        by=state.by,
     )
     hooks.raises = False
     if hooks:

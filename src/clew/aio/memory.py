@@ -250,6 +250,7 @@ def scope_of_thread(
     run_id: str | None,
     actor: str | None,
     provider: str | None,
+    on_behalf_of: str | None = None,
     reads_only: bool = False,
 ) -> MemoryScope:
     """A scope as a thread reads and writes it: for agents.
@@ -258,7 +259,7 @@ def scope_of_thread(
     version of ``source`` or else at the newest; within a run the same write happens once. With ``reads_only``
     writes raise ScopeError.
     """
-    learner = ThreadAccess(thread_id, run_id, actor, provider, reads_only)
+    learner = ThreadAccess(thread_id, run_id, actor, provider, reads_only, on_behalf_of)
     return MemoryScope(Scope(core, name, learner=learner))
 
 

@@ -640,7 +640,16 @@ class Thread:
 
     # The methods that agents use: see clew.domain.runs.ports.ThreadPort.
 
-    def scope(self, name: str, *, run_id: str | None, actor: str | None, provider: str, reads_only: bool) -> MemoryPort:
+    def scope(
+        self,
+        name: str,
+        *,
+        run_id: str | None,
+        actor: str | None,
+        on_behalf_of: str | None,
+        provider: str,
+        reads_only: bool,
+    ) -> MemoryPort:
         """A memory scope as the thread reads it: for context providers. Raises ScopeError."""
         return scope_of_thread(
             self._core,
@@ -648,6 +657,7 @@ class Thread:
             thread_id=self.id,
             run_id=run_id,
             actor=actor,
+            on_behalf_of=on_behalf_of,
             provider=provider,
             reads_only=reads_only,
         )

@@ -11,7 +11,7 @@ from rich.text import Text
 from clew.cli.options import MOST_DIGITS
 from clew.cli.output import console, one_line, plural, time_text
 from clew.cli.rendering.conversation import INDENT, content_texts, message_heading
-from clew.cli.rendering.events import FindEvent, event_finder, find_nothing, what_happened
+from clew.cli.rendering.events import FindEvent, actor_text, event_finder, find_nothing, what_happened
 from clew.cli.rendering.threads import STATUS_STYLES
 from clew.domain import messages as content_types
 from clew.domain.events import EVENT_TYPES, MESSAGE_APPENDED
@@ -232,7 +232,8 @@ def _position(step: Step) -> Text:
 
 def _origin(step: Step) -> Text:
     """The type, time and actor of the event."""
-    by = "" if step.event.actor is None else f" · by {one_line(step.event.actor)}"
+    actor = actor_text(step.event)
+    by = f" · by {actor}" if actor else ""
     return Text(f"{one_line(step.event.type)} · {time_text(step.event.time)}{by}")
 
 

@@ -57,6 +57,7 @@ from clew.domain.runs.events import (
     ModelFailed,
     RequestChanged,
     RequestWithheld,
+    RunAbandoned,
     RunCompleted,
     RunEvent,
     RunResumed,
@@ -69,6 +70,17 @@ from clew.domain.streams import check_checkpoint_name, check_label_name
 
 RunStep: TypeAlias = RunEvent | ContextEvent | Message
 """A step of a run: an event of the run or of a component, or a message."""
+
+
+_CALLERS_STEPS = RunResumed | RunAbandoned | ApprovalGiven
+"""Steps that callers of a run take, and not its agent; next to its start and its input."""
+
+
+class Actor(NamedTuple):
+    """Who did something, and on whose behalf; None where that is not known."""
+
+    name: str | None
+    on_behalf_of: str | None = None
 
 
 Said: TypeAlias = tuple[int | None, ...]
@@ -113,12 +125,14 @@ class Append:
 class Advance:
     """Record steps of an attempt of a run.
 
-    References below 0 in these events count back from the event that contains them.
+    References below 0 in these events count back from the event that contains them. ``by`` is the agent. It did not
+    start, resume or abandon the run, write its input or give its approvals: the actor of the commit did.
     """
 
     run_id: str
     attempt: int
     steps: tuple[RunStep, ...]
+    by: Actor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +161,14 @@ class Checkpoint:
 class Rewind:
     """Continue from version ``to``, whose path has ``messages`` messages.
 
-    ``service_thread_id`` is the id of the thread at its service at that version.
+    ``service_thread_id`` is the id of the thread at its service at that version. ``by`` replaces the actor of the
+    commit.
     """
 
     to: int
     messages: int
     service_thread_id: str | None = None
+    by: Actor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,12 +255,16 @@ def message_appended(checked: Message) -> MessageAppended:
 
 
 class Decided(NamedTuple):
-    """An event to record, the number of messages on the path after it, its run, and when it was said if known."""
+    """An event to record, the number of messages on the path after it, its run, and when it was said if known.
+
+    ``by`` is who did it, None for the actor of the commit.
+    """
 
     data: ThreadEvent
     messages: int
     run_id: str | None = None
     said: int | None = None
+    by: Actor | None = None
 
 
 _ADVICE: dict[Status, str] = {
@@ -354,20 +374,23 @@ def _advance(thread_id: str, control: Control, intent: Advance) -> list[Decided]
     """Check each step against the run after the steps before it."""
     decided: list[Decided] = []
     count, version, run = control.messages, control.version, control.run
+    is_input = False
     for step in intent.steps:
         version += 1
+        is_input = isinstance(step, RunStarted) or (is_input and isinstance(step, Message))
+        by = None if is_input or isinstance(step, _CALLERS_STEPS) else intent.by
         if isinstance(step, Message):
             if run is None or (run.id, run.attempt) != (intent.run_id, intent.attempt):
                 raise RunTakenOverError(thread_id, intent.run_id)
             check_message(step)
             count += 1
-            decided.append(Decided(_make_appended({"message": step}), count, intent.run_id))
+            decided.append(Decided(_make_appended({"message": step}), count, intent.run_id, by=by))
             continue
         event = placed(step, version)
         check_step(thread_id, run, intent.run_id, intent.attempt, event)
         _check_fields(event, TYPE_NAMES[type(event)])
         run = run_after(run, version, intent.run_id, event)
-        decided.append(Decided(event, count, intent.run_id))
+        decided.append(Decided(event, count, intent.run_id, by=by))
     return decided
 
 
@@ -434,7 +457,8 @@ def _checkpoint(thread_id: str, control: Control, intent: Checkpoint) -> list[De
 
 def _rewind(thread_id: str, control: Control, intent: Rewind) -> list[Decided]:
     check_version(thread_id, control, intent.to)
-    return [Decided(HistoryRewound(to=intent.to, service_thread_id=intent.service_thread_id), intent.messages)]
+    rewound = HistoryRewound(to=intent.to, service_thread_id=intent.service_thread_id)
+    return [Decided(rewound, intent.messages, by=intent.by)]
 
 
 def _redact(_: str, control: Control, intent: Redact) -> list[Decided]:

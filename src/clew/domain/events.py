@@ -419,7 +419,7 @@ class Event(NamedTuple):
     ``stream`` and ``version`` are its address; ``recorded_at`` is in microseconds since 1970 (UTC) and never decreases
     along a lineage; ``messages`` is the number of messages on the thread's path after it, -1 for an opaque event
     without this number. ``said`` is when a message or record was said, in microseconds, and ``on_behalf_of`` for whom
-    the actor appended it; None if that is not known. ``redacted`` says whether its content was shredded: of some types
+    the actor acted; None if that is not known. ``redacted`` says whether its content was shredded: of some types
     the data then remains, without the texts that users and services wrote; otherwise it is Shredded. ``position`` and
     ``hash`` are None until it is recorded. It is a tuple because tuples are the fastest to create, and a long history
     has many events.

@@ -45,7 +45,7 @@ LAST_VERSION = 2**63 - 1
 class HistoryMessage(NamedTuple):
     """A message of a history; ``message`` is None if it was redacted.
 
-    ``on_behalf_of`` names for whom the actor appended it, None if that is not known.
+    ``on_behalf_of`` names for whom the actor acted, None if that is not known.
     """
 
     version: int

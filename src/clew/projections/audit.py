@@ -16,14 +16,14 @@ BLOCK = 63
 class Audit:
     """The positions of events in blocks of 63: bit n of ``events`` is the event at position ``63 * block + n``.
 
-    There is one row for each block with events of a thread, a memory scope, an actor or a type: ``by`` says which of
-    these ``value`` is; where ``by`` is "all", the row is of all events. ``first`` and ``last`` are the times between
-    which these events were recorded, in microseconds since 1970.
+    There is one row for each block with events of a thread, a memory scope, a type or an actor, or on somebody's
+    behalf: ``by`` says which of these ``value`` is; where ``by`` is "all", the row is of all events. ``first`` and
+    ``last`` are the times between which these events were recorded, in microseconds since 1970.
     """
 
     name = "audit"
-    version = 3
-    code_digest = "audit-3"  # of this version: change both where it makes other rows
+    version = 4
+    code_digest = "audit-4"  # of this version: change both where it makes other rows
     tables = (
         Table(
             "entry",
@@ -61,6 +61,8 @@ class Audit:
         ]
         if event.actor is not None:
             changes.append(Upsert("entry", {**row, "by": "actor", "value": event.actor}))
+        if event.on_behalf_of is not None:
+            changes.append(Upsert("entry", {**row, "by": "on_behalf_of", "value": event.on_behalf_of}))
         return changes
 
 

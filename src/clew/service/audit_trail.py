@@ -59,6 +59,7 @@ def audit(  # noqa: PLR0913 - every filter has its own parameter
     thread: str | None = None,
     scope: str | None = None,
     actor: str | None = None,
+    on_behalf_of: str | None = None,
     type: str | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
@@ -77,7 +78,7 @@ def audit(  # noqa: PLR0913 - every filter has its own parameter
     """
     check_flags(newest_first=newest_first)
     check_count(after, "after")
-    named = {"thread": thread, "scope": scope, "actor": actor, "type": type}
+    named = {"thread": thread, "scope": scope, "actor": actor, "on_behalf_of": on_behalf_of, "type": type}
     lists = [_list_of(core, by, value) for by, value in named.items() if value is not None]
     recorded = _Range(to_utc_microseconds(since, "since"), to_utc_microseconds(until, "until"))
     wanted = _Wanted(tuple(lists), thread, recorded, said_within(said_since, said_until), newest_first)
@@ -121,7 +122,7 @@ class _Wanted(NamedTuple):
 
 
 def _list_of(core: Core, by: str, value: str) -> Query:
-    """The blocks with events of a thread, a scope, an actor or a type, or with any events."""
+    """The blocks with events of a thread, a scope, a type or an actor, on somebody's behalf, or with any events."""
     return Query("entry", (Where("tenant", "=", core.tenant), Where("by", "=", by), Where("value", "=", value)))
 
 

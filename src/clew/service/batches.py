@@ -324,9 +324,9 @@ def _decide_keys(each: _Scope, stream: str, fold: ScopeFold) -> list[list[Event]
     events: list[list[Event]] = []
     version, now = fold.version, streams.time_after(scope.core, fold)
     for write, data in zip(each.writes, decided, strict=True):
-        actor = scope_commands.writer(scope, write.actor)
+        by = scope_commands.writer(scope, write.actor)
         run_id = None if scope.learner is None else scope.learner.run_id
-        events.append(streams.new_events(write.scope.core, stream, version, now, data, actor, run_id))
+        events.append(streams.new_events(write.scope.core, stream, version, now, data, by, run_id))
         version += len(data)
     return events
 

@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from clew.domain.application_folds import KnownStates
 from clew.domain.authorization import Authorize, check_function
-from clew.domain.decider import Checkpoint, Intent, decide
+from clew.domain.decider import Actor, Checkpoint, Intent, decide
 from clew.domain.decider_state import SNAPSHOT_EVERY, Control, advance
 from clew.domain.errors import ClewError, ConflictError, CorruptEventError, InvalidContentError
 from clew.domain.events import APPENDED_TYPES, LAST_MICROSECOND, TYPE_NAMES, Event, MessageRedacted
@@ -535,18 +535,18 @@ def decide_events(
 
     Recorded time never decreases along a lineage, unless it is beyond the year 9999, as in a forged event.
     """
-    actor = core.actor if options.actor is None else options.actor
-    behalf = options.on_behalf_of
+    committing = Actor(core.actor if options.actor is None else options.actor, options.on_behalf_of)
     events: list[Event] = []
     snapshots: list[tuple[str, Control]] = []
     for number, intent in enumerate(intents, start=1):
         decided = decide(thread_id, control, intent)
         now = max(core.now(), min(control.updated_at, LAST_MICROSECOND))
         last = control.version + len(decided)
-        for version, (data, messages, run_id, own_said) in enumerate(decided, control.version + 1):
+        for version, (data, messages, run_id, own_said, by) in enumerate(decided, control.version + 1):
             type_ = TYPE_NAMES[type(data)]
             id_ = core.event_id()
             said = options.said if own_said is None else own_said
+            actor, behalf = by or committing
             rest = None, None, None, None, None, said, behalf  # the cause to the hash are not known
             event = Event(stream, version, type_, id_, now, messages, data, actor, run_id, *rest)
             events.append(event)

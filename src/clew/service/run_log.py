@@ -157,6 +157,7 @@ class ThreadRuns:
         intents: Sequence[Intent],
         *,
         actor: str | None = None,
+        on_behalf_of: str | None = None,
         expected_version: int | None = None,
         blobs: Sequence[Blob] = (),
         holding: Holding | None = None,
@@ -167,6 +168,7 @@ class ThreadRuns:
         known_blobs = self._core.caches.blobs
         options = CommitOptions(
             actor=actor,
+            on_behalf_of=on_behalf_of,
             expected_version=expected_version,
             key=None if key is None else self._key(key),
             retry=expected_version is None,

@@ -52,7 +52,7 @@ from clew.domain.ports import Claim, Draft, Fork, Key
 from clew.domain.records import Record, ThreadRecord, as_record, record_appended
 from clew.domain.runs.errors import RunInProgressError, RunTakenOverError
 from clew.domain.runs.events import RunAbandoned, ServiceThreadBound
-from clew.domain.runs.state import interrupted
+from clew.domain.runs.state import fold, interrupted
 from clew.domain.streams import check_id, check_idempotency_key, digest, stream_id
 from clew.service.authorization import check
 from clew.service.core import ATTEMPTS, CommitOptions, Committed, Core, commit, load
@@ -412,7 +412,8 @@ def _abandoned(
     options = CommitOptions(
         actor=actor, claims=(release, *_without_run(core, thread_id)), drafts=(Draft(stream, run.id, None),)
     )
-    return [Advance(run.id, run.attempt, steps)], options
+    began = yield from read(lambda: core.log.lineage(stream, after=run.began - 1, upto=run.began))
+    return [Advance(run.id, run.attempt, steps, fold(run.id, began).by)], options
 
 
 def _without_run(core: Core, thread_id: str) -> tuple[Claim, Claim]:

@@ -75,6 +75,7 @@ _FORKED = re.compile(f"^(forked '[^']{{{SHORT_ID}}})[^']*")
 @command(
     "clew audit",
     "clew audit --actor user:42 --since 7d",
+    "clew audit --on-behalf-of user:42",
     "clew audit --since 2026-01-01 --until 2026-02-01",
     "clew audit --type message-redacted",
     heading="Audit and export",
@@ -90,6 +91,9 @@ def audit(
         typer.Option("--scope", metavar="SCOPE", help="Only events of this memory scope.", autocompletion=scope_names),
     ] = None,
     actor: Annotated[str | None, typer.Option("--actor", metavar="A", help="Only what this actor did.")] = None,
+    behalf: Annotated[
+        str | None, typer.Option("--on-behalf-of", metavar="A", help="Only what was done for this actor.")
+    ] = None,
     type_: Annotated[
         str | None, typer.Option("--type", metavar="TYPE", help="Only events of this type, such as message-redacted.")
     ] = None,
@@ -122,6 +126,7 @@ def audit(
                 thread=id_,
                 scope=scope,
                 actor=actor,
+                on_behalf_of=behalf,
                 type=type_,
                 since=start,
                 until=end,
@@ -190,6 +195,7 @@ def _entry_line(entry: AuditEntry, *, wide: bool, whole: bool) -> Text:
         (f"  {actor:<10}", "bold"),
         (f"  {place:<{SHORT_ID}} {f'v{entry.version}':<5}", "dim"),
         f" {what}",
+        ("" if entry.on_behalf_of is None else f", for {one_line(entry.on_behalf_of)}", "dim"),
         ("" if entry.said_at is None else f", said {minute_text(entry.said_at)}", "dim"),
         ("" if entry.why is None else f": {one_line(entry.why)}", "italic"),
         (f" [run {run}]" if run else "", "dim"),

@@ -98,7 +98,7 @@ def event_table(
 ) -> Table:
     """A row for each event. Events of ancestors are dim; the versions in ``rewound`` are dim and marked.
 
-    Within a run, the actor that started it is not repeated. With ``whole`` no actor is cut.
+    Within a run, an actor is not repeated. With ``whole`` no actor is cut.
     """
     table = plain_table(expand=not whole)
     table.add_column("Ver", justify="right", no_wrap=True)
@@ -128,14 +128,18 @@ def event_table(
 def _actors(events: Iterable[Event]) -> list[str]:
     """The actor to name for each event, or an empty text."""
     actors: list[str] = []
-    run_actors: dict[str | None, str | None] = {None: None}
+    newest: tuple[str | None, str] = None, ""
     for event in events:
-        repeated = event.actor in {None, run_actors.get(event.run_id)}
-        behalf = "" if event.on_behalf_of is None else f"for {event.on_behalf_of}"
-        actors.append(one_line(" ".join(filter(None, ("" if repeated else event.actor, behalf)))))
-        if isinstance(event.data, run_events.RunStarted):
-            run_actors = {None: None, event.run_id: event.actor}
+        actor = event.run_id, actor_text(event)
+        actors.append("" if event.run_id is not None and actor == newest else actor[1])
+        newest = actor
     return actors
+
+
+def actor_text(event: Event) -> str:
+    """Who did it, and for whom; an empty text if that is not known."""
+    behalf = "" if event.on_behalf_of is None else f"for {event.on_behalf_of}"
+    return one_line(" ".join(filter(None, (event.actor, behalf))))
 
 
 def off_path(events: Sequence[Event]) -> frozenset[int]:
@@ -150,7 +154,8 @@ def off_path(events: Sequence[Event]) -> frozenset[int]:
 
 def event_line(event: Event, find: FindEvent, *, of_store: bool) -> Text:
     """An event on one line; in a list of a whole store it names its thread."""
-    by = "" if event.actor is None else f"{one_line(event.actor)} · "
+    actor = actor_text(event)
+    by = f"{actor} · " if actor else ""
     return Text.assemble(
         (f"{time_text(event.time)} ", "dim"),
         (f"{one_line(event.thread_id)} " if of_store else "", "bold"),

@@ -145,8 +145,12 @@ def event(event: Event) -> dict[str, Any]:
         "hash": None if event.hash is None else event.hash.hex(),
         "run_id": event.run_id,
         **_said(event),
-        **({} if event.on_behalf_of is None else {"on_behalf_of": event.on_behalf_of}),
+        **_behalf(event),
     }
+
+
+def _behalf(event: Event) -> dict[str, Any]:
+    return {} if event.on_behalf_of is None else {"on_behalf_of": event.on_behalf_of}
 
 
 def step(step: Step) -> dict[str, Any]:
@@ -161,6 +165,7 @@ def step(step: Step) -> dict[str, Any]:
         "messages": step.control.messages,
         "checkpoints": list(step.checkpoints),
         "data": _data(step.event),
+        **_behalf(step.event),
     }
 
 

@@ -106,6 +106,7 @@ class RunLog(Protocol):
         intents: Sequence[Intent],
         *,
         actor: str | None = None,
+        on_behalf_of: str | None = None,
         expected_version: int | None = None,
         blobs: Sequence[Blob] = (),
         holding: Holding | None = None,
@@ -173,7 +174,16 @@ class ThreadPort(Protocol):
         """The context providers that are attached to the thread, in this process."""
         ...
 
-    def scope(self, name: str, *, run_id: str | None, actor: str | None, provider: str, reads_only: bool) -> MemoryPort:
+    def scope(
+        self,
+        name: str,
+        *,
+        run_id: str | None,
+        actor: str | None,
+        on_behalf_of: str | None,
+        provider: str,
+        reads_only: bool,
+    ) -> MemoryPort:
         """A memory scope as the thread reads it, for one of its providers; perhaps only to read. Raises ScopeError."""
         ...
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias
 
 from clew.domain.context.events import ContextProvided
+from clew.domain.decider import Actor
 from clew.domain.decider_state import CallLocation, OpenRun
 from clew.domain.events import MESSAGE_APPENDED, Event
 from clew.domain.history import HistoryMessage, as_message
@@ -69,7 +70,8 @@ class RunState:
     answer, 0 if there is none, and ``tries`` the number of its attempts. ``added`` are the messages that the run added,
     without its input and without an answer that a guardrail stopped. ``model_call`` is the last model call.
     ``answered`` is true if the newest answer calls no function; ``lost`` if it was redacted, so that its calls are
-    unknown. ``provided`` is what context providers gave, and ``ended`` how the run ended, None while it is open.
+    unknown. ``provided`` is what context providers gave, and ``ended`` how the run ended, None while it is open. ``by``
+    is the agent, on behalf of the caller who started the run.
     """
 
     run_id: str
@@ -89,6 +91,7 @@ class RunState:
     lost: bool = False
     provided: tuple[ContextProvided, ...] = ()
     ended: RunCompleted | RunFailed | RunAbandoned | None = None
+    by: Actor | None = None
 
 
 def fold(run_id: str, events: Iterable[Event]) -> RunState:
@@ -108,11 +111,13 @@ def after(state: RunState, event: Event) -> RunState:
     data = event.data
     match data:
         case RunStarted():
-            return replace(state, began=event.version, definitions=event.version, fingerprint=data.fingerprint)
+            at, by = event.version, Actor(data.agent.id, event.on_behalf_of or event.actor)
+            return replace(state, began=at, definitions=at, fingerprint=data.fingerprint, by=by)
         case RunResumed():
-            return replace(
-                state, attempt=data.attempt, tries=0, definitions=event.version, fingerprint=data.fingerprint
-            )
+            behalf = None if state.by is None else state.by.on_behalf_of
+            by = Actor(data.agent.id, behalf or event.on_behalf_of or event.actor)
+            resumed = replace(state, attempt=data.attempt, tries=0, definitions=event.version, by=by)
+            return replace(resumed, fingerprint=data.fingerprint)
         case ModelCalled():
             tries = data.attempt
             return replace(

@@ -10,6 +10,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, NamedTuple
 
+from clew.domain.decider import Actor
 from clew.domain.errors import (
     FactRefusedError,
     InvalidContentError,
@@ -248,21 +249,24 @@ def _commit(
     if key is None and learner is not None and learner.run_id is not None:
         identity = json.dumps([learner.run_id, learner.provider, *content[:-1]])
         key, content = f"run {sha256(identity.encode()).hexdigest()}", content[:-1]
+    by = writer(scope, options.actor)
     done = yield from commit(
         scope.core,
         scope.name,
         ScopeFold,
         decide_now,
-        actor=writer(scope, options.actor),
+        actor=by.name,
+        on_behalf_of=by.on_behalf_of,
         run_id=None if learner is None else learner.run_id,
         key=idempotency_key(scope.core, scope.name, key, json.dumps(content, sort_keys=True).encode()),
     )
     return done.fold, done.versions
 
 
-def writer(scope: Scope, actor: str | None) -> str | None:
-    """The actor of a write; None for that of the service."""
-    return scope.learner.actor if actor is None and scope.learner is not None else actor
+def writer(scope: Scope, actor: str | None) -> Actor:
+    """Who writes; its name is None for the actor of the service."""
+    learner = scope.learner
+    return Actor(actor) if actor is not None or learner is None else Actor(learner.actor, learner.on_behalf_of)
 
 
 def writing(scope: Scope) -> Operation[tuple[AsOf | None, ScopeOpened]]:

@@ -27,8 +27,8 @@ from clew.service.memory.streams import check_scope_name, load, scope_stream
 class ThreadAccess:
     """The thread on whose behalf a scope is read and written. It is the provenance of new facts.
 
-    ``run_id`` and ``provider`` identify repeated writes. ``reads_only`` is true if a provider reads a scope that is not
-    its own. ``reads`` are the versions of scopes that were read, in order.
+    ``run_id`` and ``provider`` identify repeated writes. ``actor`` writes, for ``on_behalf_of``. ``reads_only`` is true
+    if a provider reads a scope that is not its own. ``reads`` are the versions of scopes that were read, in order.
     """
 
     thread_id: str
@@ -36,6 +36,7 @@ class ThreadAccess:
     actor: str | None = None
     provider: str | None = None
     reads_only: bool = False
+    on_behalf_of: str | None = None
     reads: dict[tuple[str, int], None] = field(default_factory=dict)
 
 

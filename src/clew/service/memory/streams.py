@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
+from clew.domain.decider import Actor
 from clew.domain.errors import ClewError, ConflictError, ScopeError
 from clew.domain.events import LAST_MICROSECOND, TYPE_NAMES, Event
 from clew.domain.memory.events import MemoryEvent
@@ -90,6 +91,7 @@ def commit(
     decide: Callable[[F, int], list[MemoryEvent]],
     *,
     actor: str | None = None,
+    on_behalf_of: str | None = None,
     run_id: str | None = None,
     key: Key | None = None,
 ) -> Operation[Written[F]]:
@@ -114,7 +116,7 @@ def commit(
         if not decided:
             first = yield from _first_outcome(core, key)
             return Written(fold, () if first is None else first.versions)
-        events = new_events(core, stream, version, now, decided, actor, run_id)
+        events = new_events(core, stream, version, now, decided, Actor(actor, on_behalf_of), run_id)
         try:
             done = yield from wait(core.log.submit(Write(events, {stream: head}, key=key)).outcome)
         except ConflictError as error:
@@ -132,13 +134,24 @@ def new_events(  # every field of the events has its own parameter
     version: int,
     now: int,
     decided: Sequence[MemoryEvent],
-    actor: str | None,
+    by: Actor,
     run_id: str | None,
 ) -> list[Event]:
-    """The events that follow a version of a stream. None as the actor is that of the service."""
-    actor = core.actor if actor is None else actor
+    """The events that follow a version of a stream. None as the name of the actor is that of the service."""
+    actor, behalf = core.actor if by.name is None else by.name, by.on_behalf_of
     return [
-        Event(stream, version + number, TYPE_NAMES[type(data)], core.event_id(), now, 0, data, actor, run_id)
+        Event(
+            stream,
+            version + number,
+            TYPE_NAMES[type(data)],
+            core.event_id(),
+            now,
+            0,
+            data,
+            actor,
+            run_id,
+            on_behalf_of=behalf,
+        )
         for number, data in enumerate(decided, 1)
     ]
 
