@@ -27,6 +27,7 @@ ROWS = {
     ("search", 3): ("search-3", "2b7e5ac9ad661689"),
     ("audit", 2): ("789a87746c675c6d", "a3e9ff6bcf269105"),
     ("audit", 3): ("audit-3", "3d0243bedca39bf6"),
+    ("audit", 4): ("audit-4", "8a10baaa1c3d1429"),
     ("usage", 2): ("db49d3be8c8891ee", "21560433454bc638"),
     ("memory", 1): ("b64242db086fd8df", "3087cb39cf6a5c67"),
     ("memory", 2): ("memory-2", "7af45d7e2869e6c6"),
@@ -82,6 +83,7 @@ def recorded_events() -> list[Recorded]:
             )
         )  # fmt: skip
     memory = events[0]._replace(kind="memory", thread_id="scope", type="fact-stated", position=len(events) + 1)
+    memory = memory._replace(on_behalf_of="user-1")
     return [*events, memory]
 
 
