@@ -188,10 +188,10 @@ class Remembering(ContextProvider):
 
     scope = "user/ann"
 
-    async def invoked(self, ctx: ProviderContext, request: Any, response: Any, error: Any = None) -> None:
+    async def invoked(self, ctx: ProviderContext, request_messages: Any, *rest: Any, **more: Any) -> None:
         """Remember the first message."""
-        del response, error
-        await ctx.scope.remember(request[0].text, key="said")
+        del rest, more
+        await ctx.scope.remember(request_messages[0].text, key="said")
 
 
 async def test_a_fact_is_learned_by_the_agent_for_the_user(url: str) -> None:
