@@ -220,7 +220,8 @@ def test_the_actor_is_that_of_the_engine(any_url: str) -> None:
             thread = await store.get("a")
             await thread.run("Hello")
             await store.save(thread)
-            assert {event.actor for event in await events_of(thread)} == {"user:7"}
+            by = {(event.actor, event.on_behalf_of) for event in await events_of(thread)}
+            assert by == {("user:7", None), ("Host", "user:7")}
 
     asyncio.run(host())
 
