@@ -74,7 +74,8 @@ async def test_an_agent_runs_only_on_threads_that_its_actor_may_read(engine: Eng
     thread = await agent.thread("mine")
     response = await thread.run("Hi")
     assert (response.text, await thread.version) == ("Hello.", (await thread.summary()).version)
-    assert {actor async for actor in _actors(thread.events())} == {"operator", "ada"}
+    by = {(event.actor, event.on_behalf_of) async for event in thread.events()}
+    assert by == {("operator", None), ("ada", None), ("agent", "ada")}
     branch = await thread.branch()
     grants.threads["ada"] = set()
     before = await (await engine.acting_as("operator").thread("mine")).version
@@ -167,8 +168,3 @@ async def test_a_host_gets_new_threads(engine: Engine, grants: Grants) -> None:
     grants.threads["ada"].add("chat-9")
     with pytest.raises(UnknownThreadError):
         await engine.acting_as("ada").thread("chat-9")
-
-
-async def _actors(events: AsyncIterator[object]) -> AsyncIterator[object]:
-    async for event in events:
-        yield getattr(event, "actor", None)
