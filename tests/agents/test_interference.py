@@ -211,7 +211,7 @@ async def test_a_rewind_abandons_the_run_in_one_commit(url: str, monkeypatch: py
             "message-appended", "answer-interrupted", "run-abandoned", "history-rewound",
         ]  # fmt: skip
         assert version == events[-1].version
-        assert {event.actor for event in events[-4:]} == {"ops:ada"}
+        assert [event.actor for event in events[-4:]] == ["agent", "agent", "ops:ada", "ops:ada"]
         assert isinstance(events[-3].data, AnswerInterrupted)
         assert events[-3].data.message == events[-4].version
         assert events[-2].data == RunAbandoned(reason="asked")
