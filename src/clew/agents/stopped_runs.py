@@ -37,7 +37,7 @@ async def stop_run(
         orphan = await orphaned_run(thread) if providers else None
         state = fold(run.id, await log.events(run.began - 1))
         steps = (*interrupted(run, await log.draft(), "stopped"), RunAbandoned(reason="stopped"))
-        stopping = Advance(run.id, run.attempt, steps)
+        stopping = Advance(run.id, run.attempt, steps, state.by)
         try:
             await log.record([stopping], actor=actor, holding=Holding(holder_of(run), 0), drop_draft=run.id)
         except RunTakenOverError:
