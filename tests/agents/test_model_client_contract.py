@@ -338,7 +338,7 @@ async def _check(client: type[ParrotClient], monkeypatch: pytest.MonkeyPatch) ->
         (with_wire(as_stream=lambda _: {"stream": True}), "as_stream only adds fields: it changed model, said"),
         (with_wire(make_path=lambda *_: f"/{next(_NUMBERS)}"), "make_path gives the same"),
         (with_wire(prefix_of=lambda _: "1"), "prefix_of gives the same SHA-256"),
-        (with_wire(left_out=lambda _: (99,)), "left_out gives numbers"),
+        (with_wire(left_out=lambda *_: (99,)), "left_out gives numbers"),
     ],
 )
 async def test_names_the_broken_rule(client: Any, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:

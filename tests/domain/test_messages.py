@@ -27,7 +27,6 @@ NOT_STRING_KEYS: Any = {1: "x"}
 CALL = FunctionCall(call_id="c1", name="find", arguments="{}")
 
 
-@given(messages)
 def test_a_users_message_has_texts_and_other_contents_in_order() -> None:
     image = Image(b"\x89PNG\r\n\x1a\n")
     assert Message.user(image).contents == (image,)
@@ -38,6 +37,7 @@ def test_a_users_message_has_texts_and_other_contents_in_order() -> None:
             Message.user("Look:", wrong)
 
 
+@given(messages)
 def test_a_message_comes_back_equal_from_its_json(message: Message) -> None:
     check_message(message)
     read = TypeAdapter(Message).validate_json(message.model_dump_json())

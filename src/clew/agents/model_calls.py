@@ -223,7 +223,7 @@ class ModelCalls:
         fields["as_sent"] = fields["digest"] if request.content is unchanged else digest(request.content).hex()
         fields["prefix"] = prefix_of(wire, body, content)
         if wire.left_out is not None:
-            fields["left_out"] = wire.left_out(question)
+            fields["left_out"] = wire.left_out(question, body)
             if changes and wire.rebound is not None:
                 fields["left_out"] = _not_in(content, question)
         return call.model_copy(update=fields), changes, question, request

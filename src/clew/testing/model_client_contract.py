@@ -198,8 +198,8 @@ def _check_body(contract: _Contract, wire: WireFormat, question: Question) -> No
         if not isinstance(prefix, str) or len(prefix) != _DIGEST or prefix != wire.prefix_of(deepcopy(body)):
             contract.broken("prefix_of gives the same SHA-256 in hex each time", f"it gives {prefix!r}.")
     if wire.left_out is not None:
-        numbers = wire.left_out(question)
-        if numbers != wire.left_out(again) or not set(range(len(question.messages))).issuperset(numbers):
+        numbers = wire.left_out(question, body)
+        if numbers != wire.left_out(again, body) or not set(range(len(question.messages))).issuperset(numbers):
             contract.broken("left_out gives numbers of messages", f"it gives {numbers!r}.")
 
 

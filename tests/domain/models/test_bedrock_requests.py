@@ -52,11 +52,11 @@ def test_signed_blocks_are_bound_to_what_came_before() -> None:
     same = question(*first)
     body: Any = bedrock_body(same)
     assert body["messages"][1]["content"] == BLOCKS
-    assert bedrock_left_out(same) == ()
+    assert bedrock_left_out(same, body) == ()
     for other in (question(Message.user("Ho"), *first[1:]), question(*first, instructions="New.")):
         changed: Any = bedrock_body(other)
         assert changed["messages"][1]["content"] == BLOCKS[1:]
-        assert bedrock_left_out(other) == (1,)
+        assert bedrock_left_out(other, changed) == (1,)
     another: Any = bedrock_body(question(*first, model="m-2"))
     assert another["messages"][1]["content"] == BLOCKS[1:]
 

@@ -322,7 +322,7 @@ def test_items_go_back_as_they_came_to_the_model_that_made_them() -> None:
         other: Any = responses_body(question)["input"]
         assert not any("phase" in each or "namespace" in each for each in other)
         assert not any(each.get("type") == "reasoning" for each in other), "only its own model can read it"
-        assert left_out(question) == (0,)
+        assert left_out(question, {}) == (0,)
         before: Any = responses_body(replace(question, edition=1))["input"]
         assert before[0] == reasoning_item("Hm."), "an older request is written as it was"
         assert [each["call_id"] for each in other if "call_id" in each] == ["a", "a"]

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from clew.domain.json_values import Json, JsonObject, canonical
 from clew.domain.messages import Content, FunctionCall, FunctionResult, Media, Message, Raw, Text
 from clew.domain.models.anthropic_answers import SIGNED, WIRE, call_input, written_blocks
-from clew.domain.models.chat_answers import as_object, as_objects, refusal_of
+from clew.domain.models.chat_answers import as_object, as_objects, as_text, refusal_of
 from clew.domain.models.chat_requests import (
     BlockKind,
     function_name,
@@ -30,7 +30,7 @@ from clew.domain.models.chat_requests import (
     with_options,
 )
 from clew.domain.models.client import Question, WireFormat
-from clew.domain.models.native import has_signed_parts, is_own, received, without_unbound
+from clew.domain.models.native import is_own, received, unsent_signatures, without_unbound
 from clew.domain.streams import digest
 
 MAX_TOKENS = 8192
@@ -64,13 +64,14 @@ def prefix_of(body: JsonObject) -> str:
     return _chain(_head(body), as_objects(body.get("messages"))).hex()
 
 
-def left_out(question: Question) -> tuple[int, ...]:
-    """The numbers of the messages whose signed blocks are not sent."""
+def left_out(question: Question, body: JsonObject) -> tuple[int, ...]:
+    """The numbers of the messages whose signed blocks are not in the body."""
     if all(message.native is None for message in question.messages):
         return ()
-    writer = _Writer(question)
-    writer.body()
-    return tuple(writer.left_out)
+    answers = [each for each in as_objects(body.get("messages")) if each.get("role") == "assistant"]
+    signed = [block for each in answers for block in as_objects(each.get("content")) if is_signed(block)]
+    sent = [as_text(block.get("signature") or block.get("data") or block.get("thinking")) for block in signed]
+    return unsent_signatures(question, WIRE, sent)
 
 
 def rebound(before: JsonObject, after: JsonObject) -> JsonObject:
@@ -180,7 +181,6 @@ class _Writer:
 
     question: Question
     messages: list[JsonObject] = field(default_factory=list)
-    left_out: list[int] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
     waiting: list[str] = field(default_factory=list)
     container: Json = None
@@ -208,9 +208,8 @@ class _Writer:
             form: JsonObject = {"type": "json_schema", "schema": wanted.json_schema}
             body["output_config"] = {**as_object(options.pop("output_config", None)), "format": form}
         self.head = _head(with_options(dict(body), options))
-        for number, message in enumerate(question.messages):
-            if number >= len(leading):
-                self._add(number, message)
+        for message in question.messages[len(leading) :]:
+            self._add(message)
         body["messages"] = [*self.messages]
         if self.container is not None:
             body["container"] = self.container
@@ -219,7 +218,7 @@ class _Writer:
             del options["thinking"]  # the service refuses thinking after calls that were made without it
         return with_options(body, options)
 
-    def _add(self, number: int, message: Message) -> None:
+    def _add(self, message: Message) -> None:
         if _is_system(message):
             if message.text:
                 self.messages.append({"role": "system", "content": message.text})
@@ -227,7 +226,7 @@ class _Writer:
         results = [self._result(result) for result in message.results]
         rest = [each for each in message.contents if not isinstance(each, FunctionResult)]
         if message.role == "assistant":
-            self._answer(number, message)
+            self._answer(message)
         else:
             self._user([*results, *_user_blocks(message, rest)])
 
@@ -246,10 +245,10 @@ class _Writer:
         else:
             self.messages.append({"role": "user", "content": [*blocks]})
 
-    def _answer(self, number: int, message: Message) -> None:
+    def _answer(self, message: Message) -> None:
         if not self.messages:
             self._user([{"type": "text", "text": _BEGIN}])
-        blocks = self._own_blocks(number, message)
+        blocks = self._own_blocks(message)
         if blocks is None:
             blocks = [block for block in self._written(message) if block.get("type") not in SIGNED]
         blocks = marked(blocks, message, self.question, _kind, lambda text: {"type": "text", "text": text})
@@ -261,12 +260,10 @@ class _Writer:
         if blocks:
             self.messages.append({"role": "assistant", "content": [*blocks]})
 
-    def _own_blocks(self, number: int, message: Message) -> list[JsonObject] | None:
+    def _own_blocks(self, message: Message) -> list[JsonObject] | None:
         """The blocks of an answer as the service sent them; None for the answer of another model."""
-        native, is_its_own = message.native, is_own(message, self.question, WIRE)
-        if native is None or not is_its_own:
-            if has_signed_parts(message):
-                self.left_out.append(number)
+        native = message.native
+        if native is None or not is_own(message, self.question, WIRE):
             return None
         own = as_object(received(message, {"content": [*written_blocks(message)]}))
         blocks = [_accepted(block) for block in as_objects(own.get("content")) if not _is_blank(block)]
@@ -277,7 +274,6 @@ class _Writer:
         self.head, self.hashed = _chain(self.head, self.messages[self.hashed :]), len(self.messages)
         if native.prefix == self.head.hex():
             return blocks
-        self.left_out.append(number)
         return [block for block in blocks if block.get("type") not in SIGNED]
 
     def _written(self, message: Message) -> list[JsonObject]:

@@ -20,7 +20,7 @@ from urllib.parse import quote
 from clew.domain.errors import InvalidContentError
 from clew.domain.json_values import Json, JsonObject, canonical, check_json
 from clew.domain.messages import Content, FunctionCall, FunctionResult, Media, Message, Raw, Reasoning, Text
-from clew.domain.models.chat_answers import as_object, as_objects
+from clew.domain.models.chat_answers import as_object, as_objects, as_text
 from clew.domain.models.chat_requests import (
     BlockKind,
     function_name,
@@ -30,7 +30,7 @@ from clew.domain.models.chat_requests import (
     media_words,
 )
 from clew.domain.models.client import Question, WireFormat
-from clew.domain.models.native import has_signed_parts, is_own, native_json, without_unbound
+from clew.domain.models.native import is_own, native_json, unsent_signatures, without_unbound
 
 NAME = "bedrock-converse"
 """The name of the format in the log."""
@@ -106,13 +106,18 @@ def bedrock_prefix(body: JsonObject) -> str:
     return _chained(link, as_objects(body.get("messages")))
 
 
-def bedrock_left_out(question: Question) -> tuple[int, ...]:
-    """The numbers of the messages whose signed blocks are not sent, because what came before them is another."""
+def bedrock_left_out(question: Question, body: JsonObject) -> tuple[int, ...]:
+    """The numbers of the messages whose signed blocks are not in the body."""
     if all(message.native is None for message in question.messages):
         return ()
-    writer = _Writer(question)
-    writer.body()
-    return tuple(writer.left_out)
+    answers = [each for each in as_objects(body.get("messages")) if each.get("role") == "assistant"]
+    signed = [block for each in answers for block in as_objects(each.get("content")) if is_signed(block)]
+    return unsent_signatures(question, NAME, [_signature(block) for block in signed])
+
+
+def _signature(block: JsonObject) -> str:
+    reasoning = as_object(block.get("reasoningContent"))
+    return as_text(as_object(reasoning.get("reasoningText")).get("signature") or reasoning.get("redactedContent"))
 
 
 def bedrock_rebound(before: JsonObject, after: JsonObject) -> JsonObject:
@@ -196,7 +201,6 @@ class _Writer:
     """Writes the messages of a question, and compares signed answers with what was written before them."""
 
     question: Question
-    left_out: list[int] = field(default_factory=list)
     _sent: list[JsonObject] = field(default_factory=list)
     _waiting: list[str] = field(default_factory=list)  # ids of the last calls, for their results
     _used: set[str] = field(default_factory=set)
@@ -212,8 +216,8 @@ class _Writer:
         system = _system(question, question.messages[:begin])
         tools = _tool_config(question)
         self._link = _first_link(system or None, tools if question.edition < 3 else _without_choice(tools))  # noqa: PLR2004  # see EDITION
-        for number in range(begin, len(question.messages)):
-            self._add_message(number, question.messages[number])
+        for message in question.messages[begin:]:
+            self._add_message(message)
         self._begin()
         body: JsonObject = {}
         if system:
@@ -226,7 +230,7 @@ class _Writer:
         options = question.options or {}
         return body | {name: value for name, value in options.items() if name not in _NOT_OPTIONS}
 
-    def _add_message(self, number: int, message: Message) -> None:
+    def _add_message(self, message: Message) -> None:
         results = [
             _tool_result(self._waiting.pop(0), result)
             for result in message.results
@@ -238,7 +242,7 @@ class _Writer:
             return
         if message.role == "assistant":
             self._waiting = []
-            answer, fields = self._answer(number, message, contents)
+            answer, fields = self._answer(message, contents)
             blocks = marked(answer, message, self.question, _kind, lambda text: {"text": text})
             self._add("assistant", blocks, fields)
             return
@@ -266,23 +270,16 @@ class _Writer:
         if not self._sent:
             self._sent.append({"role": "user", "content": [{"text": LEFT_OUT_BEGINNING}]})
 
-    def _answer(
-        self, number: int, message: Message, contents: Sequence[Content]
-    ) -> tuple[list[JsonObject], JsonObject]:
+    def _answer(self, message: Message, contents: Sequence[Content]) -> tuple[list[JsonObject], JsonObject]:
         """The blocks of an answer, and what its message has besides if it goes back as it came."""
         if not is_own(message, self.question, NAME):
-            if has_signed_parts(message):
-                self.left_out.append(number)
             return self._foreign(contents), {}
         own = native_json(message, written_blocks_of(message))
         blocks = as_objects(own.get("json"))
         calls = [str(as_object(each["toolUse"]).get("toolUseId")) for each in blocks if _is_call(each)]
         if len(calls) != len(message.calls):  # the message was changed
-            if any(map(is_signed, blocks)):
-                self.left_out.append(number)
             return self._foreign(contents), {}
         if any(map(is_signed, blocks)) and not self._is_bound(message):
-            self.left_out.append(number)
             blocks = [each for each in blocks if not is_signed(each)]
         self._waiting = calls
         self._used.update(calls)

@@ -77,13 +77,13 @@ def sends_media(question: Question, message: Message, content: Content) -> bool:
     return part is not None and part["type"] != "text"
 
 
-def left_out(question: Question) -> tuple[int, ...]:
+def left_out(question: Question, body: JsonObject) -> tuple[int, ...]:
     """The numbers of the answers with signed parts that another model made."""
     own = WIRE, question.provider, question.model
     for message in question.messages:
         native = message.native
         if native is not None and (native.wire, native.provider, native.model) != own:
-            return foreign_signatures(question, WIRE)
+            return foreign_signatures(question, body, WIRE)
     return ()
 
 

@@ -134,9 +134,9 @@ class WireFormat:
     The prefix of a request is what the model reads: system, tools and messages. ``prefix_fields`` are the fields of a
     body that hold it, the messages last; the log has the SHA-256 of their JSON. If signed parts of the answer are bound
     to the prefix, ``prefix_of`` gives the digest that they are bound to instead. ``left_out`` gives the numbers, from
-    0, of the messages of a question whose signed parts are not sent, because another model made them, or because what
-    came before them is not what they are bound to. ``rebound`` gives a body that middleware changed, without the signed
-    parts after the first change of the prefix, from the bodies before and after it.
+    0, of the messages of a question whose signed parts are not in its body, because another model made them, or because
+    what came before them is not what they are bound to. ``rebound`` gives a body that middleware changed, without the
+    signed parts after the first change of the prefix, from the bodies before and after it.
 
     ``as_held`` gives a message as a service that holds its thread lists it, without what it does not keep.
 
@@ -151,7 +151,7 @@ class WireFormat:
     unstored: Callable[[JsonObject], JsonObject] = _unchanged
     prefix_fields: tuple[str, ...] = ()
     prefix_of: Callable[[JsonObject], str] | None = None
-    left_out: Callable[[Question], tuple[int, ...]] | None = None
+    left_out: Callable[[Question, JsonObject], tuple[int, ...]] | None = None
     rebound: Callable[[JsonObject, JsonObject], JsonObject] | None = None
     options_on: Callable[[ThreadKind, JsonObject], JsonObject] | None = None
     as_held: Callable[[Message], Sequence[Message]] | None = None

@@ -110,14 +110,38 @@ def has_signed_parts(message: Message) -> bool:
     return native.prefix is not None or any(signatures(message))
 
 
-def foreign_signatures(question: Question, wire: str) -> tuple[int, ...]:
+def foreign_signatures(question: Question, body: JsonObject, wire: str) -> tuple[int, ...]:
     """The numbers of the answers with signed parts that another model made: they are not sent."""
+    del body
     own, foreign = (wire, question.provider, question.model), list[int]()
     for number, message in enumerate(question.messages):
         native = message.native
         if native is not None and (native.wire, native.provider, native.model) != own and has_signed_parts(message):
             foreign.append(number)
     return tuple(foreign)
+
+
+def unsent_signatures(question: Question, wire: str, sent: Sequence[str]) -> tuple[int, ...]:
+    """The numbers of the answers with bound parts that are not in a body.
+
+    ``sent`` are the signatures of the bound parts in the body, in order; the text of a part without one.
+    """
+    unsent, place = list[int](), 0
+    for number, message in enumerate(question.messages):
+        native = message.native
+        if native is None:
+            continue
+        if not is_own(message, question, wire):
+            if has_signed_parts(message):
+                unsent.append(number)
+        elif native.prefix is not None:
+            own = {*signatures(message), *(each.text for each in message.contents if isinstance(each, Reasoning))}
+            before = place
+            while place < len(sent) and sent[place] in own:
+                place += 1
+            if place == before:
+                unsent.append(number)
+    return tuple(unsent)
 
 
 def signatures(message: Message) -> Iterator[str]:

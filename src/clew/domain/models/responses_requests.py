@@ -146,8 +146,9 @@ def options_on(kind: ThreadKind, options: JsonObject) -> JsonObject:
     return {**options, "store": False, "include": [ENCRYPTED, *included]}
 
 
-def left_out(question: Question) -> tuple[int, ...]:
+def left_out(question: Question, body: JsonObject) -> tuple[int, ...]:
     """The numbers of the messages whose reasoning is not sent."""
+    del body
     return tuple(
         number
         for number, message in enumerate(question.messages)
