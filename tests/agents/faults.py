@@ -150,7 +150,7 @@ def _failing_tool(name: str, arguments: str, result: str, **recorded: Any) -> Fa
     )
 
 
-_OF_THE_SERVICE = (
+OF_THE_SERVICE = (
     _refused(Trouble.SERVER_ERROR, ModelUnavailableError, status=500),
     _refused(Trouble.REFUSED, ModelUnavailableError, status=None),
     _refused(Trouble.CONTEXT_WINDOW, ContextWindowError, status=400),
@@ -270,6 +270,6 @@ _OF_THE_TOOLS = (
     ),
 )
 
-_LATER = tuple(after_tools(fault) for fault in _OF_THE_SERVICE if fault.trouble is not Trouble.REFUSED)
+_LATER = tuple(after_tools(fault) for fault in OF_THE_SERVICE if fault.trouble is not Trouble.REFUSED)
 
-FAULTS = (*_OF_THE_SERVICE, *_LATER, *_OF_THE_TOOLS)
+FAULTS = (*OF_THE_SERVICE, *_LATER, *_OF_THE_TOOLS)

@@ -10,20 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agents.faults import FAULTS, QUESTION, Fault, Waiting
+from tests.agents.faults import FAULTS, OF_THE_SERVICE, QUESTION, Fault, Waiting
 from tests.agents.run_checks import check_requests, check_store, events_of, short_history
 from tests.agents.scripted_wires import CANARY, Trouble, can_send
 from tests.agents.services import KINDS, Service, as_json, calls, service_of
+from tests.conftest import SCALE
 
 from clew.domain.events import Event
 from clew.domain.runs.errors import ContextWindowError
 from clew.domain.runs.events import Failure
 from clew.engine import Agent, Engine
 
+IN_FULL = frozenset(KINDS if SCALE >= 1 else ("scripted", "chat"))
+"""The kinds of clients with all faults. The others have those of the service: what a fault of a tool leaves on the log,
+and one after a tool call, depends on the run and not on the client. ``make soak`` runs all."""
+
 CASES = [
     (kind, fault, streams)
     for kind in KINDS
-    for fault in FAULTS
+    for fault in (FAULTS if kind in IN_FULL else OF_THE_SERVICE)
     for streams in fault.streams
     if can_send(kind, fault.lines, streams=streams)
 ]
