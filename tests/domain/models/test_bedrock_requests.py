@@ -32,6 +32,10 @@ def question(*messages: Message, instructions: str | None = None, model: str = "
     return Question(model, messages, instructions=instructions, tools=tools, provider="bedrock")
 
 
+def left_out(asked: Question) -> tuple[int, ...]:
+    return bedrock_left_out(asked, bedrock_body(asked))
+
+
 def answer_to(asked: Question) -> Message:
     reader = BedrockAnswer()
     list(reader.take_whole({"output": {"message": {"content": BLOCKS}}, "stopReason": "tool_use"}))
@@ -67,7 +71,7 @@ def test_the_choice_of_a_tool_does_not_count() -> None:
     history = Message.user("Hi"), answer_to(forced), Message.tool("t1", "found")
     body: Any = bedrock_body(question(*history))
     assert body["messages"][1]["content"] == BLOCKS
-    assert bedrock_left_out(question(*history)) == ()
+    assert left_out(question(*history)) == ()
     free = bedrock_body(question(*history))
     chosen: Any = {**free, "toolConfig": {**as_object(free["toolConfig"]), "toolChoice": {"auto": {}}}}
     assert bedrock_rebound(free, chosen) == chosen
@@ -80,8 +84,8 @@ def test_an_earlier_edition_is_written_as_it_was() -> None:
     assert made.native is not None
     recorded = made.native.model_copy(update={"prefix": PREFIX_OF_EDITION_2})
     history = Message.user("Hi"), made.model_copy(update={"native": recorded}), Message.tool("t1", "found")
-    assert bedrock_left_out(replace(forced, messages=history)) == ()
-    assert bedrock_left_out(replace(question(*history), edition=2)) == (1,)
+    assert left_out(replace(forced, messages=history)) == ()
+    assert left_out(replace(question(*history), edition=2)) == (1,)
 
 
 def test_fields_of_a_message_go_back_and_those_around_it_do_not() -> None:
