@@ -234,7 +234,7 @@ def _anthropic_pieces(block: Any) -> tuple[Any, list[Any]]:
         case "compaction":
             names = ("content", "encrypted_content")
             delta = {name: block[name] for name in names if block.get(name)}
-            return {**block, **dict.fromkeys(names)}, [{"type": "compaction_delta", **delta}]
+            return {**block, **dict.fromkeys(delta)}, [{"type": "compaction_delta", **delta}]
         case _:
             return block, []
 
