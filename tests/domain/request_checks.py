@@ -106,7 +106,8 @@ def check_items(items: list[dict[str, Any]], tools: Iterable[str] = (), *, remot
             called.append(item["call_id"])
         elif kind == "function_call_output":
             assert set(item) == {"type", "call_id", "output"}
-            assert isinstance(item["output"], str)
+            if not isinstance(item["output"], str):
+                assert {part["type"] for part in item["output"]} <= {"input_text", "input_image", "input_file"}
             assert remote or item["call_id"] in called, "a result without its call"
             assert item["call_id"] not in answered, "a second result of a call"
             answered.append(item["call_id"])

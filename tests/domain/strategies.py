@@ -49,7 +49,14 @@ CONTENTS: dict[type[Any], st.SearchStrategy[Any]] = {
     Reasoning: st.builds(Reasoning, text=texts, data=jsons),
     Media: st.builds(Media, uri=texts, media_type=optional_texts),
     FunctionCall: calls,
-    FunctionResult: st.builds(FunctionResult, call_id=texts, name=optional_texts, result=jsons),
+    FunctionResult: st.builds(FunctionResult, call_id=texts, name=optional_texts, result=jsons)
+    | st.builds(
+        FunctionResult,
+        call_id=texts,
+        contents=st.lists(
+            st.builds(Text, text=texts) | st.builds(Media, uri=texts, media_type=optional_texts), min_size=1, max_size=2
+        ).map(tuple),
+    ),
     ApprovalRequest: st.builds(ApprovalRequest, approval_id=texts, call=calls, reason=optional_texts),
     ApprovalResponse: st.builds(ApprovalResponse, approval_id=texts, approved=st.booleans(), reason=optional_texts),
     Raw: st.builds(Raw, value=jsons),

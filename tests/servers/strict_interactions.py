@@ -218,9 +218,10 @@ def _check_step(where: str, step: Any) -> None:
         raise BrokenRuleError(f"{where}: wrong fields for {step.get('type')}: {sorted(step)}")
     if step["type"] == "function_call" and not isinstance(step["arguments"], dict):
         raise BrokenRuleError(f"{where}: arguments must be an object")
-    if step["type"] == "function_result" and not isinstance(step["result"], str | dict):
-        raise BrokenRuleError(f"{where}: result must be a text or an object")
-    for part in step.get("content", ()):
+    result = step.get("result", "")
+    if not isinstance(result, str | dict | list):
+        raise BrokenRuleError(f"{where}: result must be a text, an object or contents")
+    for part in [*step.get("content", ()), *(result if isinstance(result, list) else ())]:
         if not CONTENTS.get(part.get("type"), set()) & set(part):
             raise BrokenRuleError(f"{where}: a content without data")
     if "content" in step and not step["content"]:

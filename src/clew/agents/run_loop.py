@@ -32,9 +32,9 @@ from clew.agents.tools import Tool, ToolContext, ToolOutcome, call_tool, needs_a
 from clew.domain.decider import Actor, Advance, Intent
 from clew.domain.decider_state import CallLocation
 from clew.domain.errors import StoreError, ThreadStatusError, UnknownThreadError
-from clew.domain.json_values import check_json
-from clew.domain.messages import Content, FunctionResult, Message
-from clew.domain.models.chat_requests import result_text
+from clew.domain.json_values import Json
+from clew.domain.messages import Content, FunctionResult, Media, Message, Text, check_message
+from clew.domain.models.chat_requests import result_words
 from clew.domain.models.client import TokenUsage
 from clew.domain.models.client_calls import approval_result, arguments_for, computer_result, custom_result
 from clew.domain.runs.errors import (
@@ -459,7 +459,7 @@ class ToolCalls:
             for each in finished:
                 self._record(each)
             for call, outcome, _ in finished:
-                _check_screenshot(call, outcome.result, outcome.raised)
+                _check_screenshot(call, _screenshot(outcome.result, outcome.contents), outcome.raised)
                 if tools[call.call.name].errors == "raise" and outcome.raised is not None:
                     raise ToolFailedError(call.call.name, outcome.error or "") from outcome.raised
             if self._tasks:
@@ -506,7 +506,9 @@ class ToolCalls:
                     outcome = await compose(
                         setup.middleware, "tool_call", context, lambda: call_tool(tool, arguments, tool_context)
                     )
-                    check_json(outcome.result, "result")  # the middleware may have returned another outcome
+                    check_message(
+                        _result(call, outcome.result, outcome.contents)
+                    )  # the middleware may have returned another outcome
                 except Exception as error:  # noqa: BLE001  # middleware that refuses a call fails the call
                     outcome = raised_outcome(error)
             else:
@@ -524,7 +526,7 @@ class ToolCalls:
         about: dict[str, Any] = {"message": message, "index": index, "result": -1, "ms": ms}
         about |= {"usage": outcome.usage, "attempts": outcome.attempts}
         self._journal.add(
-            _result(call, outcome.result),
+            _result(call, outcome.result, outcome.contents),
             ToolFinished(**about)
             if outcome.error is None
             else ToolFailed(**about, reason=outcome.reason, kind=outcome.error),
@@ -560,15 +562,16 @@ def _rejection(call: CallState) -> str:
     return f"{REJECTED}: {call.rejection}" if call.rejection else f"{REJECTED}."
 
 
-def _result(call: CallState, result: Any) -> Message:
+def _result(call: CallState, result: Any, contents: tuple[Text | Media, ...] = ()) -> Message:
+    plain = FunctionResult(call_id=call.call.call_id, name=call.call.name, result=result, contents=contents)
     content: Content | None
     if call.kind == "custom":
-        content = custom_result(call.call, result_text(result))
+        content = custom_result(call.call, result_words(plain))
     elif call.kind == "computer":
-        content = computer_result(call.call, result)
+        content = computer_result(call.call, _screenshot(result, contents))
     else:
         content = None
-    content = content or FunctionResult(call_id=call.call.call_id, name=call.call.name, result=result)
+    content = content or plain
     return Message(role="tool", contents=(content,))
 
 
@@ -579,6 +582,11 @@ def _check_answerable(calls: Sequence[CallState], tools: Mapping[str, Tool]) -> 
         if call.status != "done" and call.kind in {"computer", "other"} and (call.kind == "other" or name not in tools):
             advice = "Clew has no result for it." if call.kind == "other" else f"Give tool(function, name={name!r})."
             raise UnansweredCallError(name, advice)
+
+
+def _screenshot(result: Any, contents: tuple[Text | Media, ...]) -> Json:
+    """The screenshot that a function returned: the address of the only image, or a result in JSON."""
+    return contents[0].uri if len(contents) == 1 and isinstance(contents[0], Media) else result
 
 
 def _check_screenshot(call: CallState, result: Any, error: Exception | None) -> None:

@@ -246,7 +246,7 @@ class ToolSpan(_Operation):
         if outcome.error is not None:
             self.failed(outcome.raised or outcome.error)
         if self._has_content:
-            self._set({"gen_ai.tool.call.result": value_attribute(outcome.result)})
+            self._set({"gen_ai.tool.call.result": value_attribute(_result_value(outcome))})
 
     def _content_attributes(self) -> dict[str, AttributeValue]:
         return {"gen_ai.tool.call.arguments": self.arguments}
@@ -375,8 +375,12 @@ def _part(content: Content) -> JsonObject:
             "arguments": _parsed(content.arguments),
         }
     if isinstance(content, FunctionResult):
-        return {"type": "tool_call_response", "id": content.call_id, "response": content.result}
+        return {"type": "tool_call_response", "id": content.call_id, "response": _result_value(content)}
     return _media(content) if isinstance(content, Media) else content.model_dump(mode="json")
+
+
+def _result_value(result: FunctionResult | ToolOutcome) -> Json:
+    return [_part(each) for each in result.contents] if result.contents else result.result
 
 
 def _media(media: Media) -> JsonObject:

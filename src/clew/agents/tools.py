@@ -25,6 +25,8 @@ from clew.agents.tool_schemas import (
 )
 from clew.domain.errors import InvalidContentError
 from clew.domain.json_values import MAX_BYTES, Json, JsonObject, check_json
+from clew.domain.messages import Media, Message, Text, check_message
+from clew.domain.models.chat_requests import result_text
 from clew.domain.models.client import TokenUsage, ToolSchema
 from clew.domain.runs.errors import InvalidToolError
 
@@ -71,7 +73,8 @@ class ToolOutcome:
     ``error`` is the class of the error, None without one, and ``reason`` says how the call failed (``raised`` if it did
     not fail). ``raised`` is the exception if the tool caused it, and not the model. ``usage`` are the tokens of the
     agent that the tool runs, and ``waits`` says that this agent waits for an approval: then there is no result yet.
-    ``attempts`` counts the calls of the function.
+    ``attempts`` counts the calls of the function. ``contents`` are the texts and media of a result that is more than
+    JSON; ``result`` is then None.
     """
 
     result: Json
@@ -81,6 +84,7 @@ class ToolOutcome:
     usage: TokenUsage | None = None
     waits: bool = False
     attempts: int = 1
+    contents: tuple[Text | Media, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -359,16 +363,54 @@ def _result_outcome(name: str, result: Any) -> ToolOutcome:
             return ToolOutcome(None, waits=True)
         value = result.text if result.response_format is None else result.value
         return replace(_result_outcome(name, value), usage=result.usage)
+    contents = result if isinstance(result, list | tuple) else (result,)
+    if any(isinstance(each, Text | Media) for each in contents):
+        return _contents_outcome(name, contents)
     try:
-        plain: Json = result if type(result) in {str, int, bool, type(None)} else to_jsonable_python(result)
-        check_json(plain, "result")
-    except (ValueError, TypeError, RecursionError, InvalidContentError) as error:
-        raised = TypeError(f"{name} returned {type(result).__name__}, which is not JSON: {error}")
-        return ToolOutcome(f"Error: the result of {name} is not JSON and cannot be sent.", "TypeError", raised)
+        plain = _plain(result)
+    except _NOT_JSON as error:
+        return _not_json(name, result, error)
     if not _has_room(plain):
-        problem = f"the result of {name} is too large to record: the limit is {_MAX_RESULT_BYTES // 1024**2} MiB."
-        return ToolOutcome(f"Error: {problem}", "ValueError", ValueError(problem))
+        return _too_large(name)
     return ToolOutcome(plain)
+
+
+def _contents_outcome(name: str, given: Sequence[Any]) -> ToolOutcome:
+    """The outcome of a call that returned texts and media. Anything else among them becomes text."""
+    contents: list[Text | Media] = []
+    for each in given:
+        try:
+            content = each if isinstance(each, Text | Media) else Text(text=result_text(_plain(each)))
+            check_message(Message(role="tool", contents=(content,)))
+        except _NOT_JSON as error:
+            return _not_json(name, each, error)
+        contents.append(content)
+    texts = [each.text if isinstance(each, Text) else each.uri if each.data is None else "" for each in contents]
+    if not _has_room("".join(texts)) or any(
+        len(each.data or b"") > MAX_BYTES for each in contents if isinstance(each, Media)
+    ):
+        return _too_large(name)
+    return ToolOutcome(None, contents=tuple(contents))
+
+
+_NOT_JSON = (ValueError, TypeError, RecursionError, InvalidContentError)
+
+
+def _plain(value: Any) -> Json:
+    """A value as JSON. Raises one of ``_NOT_JSON``."""
+    plain: Json = value if type(value) in {str, int, bool, type(None)} else to_jsonable_python(value)
+    check_json(plain, "result")
+    return plain
+
+
+def _not_json(name: str, value: object, error: Exception) -> ToolOutcome:
+    raised = TypeError(f"{name} returned {type(value).__name__}, which is not JSON: {error}")
+    return ToolOutcome(f"Error: the result of {name} is not JSON and cannot be sent.", "TypeError", raised)
+
+
+def _too_large(name: str) -> ToolOutcome:
+    problem = f"the result of {name} is too large to record: the limit is {_MAX_RESULT_BYTES // 1024**2} MiB."
+    return ToolOutcome(f"Error: {problem}", "ValueError", ValueError(problem))
 
 
 def _has_room(result: Json) -> bool:

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 from clew.domain.errors import InvalidContentError
 from clew.domain.events import MESSAGE_APPENDED, RECORD_APPENDED, Event, MessageAppended, RecordAppended
 from clew.domain.json_values import MAX_BYTES
-from clew.domain.messages import Content, Media, Message
+from clew.domain.messages import Content, FunctionResult, Media, Message, media_of
 from clew.domain.ports import Blob
 from clew.domain.streams import digest
 
@@ -52,9 +52,9 @@ def named(event: Event) -> tuple[Named, ...]:
 def named_in(message: Message) -> tuple[Named, ...]:
     """The same for the media of a message."""
     found = [
-        Named(bytes.fromhex(content.digest), content.size or 0)
-        for content in message.contents
-        if type(content) is Media and content.digest is not None
+        Named(bytes.fromhex(media.digest), media.size or 0)
+        for media in media_of(message.contents)
+        if media.digest is not None
     ]
     return tuple(dict.fromkeys(found))
 
@@ -76,8 +76,8 @@ def stored(event: Event) -> tuple[Event, tuple[Blob, ...]]:
     """
     data = event.data
     if isinstance(data, MessageAppended):
-        for content in data.message.contents:
-            if type(content) is Media and (len(content.uri) > MOST_INSIDE or content.digest is not None):
+        for media in media_of(data.message.contents):
+            if len(media.uri) > MOST_INSIDE or media.digest is not None:
                 message, blobs = _stored_message(data.message)
                 return event._replace(data=MessageAppended.model_construct(message=message)), blobs
     elif isinstance(data, RecordAppended) and data.digest is not None:
@@ -108,6 +108,9 @@ def whole_message(message: Message, blobs: Bytes) -> Message:
 
 
 def _whole_content(content: Content, blobs: Bytes) -> Content:
+    if type(content) is FunctionResult and content.contents:
+        contents = tuple([_whole_content(each, blobs) for each in content.contents])
+        return content.model_copy(update={"contents": contents})
     if type(content) is not Media or content.digest is None:
         return content
     encoded = b64encode(blobs[bytes.fromhex(content.digest)]).decode()
@@ -115,19 +118,24 @@ def _whole_content(content: Content, blobs: Bytes) -> Content:
 
 
 def _stored_message(message: Message) -> tuple[Message, tuple[Blob, ...]]:
-    contents: list[Content] = []
     blobs: dict[bytes, Blob] = {}
-    for content in message.contents:
-        if type(content) is not Media:
-            contents.append(content)
-            continue
-        if content.digest is not None:
-            raise _missing("media", content.digest)
-        kept, blob = _stored_media(content)
-        contents.append(kept)
-        if blob is not None:
-            blobs[blob.digest] = blob
-    return message.model_copy(update={"contents": tuple(contents)}), tuple(blobs.values())
+    contents = tuple([_stored_content(content, blobs) for content in message.contents])
+    return message.model_copy(update={"contents": contents}), tuple(blobs.values())
+
+
+def _stored_content(content: Content, blobs: dict[bytes, Blob]) -> Content:
+    """A content as it is stored. Its bytes are added to ``blobs``."""
+    if type(content) is FunctionResult and content.contents:
+        contents = tuple([_stored_content(each, blobs) for each in content.contents])
+        return content.model_copy(update={"contents": contents})
+    if type(content) is not Media:
+        return content
+    if content.digest is not None:
+        raise _missing("media", content.digest)
+    kept, blob = _stored_media(content)
+    if blob is not None:
+        blobs[blob.digest] = blob
+    return kept
 
 
 def _stored_media(media: Media) -> tuple[Media, Blob | None]:

@@ -322,7 +322,7 @@ def unshared(event: Event) -> Event | None:
 
 def _is_fixed(content: Content) -> bool:
     if isinstance(content, FunctionResult):
-        return not isinstance(content.result, dict | list)
+        return not content.contents and not isinstance(content.result, dict | list)
     return isinstance(content, Text | FunctionCall)
 
 
@@ -383,14 +383,22 @@ class HistoryBuilder:
                     if type(content) is Text:  # most are
                         size += getsizeof(content.text)
                     else:
-                        self.names_blobs |= type(content) is Media and content.digest is not None
-                        for value in vars(content).values():
-                            size += bytes_in_memory(value) if isinstance(value, dict | list) else getsizeof(value)
+                        size += self._content_bytes(content)
                 if message.metadata or message.source:
                     size += bytes_in_memory(message.metadata) + bytes_in_memory(message.source)
         self.version = version
         self._message_bytes = size + _MESSAGE_BYTES * (len(self._messages) - messages)
         self.weight = self._message_bytes + self._context.weight
+
+    def _content_bytes(self, content: Content) -> int:
+        """The memory of the values of a content that is not a text. Notes whether its bytes are in another place."""
+        if isinstance(content, FunctionResult) and content.contents:
+            return sum(_CONTENT_BYTES + self._content_bytes(each) for each in content.contents)
+        self.names_blobs |= type(content) is Media and content.digest is not None
+        return sum(
+            bytes_in_memory(value) if isinstance(value, dict | list) else getsizeof(value)
+            for value in vars(content).values()
+        )
 
     def has(self, at: int | None, needed: NeededHistory | None) -> bool:
         """Whether it has what is ``needed`` of the path at a version. With all events it has everything.

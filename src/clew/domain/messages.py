@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from binascii import a2b_base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from operator import is_, not_
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
@@ -137,12 +137,23 @@ class FunctionCall(Value):
 
 
 class FunctionResult(Value):
-    """The result of a function call. Call ids repeat within a conversation: match by order, not by id alone."""
+    """The result of a function call. Call ids repeat within a conversation: match by order, not by id alone.
+
+    ``contents`` are the texts, images and files of a result that is more than JSON, in order. ``result`` is then None.
+    """
 
     type: Literal["function-result"] = "function-result"
     call_id: str
     name: str | None = Field(default=None, exclude_if=is_none)
     result: Json = None
+    contents: tuple[Annotated[Text | Media, Field(discriminator="type")], ...] = Field(default=(), exclude_if=not_)
+
+    @field_validator("contents")
+    @classmethod
+    def _check_contents(cls, value: tuple[Text | Media, ...], fields: ValidationInfo) -> tuple[Text | Media, ...]:
+        if value and fields.data.get("result") is not None:
+            raise ValueError("a result has contents or JSON, not both")
+        return value
 
 
 class ApprovalRequest(Value):
@@ -335,9 +346,18 @@ def may_have_media(items: Iterable[object]) -> bool:
     for item in items:
         if isinstance(item, Message):
             for content in item.contents:
-                if isinstance(content, Media | Raw):
+                if isinstance(content, Media | Raw) or (isinstance(content, FunctionResult) and content.contents):
                     return True
     return False
+
+
+def media_of(contents: Iterable[Content]) -> Iterator[Media]:
+    """The media among contents, also those of results, in order."""
+    for content in contents:
+        if type(content) is Media:
+            yield content
+        elif type(content) is FunctionResult:
+            yield from [each for each in content.contents if type(each) is Media]
 
 
 _CONTENTS = "contents: it must be a tuple of contents such as Text."
@@ -383,6 +403,10 @@ def _check_content(content: object, where: str) -> None:
             raise InvalidContentError(
                 f"{where}.digest: only a stored event has it. Give the bytes: Image(…), Audio(…) or File(…)."
             )
+        if isinstance(content, FunctionResult) and content.contents:
+            for index, each in enumerate(content.contents):
+                _check_content(each, f"{where}.contents[{index}]")
+            content = content.model_copy(update={"contents": ()})
         _check_fields(content, where)
     else:
         raise InvalidContentError(_CONTENTS)
@@ -393,6 +417,8 @@ def _check_fields(value: Value, where: str) -> None:
         field = getattr(value, name)
         if field is None or (type(field) is str and field.isascii()):
             continue  # most are
+        if field == () and name == "contents":
+            continue
         if isinstance(field, Value):
             _check_fields(field, f"{where}.{name}")
         else:

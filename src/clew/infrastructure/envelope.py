@@ -47,7 +47,7 @@ from clew.domain.events import (
 )
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import MAX_BYTES
-from clew.domain.messages import ROLES, Message, Text, explain
+from clew.domain.messages import ROLES, Content, FunctionResult, Message, Text, explain
 from clew.domain.ports import Key, Row
 from clew.domain.projection import Recorded, Unreadable
 from clew.domain.streams import StreamName, parse_stream_name
@@ -206,17 +206,21 @@ def _message(data: MessageAppended) -> bytes:
             if key is not None:
                 return key + orjson.dumps(text.text) + b"}"
             return _TEXT_BEGINS[message.role] + orjson.dumps(text.text) + _TEXT_ENDS
-    written = []
-    for content in contents:
-        fields = content.__dict__
-        written.append(_without_none(fields) if None in fields.values() else fields)
-    fields = {**message.__dict__, "contents": written}
+    fields = {**message.__dict__, "contents": [*map(_content, contents)]}
     if fields["author"] is None:
         del fields["author"]
     for name in _LEFT_OUT_IF_EMPTY:
         if not fields[name]:
             del fields[name]
     return _plain({"message": fields}) or _data(data)
+
+
+def _content(content: Content) -> dict[str, Any]:
+    """The fields of a content that are written."""
+    fields = content.__dict__
+    if type(content) is FunctionResult and not content.contents:
+        fields = {name: value for name, value in fields.items() if name != "contents"}
+    return _without_none(fields) if None in fields.values() else fields
 
 
 def _record(data: RecordAppended) -> bytes:

@@ -39,7 +39,7 @@ from clew.domain.events import (
     holds_text,
 )
 from clew.domain.history import HistoryMessage, as_message
-from clew.domain.messages import Media
+from clew.domain.messages import FunctionResult, Media
 from clew.domain.ports import (
     Appended,
     Blob,
@@ -77,6 +77,7 @@ from clew.infrastructure.recorder_ports import (
 from clew.infrastructure.verification import is_whole, verify_lineages, verify_store
 
 _BLOBS_IN_QUERY = 500
+_MAY_HAVE_MEDIA = (Media, FunctionResult)
 
 
 class EnvelopeMapper(Mapper[str]):
@@ -168,7 +169,7 @@ class ConversationLog(Application[str]):
             blobs: tuple[Blob, ...] = ()
             contents = event.data.message.contents if isinstance(event.data, MessageAppended) else ()
             # Not in a function: each append would call it, and most messages are one text.
-            if type_ == RECORD_APPENDED or len(contents) > 1 or (contents and type(contents[0]) is Media):
+            if type_ == RECORD_APPENDED or len(contents) > 1 or (contents and type(contents[0]) in _MAY_HAVE_MEDIA):
                 event, blobs = stored(event)  # noqa: PLW2901 - without the bytes next to it
             state = encode(event, mark if name == marked else None)
             if name == marked:

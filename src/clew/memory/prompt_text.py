@@ -10,7 +10,7 @@ from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.memory.facts import Fact
 from clew.domain.messages import FunctionCall, FunctionResult, Message, Text
-from clew.domain.models.chat_requests import result_text
+from clew.domain.models.chat_requests import result_words
 
 MOST_MESSAGE_CHARACTERS = 4_000
 """Characters of a message that a model learns from; of a longer one, the beginning and the end."""
@@ -98,7 +98,7 @@ def _message_text(message: Message) -> str:
         elif isinstance(content, FunctionCall):
             parts.append(f"[calls {content.name} with {content.arguments}]")
         elif isinstance(content, FunctionResult):
-            parts.append(f"[is given {result_text(content.result)}]")
+            parts.append(f"[is given {result_words(content)}]")
     return "\n".join(parts)
 
 

@@ -81,6 +81,29 @@ def test_the_table_of_the_documents_says_what_each_client_sends() -> None:
             assert told == [source for source in SOURCES if source in cell], (name, kind)
 
 
+@pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
+@given(media=MEDIA, model=st.sampled_from(["gemini-2.5-pro", "gemini-3-pro"]))
+@settings(deadline=None, max_examples=100)
+def test_media_of_results_are_unsent_exactly_if_the_body_does_not_have_them(
+    wire: WireFormat, media: Media, model: str
+) -> None:
+    calls = [FunctionCall(call_id=f"c{number}", name="look", arguments="{}") for number in (1, 2)]
+    result = FunctionResult(call_id="c1", contents=(Text(text="Look:"), media, Text(text="(end)")))
+    other = FunctionResult(call_id="c2", result="Nothing.")
+    messages = (
+        Message.user("Go."),
+        Message.assistant(calls=calls),
+        *(Message(role="tool", contents=(each,)) for each in (result, other)),
+    )
+    question = Question(model, messages, versions=(2, 3, 4, 5), provider="p")
+    body = json.dumps(wire.make_body(question), ensure_ascii=False)
+    mark = MARK if MARK in media.uri else "MARK"
+    is_sent = mark in body and json.dumps(media_words(media))[1:-1] not in body
+    place = UnsentMedia(4, 0, media.media_type or kind_in(media.uri))
+    assert unsent_media(wire, question) == (() if is_sent else (place,)), body
+    assert all(words in body for words in ("Look:", "(end)", "Nothing."))
+
+
 def kind_in(uri: str) -> str:
     return uri[5:].partition(",")[0].partition(";")[0] if uri.startswith("data:") else "media"
 

@@ -12,7 +12,7 @@ from clew.cli.output import failure_text, joined, one_line, plural, plural_if_an
 from clew.domain import messages as content_types
 from clew.domain.context import events as context_events
 from clew.domain.media_types import address_of
-from clew.domain.models.chat_requests import media_type
+from clew.domain.models.chat_requests import media_type, result_words
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -156,7 +156,10 @@ def content_text(content: content_types.Content) -> Text:
             return _call_text("→", content)
         case content_types.FunctionResult(name=name, result=result):
             by = "" if name is None else f"{one_line(name)}: "
-            return Text.assemble(("← ", "yellow"), (by, "bold yellow"), safe(text_or_json(result)))
+            head = Text.assemble(("← ", "yellow"), (by, "bold yellow"))
+            if not content.contents:
+                return head.append(safe(text_or_json(result)))
+            return head.append_text(Text("\n").join(map(content_text, content.contents)))
         case content_types.ApprovalRequest(call=call):
             return _call_text("approve?", call)
         case content_types.ApprovalResponse(approved=approved, reason=reason):
@@ -181,7 +184,7 @@ def message_start(message: content_types.Message) -> str:
     if not text and message.calls:
         text = ", ".join(f"→ {call.name}({call.arguments})" for call in message.calls)
     if not text and message.results:
-        text = ", ".join(f"← {text_or_json(result.result)}" for result in message.results)
+        text = ", ".join(f"← {result_words(result)}" for result in message.results)
     return shortened(one_line(text[: 4 * START_LENGTH]), START_LENGTH)
 
 

@@ -45,6 +45,8 @@ def plain(content: Content) -> JsonObject:
             return {"name": name, "arguments": parsed(arguments)}
         case FunctionResult(name=name, result=result):
             fields: JsonObject = {} if name is None else {"name": name}
+            if content.contents:
+                return {**fields, "result": [{"type": each.type, **plain(each)} for each in content.contents]}
             return {**fields, "result": parsed(result) if isinstance(result, str) else result}
         case ApprovalRequest(call=call, reason=reason):
             return {"call": plain(call)} if reason is None else {"call": plain(call), "reason": reason}

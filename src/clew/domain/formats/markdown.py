@@ -125,10 +125,8 @@ def _content(content: Content) -> Iterator[str]:
         case FunctionCall():
             yield f"Calls {_code(content.name)} ({_code(content.call_id)}):"
             yield _fenced_json(content.arguments)
-        case FunctionResult(call_id=call_id, name=name, result=result):
-            of = "" if name is None else f" of {_code(name)}"
-            yield f"Result{of} ({_code(call_id)}):"
-            yield _fenced_json(result)
+        case FunctionResult():
+            yield from _result(content)
         case ApprovalRequest(call=call, reason=reason):
             yield f"Asks for approval to call {_code(call.name)}{_because(reason)}:"
             yield _fenced_json(call.arguments)
@@ -136,6 +134,15 @@ def _content(content: Content) -> Iterator[str]:
             yield f"{'Approved' if approved else 'Rejected'}{_because(reason)}."
         case Raw(value=value):
             yield _fenced_json(value)
+
+
+def _result(result: FunctionResult) -> Iterator[str]:
+    of = "" if result.name is None else f" of {_code(result.name)}"
+    yield f"Result{of} ({_code(result.call_id)}):"
+    if not result.contents:
+        yield _fenced_json(result.result)
+    for each in result.contents:
+        yield from _content(each)
 
 
 def _because(reason: str | None) -> str:

@@ -183,7 +183,9 @@ def _read(value: JsonObject, role: Role) -> Message:
     if role == "tool":
         call_id = value.get("tool_call_id")
         id_ = call_id if isinstance(call_id, str) else ""
-        contents.append(FunctionResult(call_id=id_, name=author, result=content))
+        parts = _result_parts(content)
+        result = FunctionResult(call_id=id_, name=author, contents=parts, result=None if parts else content)
+        contents.append(result)
         return Message(role=role, contents=tuple(contents), metadata=metadata)
     if isinstance(content, str):
         contents.append(Text(text=content))
@@ -196,6 +198,16 @@ def _read(value: JsonObject, role: Role) -> Message:
     elif isinstance(calls := value.get("tool_calls"), list):
         contents += [_read_call(call) for call in calls]
     return Message(role=role, author=author, contents=tuple(contents), metadata=metadata)
+
+
+def _result_parts(content: Json) -> tuple[Text | Media, ...]:
+    """The contents of a result that has media in Clew's own JSON, none for any other: that is JSON as it is."""
+    if not isinstance(content, list) or not any(
+        isinstance(each, dict) and each.get("type") == "media" for each in content
+    ):
+        return ()
+    parts = [part for each in content if isinstance(part := _read_part(each), Text | Media)]
+    return tuple(parts) if len(parts) == len(content) else ()
 
 
 def _read_part(part: Json) -> Content:
@@ -273,9 +285,9 @@ def _plain(message: Message, hints: JsonObject) -> list[JsonObject]:
 
 
 def _plain_result(message: Message, result: FunctionResult, hints: JsonObject) -> JsonObject:
-    """A result that is not text is written as JSON, because the format takes only text."""
-    content = result.result
-    if not isinstance(content, str) and not hints.get("parts"):
+    """A result that is not text is written as JSON, because the format takes only text. Several contents are parts."""
+    content: Json = [_own_json(each) for each in result.contents] if result.contents else result.result
+    if not isinstance(content, str) and not result.contents and not hints.get("parts"):
         content = json.dumps(content, ensure_ascii=False)
     plain: JsonObject = {"role": message.role, "tool_call_id": result.call_id, "content": content}
     name = message.author if result.name is None else result.name

@@ -232,7 +232,7 @@ class _Writer:
 
     def _result(self, result: FunctionResult) -> JsonObject:
         id_ = self.waiting.pop(0) if self.waiting else _NOT_IN_IDS.sub("_", result.call_id)
-        return {"type": "tool_result", "tool_use_id": id_, "content": result_text(result.result)}
+        return {"type": "tool_result", "tool_use_id": id_, "content": _result_content(result)}
 
     def _user(self, blocks: list[JsonObject]) -> None:
         """Add blocks of the user to their last message: all results of a round must be in one message."""
@@ -352,6 +352,13 @@ def _user_block(content: Content) -> JsonObject | None:
             return {"type": "text", "text": text}
         case _:
             return None
+
+
+def _result_content(result: FunctionResult) -> Json:
+    """A result: a text, or blocks as in a message of the user."""
+    if not result.contents:
+        return result_text(result.result)
+    return [block for each in result.contents if (block := _user_block(each)) is not None]
 
 
 _PICTURES = frozenset({"", "image/gif", "image/jpeg", "image/png", "image/webp"})

@@ -24,6 +24,7 @@ from clew.domain.models.chat_answers import as_object, as_objects, as_text
 from clew.domain.models.chat_requests import (
     BlockKind,
     function_name,
+    in_result,
     inline_base64,
     marked,
     media_type,
@@ -130,7 +131,9 @@ def bedrock_sends_media(question: Question, message: Message, content: Content) 
     if message.role == "assistant":
         return is_own(message, question, NAME)
     if isinstance(content, Media):
-        return not _is_leading(question, message) and _media_block(content) is not None
+        block = _media_block(content)
+        is_taken = block is not None and not ("audio" in block and in_result(message, content))
+        return is_taken and not _is_leading(question, message)
     return isinstance(content, Raw) and _is_block(content.value, _OF_USER) and not _is_leading(question, message)
 
 
@@ -232,7 +235,7 @@ class _Writer:
 
     def _add_message(self, message: Message) -> None:
         results = [
-            _tool_result(self._waiting.pop(0), result)
+            self._result(self._waiting.pop(0), result)
             for result in message.results
             if self._waiting  # a result without its call cannot be sent
         ]
@@ -336,6 +339,15 @@ class _Writer:
         if any("document" in each for each in blocks) and not any("text" in each for each in blocks):
             blocks.append({"text": "[document]"})  # the service refuses a document without a text
         return blocks
+
+    def _result(self, id_: str, result: FunctionResult) -> JsonObject:
+        if not result.contents:
+            return _tool_result(id_, result)
+        blocks: list[JsonObject] = []
+        for each in result.contents:
+            block: JsonObject = self._media(each) if isinstance(each, Media) else {"text": each.text}
+            blocks.append({"text": media_words(each)} if isinstance(each, Media) and "audio" in block else block)
+        return {"toolResult": {"toolUseId": id_, "content": [each for each in blocks if not _is_empty(each)]}}
 
     def _media(self, media: Media) -> JsonObject:
         """A block with the media; words if the service cannot load it, or does not know its type."""

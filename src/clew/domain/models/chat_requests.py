@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, TypeAlias
 
 from clew.domain.json_values import Json, JsonObject
@@ -104,18 +104,17 @@ def _messages(question: Question) -> list[Json]:
     if question.instructions:
         sent.append({"role": "system", "content": question.instructions})
     waiting: list[str] = []  # ids of the last calls, for their results
+    shown: list[Json] = []  # media of the last results, for a message after all of them
     for message in question.messages:
+        if shown and not message.results:
+            _show(sent, shown)
         text = None if message.cut else only_text(message)
         if text is not None and (message.native is None or _needs_only_text(message.native)):  # the usual case
             waiting.clear()
             sent.append(_plain_message(message, text, question))
             continue
         results, calls = message.results, message.calls
-        sent += [
-            {"role": "tool", "tool_call_id": waiting.pop(0), "content": result_text(result.result)}
-            for result in results
-            if waiting  # a result without its call cannot be sent
-        ]
+        sent += _results(results, waiting, shown)
         if results and len(results) == len(message.contents):
             continue  # the message contains nothing else
         words = [each for each in message.contents if not isinstance(each, FunctionCall | FunctionResult)]
@@ -129,7 +128,48 @@ def _messages(question: Question) -> list[Json]:
             sent.append(_plain_message(message, content, question))
         if calls:
             sent.append(_assistant([], calls, question, waiting))
+    _show(sent, shown)
     return _with_reasoning(sent, question)
+
+
+def _results(results: Sequence[FunctionResult], waiting: list[str], shown: list[Json]) -> Iterator[JsonObject]:
+    """The messages of results. Their media are added to ``shown``."""
+    for result in results:
+        if waiting:  # a result without its call cannot be sent
+            yield {"role": "tool", "tool_call_id": waiting.pop(0), "content": _result(result)}
+            shown += [part for each in result.contents if (part := _result_part(each)) is not None]
+
+
+def _result(result: FunctionResult) -> str:
+    """A result as the text of a message of a tool, which cannot have media. A message of the user has them."""
+    if not result.contents:
+        return result_text(result.result)
+    words = (
+        each.text
+        if isinstance(each, Text)
+        else media_words(each)
+        if _result_part(each) is None
+        else f"[{media_type(each) or 'media'}, in the next message of the user]"
+        for each in result.contents
+    )
+    return "\n".join(words)
+
+
+def _result_part(content: Text | Media) -> JsonObject | None:
+    """The part for media of a result; None for texts, and for media that the format does not send."""
+    part = None if isinstance(content, Text) else _media(content)
+    return None if part is None or part["type"] == "text" else part
+
+
+def _show(sent: list[Json], shown: list[Json]) -> None:
+    """Add the media of results: only a message of the user may have them, and none may be between results."""
+    if shown:
+        sent.append({"role": "user", "content": [{"type": "text", "text": RETURNED}, *shown]})
+        shown.clear()
+
+
+RETURNED = "[Returned by the functions above:]"
+"""What a model reads before the media of results, where they are in a message of the user."""
 
 
 def _with_reasoning(sent: list[Json], question: Question) -> list[Json]:
@@ -377,6 +417,18 @@ def unique_ids(calls: Sequence[FunctionCall], used: set[str]) -> list[str]:
 def result_text(result: Json) -> str:
     """A function's result as text; any other value as JSON."""
     return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+
+
+def result_words(result: FunctionResult) -> str:
+    """A function's result as text: a value as JSON, and of several contents the texts, with words for the media."""
+    if not result.contents:
+        return result_text(result.result)
+    return "\n".join(media_words(each) if isinstance(each, Media) else each.text for each in result.contents)
+
+
+def in_result(message: Message, content: Content) -> bool:
+    """Whether a content of a message is part of a result."""
+    return not any(each is content for each in message.contents)
 
 
 def media_type(media: Media) -> str:

@@ -6,6 +6,7 @@ has none: its first part gets the value that the service documents for such call
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import partial
 from itertools import takewhile
@@ -104,7 +105,7 @@ def _add(contents: list[JsonObject], message: Message, question: Question) -> No
         parts, fields = _answer(message, question)
         parts = marked(parts, message, question, _kind, lambda text: {"text": text})
     else:
-        parts = _user_parts(message, contents)
+        parts = _user_parts(message, contents, question)
     if not parts:
         return
     last = contents[-1] if contents else {}
@@ -142,11 +143,11 @@ def _answer(message: Message, question: Question) -> tuple[list[JsonObject], Jso
     return parts, {}
 
 
-def _user_parts(message: Message, contents: Sequence[JsonObject]) -> list[JsonObject]:
+def _user_parts(message: Message, contents: Sequence[JsonObject], question: Question) -> list[JsonObject]:
     """The parts of a message that is not the model's. Its author is a prefix of the first text: ``Anna: Hello``."""
     if _is_system(message):  # the service has no place for a later one
         return [{"text": f"[System] {message.text}"}] if message.text else []
-    parts = _results(message.results, contents)
+    parts = _results(message.results, contents, question)
     said = [part for content in message.contents if (part := _user_part(content)) is not None]
     if message.author is not None and message.role == "user":
         texts = [part for part in said if "text" in part]
@@ -157,8 +158,8 @@ def _user_parts(message: Message, contents: Sequence[JsonObject]) -> list[JsonOb
     return parts + said
 
 
-def _results(results: Sequence[FunctionResult], contents: Sequence[JsonObject]) -> list[JsonObject]:
-    """The results of calls, in the order of the calls, each with the name and the id of its call."""
+def _results(results: Sequence[FunctionResult], contents: Sequence[JsonObject], question: Question) -> list[JsonObject]:
+    """The results of calls, in the order of the calls, each with the name and the id of its call; then their media."""
     made: list[JsonObject] = []
     answered = 0
     for content in reversed(contents):
@@ -168,13 +169,44 @@ def _results(results: Sequence[FunctionResult], contents: Sequence[JsonObject]) 
             break
         answered += sum("functionResponse" in part for part in parts)
     responses: list[JsonObject] = []
+    beside: list[JsonObject] = []
     for number, result in enumerate(results, start=answered):
         call = made[number] if number < len(made) else {}
-        value: JsonObject = result.result if isinstance(result.result, dict) else {"output": result.result}
         named: JsonObject = {"id": call["id"]} if "id" in call else {}
         name = call.get("name") or result.name or "unknown"
-        responses.append({"functionResponse": {**named, "name": name, "response": value}})
-    return responses
+        inside, after = _result_media(result, question.model)
+        response: JsonObject = {**named, "name": name, "response": _response(result)}
+        responses.append({"functionResponse": {**response, "parts": [*inside]} if inside else response})
+        beside += after
+    return responses + beside
+
+
+def _response(result: FunctionResult) -> JsonObject:
+    """The object of a result, with words for media that the service cannot be sent."""
+    if not result.contents:
+        return result.result if isinstance(result.result, dict) else {"output": result.result}
+    texts = [each.text if isinstance(each, Text) else _media(each).get("text") for each in result.contents]
+    return {"output": "\n".join([text for text in texts if isinstance(text, str)])}
+
+
+_WITH_PARTS = re.compile(r"gemini-(?:[3-9]|\d\d)")
+"""The models that take media inside of a result. Others get them after the results."""
+
+_INSIDE = frozenset({"application/pdf", "image/jpeg", "image/png", "image/webp", "text/plain"})
+"""The types of such media, which must be in the request."""
+
+
+def _result_media(result: FunctionResult, model: str) -> tuple[list[JsonObject], list[JsonObject]]:
+    """The media of a result: those inside of it, and those after it."""
+    inside: list[JsonObject] = []
+    after: list[JsonObject] = []
+    for each in result.contents:
+        part = None if isinstance(each, Text) else _media(each)
+        if part is None or "text" in part:
+            continue
+        takes = _WITH_PARTS.match(model) and as_object(part.get("inlineData")).get("mimeType") in _INSIDE
+        (inside if takes else after).append(part)
+    return inside, after
 
 
 def _user_part(content: Content) -> JsonObject | None:

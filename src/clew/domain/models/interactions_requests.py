@@ -140,9 +140,11 @@ def _steps(question: Question, messages: Sequence[Message]) -> list[JsonObject]:
 
 
 def _result(result: FunctionResult, id_: str) -> JsonObject:
-    """The result of a call. The service takes objects and texts; a list would be a list of contents."""
+    """The result of a call: an object, a text, or a list of contents. A list as a value goes as text."""
     value = result.result
     taken: Json = value if isinstance(value, dict) else result_text(value)
+    if result.contents:
+        taken = [part for each in result.contents if (part := _user_part(each)) is not None]
     named: JsonObject = {} if result.name is None else {"name": result.name}
     return {"type": "function_result", "call_id": id_, **named, "result": taken}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from clew.domain.json_values import Json
-from clew.domain.messages import Content, Media, Raw
+from clew.domain.messages import Content, FunctionResult, Media, Raw
 from clew.domain.models.chat_requests import media_type
 from clew.domain.models.client import Question, WireFormat
 
@@ -46,12 +46,13 @@ def unsent_media(wire: WireFormat, question: Question) -> tuple[UnsentMedia, ...
     if sends is None:
         return ()
     for number, message in enumerate(question.messages):
-        for index, content in enumerate(message.contents):
-            if not isinstance(content, Media | Raw):
-                continue  # most are texts
-            kind = media_kind(content)
-            if kind is not None and not sends(question, message, content):
-                unsent.append(UnsentMedia(question.versions[number] if question.versions else 0, index, kind))
+        for index, whole in enumerate(message.contents):
+            for content in whole.contents if isinstance(whole, FunctionResult) else (whole,):
+                if not isinstance(content, Media | Raw):
+                    continue  # most are texts
+                kind = media_kind(content)
+                if kind is not None and not sends(question, message, content):
+                    unsent.append(UnsentMedia(question.versions[number] if question.versions else 0, index, kind))
     return tuple(unsent)
 
 

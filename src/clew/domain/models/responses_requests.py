@@ -16,6 +16,7 @@ from clew.domain.models.chat_requests import (
     arguments_text,
     file_name,
     function_name,
+    in_result,
     inline_base64,
     is_picture,
     is_strict,
@@ -175,7 +176,7 @@ def sends_media(question: Question, message: Message, content: Content) -> bool:
     """Whether a content goes into a request as the media that it is."""
     if is_own(message, question, WIRE):
         return True
-    part = _part(message.role, content)
+    part = _part("user" if in_result(message, content) else message.role, content)
     return part is not None and part["type"] in {"input_image", "input_file"}
 
 
@@ -215,7 +216,7 @@ def _items(question: Question) -> list[Json]:
         for result in message.results:
             # If the service holds the history, the calls are not among the messages: then the result's own id is right.
             id_ = waiting.pop(0) if waiting else result.call_id
-            items.append({"type": "function_call_output", "call_id": id_, "output": result_text(result.result)})
+            items.append({"type": "function_call_output", "call_id": id_, "output": _output(result)})
         rest = [each for each in message.contents if not isinstance(each, FunctionResult)]
         if message.contents and not rest:
             continue
@@ -237,6 +238,16 @@ def _items(question: Question) -> list[Json]:
         if message.cut:
             items.append({"role": "assistant", "content": CUT_OFF})
     return items
+
+
+def _output(result: FunctionResult) -> Json:
+    """A result: a text, or parts as in a message of the user."""
+    if not result.contents:
+        return result_text(result.result)
+    return [
+        _media(each) if isinstance(each, Media) else {"type": "input_text", "text": each.text}
+        for each in result.contents
+    ]
 
 
 def _name(items: Sequence[Json], author: str) -> None:

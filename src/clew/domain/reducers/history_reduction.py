@@ -12,7 +12,7 @@ from clew.domain.context.state import in_spans
 from clew.domain.errors import InvalidContentError, ReducerError
 from clew.domain.history import HistoryMessage, Spans
 from clew.domain.json_values import MAX_BYTES
-from clew.domain.messages import Content, FunctionResult, Message, check_message
+from clew.domain.messages import Content, FunctionResult, Media, Message, Text, check_message
 from clew.domain.models.chat_requests import result_text
 from clew.domain.reducers.reducer import SYSTEM_ROLES, Groups, Reducible, Reduction, groups_of
 
@@ -258,11 +258,21 @@ def cut(item: HistoryMessage, characters: int) -> HistoryMessage:
     return item._replace(message=item.message.model_copy(update={"contents": contents, "source": {}, "native": None}))
 
 
+def text_of_result(result: FunctionResult) -> str:
+    """What of a result can be cut: all but its media."""
+    texts = [each.text for each in result.contents if isinstance(each, Text)]
+    return "\n".join(texts) if result.contents else result_text(result.result)
+
+
 def _cut(content: Content, characters: int) -> Content:
     if not isinstance(content, FunctionResult):
         return content
-    text = result_text(content.result)
+    media = [each for each in content.contents if isinstance(each, Media)]
+    text = text_of_result(content)
     if len(text) <= characters:
         return content
     note = f"… [cut: {len(text)} characters]"
-    return content.model_copy(update={"result": text[: max(0, characters - len(note))] + note})
+    text = text[: max(0, characters - len(note))] + note
+    return content.model_copy(
+        update={"contents": (Text(text=text), *media)} if media else {"result": text, "contents": ()}
+    )

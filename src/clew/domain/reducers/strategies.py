@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from clew.domain.errors import ReducerError
 from clew.domain.messages import FunctionCall, FunctionResult, Media, Message, Raw, Reasoning, Text
-from clew.domain.models.chat_requests import media_words, result_text
-from clew.domain.reducers.history_reduction import SHORTEST, checked, cut, summary_at, with_summary
+from clew.domain.models.chat_requests import media_words, result_text, result_words
+from clew.domain.reducers.history_reduction import SHORTEST, checked, cut, summary_at, text_of_result, with_summary
 from clew.domain.reducers.reducer import (
     Group,
     Reducer,
@@ -265,8 +265,8 @@ def _counted_parts(message: Message) -> Iterable[str]:
                 yield text
             case FunctionCall(name=name, arguments=arguments):
                 yield f"{name} {arguments}"
-            case FunctionResult(result=result):
-                yield result_text(result)
+            case FunctionResult():
+                yield result_words(content)
             case Media():
                 yield media_words(content)
             case Raw(value=value):
@@ -312,4 +312,4 @@ class TrimToolResults(Composable):
         return Reduction([each.version for each in given.history], trimmed=trimmed)
 
     def _is_long(self, message: Message) -> bool:
-        return any(len(result_text(each.result)) > self.characters for each in message.results)
+        return any(len(text_of_result(each)) > self.characters for each in message.results)
