@@ -101,6 +101,7 @@ if TYPE_CHECKING:
     from clew.domain.runs.events import GuardrailStage
     from clew.domain.runs.ports import EnginePort, OnExisting, RunLog, ThreadPort
     from clew.domain.runs.request_construction import Request
+    from clew.domain.runs.standing_approvals import StandingApproval
     from clew.domain.search_terms import Snippet, SnippetPart
     from clew.hosted_threads import HostedThread
     from clew.infrastructure.mcp.connection import MCPProtocol
@@ -259,6 +260,7 @@ __all__ = [
     "Side",
     "Snippet",
     "SnippetPart",
+    "StandingApproval",
     "Status",
     "Step",
     "StoreFactory",
@@ -425,6 +427,7 @@ _HOMES = {
     "Side": "clew.domain.differences.word_diff",
     "Snippet": "clew.domain.search_terms",
     "SnippetPart": "clew.domain.search_terms",
+    "StandingApproval": "clew.domain.runs.standing_approvals",
     "Status": "clew.domain.event_types",
     "Step": "clew.domain.history",
     "StoreFactory": "clew.domain.history_stores",

@@ -81,7 +81,9 @@ FOR_AGENTS = public(ThreadPort) - public(object) - {"id", "kind", "runs"} | {
     "context",
     "continue_run",
     "follow",
+    "revoke_standing_approval",
     "run",
+    "standing_approvals",
     "stop_run",
 }
 PAIRS = [

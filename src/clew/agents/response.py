@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
 from clew.agents.response_formats import answer_value
-from clew.domain.decider import Advance
-from clew.domain.history import HistoryMessage
+from clew.domain.decider import Advance, Intent, RecordEvents
+from clew.domain.errors import ConflictError
+from clew.domain.history import HistoryMessage, NotSeen
 from clew.domain.messages import FunctionCall
 from clew.domain.models.client import TokenUsage
 from clew.domain.runs.errors import AgentConfigurationError
 from clew.domain.runs.events import ApprovalGiven
 from clew.domain.runs.ports import RunLog, ThreadPort
+from clew.domain.runs.standing_approvals import StandingApproval, standing_approvals, with_approval
 from clew.domain.runs.state import RunState, fold
 
 ThreadT_co = TypeVar("ThreadT_co", bound=ThreadPort, covariant=True)
@@ -51,37 +54,84 @@ class Approval:
     run_id: str
     attempt: int
     _log: RunLog = field(repr=False, compare=False)
+    _tool: str | None = field(default=None, repr=False, compare=False)
+    _top: RunLog | None = field(default=None, repr=False, compare=False)
 
-    async def approve(self, *, actor: str | None = None, reason: str | None = None) -> None:
-        """Let the call run when the run continues. Raises ApprovalNotPendingError."""
-        await self._decide(approved=True, reason=reason, actor=actor)
+    async def approve(self, *, actor: str | None = None, reason: str | None = None, always: bool = False) -> None:
+        """Let the call run when the run continues. Raises ApprovalNotPendingError.
+
+        With ``always``, later calls of this tool in the thread need no approval: in this run and in later ones, as long
+        as the schema of the tool is the same. Forks made after it inherit this, and a rewind to before it undoes it.
+        ``thread.revoke_standing_approval(tool)`` ends it. The reason of the request must be ``approval``.
+        """
+        if not always:
+            await self._decide(ApprovalGiven(request=self.version, approved=True, reason=reason), actor=actor)
+            return
+        if self.reason != "approval" or self._tool is None:
+            raise AgentConfigurationError(
+                f"always: the request of version {self.version} asks for this call only ({self.reason}). Leave it out."
+            )
+        decision = ApprovalGiven(request=self.version, approved=True, reason=reason, always=True)
+        standing = StandingApproval(tool=self.call.name, digest=self._tool, request=self.version, actor=actor)
+        if self._top is None:
+            await change_standing_approvals(
+                self._log,
+                lambda approvals: [
+                    Advance(self.run_id, self.attempt, (decision, with_approval(approvals, standing))),
+                ],
+                actor,
+            )
+            return
+        standing = standing.model_copy(update={"thread_id": self.thread_id})
+        await change_standing_approvals(
+            self._top, lambda approvals: [RecordEvents((with_approval(approvals, standing),))], actor
+        )
+        await self._decide(decision, actor=actor)
 
     async def reject(self, reason: str | None = None, *, actor: str | None = None) -> None:
         """Do not let the call run: the model gets the rejection and its reason. Raises ApprovalNotPendingError."""
-        await self._decide(approved=False, reason=reason, actor=actor)
+        await self._decide(ApprovalGiven(request=self.version, approved=False, reason=reason), actor=actor)
 
-    async def _decide(self, *, approved: bool, reason: str | None, actor: str | None) -> None:
-        decision = ApprovalGiven(request=self.version, approved=approved, reason=reason)
+    async def _decide(self, decision: ApprovalGiven, *, actor: str | None) -> None:
         await self._log.record([Advance(self.run_id, self.attempt, (decision,))], actor=actor)
 
 
-async def pending_approvals(log: RunLog, state: RunState) -> list[Approval]:
-    """The approvals that a run waits for, with those of the agents that its calls run on other threads."""
+async def pending_approvals(log: RunLog, state: RunState, top: RunLog | None = None) -> list[Approval]:
+    """The approvals that a run waits for, with those of the agents that its calls run on other threads.
+
+    ``top`` is the log of the outermost of these threads, None if it is this one.
+    """
     pending: list[Approval] = []
+    run = state.run_id, state.attempt
     for each in state.calls:
         if each.status == "asked" and each.why == "child" and each.child is not None:
-            pending += await approvals(log.of(each.child))
+            pending += await approvals(log.of(each.child), top or log)
         elif each.status == "asked":
-            pending.append(Approval(log.thread_id, each.request, each.call, each.why, state.run_id, state.attempt, log))
+            pending.append(Approval(log.thread_id, each.request, each.call, each.why, *run, log, each.tool, top))
     return pending
 
 
-async def approvals(log: RunLog) -> list[Approval]:
+async def approvals(log: RunLog, top: RunLog | None = None) -> list[Approval]:
     """The approvals that the open run of a thread waits for; none if no run is open."""
     run = (await log.control(fresh=True)).run
     if run is None or not run.approvals:
         return []
-    return await pending_approvals(log, fold(run.id, await log.events(run.began - 1)))
+    return await pending_approvals(log, fold(run.id, await log.events(run.began - 1)), top)
+
+
+async def change_standing_approvals(
+    log: RunLog, change: Callable[[Mapping[str, StandingApproval]], Sequence[Intent]], actor: str | None
+) -> None:
+    """Record a change of the standing approvals of a thread, which is computed again if another one was first."""
+    while True:
+        history = await log.history(NotSeen())
+        intents = change(standing_approvals(history.context))
+        try:
+            if intents:
+                await log.record(intents, actor=actor, expected_version=history.version)
+        except ConflictError:
+            continue
+        return
 
 
 @dataclass(frozen=True)  # with slots AgentResponse[Thread](…) is a TypeError

@@ -16,7 +16,7 @@ from clew.agents.response import approvals, pending_approvals
 from clew.agents.run_loop import Run, abandon_children, calling, live_runs, unrecorded_ends
 from clew.agents.run_setup import OnConflict, RunSetup
 from clew.agents.thread_provider_hooks import OrphanedRun, notify_abandoned
-from clew.domain.context.state import HISTORY_STORE
+from clew.domain.context.state import OWN_IDS
 from clew.domain.decider import Advance
 from clew.domain.decider_state import Control, OpenRun, holder_of
 from clew.domain.errors import ConflictError
@@ -360,7 +360,7 @@ async def _run_started(setup: RunSetup, journal: Journal) -> RunStarted:
     providers, recorded = setup.providers, journal.context_state
     expected = [*recorded.thread_providers, *recorded.agent_providers.get(setup.identity.id, ())]
     if not recorded.agent_providers:
-        expected += [id_ for id_ in recorded.states if id_ != HISTORY_STORE]
+        expected += [id_ for id_ in recorded.states if id_ not in OWN_IDS]
     missing = _missing(setup, expected)
     if missing and (await journal.log.control()).status == "active":
         _report_missing(setup, journal.log.thread_id, missing)

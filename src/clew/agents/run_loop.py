@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -32,6 +32,7 @@ from clew.agents.tools import Tool, ToolContext, ToolOutcome, call_tool, needs_a
 from clew.domain.decider import Actor, Advance, Intent
 from clew.domain.decider_state import CallLocation
 from clew.domain.errors import StoreError, ThreadStatusError, UnknownThreadError
+from clew.domain.history import NotSeen
 from clew.domain.json_values import Json
 from clew.domain.messages import Content, FunctionResult, Media, Message, Text, check_message
 from clew.domain.models.chat_requests import result_words
@@ -50,15 +51,19 @@ from clew.domain.runs.events import (
     ApprovalRequested,
     Caller,
     ChildThread,
+    GivenBy,
     RunAbandoned,
     RunCompleted,
     RunEvent,
     RunFailed,
+    RunStarted,
     ToolFailed,
     ToolFinished,
     ToolStarted,
 )
 from clew.domain.runs.ports import RunLog, ThreadPort
+from clew.domain.runs.request_construction import digest_of_tool
+from clew.domain.runs.standing_approvals import standing_approvals
 from clew.domain.runs.state import CallState, RunState, calls_of, fold, interrupted, plan_calls
 
 live_runs: WeakValueDictionary[str, Run] = WeakValueDictionary()
@@ -374,7 +379,11 @@ class ToolCalls:
         self._answer, self._child_waits = answer, False
         journal, tools = self._journal, {tool.schema.name: tool for tool in self._providers.tools}
         rules = self._providers.rules
-        exempt = await self._exempt(calls, tools) if any(map(attrgetter("approval"), rules.values())) else ()
+        standing: dict[CallLocation, GivenBy] = {}
+        exempt: Container[CallLocation] = ()
+        if any(map(attrgetter("approval"), rules.values())):
+            standing = await self._standing(calls, tools)
+            exempt = standing.keys() | await self._exempt([each for each in calls if each.place not in standing], tools)
         plan = plan_calls(calls, rules, orphaned=orphaned, exempt=exempt)
         _check_answerable(calls, tools)
         for call in plan.answer:
@@ -388,7 +397,8 @@ class ToolCalls:
             if call.call.name in changed and call.status != "started":
                 self._refuse(call, CHANGED, "changed")
             elif call.call.name in tools:
-                journal.add(ToolStarted(message=self._message(call), index=call.place.content))
+                given = standing.get(call.place)
+                journal.add(ToolStarted(message=self._message(call), index=call.place.content, standing=given))
                 if tools[call.call.name].runs_agent and call.child is None:
                     child, at = uuid.uuid4().hex[:16], call.place.content
                     journal.add(ChildThread(message=self._message(call), index=at, thread_id=child))
@@ -397,7 +407,10 @@ class ToolCalls:
                 outcome = unknown_tool(call.call.name, self._providers.tools)
                 self._refuse(call, str(outcome.result), "unknown-tool", outcome.error)
         for call, why in plan.ask:
-            journal.add(ApprovalRequested(message=self._message(call), index=call.place.content, reason=why))
+            own = None if call.asks else tools.get(call.call.name)
+            digest = None if own is None else digest_of_tool(own.schema)
+            message, index = self._message(call), call.place.content
+            journal.add(ApprovalRequested(message=message, index=index, reason=why, tool=digest))
         if started:
             await journal.write()
             await journal.emit_added()
@@ -419,6 +432,32 @@ class ToolCalls:
             if not await needs_approval(called, _arguments(call, called), self._context(call)):
                 exempt.add(call.place)
         return exempt
+
+    async def _standing(self, calls: Sequence[CallState], tools: dict[str, Tool]) -> dict[CallLocation, GivenBy]:
+        """The new calls that need no approval because of a standing approval, of this thread or one of its callers."""
+        rules, wanted = self._providers.rules, dict[str, list[CallLocation]]()
+        for call in calls:
+            rule = rules.get(call.call.name)
+            if call.asks or call.status != "new" or call.call.name not in tools:
+                continue
+            if rule is not None and rule.approval:
+                wanted.setdefault(digest_of_tool(tools[call.call.name].schema), []).append(call.place)
+        found: dict[CallLocation, GivenBy] = {}
+        log, above = self._journal.log, caller.get()
+        while wanted:
+            # Read from the log: an approval may have been revoked since the run began.
+            approvals = standing_approvals((await log.history(NotSeen())).context)
+            for digest in approvals.keys() & wanted.keys():
+                given = approvals[digest]
+                by = GivenBy(actor=given.actor, request=given.request, thread_id=given.thread_id)
+                found |= dict.fromkeys(wanted.pop(digest), by)
+            if above is None:
+                break
+            log = log.of(above.thread_id)
+            run = (await log.control(fresh=True)).run
+            began = None if run is None else (await log.event(run.began)).data
+            above = began.caller if isinstance(began, RunStarted) else None
+        return found
 
     def _context(self, call: CallState) -> ToolContext:
         setup, run_id = self._setup, self._journal.state.run_id

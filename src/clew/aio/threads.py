@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar, Unpack, overload
 from clew.agents.agent import Agent
 from clew.agents.background_runs import BackgroundRun
 from clew.agents.followed_runs import FollowedRun, Position
-from clew.agents.response import AgentResponse, Approval, approvals
+from clew.agents.response import AgentResponse, Approval, approvals, change_standing_approvals
 from clew.agents.run_setup import ContinueOptions, Input, RunOptions, check_mode, input_messages
 from clew.agents.stopped_runs import stop_run
 from clew.agents.stream import AgentStream
@@ -26,12 +26,12 @@ from clew.domain.application_folds import Fold, StateT
 from clew.domain.call_pairing import ModelView, model_view
 from clew.domain.context.events import Hook
 from clew.domain.context.provider import Context, ContextProvider, ThreadProviders
-from clew.domain.decider import Checkpoint, Delete, End, Resume, Start, Suspend
+from clew.domain.decider import Checkpoint, Delete, End, RecordEvents, Resume, Start, Suspend
 from clew.domain.decider_state import Control
 from clew.domain.differences.diff import Diff
 from clew.domain.event_types import Status
 from clew.domain.events import Event, MemoryReading, ServiceDeletion
-from clew.domain.history import History, HistoryMessage, StateBuilder, Step, ThreadState
+from clew.domain.history import History, HistoryMessage, NotSeen, StateBuilder, Step, ThreadState
 from clew.domain.json_values import Json, JsonObject, check_flags
 from clew.domain.memory.ports import MemoryPort
 from clew.domain.messages import Message
@@ -48,6 +48,7 @@ from clew.domain.runs.events import AgentIdentity
 from clew.domain.runs.ports import RunLog
 from clew.domain.runs.remote_threads import reconciled
 from clew.domain.runs.request_construction import Request
+from clew.domain.runs.standing_approvals import StandingApproval, standing_approvals, without_approvals
 from clew.service import (
     application_folds,
     conversation_transfer,
@@ -619,6 +620,26 @@ class Thread:
     async def approvals(self) -> list[Approval]:
         """The function calls that wait for an approval, requested by any process."""
         return await approvals(self.runs)
+
+    async def standing_approvals(self) -> list[StandingApproval]:
+        """The tools whose calls need no further approval in this thread, given by ``approval.approve(always=True)``."""
+        return [*standing_approvals((await self.runs.history(NotSeen())).context).values()]
+
+    async def revoke_standing_approval(self, tool: str, *, actor: str | None = None) -> bool:
+        """Let later calls of the tools with this name wait for an approval again; returns whether one was given.
+
+        A call that has begun continues.
+        """
+        revoked = False
+
+        def change(approvals: Mapping[str, StandingApproval]) -> list[RecordEvents]:
+            nonlocal revoked
+            rest = without_approvals(approvals, tool)
+            revoked = rest is not None
+            return [] if rest is None else [RecordEvents((rest,))]
+
+        await change_standing_approvals(self.runs, change, actor)
+        return revoked
 
     @property
     def context_providers(self) -> ThreadProviders:

@@ -99,7 +99,10 @@ def context_failed(data: _Data) -> str:
 
 
 def context_state_recorded(data: _Data) -> str:
-    """Recorded whether a component stores a state."""
+    """Recorded whether a component stores a state, or which tools need no further approval."""
+    if data["provider"] == "standing-approvals" and isinstance(data.get("state"), list):
+        tools = ", ".join(str(each["tool"]) for each in data["state"])
+        return f"recorded the standing approvals of the thread: {tools or 'none'}"
     state = "nothing" if data.get("state") is None else "something"
     return f"recorded that {quoted(data['provider'])} keeps {state} of the thread"
 
@@ -197,6 +200,17 @@ def tool_failed(data: _Data) -> str:
     return f"recorded that {call}, failed (result: version {data['result']:d}{kind})"
 
 
+def tool_started(data: _Data) -> str:
+    """Began to carry out a call."""
+    words = f"began the tool call of version {data['message']:d}, content {data['index']:d}"
+    standing = data.get("standing")
+    if standing is None:
+        return words
+    where = f" of the thread {quoted(standing['thread_id'])}" if standing.get("thread_id") else ""
+    by = standing.get("actor") or "somebody without a name"
+    return f"{words} (always approved by {by}: version {standing['request']:d}{where})"
+
+
 def child_thread(data: _Data) -> str:
     """Began a thread for a call."""
     call = f"the tool call of version {data['message']:d}, content {data['index']:d}"
@@ -205,7 +219,8 @@ def child_thread(data: _Data) -> str:
 
 def approval_given(data: _Data) -> str:
     """Decided about a request for approval."""
-    return f"{'approved' if data['approved'] else 'rejected'} the request of version {data['request']:d}"
+    always = ", and all later calls of this tool in the thread" if data.get("always") else ""
+    return f"{'approved' if data['approved'] else 'rejected'} the request of version {data['request']:d}{always}"
 
 
 def with_article(word: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, get_args
 
 from clew.domain.blobs import named, whole
 from clew.domain.context.events import ContextStateRecorded
-from clew.domain.context.state import HISTORY_STORE
+from clew.domain.context.state import OWN_IDS
 from clew.domain.credential_detection import check_no_credentials
 from clew.domain.decider import Append, Intent, RecordEvents, Start
 from clew.domain.decider_state import Control, advance
@@ -326,7 +326,7 @@ def _copied_intents(lineage: Lineage) -> list[Intent]:
             seen=max((new for old, new in new_versions.items() if old <= recorded.seen), default=0),
         )
         for id_, recorded in history.context.states.items()
-        if id_ != HISTORY_STORE
+        if id_ not in OWN_IDS
     )
     return [*intents, RecordEvents(states)] if states else intents
 

@@ -332,11 +332,13 @@ def _tool_text(
         if request is not None and isinstance(request.data, run_events.ApprovalRequested):
             call = _tool_name(event, request.data, find)
         reason = "" if data.reason is None else f": {data.reason}"
-        return f"{'approved' if data.approved else 'rejected'} {call}{reason}"
+        always = " always" if data.always else ""
+        return f"{'approved' if data.approved else 'rejected'} {call}{always}{reason}"
     name = _tool_name(event, data, find)
     match data:
-        case run_events.ToolStarted():
-            return name
+        case run_events.ToolStarted(standing=standing):
+            by = None if standing is None else standing.actor or "somebody without a name"
+            return joined(name, "" if by is None else f"always approved by {by}")
         case run_events.ToolFinished(ms=ms):
             return joined(name, duration_text(ms))
         case run_events.ToolFailed(reason=reason, kind=kind, ms=ms):

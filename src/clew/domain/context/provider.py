@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 from pydantic import BaseModel
 
-from clew.domain.context.state import HISTORY_STORE
+from clew.domain.context.state import OWN_IDS
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.memory.facts import Fact
@@ -275,9 +275,9 @@ def as_providers(providers: ContextProviders | None) -> tuple[ContextProvider, .
                 f"context_providers: {_name(provider)} is not a context provider. Give a clew.ContextProvider."
             )
         check_id(provider.id, f"id of {type(provider).__name__}")
-        if provider.id == HISTORY_STORE:
+        if provider.id in OWN_IDS:
             raise AgentConfigurationError(
-                f"{type(provider).__name__}: history stores use the id {HISTORY_STORE!r}. Give it another id."
+                f"{type(provider).__name__}: Clew itself uses the id {provider.id!r}. Give it another id."
             )
         if provider.on_failure not in {"fail", "continue"}:
             raise AgentConfigurationError(

@@ -40,6 +40,12 @@ CONTEXT_STATE_EVENTS = frozenset(
 HISTORY_STORE = "history-store"
 """The provider id of history stores: of their states, and of reductions that a history store made."""
 
+STANDING_APPROVALS = "standing-approvals"
+"""The provider id of the standing approvals of a thread."""
+
+OWN_IDS = frozenset({HISTORY_STORE, STANDING_APPROVALS})
+"""Ids that no context provider has."""
+
 _EVENT_BYTES = 1_000
 """An estimate of the memory of an event without its state."""
 

@@ -268,17 +268,29 @@ class AnswerInterrupted(Value):
     error: Failure | None = Field(default=None, exclude_if=is_none)
 
 
+class GivenBy(Value):
+    """Who gave a standing approval, with the decision on which request; ``thread_id`` is None for the same thread."""
+
+    actor: str | None = Field(default=None, exclude_if=is_none)
+    request: int
+    thread_id: str | None = Field(default=None, exclude_if=is_none)
+
+
 @event_type(
     "tool-started",
     headline="A tool call was started",
-    sentence="began the tool call of version {message}, content {index}",
+    sentence=event_sentences.tool_started,
     sample={"message": 4, "index": 0},
 )
 class ToolStarted(Value):
-    """The execution of a function call begins: the ``index``-th content of the message at ``message``."""
+    """The execution of a function call begins: the ``index``-th content of the message at ``message``.
+
+    ``standing`` says which standing approval let it begin; None if it needed none, or was approved itself.
+    """
 
     message: int
     index: int
+    standing: GivenBy | None = Field(default=None, exclude_if=is_none)
 
 
 @event_type(
@@ -351,12 +363,13 @@ class ApprovalRequested(Value):
     """The function call needs an approval, before it is executed or because it is unknown whether it was executed.
 
     With the reason ``child``, the agent that the call runs waits for an approval on its own thread. When that is given,
-    this request is approved with it.
+    this request is approved with it. ``tool`` is the SHA-256, in hex, of the tool's schema.
     """
 
     message: int
     index: int
     reason: Literal["approval", "outcome-unknown", "child"]
+    tool: str | None = Field(default=None, exclude_if=is_none)
 
 
 @event_type(
@@ -367,11 +380,15 @@ class ApprovalRequested(Value):
     remains=without("reason"),
 )
 class ApprovalGiven(Value):
-    """The request at version ``request`` was approved or rejected."""
+    """The request at version ``request`` was approved or rejected.
+
+    ``always`` says that the approval also holds for later calls of the tool in the thread.
+    """
 
     request: int
     approved: bool
     reason: str | None = Field(default=None, exclude_if=is_none)
+    always: bool = Field(default=False, exclude_if=not_)
 
 
 GuardrailStage: TypeAlias = Literal["before", "beside", "after"]

@@ -90,6 +90,11 @@ def changed(before: Fingerprint, now: Fingerprint) -> list[str]:
     return [words for name, words in _COMPARED.items() if getattr(before, name) != getattr(now, name)]
 
 
+def digest_of_tool(schema: ToolSchema) -> str:
+    """The SHA-256, in hex, by which fingerprints name the schema of a tool."""
+    return digest(_json(schema)).hex()
+
+
 def _json(value: ToolSchema | ResponseFormat) -> bytes:
     """JSON with the keys in their given order: a rebuilt request must have the same bytes."""
     return json.dumps(value.model_dump(), ensure_ascii=False, separators=(",", ":")).encode()

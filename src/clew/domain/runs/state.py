@@ -46,6 +46,7 @@ class CallState(NamedTuple):
     ``request`` is the version of the approval request, ``why`` its reason, and ``rejection`` the reason of a rejection.
     ``child`` is the id of the thread on which the call runs an agent. ``kind`` is another than ``function`` for an item
     of the service that waits for the client, and ``asks`` says that it needs an approval whatever the rules are.
+    ``tool`` is the digest of the schema of its tool, as its request has it.
     """
 
     place: CallLocation
@@ -57,6 +58,7 @@ class CallState(NamedTuple):
     child: str | None = None
     kind: CallKind = "function"
     asks: bool = False
+    tool: str | None = None
 
 
 _Move: TypeAlias = ToolStarted | ChildThread | ToolFinished | ToolFailed | ApprovalRequested | ApprovalGiven
@@ -207,8 +209,8 @@ def _after(call: CallState, version: int, data: _Move) -> CallState:
             return call._replace(status="started")
         case ChildThread(thread_id=thread_id):
             return call._replace(child=thread_id)
-        case ApprovalRequested(reason=why):
-            return call._replace(status="asked", request=version, why=why)
+        case ApprovalRequested(reason=why, tool=tool):
+            return call._replace(status="asked", request=version, why=why, tool=tool)
         case _:
             return call._replace(status="done")
 
