@@ -63,6 +63,7 @@ from clew.domain.runs.events import (
     ServiceThreadBound,
     ToolFailed,
     ToolFinished,
+    ToolProgressed,
     ToolStarted,
 )
 
@@ -129,5 +130,6 @@ __all__ = [
     "ThreadSuspended",
     "ToolFailed",
     "ToolFinished",
+    "ToolProgressed",
     "ToolStarted",
 ]

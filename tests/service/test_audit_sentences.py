@@ -120,6 +120,12 @@ RESULT = {"type": "function-result", "call_id": "1", "result": "secret"}
             {"guardrail": "no_cards", "stage": "before", "reason": "a card number"},
             "stopped the run ('no_cards', 'before' the model)",
         ),
+        ("tool-progressed", {"message": 5, "index": 0, "text": "secret"}, f"reported the progress of {TOOL_CALL}"),
+        (
+            "tool-progressed",
+            {"message": 5, "index": 0, "fraction": 0.5},
+            f"reported the progress of {TOOL_CALL} (50%)",
+        ),
         ("child-thread", {"message": 5, "index": 0, "thread_id": "c1"}, f"gave {TOOL_CALL}, the thread 'c1'"),
         (
             "tool-started",

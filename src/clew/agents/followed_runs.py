@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
+from operator import attrgetter
 from typing import Any, Generic, NamedTuple, Self
 
 from clew.agents.response import AgentResponse, AgentUpdate, ThreadT_co, pending_approvals
+from clew.agents.tool_progress import progress_update
 from clew.domain.events import Event
 from clew.domain.history import HistoryMessage
-from clew.domain.messages import Message, Reasoning
+from clew.domain.messages import FunctionCall, Message, Reasoning
 from clew.domain.runs.errors import RunNotCompletedError, UnknownRunError
-from clew.domain.runs.events import RunAbandoned, RunCompleted, RunFailed, RunStarted
+from clew.domain.runs.events import RunAbandoned, RunCompleted, RunFailed, RunStarted, ToolProgressed
 from clew.domain.runs.ports import RunLog
 from clew.domain.runs.state import RunState, after, drafted
 
@@ -21,7 +23,7 @@ _DRAFT_SECONDS = 0.1
 
 
 class Position(NamedTuple):
-    """A place among the updates of a run: after a message, and that many characters of the answer after it."""
+    """A place among the updates of a run: after a message or a report, and that many characters of the next answer."""
 
     version: int = 0
     text: int = 0
@@ -74,6 +76,8 @@ class RunReader:
     def __init__(self, log: RunLog, began: int) -> None:
         self.state = RunState("")
         self.version = began - 1
+        self.progress: list[Event] = []
+        """The reports of tools on their progress that nobody has taken."""
         self._log = log
 
     async def read(self) -> list[Event]:
@@ -85,6 +89,8 @@ class RunReader:
                 self.state = RunState(event.run_id or "")
             if event.run_id == self.state.run_id:
                 self.state = after(self.state, event)
+                if isinstance(event.data, ToolProgressed):
+                    self.progress.append(event)
                 if self.state.ended:
                     break
         return events
@@ -189,12 +195,18 @@ class _Follower:
 
     def recorded(self) -> Iterator[AgentUpdate]:
         """The updates of the messages that were read since the last time."""
-        added = self.reader.state.added
-        for message in added[self._messages :]:
-            if message.version > self._position.version:
-                yield from _whole(message, self._position)
-                self._position = Position(message.version)
+        added, reports = self.reader.state.added, self.reader.progress
+        items: list[HistoryMessage | Event] = [*added[self._messages :], *reports]
+        for item in sorted(items, key=attrgetter("version")):
+            if item.version <= self._position.version:
+                continue
+            if isinstance(item, Event):
+                yield from _report(item, added)
+            else:
+                yield from _whole(item, self._position)
+            self._position = Position(item.version)
         self._messages = len(added)
+        reports.clear()
 
     def is_over(self) -> bool:
         """Whether the run was completed or waits for approvals. Raises RunNotCompletedError for another end."""
@@ -229,6 +241,16 @@ class _Follower:
             reason = "no process executes it any more"
             raise RunNotCompletedError(log.thread_id, self.reader.state.run_id, "interrupted", reason)
         await log.changed(version, _DRAFT_SECONDS if self._called else _POLL_SECONDS)
+
+
+def _report(event: Event, added: Sequence[HistoryMessage]) -> Iterator[AgentUpdate]:
+    """The update of a report on the progress of a call; none if the call was redacted."""
+    data = event.data
+    if isinstance(data, ToolProgressed):
+        contents = next((each.contents for each in added if each.version == data.message), ())
+        call = contents[data.index] if data.index < len(contents) else None
+        if isinstance(call, FunctionCall):
+            yield progress_update(data, call.call_id, call.name, str(Position(event.version)))
 
 
 def _pieces(message: Message, position: Position) -> Iterator[AgentUpdate]:

@@ -10,6 +10,7 @@ from clew.agents.response_formats import answer_value
 from clew.domain.decider import Advance, Intent, RecordEvents
 from clew.domain.errors import ConflictError
 from clew.domain.history import HistoryMessage, NotSeen
+from clew.domain.json_values import Json
 from clew.domain.messages import FunctionCall
 from clew.domain.models.client import TokenUsage
 from clew.domain.runs.errors import AgentConfigurationError
@@ -26,16 +27,19 @@ class AgentUpdate:
     """Something that happened in a run: a piece of the answer, of its reasoning or of a call, or a whole message.
 
     ``text`` is the new piece; for a call, a piece of its arguments, with ``call_id`` and ``name``. ``message`` is the
-    recorded message: an answer of the model (``answer``) or a tool's result (``result``). ``position`` is where
+    recorded message: an answer of the model (``answer``) or a tool's result (``result``). A ``progress`` is what a tool
+    reports while it runs: ``text``, ``fraction`` from 0 to 1, and ``data``. ``position`` is where
     ``thread.follow(after=…)`` continues; only the updates of a run that is followed have one.
     """
 
-    type: Literal["text", "reasoning", "call", "answer", "result"]
+    type: Literal["text", "reasoning", "call", "progress", "answer", "result"]
     text: str = ""
     call_id: str | None = None
     name: str | None = None
     message: HistoryMessage | None = None
     position: str = ""
+    fraction: float | None = None
+    data: Json = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -28,7 +28,17 @@ from clew.agents.middleware import ToolCallContext, compose
 from clew.agents.model_calls import InterruptReason, ModelCalls
 from clew.agents.run_setup import RunSetup
 from clew.agents.telemetry import tool_span
-from clew.agents.tools import Tool, ToolContext, ToolOutcome, call_tool, needs_approval, raised_outcome, unknown_tool
+from clew.agents.tool_progress import ToolProgress, progressed
+from clew.agents.tools import (
+    Reported,
+    Tool,
+    ToolContext,
+    ToolOutcome,
+    call_tool,
+    needs_approval,
+    raised_outcome,
+    unknown_tool,
+)
 from clew.domain.decider import Actor, Advance, Intent
 from clew.domain.decider_state import CallLocation
 from clew.domain.errors import StoreError, ThreadStatusError, UnknownThreadError
@@ -59,6 +69,7 @@ from clew.domain.runs.events import (
     RunStarted,
     ToolFailed,
     ToolFinished,
+    ToolProgressed,
     ToolStarted,
 )
 from clew.domain.runs.ports import RunLog, ThreadPort
@@ -369,6 +380,7 @@ class ToolCalls:
         self._tasks: dict[asyncio.Task[Finished], CallState] = {}
         self._answer = 0
         self._child_waits = False
+        self._progress: ToolProgress | None = None
 
     async def handle(self, calls: Sequence[CallState], *, answer: int = 0, orphaned: bool = False) -> bool:
         """Carry out, refuse or ask for approval of the calls of an answer; returns whether approvals are pending.
@@ -469,7 +481,23 @@ class ToolCalls:
             call_id=call.call.call_id,
             idempotency_key=f"{run_id}:{call.place.message}:{call.place.content}",
             child_thread_id=call.child,
+            _report=partial(self._report, asyncio.get_running_loop(), call),
         )
+
+    def _report(
+        self, loop: asyncio.AbstractEventLoop, call: CallState, text: str, fraction: float | None, data: Json
+    ) -> Reported:
+        """Take what a call reports of its progress, from any thread."""
+        event = progressed(call.place, text, fraction, data)
+        loop.call_soon_threadsafe(self._reported, call, event)
+        return Reported()
+
+    def _reported(self, call: CallState, event: ToolProgressed) -> None:
+        if self._progress is None:
+            journal = self._journal
+            run = journal.state.run_id, journal.attempt
+            self._progress = ToolProgress(journal.log, journal.emit, *run, self._setup.actor)
+        self._progress.take(call, event)
 
     def _message(self, call: CallState) -> int:
         """The version of the call's message; a reference to it while it waits to be written."""
@@ -494,7 +522,10 @@ class ToolCalls:
         while self._tasks:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.sleep(0)  # calls that end at the same moment are written together
-            finished = self._take_finished()
+            done = [task for task in self._tasks if task.done()]
+            if self._progress is not None:
+                await self._progress.settle([self._tasks[task].place for task in done])
+            finished = self._take_finished(done)
             for each in finished:
                 self._record(each)
             for call, outcome, _ in finished:
@@ -505,9 +536,9 @@ class ToolCalls:
                 await self._journal.write()
                 await self._journal.emit_added()
 
-    def _take_finished(self) -> list[Finished]:
+    def _take_finished(self, done: Sequence[asyncio.Task[Finished]]) -> list[Finished]:
         finished: list[Finished] = []
-        for task in [task for task in self._tasks if task.done()]:
+        for task in done:
             call = self._tasks.pop(task)
             finished.append(_stopped(call) if task.cancelled() else task.result())
         return finished
@@ -577,11 +608,13 @@ class ToolCalls:
         Calls whose start is recorded but which have no task are recorded as stopped, too. So no call stays open.
         """
         tasks = list(self._tasks)
+        if self._progress is not None:
+            await self._progress.stop()
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-            for each in self._take_finished():
+            for each in self._take_finished(tasks):
                 self._record(each)
         journal = self._journal
         recorded = {(step.message, step.index) for step in journal.steps if isinstance(step, _OUTCOMES)}

@@ -8,7 +8,7 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, overload
@@ -47,6 +47,13 @@ _NO_LIMIT = nullcontext()
 _MAX_RESULT_BYTES = MAX_BYTES - 1024**2
 
 
+class Reported:
+    """What a report of progress returns: ``await`` lets other tasks run. A function that is not async leaves it."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return asyncio.sleep(0).__await__()
+
+
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """The run that a tool is called in. A tool gets it through a parameter of this type.
@@ -64,6 +71,21 @@ class ToolContext:
     call_id: str
     idempotency_key: str
     child_thread_id: str | None = None
+    _report: Callable[[str, float | None, Json], Awaitable[None]] | None = field(
+        default=None, repr=False, compare=False
+    )
+
+    def progress(self, text: str = "", *, fraction: float | None = None, data: Json = None) -> Awaitable[None]:
+        """Report how far the call has come: ``await context.progress("half", fraction=0.5)``.
+
+        Each report is a ``progress`` update of the stream. The newest one is on the log at most a second later (in
+        a long call, a tenth of its time later), so the log shows after a crash how far the call came. Of the text, the
+        first 1,000 characters are kept; ``data`` is JSON of at most 10,000 bytes. A function that is not async calls
+        it without ``await``. Raises InvalidContentError.
+        """
+        if self._report is None:
+            return Reported()
+        return self._report(text, fraction, data)
 
 
 @dataclass(frozen=True, slots=True)

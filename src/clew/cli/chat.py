@@ -251,6 +251,10 @@ class AnswerWriter:
                 self._write_piece("text", update.text)
             case "reasoning" if self._verbose:
                 self._write_piece("reasoning", update.text)
+            case "progress":
+                self.end_line()
+                part = "" if update.fraction is None else f" {update.fraction:.0%}"
+                self._console.print(Text(one_line(f"{update.name}:{part} {update.text}"), style="dim"), soft_wrap=True)
             case "answer" | "result":
                 self.end_line()
                 for content in () if update.message is None else update.message.contents:

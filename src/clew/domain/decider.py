@@ -63,6 +63,7 @@ from clew.domain.runs.events import (
     RunResumed,
     RunStarted,
     ToolFinished,
+    ToolProgressed,
     ToolStarted,
     placed,
 )
@@ -426,7 +427,11 @@ def _fits(run: OpenRun, step: ThreadEvent) -> bool:
         case ToolStarted(message=message, index=index) | ApprovalRequested(message=message, index=index):
             # A call that needs approval waits for it.
             return all(place != CallLocation(message, index) for _, place in run.approvals)
-        case ToolFinished(message=message, index=index) | ChildThread(message=message, index=index):
+        case (
+            ToolFinished(message=message, index=index)
+            | ChildThread(message=message, index=index)
+            | ToolProgressed(message=message, index=index)
+        ):
             return CallLocation(message, index) in run.tools
         case RunCompleted():
             return run.call == 0 and not run.tools and not run.approvals

@@ -211,6 +211,13 @@ def tool_started(data: _Data) -> str:
     return f"{words} (always approved by {by}: version {standing['request']:d}{where})"
 
 
+def tool_progressed(data: _Data) -> str:
+    """Reported how far a call has come."""
+    fraction = data.get("fraction")
+    part = "" if fraction is None else f" ({fraction:.0%})"
+    return f"reported the progress of the tool call of version {data['message']:d}, content {data['index']:d}{part}"
+
+
 def child_thread(data: _Data) -> str:
     """Began a thread for a call."""
     call = f"the tool call of version {data['message']:d}, content {data['index']:d}"

@@ -320,6 +320,7 @@ def _tool_text(
     event: Event,
     data: run_events.ToolStarted
     | run_events.ChildThread
+    | run_events.ToolProgressed
     | run_events.ToolFinished
     | run_events.ToolFailed
     | run_events.ApprovalRequested
@@ -345,6 +346,8 @@ def _tool_text(
             return joined(name, reason if kind is None else f"{reason} {kind}", duration_text(ms) if ms else "")
         case run_events.ApprovalRequested(reason=reason):
             return joined(name, _REASONS[reason])
+        case run_events.ToolProgressed(text=text, fraction=fraction):
+            return joined(name, "" if fraction is None else f"{fraction:.0%}", one_line(text))
         case run_events.ChildThread(thread_id=thread_id):
             return joined(name, f"thread {thread_id}")
 
@@ -353,6 +356,7 @@ def _tool_name(
     event: Event,
     place: run_events.ToolStarted
     | run_events.ChildThread
+    | run_events.ToolProgressed
     | run_events.ToolFinished
     | run_events.ToolFailed
     | run_events.ApprovalRequested,

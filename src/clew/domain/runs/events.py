@@ -13,7 +13,7 @@ from pydantic import Field
 
 from clew.domain import event_sentences
 from clew.domain.event_types import ACTIVE, event_type, without
-from clew.domain.json_values import JsonObject
+from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Value, is_none
 from clew.domain.models.client import ServiceKind, ServiceReference, TokenUsage
 
@@ -308,6 +308,26 @@ class ChildThread(Value):
 
 
 @event_type(
+    "tool-progressed",
+    headline="The tool call reported its progress",
+    sentence=event_sentences.tool_progressed,
+    sample={"message": 4, "index": 0, "text": "half", "fraction": 0.5},
+    remains=without("text", "data"),
+)
+class ToolProgressed(Value):
+    """The function of a call reported how far it has come. Not every report is recorded.
+
+    ``fraction`` is the finished part of the work, from 0 to 1, and ``data`` the tool's own JSON.
+    """
+
+    message: int
+    index: int
+    text: str = ""
+    fraction: float | None = Field(default=None, exclude_if=is_none)
+    data: Json = Field(default=None, exclude_if=is_none)
+
+
+@event_type(
     "tool-finished",
     headline="The tool call finished",
     sentence="finished the tool call of version {message}, content {index} (result: version {result})",
@@ -479,6 +499,7 @@ RunEvent: TypeAlias = (
     | AnswerInterrupted
     | ToolStarted
     | ChildThread
+    | ToolProgressed
     | ToolFinished
     | ToolFailed
     | ApprovalRequested
@@ -491,9 +512,12 @@ RunEvent: TypeAlias = (
 )
 
 QUOTING = frozenset(
-    {"model-failed", "answer-interrupted", "run-failed", "context-failed", "request-changed", "guardrail-tripped"}
+    {
+        *("model-failed", "answer-interrupted", "run-failed", "context-failed", "request-changed", "guardrail-tripped"),
+        "tool-progressed",
+    }
 )
-"""The types of events that may quote a message: those with an error or a reason, and changes of requests."""
+"""The types of events that may quote a message: those with an error or a reason, changes of requests, and progress."""
 
 REFERENCES = ("definitions", "call", "message", "result", "request", "before")
 """The fields of steps of runs that name versions of their thread."""
