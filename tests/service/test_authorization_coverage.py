@@ -161,7 +161,7 @@ THREAD = {
     ],
     "stop_run": [writes(lambda held: held.thread.stop_run())],
     "approvals": [refused(lambda held: held.thread.approvals(), shows=False)],
-    "standing_approvals": [refused(lambda held: held.thread.standing_approvals())],
+    "standing_approvals": [refused(lambda held: held.thread.standing_approvals(), shows=False)],
     "revoke_standing_approval": [refused(lambda held: held.thread.revoke_standing_approval("pay"), shows=False)],
     "context": [writes(lambda held: held.provided.context("More"))],
     "notify": [writes(lambda held: held.provided.notify("on_suspend"))],
