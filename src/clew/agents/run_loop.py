@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property, partial
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from weakref import WeakValueDictionary
 
 from clew.agents.admission import Admission
@@ -419,10 +419,7 @@ class ToolCalls:
                 outcome = unknown_tool(call.call.name, self._providers.tools)
                 self._refuse(call, str(outcome.result), "unknown-tool", outcome.error)
         for call, why in plan.ask:
-            own = None if call.asks else tools.get(call.call.name)
-            digest = None if own is None else digest_of_tool(own.schema)
-            message, index = self._message(call), call.place.content
-            journal.add(ApprovalRequested(message=message, index=index, reason=why, tool=digest))
+            self._ask(call, why, tools)
         if started:
             await journal.write()
             await journal.emit_added()
@@ -444,6 +441,12 @@ class ToolCalls:
             if not await needs_approval(called, _arguments(call, called), self._context(call)):
                 exempt.add(call.place)
         return exempt
+
+    def _ask(self, call: CallState, why: Literal["approval", "outcome-unknown"], tools: dict[str, Tool]) -> None:
+        own = None if call.asks else tools.get(call.call.name)
+        digest = None if own is None else digest_of_tool(own.schema)
+        message, index = self._message(call), call.place.content
+        self._journal.add(ApprovalRequested(message=message, index=index, reason=why, tool=digest))
 
     async def _standing(self, calls: Sequence[CallState], tools: dict[str, Tool]) -> dict[CallLocation, GivenBy]:
         """The new calls that need no approval because of a standing approval, of this thread or one of its callers."""
