@@ -391,11 +391,8 @@ class ToolCalls:
         self._answer, self._child_waits = answer, False
         journal, tools = self._journal, {tool.schema.name: tool for tool in self._providers.tools}
         rules = self._providers.rules
-        standing: dict[CallLocation, GivenBy] = {}
-        exempt: Container[CallLocation] = ()
-        if any(map(attrgetter("approval"), rules.values())):
-            standing = await self._standing(calls, tools)
-            exempt = standing.keys() | await self._exempt([each for each in calls if each.place not in standing], tools)
+        needs_any = any(map(attrgetter("approval"), rules.values()))
+        standing, exempt = await self._without_request(calls, tools) if needs_any else ({}, ())
         plan = plan_calls(calls, rules, orphaned=orphaned, exempt=exempt)
         _check_answerable(calls, tools)
         for call in plan.answer:
@@ -430,6 +427,14 @@ class ToolCalls:
             await journal.write(final=True)
             await journal.emit_added()
         return waits
+
+    async def _without_request(
+        self, calls: Sequence[CallState], tools: dict[str, Tool]
+    ) -> tuple[dict[CallLocation, GivenBy], Container[CallLocation]]:
+        """The calls that a standing approval lets begin, and all that need no approval."""
+        standing = await self._standing(calls, tools)
+        exempt = await self._exempt([each for each in calls if each.place not in standing], tools)
+        return standing, standing.keys() | exempt
 
     async def _exempt(self, calls: Sequence[CallState], tools: dict[str, Tool]) -> set[CallLocation]:
         """The new calls for which the function of their tool says that they need no approval."""
