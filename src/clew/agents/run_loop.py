@@ -463,7 +463,8 @@ class ToolCalls:
             if rule is not None and rule.approval:
                 wanted.setdefault(digest_of_tool(tools[call.call.name].schema), []).append(call.place)
         found: dict[CallLocation, GivenBy] = {}
-        log, above = self._journal.log, caller.get()
+        outer, log = calling.get(), self._journal.log
+        above = None if outer is None else outer.call
         while wanted:
             # Read from the log: an approval may have been revoked since the run began.
             approvals = standing_approvals((await log.history(NotSeen())).context)
@@ -504,7 +505,7 @@ class ToolCalls:
         if self._progress is None:
             journal = self._journal
             run = journal.state.run_id, journal.attempt
-            self._progress = ToolProgress(journal.log, journal.emit, *run, self._setup.actor)
+            self._progress = ToolProgress(journal.log, journal.emit, *run, journal.state.by)
         self._progress.take(call, event)
 
     def _message(self, call: CallState) -> int:

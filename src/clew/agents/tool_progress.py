@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from clew.agents.journal import Emit
 from clew.agents.response import AgentUpdate
-from clew.domain.decider import Advance
+from clew.domain.decider import Actor, Advance
 from clew.domain.decider_state import CallLocation
 from clew.domain.errors import ClewError, InvalidContentError
 from clew.domain.json_values import Json, check_json
@@ -56,11 +56,11 @@ class _Report(NamedTuple):
 class ToolProgress:
     """The reports of the calls that one answer makes."""
 
-    def __init__(self, log: RunLog, emit: Emit | None, run_id: str, attempt: int, actor: str | None) -> None:
+    def __init__(self, log: RunLog, emit: Emit | None, run_id: str, attempt: int, by: Actor | None) -> None:
         self._log = log
         self._emit = emit
         self._run = run_id, attempt
-        self._actor = actor
+        self._by = by
         self._waiting: deque[_Report] = deque(maxlen=_MOST_WAITING)
         self._newest: dict[CallLocation, _Report] = {}
         """The newest report of each call that is not on the log."""
@@ -126,7 +126,7 @@ class ToolProgress:
         for place in due:
             elapsed = now - self._began.setdefault(place, now)
             self._next[place] = now + max(RECORDED_SECONDS, GROWTH * elapsed)
-        await self._log.record([Advance(*self._run, steps)], actor=self._actor)
+        await self._log.record([Advance(*self._run, steps, self._by)])
 
 
 def progress_update(event: ToolProgressed, call_id: str, name: str, position: str = "") -> AgentUpdate:
