@@ -103,6 +103,7 @@ class SdkConnection(ABC):
         client = await self._client()
         context = partial(self._request_context, client, request.body, model=request.model)
         failed: ModelError | None = None
+        answer: Answer | None = None
         sent = SentRequests(request.content)
         try:
             async with aclosing(self._pieces(client, path, request, sent)) as pieces:
@@ -112,14 +113,14 @@ class SdkConnection(ABC):
                     if reader.failure is not None:
                         failed = service_error(reader.failure, context(), begun=reader.begun)
                         break
+            answer = reader.answer()
         except Exception as raised:  # noqa: BLE001  # becomes Clew's error, without the request
             if sent.prevented:
                 failed = repetition_error(sent.status, context())
-            elif reader.answer() is None:  # a complete answer needs nothing more
+            elif (answer := _complete(reader)) is None:  # a complete answer needs nothing more
                 failed = _altered(raised, sent) or model_error(
                     raised, context(raised=raised), begun=reader.begun, sdk=self._sdk()
                 )
-        answer = reader.answer()
         if failed is None and answer is None:
             failed = incomplete_answer_error(context()) if request.streams else invalid_reply_error(context())
         if failed is not None:
@@ -252,6 +253,14 @@ def _altered(raised: Exception, sent: SentRequests) -> RequestAlteredError | Non
         except RequestAlteredError as error:
             return error
     return None
+
+
+def _complete(reader: AnswerReader) -> Answer | None:
+    """The answer, None if it is not complete, or is nested too deep."""
+    try:
+        return reader.answer()
+    except RecursionError:
+        return None
 
 
 async def _open_client(make: Callable[[], Any]) -> AsyncGenerator[Any]:

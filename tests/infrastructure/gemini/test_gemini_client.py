@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -150,6 +151,23 @@ def test_an_error_in_a_stream_is_raised_without_secrets(after: int) -> None:
         assert isinstance(raised.value, ModelStreamError)
         assert not raised.value.retryable
     check_hidden(raised.value)
+
+
+@both_ways
+def test_json_that_is_nested_too_deep_to_be_read_is_an_error(streams: bool) -> None:  # noqa: FBT001  # pytest passes it
+    """Where the limit is depends on the stack: near it, the answer can be parsed and not be stored."""
+    failures: set[bool] = set()
+    for depth in (100, 300, *range(880, 1_000, 20), 9_000):
+        nested = '{"d":[' * (depth // 2) + "1" + "]}" * (depth // 2)
+        body = f'{json.dumps(ANSWER)[:-1]}, "future": {nested}}}'.encode()
+        reply = stream(b"data: " + body + b"\n\n", done=False) if streams else whole(body)
+        try:
+            answer = ask(reply, streams=streams)[-1]
+        except ModelStreamError:
+            failures.add(depth > 300)  # the others can be stored
+        else:
+            assert answer.message.text == "Hello"
+    assert failures == {True}
 
 
 def test_a_stall_is_an_error_after_the_timeout() -> None:

@@ -114,7 +114,7 @@ def model_error(raised: Exception, context: RequestContext, *, begun: bool, sdk:
     kind = type(raised.__cause__ or raised).__name__
     if isinstance(raised, sdk.APIStatusError):
         return _refused(raised, context)
-    if isinstance(raised, ValueError) and not isinstance(raised, base):
+    if isinstance(raised, ValueError | RecursionError) and not isinstance(raised, base):  # not JSON, or too deep
         return ModelStreamError(f"{context} answered with something that is not JSON. {_base_url_advice(context)}")
     if isinstance(raised, sdk.APITimeoutError | httpx2.TimeoutException):
         problem, advice = "sent nothing within the timeout", "Try again, or give the client a longer timeout."
