@@ -399,7 +399,6 @@ class ToolCalls:
             self._answer_service(call)
         for call in plan.refuse:
             self._refuse(call, _rejection(call), "rejected")
-            _check_screenshot(call, None, None)
         started = set()
         changed = self._providers.changed_tools if orphaned else ()
         for call in plan.start:
@@ -538,7 +537,8 @@ class ToolCalls:
             for each in finished:
                 self._record(each)
             for call, outcome, _ in finished:
-                _check_screenshot(call, _screenshot(outcome.result, outcome.contents), outcome.raised)
+                if call.kind == "computer":
+                    _check_screenshot(call, _screenshot(outcome.result, outcome.contents), outcome.raised)
                 if tools[call.call.name].errors == "raise" and outcome.raised is not None:
                     raise ToolFailedError(call.call.name, outcome.error or "") from outcome.raised
             if self._tasks:
@@ -562,7 +562,9 @@ class ToolCalls:
     async def _call(self, call: CallState, tool: Tool) -> ToolOutcome:
         """Call a tool, within a telemetry span and the middleware."""
         setup, run_id = self._setup, self._journal.state.run_id
-        name, call_id, arguments = call.call.name, call.call.call_id, _arguments(call, tool)
+        name, call_id, arguments = call.call.name, call.call.call_id, call.call.arguments
+        if call.kind != "function":
+            arguments = _arguments(call, tool)
         tool_context = self._context(call)
         place, by = call.place, self._journal.state.by
         outer = Caller(thread_id=self._thread.id, run_id=run_id, message=place.message, index=place.content)
@@ -659,10 +661,15 @@ def _result(call: CallState, result: Any, contents: tuple[Text | Media, ...] = (
 def _check_answerable(calls: Sequence[CallState], tools: Mapping[str, Tool]) -> None:
     """Raise UnansweredCallError for an item that waits for the client and cannot be answered."""
     for call in calls:
+        if call.kind == "function" or call.status == "done":
+            continue
         name = call.call.name
-        if call.status != "done" and call.kind in {"computer", "other"} and (call.kind == "other" or name not in tools):
-            advice = "Clew has no result for it." if call.kind == "other" else f"Give tool(function, name={name!r})."
-            raise UnansweredCallError(name, advice)
+        if call.kind == "other":
+            raise UnansweredCallError(name, "Clew has no result for it.")
+        if call.kind == "computer" and name not in tools:
+            raise UnansweredCallError(name, f"Give tool(function, name={name!r}).")
+        if call.kind == "computer" and call.status == "rejected":
+            raise UnansweredCallError(name, "The call was rejected, but its result must be an image.")
 
 
 def _screenshot(result: Any, contents: tuple[Text | Media, ...]) -> Json:
@@ -671,8 +678,8 @@ def _screenshot(result: Any, contents: tuple[Text | Media, ...]) -> Json:
 
 
 def _check_screenshot(call: CallState, result: Any, error: Exception | None) -> None:
-    """Raise UnansweredCallError if a result is not that of a computer call, which the service would not accept."""
-    if call.kind == "computer" and computer_result(call.call, result) is None:
+    """Raise UnansweredCallError if the result of a computer call is one that the service would not accept."""
+    if computer_result(call.call, result) is None:
         raise UnansweredCallError(call.call.name, "Its result must be an image, or the address of one.") from error
 
 
