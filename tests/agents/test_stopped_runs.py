@@ -14,8 +14,10 @@ from tests.agents.turns import PATIENCE, Child, Gate, Pipe, ShiftedClock, taking
 from clew import Agent, Engine, ScriptedChatClient, tool
 from clew.agents import journal
 from clew.aio.threads import Thread
+from clew.domain.events import Event
 from clew.domain.runs.errors import (
     ApprovalNotPendingError,
+    RunInProgressError,
     RunNotCompletedError,
     RunStoppedError,
     RunTakenOverError,
@@ -171,3 +173,33 @@ async def test_runs_of_a_killed_process_continue_in_another(tmp_path: Path) -> N
         assert {run.thread.id for run in continued} == set(ids)
         assert [(await run.response()).text for run in continued] == ["All.", "All."]
         assert await agent.continue_runs() == []
+
+
+async def test_two_processes_do_not_continue_a_run_at_once(shared_url: str) -> None:
+    async with (
+        asyncio.timeout(PATIENCE),
+        Engine.open(shared_url) as lost,
+        Engine.open(shared_url, now=ShiftedClock(31)) as engine,
+    ):
+        gate = Gate()
+        thread = await lost.start_thread()
+        running = asyncio.create_task(taking_turns(lost, gate).run("first", thread=thread))
+        await gate.reached.wait()
+        there, other = await engine.thread(thread.id), await engine.thread(thread.id)
+        again = Gate()
+        read = there.runs.events
+
+        async def events(after: int, upto: int | None = None) -> list[Event]:
+            """Read the events after another process has continued the run."""
+            if not again.reached.is_set():
+                await taking_turns(engine, again).continue_run(other, background=True)
+            return await read(after, upto)
+
+        there.runs.events = events  # type: ignore[method-assign]  # of this thread only
+        with pytest.raises(RunInProgressError):
+            await taking_turns(engine).continue_run(there)
+        gate.opened.set()
+        again.opened.set()
+        with pytest.raises(RunTakenOverError):
+            await running
+        assert (await other.follow().response()).text == "done first"

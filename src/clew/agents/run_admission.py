@@ -157,30 +157,23 @@ async def resume_run(
     """
     log = thread.runs
     while True:
-        control = await log.control(fresh=True)
-        if control.run is None:
-            raise NoOpenRunError(log.thread_id)
-        lease = await log.lease()
-        if lease is not None:
-            await _wait_for_lease(log, control, lease, on_conflict)
-            continue
-        state = fold(control.run.id, await log.events(control.run.began - 1))
+        opened, state = await _left_run(log, on_conflict)
         if undecided := await _undecided(log, state):
             raise ApprovalPendingError(log.thread_id, undecided)
         _report_changes(setup.for_thread(thread), thread.id, state.fingerprint)
-        if _lost_calls(control.run, state):
-            await _abandon(setup, thread, control.run, requested=False)
+        if _lost_calls(opened, state):
+            await _abandon(setup, thread, opened, requested=False)
             continue
         run_setup = await _with_recorded_options(log, state, setup)
         on_thread = run_setup.for_thread(thread)
         await _check_providers(on_thread, log, state.run_id)
-        run = Run(on_thread, thread, state, emit, control.run.attempt + 1)
+        run = Run(on_thread, thread, state, emit, opened.attempt + 1)
         run.journal.emitted = emitted
         if thread.kind == "remote":
             await run.journal.leave_to_service()
-        cut_off = await _cut_off(log, control.run)
+        cut_off = await _cut_off(log, opened)
         first = (*cut_off, *_decided_children(state))
-        before = [Advance(state.run_id, control.run.attempt, first, state.by)] if first else []
+        before = [Advance(state.run_id, opened.attempt, first, state.by)] if first else []
         fingerprint = run_setup.fingerprint
         run.journal.add(RunResumed(attempt=run.journal.attempt, agent=setup.identity, fingerprint=fingerprint))
         try:
@@ -191,6 +184,22 @@ async def resume_run(
             # Another process continued the run first, or the run is over: read the control again.
         else:
             return run.state, thread
+
+
+async def _left_run(log: RunLog, on_conflict: OnConflict) -> tuple[OpenRun, RunState]:
+    """The open run of a thread, once no process executes it. Raises NoOpenRunError and RunInProgressError."""
+    while True:
+        control = await log.control(fresh=True)
+        if control.run is None:
+            raise NoOpenRunError(log.thread_id)
+        lease = await log.lease()
+        if lease is not None:
+            await _wait_for_lease(log, control, lease, on_conflict)
+            continue
+        state = fold(control.run.id, await log.events(control.run.began - 1))
+        if state.attempt == control.run.attempt and state.ended is None:
+            return control.run, state
+        # Another process has continued the run since the control was read.
 
 
 async def _free_thread(setup: RunSetup, thread: ThreadT, on_conflict: OnConflict, *, abandon: bool) -> ThreadT:
