@@ -1,8 +1,9 @@
 """A chat backend: streamed answers that survive disconnects and crashes, edits, variants, approvals and files.
 
     pip install fastapi uvicorn
-    CLEW_DB=sqlite:///chat.db OPENAI_API_KEY=… uvicorn --app-dir examples chat_service:app
+    CLEW_DB=sqlite:///chat.db uvicorn --app-dir examples chat_service:app --timeout-graceful-shutdown 5
 
+It runs offline with a scripted model, or with a real one if OPENAI_API_KEY is set.
 docs/how-to/chat-backend.md explains it.
 """
 
@@ -15,7 +16,7 @@ from contextlib import asynccontextmanager
 from hmac import compare_digest
 from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI, Header, HTTPException, Request, Response
+from fastapi import Body, Depends, FastAPI, Header, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBasic, HTTPBasicCredentials
@@ -23,7 +24,8 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import Base64Bytes, BaseModel, Field
 from starlette.middleware.base import RequestResponseEndpoint
 
-from clew import Agent, ClewError, Engine, File, Message, OpenAIChatClient, errors, tool
+from clew import Agent, ClewError, Engine, File, Message, OpenAIChatClient, ScriptedChatClient, errors, tool
+from clew.testing import call
 from clew.types import FollowedRun, HistoryMessage, Media, Thread, ThreadFilter, Variant
 
 PASSWORD = os.environ.get("CHAT_PASSWORD", "demo")
@@ -38,32 +40,29 @@ STATUS_CODES = {
 }  # fmt: skip
 
 
-class Upload(BaseModel):
-    """A file of a turn, in base64."""
-
-    name: str = Field(max_length=200)
-    media_type: str | None = Field(default=None, pattern=r"^[\w.+-]+/[\w.+-]+$")
-    data: Base64Bytes
-
-
 class Turn(BaseModel):
-    """A user's message."""
+    """A user's message: its text, and files by their names, in base64."""
 
     text: str = Field(min_length=1, max_length=100_000)
-    files: list[Upload] = Field(default=[], max_length=10)
+    files: dict[str, Base64Bytes] = Field(default={}, max_length=10)
 
-
-class Decision(BaseModel):
-    """A decision about a call that waits for approval."""
-
-    approved: bool
-    reason: str | None = Field(default=None, max_length=1_000)
+    def message(self) -> Message:
+        """The message for the model."""
+        return Message.user(self.text, *(File(data, name=name) for name, data in self.files.items()))
 
 
 @tool(approval="always")
 def refund(order: int, cents: int) -> str:
     """Pay money back."""
     return f"{cents} cents for order {order} are on their way."
+
+
+def script(body: dict[str, Any]) -> Any:
+    """Return an answer like a model's."""
+    last = body["messages"][-1]
+    if last["role"] == "tool":
+        return f"Done: {last['content']}"
+    return call("refund", order=7, cents=4800) if "money" in str(last["content"]) else f"That was: {last['content']}"
 
 
 def own_chats(actor: str | None, _action: str, _thread: str | None) -> bool | ThreadFilter:
@@ -75,7 +74,8 @@ def own_chats(actor: str | None, _action: str, _thread: str | None) -> bool | Th
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """One engine and one agent for all requests. Runs that a crash has interrupted are continued."""
     async with Engine.open(os.environ.get("CLEW_DB", "sqlite:///clew.db"), authorize=own_chats) as engine:
-        client = OpenAIChatClient(os.environ.get("CHAT_MODEL", "gpt-5.4-mini"))
+        online = bool(os.environ.get("OPENAI_API_KEY"))
+        client = OpenAIChatClient(model="gpt-5.4-mini") if online else ScriptedChatClient(script, delay=0.01)
         app.state.engine = engine
         app.state.agent = Agent(client, engine=engine.acting_as(SERVICE), name="Support", tools=[refund])
         continuing = asyncio.create_task(app.state.agent.continue_runs())
@@ -116,6 +116,8 @@ async def users_engine(request: Request, login: Annotated[HTTPBasicCredentials, 
 
 
 Mine = Annotated[Engine, Depends(users_engine)]
+Approved = Annotated[bool, Body()]
+Reason = Annotated[str | None, Body(max_length=1_000)]
 Key = Annotated[str, Header(alias="Idempotency-Key", min_length=1, max_length=200)]
 
 
@@ -140,8 +142,7 @@ Found = Annotated[Variant, Depends(one_variant)]
 
 async def begin(chat: Thread, key: str, turn: Turn | None = None, rewind_to: int | None = None) -> dict[str, str]:
     """Begin a run that continues without its client. The same key gives the same run."""
-    files = [] if turn is None else [File(each.data, name=each.name, media_type=each.media_type) for each in turn.files]
-    message = None if turn is None else Message.user(turn.text, *files)
+    message = None if turn is None else turn.message()
     run = await chat.run(message, background=True, idempotency_key=key, rewind_to=rewind_to)
     return {"chat": chat.id, "run": run.run_id}
 
@@ -174,6 +175,13 @@ async def read(chat: Chat, before: int | None = None) -> dict[str, Any]:
     messages = [shown(each) for each in await chat.history(last=50, before=earlier)]
     waiting = [{"version": each.version, "call": each.call.model_dump()} for each in await chat.approvals()]
     return {"messages": messages, "run": await chat.open_run, "approvals": waiting}
+
+
+@app.get("/usage")
+async def usage(mine: Mine, chat_id: str | None = None) -> list[dict[str, Any]]:
+    """The tokens of the user's chats, or of one chat, by day. The variants count, too: they were paid for."""
+    days = await mine.usage(thread=chat_id, by="day")
+    return [{"day": each.day, "input": each.input_tokens, "output": each.output_tokens} for each in days]
 
 
 @app.delete("/chats/{chat_id}", status_code=204)
@@ -230,11 +238,11 @@ async def stop(chat: Chat, run_id: str) -> None:
 
 
 @app.post("/chats/{chat_id}/approvals/{version}", status_code=204)
-async def decide(chat: Chat, version: int, decision: Decision) -> None:
+async def decide(chat: Chat, version: int, approved: Approved, reason: Reason = None) -> None:
     """Approve or reject a call. After the last decision the run continues."""
     for each in await chat.approvals():
         if each.version == version:
-            await (each.approve() if decision.approved else each.reject(decision.reason))
+            await (each.approve(reason=reason) if approved else each.reject(reason))
     if not await chat.approvals():
         await chat.continue_run(background=True)
 

@@ -204,10 +204,9 @@ async def test_a_call_waits_for_approval(server: Server, aimock: Aimock) -> None
 async def test_files_are_sent_to_the_model_and_downloaded(server: Server, aimock: Aimock) -> None:
     aimock.reply("Look", text="I see.")
     async with Browser(server, "fay") as fay:
-        files = [{"name": "a.png", "data": base64.b64encode(PNG).decode()}]
-        files += [{"name": "page", "media_type": "text/html", "data": base64.b64encode(b"<script>").decode()}]
+        files = {"a.png": base64.b64encode(PNG).decode(), "page.html": base64.b64encode(b"<script>").decode()}
         message = (await fay.ask("Look:", files=files))[0]
-        assert [each["name"] for each in message["files"]] == ["a.png", "page"]
+        assert [each["name"] for each in message["files"]] == ["a.png", "page.html"]
         place = f"/chats/{fay.chat}/messages/{message['version']}/files"
         image, page = [await fay.http.get(f"{place}/{each['index']}") for each in message["files"]]
         assert (image.content, image.headers["content-type"]) == (PNG, "image/png")
@@ -221,6 +220,17 @@ async def test_files_are_sent_to_the_model_and_downloaded(server: Server, aimock
         assert (await fay.http.get("/chats")).json() == []
 
 
+async def test_a_user_sees_the_tokens_of_all_variants(server: Server, aimock: Aimock) -> None:
+    aimock.reply("Hello", text="Hi.", usage=(11, 5))
+    async with Browser(server, "guy") as guy:
+        message = (await guy.ask("Hello"))[0]
+        again = await guy.post(f"/chats/{guy.chat}/messages/{message['version']}/answers")
+        await guy.end(again.json()["run"])
+        whole, one = [(await guy.http.get("/usage", params=each)).json() for each in ({}, {"chat_id": guy.chat})]
+        assert [(each["input"], each["output"]) for each in whole] == [(22, 10)]
+        assert one == whole
+
+
 async def test_a_user_reaches_no_chat_of_another_user(server: Server, aimock: Aimock) -> None:
     aimock.reply("secret", text="Noted.")
     async with Browser(server, "gil") as gil, Browser(server, "hal") as hal, Browser(server, "gil", "guess") as thief:
@@ -232,6 +242,7 @@ async def test_a_user_reaches_no_chat_of_another_user(server: Server, aimock: Ai
             replies = [
                 await user.http.get(chat),
                 await user.http.get(f"{chat}/runs/{run}"),
+                await user.http.get("/usage", params={"chat_id": gil.chat}),
                 await user.http.get(f"{place}/variants"),
                 await user.http.get(f"{place}/files/0"),
                 await user.http.get("/chats", params={"after": gil.chat}),
@@ -245,7 +256,7 @@ async def test_a_user_reaches_no_chat_of_another_user(server: Server, aimock: Ai
             ]
             assert [each.status_code for each in replies] == [code] * len(replies)
             assert not any("secret" in each.text or "Noted" in each.text for each in replies)
-        assert (await hal.http.get("/chats")).json() == []
+        assert (await hal.http.get("/chats")).json() == (await hal.http.get("/usage")).json() == []
         await hal.begin("secret")
         assert hal.chat != gil.chat, "the same key of another user"
         assert await gil.texts() == ["secret", "Noted."]
@@ -275,10 +286,8 @@ async def test_forged_requests_are_refused_and_change_nothing(server: Server, ai
             422: [
                 await ida.post(f"{chat}/messages", {"text": ""}),
                 await ida.post(f"{chat}/messages", {"text": "x" * 100_001}),
-                await ida.post(f"{chat}/messages", {"text": "x", "files": [{"name": "a", "data": "%%%"}]}),
-                await ida.post(
-                    f"{chat}/messages", {"text": "x", "files": [{"name": "a", "media_type": "a\r\nb: c", "data": ""}]}
-                ),
+                await ida.post(f"{chat}/messages", {"text": "x", "files": {"a": "eA=="}}),
+                await ida.post(f"{chat}/messages", {"text": "x", "files": {"a.png\r\nb: c": ""}}),
                 await ida.post(f"{chat}/messages", turn, key="x" * 201),
                 await ida.http.post(f"{chat}/messages", json=turn),
                 await ida.http.post(
