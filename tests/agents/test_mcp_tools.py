@@ -130,6 +130,14 @@ async def test_a_server_is_used_with_its_tools_resources_and_prompts(
         assert await requests_are_verified(response.thread)
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_the_progress_of_a_call_is_streamed(http: ServerProcess, protocol: Any) -> None:
+    async with http_tools(http, protocol=protocol) as tools, Engine.open("memory:") as engine:
+        stream = agent_of(engine, tools, call("climb"), "Up there.").run("Climb.", stream=True)
+        progress = [(each.text, each.fraction) async for each in stream if each.type == "progress"]
+        assert progress == [("a quarter", 0.25)]
+
+
 async def test_aimocks_server_is_used(aimock: Aimock) -> None:
     async with MCPTools.http(f"{aimock.url}/mcp") as tools, Engine.open("memory:") as engine:
         response = await agent_of(engine, tools, call("lookup", word="lamp"), "Bark.").run("What?")

@@ -76,6 +76,13 @@ async def wait() -> str:
 
 
 @server.tool()
+async def climb(context: Context) -> str:
+    """Climb a mountain."""
+    await context.report_progress(1, 4, "a quarter")
+    return "climbed"
+
+
+@server.tool()
 def print_bytes(count: int) -> str:
     """Answer with many bytes."""
     return "x" * count

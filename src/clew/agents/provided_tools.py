@@ -17,7 +17,7 @@ def as_tool(given: ProvidedTool) -> Tool:
     plain_schema(schema.name, schema.parameters)
 
     async def call(arguments: JsonObject, context: ToolContext) -> Any:
-        return await given.call(arguments, context.idempotency_key)
+        return await given.call(arguments, context)
 
     signature = Signature(
         description=schema.description,

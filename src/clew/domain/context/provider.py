@@ -52,12 +52,12 @@ ProvidedApproval: TypeAlias = Literal["never", "always"] | Callable[[JsonObject,
 class ProvidedTool:
     """A tool of a context provider that is not a Python function: its schema comes from elsewhere.
 
-    ``call`` gets the arguments and the idempotency key of the call, and returns the result. The other fields are those
-    of ``@tool``.
+    ``call`` gets the arguments and the ToolContext of the call, and returns the result. The other fields are those of
+    ``@tool``.
     """
 
     schema: ToolSchema
-    call: Callable[[JsonObject, str], Awaitable[Any]]
+    call: Callable[[JsonObject, Any], Awaitable[Any]]
     approval: ProvidedApproval = "never"
     idempotent: bool = False
     timeout: float | None = None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from clew.domain.json_values import JsonObject
+from clew.domain.models.client import joined
 from clew.domain.runs.errors import MCPToolError
 from clew.infrastructure.mcp.definitions import MOST_TOOLS
 from clew.infrastructure.mcp.results import contents_of, plain, resource_of, result_of, text_of
@@ -14,8 +16,8 @@ from clew.infrastructure.mcp.results import contents_of, plain, resource_of, res
 if TYPE_CHECKING:
     from mcp import Client
 
-Call: TypeAlias = Callable[["Client", JsonObject, str], Awaitable[Any]]
-"""Asks a server, with the arguments and the idempotency key of the call."""
+Call: TypeAlias = Callable[["Client", JsonObject, Any], Awaitable[Any]]
+"""Asks a server, with the arguments and the ToolContext of the call."""
 
 _KEY = "clew/idempotency-key"
 """The field of a call's ``_meta`` with its idempotency key."""
@@ -53,9 +55,13 @@ async def listed_offers(client: Client) -> dict[str, Offer]:
 def _tool(listed: Any) -> Offer:
     hints, name = listed.annotations, listed.name
 
-    async def call(client: Client, arguments: JsonObject, key: str) -> Any:
-        meta: Any = {_KEY: key}
-        answer = await client.call_tool(name, arguments, meta=meta)
+    async def call(client: Client, arguments: JsonObject, context: Any) -> Any:
+        async def report(progress: float, total: float | None, message: str | None) -> None:
+            fraction = progress / total if total and math.isfinite(progress) and 0 <= progress <= total else None
+            await context.progress(joined([message or ""]), fraction=fraction)
+
+        meta: Any = {_KEY: context.idempotency_key}
+        answer = await client.call_tool(name, arguments, meta=meta, progress_callback=report)
         if answer.is_error:
             raise MCPToolError(text_of(answer.content))
         return result_of(answer)
@@ -64,8 +70,8 @@ def _tool(listed: Any) -> Offer:
     return Offer(name, listed.description, listed.input_schema, call, is_idempotent)
 
 
-async def _list_resources(client: Client, arguments: JsonObject, key: str) -> Any:
-    del key
+async def _list_resources(client: Client, arguments: JsonObject, context: Any) -> Any:
+    del context
     cursor = _text(arguments, "cursor") or None
     resources = await client.list_resources(cursor=cursor)
     listed: JsonObject = {"resources": [plain(each) for each in resources.resources]}
@@ -77,22 +83,22 @@ async def _list_resources(client: Client, arguments: JsonObject, key: str) -> An
     return listed
 
 
-async def _read_resource(client: Client, arguments: JsonObject, key: str) -> Any:
-    del key
+async def _read_resource(client: Client, arguments: JsonObject, context: Any) -> Any:
+    del context
     read = await client.read_resource(_text(arguments, "uri"))
     contents = [resource_of(each) for each in read.contents]
     return contents[0] if len(contents) == 1 else contents
 
 
-async def _list_prompts(client: Client, arguments: JsonObject, key: str) -> Any:
-    del key
+async def _list_prompts(client: Client, arguments: JsonObject, context: Any) -> Any:
+    del context
     listed = await client.list_prompts(cursor=_text(arguments, "cursor") or None)
     more: JsonObject = {} if listed.next_cursor is None else {"cursor": listed.next_cursor}
     return {"prompts": [plain(each) for each in listed.prompts], **more}
 
 
-async def _get_prompt(client: Client, arguments: JsonObject, key: str) -> Any:
-    del key
+async def _get_prompt(client: Client, arguments: JsonObject, context: Any) -> Any:
+    del context
     values = arguments.get("arguments")
     given = {name: str(value) for name, value in values.items()} if isinstance(values, dict) else {}
     prompt = await client.get_prompt(_text(arguments, "name"), given)

@@ -222,9 +222,9 @@ class MCPTools(ContextProvider):
         hints, idempotent = self._idempotent == "hints", offer.name in self._idempotent
         repeats = offer.is_idempotent if hints else idempotent
 
-        async def call(arguments: JsonObject, key: str) -> Any:
+        async def call(arguments: JsonObject, context: Any) -> Any:
             try:
-                return await self._connections.request(lambda client: offer.call(client, arguments, key))
+                return await self._connections.request(lambda client: offer.call(client, arguments, context))
             except MCPToolError as error:
                 raise MCPToolError(self._connections.scrubbed(str(error))) from None
 
