@@ -61,7 +61,7 @@ PARTS = {
     "Threads with asyncio": "Engine types.Thread types.LocalThread types.RemoteThread types.Subscription types.Batch",
     "Agents": (
         "Agent types.RunOptions types.ContinueOptions AgentResponse types.AgentUpdate types.AgentStream types.Approval "
-        "types.StandingApproval "
+        "types.StandingApproval Handoff "
         "ThreadStore types.Request tool types.Tool ToolContext Middleware types.RunContext types.ModelCallContext "
         "types.ToolCallContext types.ToolOutcome types.ToolSignature Telemetry"
     ),

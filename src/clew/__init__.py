@@ -12,6 +12,7 @@ from clew.lazy import resolver
 
 if TYPE_CHECKING:
     from clew.agents.guardrails import Guardrail
+    from clew.agents.handoffs import Handoff
     from clew.agents.middleware import Middleware
     from clew.agents.response import AgentResponse
     from clew.agents.telemetry import Telemetry
@@ -86,6 +87,7 @@ __all__ = [
     "GeminiClient",
     "GeminiInteractionsClient",
     "Guardrail",
+    "Handoff",
     "HashingEmbedder",
     "History",
     "HistoryMessage",
@@ -161,6 +163,7 @@ _HOMES = {
     "GeminiClient": "clew.infrastructure.gemini.client",
     "GeminiInteractionsClient": "clew.infrastructure.gemini.interactions_client",
     "Guardrail": "clew.agents.guardrails",
+    "Handoff": "clew.agents.handoffs",
     "HashingEmbedder": "clew.infrastructure.hashing_embedder",
     "History": "clew.domain.history",
     "HistoryMessage": "clew.domain.history",

@@ -38,6 +38,7 @@ def test_clew_exports_these_names() -> None:
         "GeminiClient",
         "GeminiInteractionsClient",
         "Guardrail",
+        "Handoff",
         "HashingEmbedder",
         "History",
         "HistoryMessage",

@@ -21,7 +21,13 @@ from clew.agents.response import AgentResponse
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import FunctionResult
 from clew.domain.models.client import TokenUsage
-from clew.domain.runs.errors import ApprovalPendingError, InvalidToolError, ModelError, NoOpenRunError
+from clew.domain.runs.errors import (
+    ApprovalNotPendingError,
+    ApprovalPendingError,
+    InvalidToolError,
+    ModelError,
+    NoOpenRunError,
+)
 from clew.domain.runs.events import ChildThread, ModelAnswered, RunStarted
 from clew.infrastructure import clock
 from clew.infrastructure.scripted_client import Line
@@ -155,6 +161,30 @@ async def test_the_tokens_of_an_inner_run_that_fails_count_too(url: str) -> None
         (child_id,) = await children_of(response.thread)
         child = await engine.thread(child_id)
         assert response.usage == await usage_of(child) + await usage_of(response.thread)
+
+
+@pytest.mark.parametrize("how", ["rewind", "end", "delete"])
+async def test_a_rewind_or_an_end_of_the_callers_thread_abandons_the_agents_that_wait(url: str, how: str) -> None:
+    async with Engine.open(url) as engine:
+        pay = tool(lambda: "paid", name="pay", approval="always")
+        payer = agent_of(engine, "Payer", call("pay"), tools=[pay])
+        clerk = agent_of(engine, "Clerk", call("Payer", input="Pay."), tools=[payer])
+        thread = (await agent_of(engine, "Boss", call("Clerk", input="Pay."), tools=[clerk]).run("Pay.")).thread
+        (approval,) = await thread.approvals()
+        (clerk_id,) = await children_of(thread)
+        if how == "rewind":
+            await thread.rewind(to=1, actor="user:ann")
+        elif how == "end":
+            await thread.end()
+        else:
+            await thread.delete()
+        for child_id in (clerk_id, approval.thread_id):
+            child = await engine.thread(child_id)
+            assert [event.type async for event in child.events()][-1] == "run-abandoned"
+            assert await child.approvals() == []
+        with pytest.raises(ApprovalNotPendingError):
+            await approval.approve()
+        assert (await engine.verify()).first_bad is None
 
 
 async def test_parallel_inner_agents_wait_for_their_own_approvals(url: str) -> None:

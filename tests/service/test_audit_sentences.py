@@ -126,6 +126,11 @@ RESULT = {"type": "function-result", "call_id": "1", "result": "secret"}
             {"message": 5, "index": 0, "fraction": 0.5},
             f"reported the progress of {TOOL_CALL} (50%)",
         ),
+        (
+            "handed-off",
+            {"message": 5, "index": 0, "agent": {"id": "refunds"}, "reason": "secret"},
+            f"handed the conversation to 'refunds', by {TOOL_CALL}",
+        ),
         ("child-thread", {"message": 5, "index": 0, "thread_id": "c1"}, f"gave {TOOL_CALL}, the thread 'c1'"),
         (
             "tool-started",

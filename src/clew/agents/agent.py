@@ -14,12 +14,13 @@ from clew.agents.admission import Admission
 from clew.agents.agent_tools import agent_tool
 from clew.agents.background_runs import BackgroundRun, begin_in_background
 from clew.agents.guardrails import Guardrail, checked_guardrails
+from clew.agents.handoffs import as_handoffs
 from clew.agents.history_replication import HistoryStores
 from clew.agents.journal import Emit
 from clew.agents.middleware import Middleware, RunContext, compose
 from clew.agents.response import AgentResponse, pending_approvals
 from clew.agents.response_formats import response_format_of
-from clew.agents.run_admission import NewRun, begin_run, compare_with_last_run, resume_run
+from clew.agents.run_admission import CarriedOut, NewRun, begin_run, compare_with_last_run, resume_run
 from clew.agents.run_setup import (
     ContinueOptions,
     Input,
@@ -62,11 +63,13 @@ from clew.domain.runs.errors import (
 from clew.domain.runs.events import AgentIdentity, RunStarted
 from clew.domain.runs.ports import EnginePort, LocalT_co, OnExisting, RemoteT_co, RunKey, ThreadPort, ThreadT
 from clew.domain.runs.request_construction import Definitions, checked_options
-from clew.domain.runs.state import RunState
 from clew.domain.streams import check_id, check_idempotency_key, digest
 
 _KEYED_ID = 26
 """Hex digits of the id of a thread that is derived from an idempotency key: two keys never have the same."""
+
+_KEPT_OPTIONS = frozenset({"actor", "deps", "response_format", "max_rounds", "max_seconds", "strict_media"})
+"""The options of a run that also hold for an agent to which it hands the conversation."""
 
 _engine_factories: list[Callable[[], EnginePort[Any, Any]]] = []
 
@@ -102,6 +105,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         retries: int = 2,
         reset_tool_choice: bool = True,
         guardrails: Sequence[Guardrail] = (),
+        handoffs: Sequence[Any] = (),
         on_changed_agent: OnChangedAgent = "warn",
         on_missing_provider: OnMissingProvider = "warn",
         on_expired_service_thread: OnExpiredServiceThread = "raise",
@@ -134,6 +138,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         self._read_from = read_history_from
         self._resets_tool_choice = reset_tool_choice
         self._guardrails = checked_guardrails(guardrails)
+        self.handoffs: Sequence[Any] = as_handoffs(handoffs)
         self._on_changed = on_changed_agent
         self._on_missing = on_missing_provider
         self._on_expired = on_expired_service_thread
@@ -302,7 +307,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
             admit = partial(begin_run, with_attached, thread, new, emit=emit, admission=admission)
             if setup.is_observed:
                 return await self._observe(setup, thread.id, new.run_id, messages, admit)
-            return await self._response(*await admit(), setup)
+            return await self._response(await admit(), setup)
 
         if background:
             return begin_in_background(execute, self)
@@ -354,7 +359,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
             admit = partial(resume_run, setup, thread, on_conflict=on_conflict, emit=emit, admission=admission)
             if setup.is_observed:
                 return await self._observe(setup, thread.id, open_run.id, (), admit)
-            return await self._response(*await admit(), setup)
+            return await self._response(await admit(), setup)
 
         if background:
             return begin_in_background(execute, self)
@@ -457,7 +462,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         thread_id: str,
         run_id: str,
         messages: Sequence[Message],
-        admit: Callable[[], Awaitable[tuple[RunState, ThreadT]]],
+        admit: Callable[[], Awaitable[CarriedOut[ThreadT]]],
     ) -> AgentResponse[ThreadT]:
         """Carry out a run within a telemetry span and the middleware."""
         with run_span(
@@ -472,25 +477,29 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
             if self._middleware:
 
                 async def carry_out() -> AgentResponse[ThreadT]:
-                    return await self._response(*await admit(), setup)
+                    return await self._response(await admit(), setup)
 
                 context = RunContext(**setup.about(thread_id, run_id), messages=tuple(messages))
                 response = await compose(self._middleware, "run", context, carry_out)
             else:
-                response = await self._response(*await admit(), setup)
+                response = await self._response(await admit(), setup)
             added = [each.message for each in response.messages if each.message is not None]
             span.answered(added, usage=response.usage, finish_reason=response.finish_reason)
             return response
 
-    async def _response(self, state: RunState, thread: ThreadT, setup: RunSetup) -> AgentResponse[ThreadT]:
+    async def _response(self, done: CarriedOut[ThreadT], setup: RunSetup) -> AgentResponse[ThreadT]:
+        state, thread = done.state, done.thread
+        if done.response is not None:
+            return replace(done.response, thread=thread.bound_to(self))
         return AgentResponse(
-            run_id=state.run_id,
+            run_id=done.run_id,
             thread=thread.bound_to(self),
             messages=list(state.added),
             usage=state.usage,
             finish_reason=state.finish_reason,
             approvals=await pending_approvals(thread.runs, state) if state.calls else [],
             response_format=setup.response_format,
+            agent=done.agent or self,
         )
 
     def _own_setup(self) -> RunSetup:
@@ -506,29 +515,33 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
             self.context_providers,
             self.reducer,
             self.model,
+            tuple(self.handoffs),
         )
         if self._setup is None or self._parts != parts:
             self._parts = parts
+            handoffs = as_handoffs(self.handoffs)
+            tools = as_tools((*self.tools, *(each.as_tool() for each in handoffs))) if handoffs else self.tools
             self._setup = RunSetup(
                 identity=self.identity,
                 client=self.client,
                 model=self.model or self.client.model,
                 definitions=Definitions(
                     self.instructions,
-                    tuple(tool.schema for tool in self.tools),
+                    tuple(tool.schema for tool in tools),
                     None,
-                    len(self.tools),
+                    len(tools),
                     self.identity.name,
                 ),
-                tools=self.tools,
+                tools=tools,
                 options={**self.client.options, **self._options},
                 limits=self._limits,
                 telemetry=self._telemetry,
                 middleware=self._middleware,
-                rules=rules_of(self.tools),
+                rules=rules_of(tools),
                 providers=Providers(self.context_providers),
                 resets_tool_choice=self._resets_tool_choice,
                 guardrails=self._guardrails,
+                handoffs=handoffs,
                 on_changed=self._on_changed,
                 compared=self._compared,
                 on_missing=self._on_missing,
@@ -552,14 +565,14 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         format_ = options.get("response_format")
         if format_ is not None or options.get("tools"):
             of_run, servers = split_tools(options.get("tools", ()))
-            tools = as_tools((*self.tools, *of_run))
+            tools = as_tools((*own.tools, *of_run))
             changes["tools"] = tools
             changes["rules"] = rules_of(tools)
             changes["definitions"] = Definitions(
                 self.instructions,
                 tuple(tool.schema for tool in tools),
                 response_format_of(format_),
-                len(self.tools),
+                len(own.tools),
                 self.identity.name,
             )
         if options.get("options") is not None:
@@ -584,4 +597,10 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         for name in ("actor", "deps", "response_format"):
             if options.get(name) is not None:
                 changes[name] = options.get(name)
+        changes |= _kept(options) if own.handoffs else {}
         return replace(own, **changes) if changes else own
+
+
+def _kept(options: RunOptions) -> dict[str, Any]:
+    """The change of a setup for the options that also hold for agents to which the run hands the conversation."""
+    return {"kept_options": {name: value for name, value in options.items() if name in _KEPT_OPTIONS}}

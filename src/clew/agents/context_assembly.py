@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from clew.agents.journal import Journal
+from clew.agents.journal import Journal, Successor
 from clew.agents.model_history import ModelHistory
 from clew.agents.provider_hooks import ProviderHooks
 from clew.agents.run_setup import RunSetup, rules_of
@@ -185,8 +185,11 @@ class ContextAssembly:
         await self._invoke(new_messages(history), first=False)
         self._collect()
 
-    async def complete(self, last: RunCompleted) -> None:
-        """The model has answered: record that, call the last hooks, and record ``last``, the end of the run."""
+    async def complete(self, last: RunCompleted, successor: Successor | None = None) -> None:
+        """The model has answered: record that, call the last hooks, and record ``last``, the end of the run.
+
+        The ``successor`` begins in the same commit.
+        """
         if self._has_providers or (not self.idle and (self._history.has_store or self._history.reduces_after)):
             await self._journal.write()
             await self._history.feed()
@@ -195,19 +198,19 @@ class ContextAssembly:
             await self._history.complete()
             self._collect()
         if self._has_providers and self._hooks.watches:
-            await self._end_after_others(last)
+            await self._end_after_others(last, successor)
             return
         self._journal.add(last)
-        await self._journal.write(final=True)
+        await self._journal.write(final=True, successor=successor)
 
-    async def _end_after_others(self, last: RunCompleted) -> None:
+    async def _end_after_others(self, last: RunCompleted, successor: Successor | None) -> None:
         """Record the end of the run; until then, providers that watch messages receive those that others append."""
         journal = self._journal
         for _ in range(_COMPLETION_TRIES):
             waiting = list(journal.steps)
             journal.add(last)
             try:
-                await journal.write(final=True, expected_version=journal.version)
+                await journal.write(final=True, expected_version=journal.version, successor=successor)
             except (RunInProgressError, RunTakenOverError):
                 raise
             except ConflictError:
@@ -218,7 +221,7 @@ class ContextAssembly:
             else:
                 return
         journal.add(last)
-        await journal.write(final=True)
+        await journal.write(final=True, successor=successor)
 
     async def feed_store(self) -> None:
         """The run pauses or is over: add the missing messages to the history store."""
@@ -261,7 +264,14 @@ class ContextAssembly:
         """The messages that the run answers."""
         added = self._journal.state.added
         history = await self._journal.history()
-        return new_messages([each for each in history if not added or each.version < added[0].version])
+        return self._input([each for each in history if not added or each.version < added[0].version])
+
+    def _input(self, history: Sequence[HistoryMessage]) -> list[HistoryMessage]:
+        """The messages without an answer; in a conversation that was handed over, those that it began with."""
+        if self._journal.state.handed_from is None:
+            return new_messages(history)
+        since = self._journal.state.since
+        return [each for each in history if each.version > since and each.role not in {"assistant", "tool"}]
 
     async def _prepare(self) -> None:
         history = await self._journal.history(after=self._hooks.seen)
@@ -270,7 +280,7 @@ class ContextAssembly:
         if self._is_late:
             late = await self._recorded_late(await self._earlier_late(history))
             self._late = late if len(late) < MOST_LATE else late[-MOST_LATE // 2 :]
-        await self._invoke(new_messages(history), first=True)
+        await self._invoke(self._input(history), first=True)
         self._collect()
 
     async def _invoke(self, messages: Sequence[HistoryMessage], *, first: bool) -> None:

@@ -12,7 +12,7 @@ from clew.domain.events import Event
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import FunctionCall, Message, Reasoning
 from clew.domain.runs.errors import RunNotCompletedError, UnknownRunError
-from clew.domain.runs.events import RunAbandoned, RunCompleted, RunFailed, RunStarted, ToolProgressed
+from clew.domain.runs.events import HandedOff, RunAbandoned, RunCompleted, RunFailed, RunStarted, ToolProgressed
 from clew.domain.runs.ports import RunLog
 from clew.domain.runs.state import RunState, after, drafted
 
@@ -70,15 +70,33 @@ async def read_run(log: RunLog, began: int) -> RunState:
     return reader.state
 
 
+async def read_runs(log: RunLog, began: int) -> list[RunState]:
+    """The state of the run that began at a version, and of those that continue its conversation with other agents."""
+    states: list[RunState] = []
+    while True:
+        reader = RunReader(log, began)
+        while await reader.read():
+            pass
+        states.append(reader.state)
+        if not reader.has_successor:
+            return states
+        began = reader.version + 1
+
+
 class RunReader:
     """Reads the events of one run. ``state`` is that after the events up to ``version``."""
 
     def __init__(self, log: RunLog, began: int) -> None:
         self.state = RunState("")
         self.version = began - 1
-        self.progress: list[Event] = []
-        """The reports of tools on their progress that nobody has taken."""
+        self.notes: list[Event] = []
+        """What tools reported of their progress, and handoffs, that nobody has taken."""
         self._log = log
+
+    @property
+    def has_successor(self) -> bool:
+        """Whether the next event is the start of a run that continues the conversation with another agent."""
+        return self.state.handed_off is not None and isinstance(self.state.ended, RunCompleted)
 
     async def read(self) -> list[Event]:
         """Read the next events of the thread; returns them, none at the end of the run or of the thread."""
@@ -89,8 +107,8 @@ class RunReader:
                 self.state = RunState(event.run_id or "")
             if event.run_id == self.state.run_id:
                 self.state = after(self.state, event)
-                if isinstance(event.data, ToolProgressed):
-                    self.progress.append(event)
+                if isinstance(event.data, ToolProgressed | HandedOff):
+                    self.notes.append(event)
                 if self.state.ended:
                     break
         return events
@@ -108,7 +126,9 @@ async def follow(log: RunLog, began: int, position: Position = Position()) -> As
         for update in follower.recorded():
             yield update
         if follower.is_over():
-            return
+            if not follower.goes_on():
+                return
+            continue
         for update in await follower.arriving():
             yield update
         await follower.wait()
@@ -195,18 +215,18 @@ class _Follower:
 
     def recorded(self) -> Iterator[AgentUpdate]:
         """The updates of the messages that were read since the last time."""
-        added, reports = self.reader.state.added, self.reader.progress
-        items: list[HistoryMessage | Event] = [*added[self._messages :], *reports]
+        added, notes = self.reader.state.added, self.reader.notes
+        items: list[HistoryMessage | Event] = [*added[self._messages :], *notes]
         for item in sorted(items, key=attrgetter("version")):
             if item.version <= self._position.version:
                 continue
             if isinstance(item, Event):
-                yield from _report(item, added)
+                yield from _note(item, added)
             else:
                 yield from _whole(item, self._position)
             self._position = Position(item.version)
         self._messages = len(added)
-        reports.clear()
+        notes.clear()
 
     def is_over(self) -> bool:
         """Whether the run was completed or waits for approvals. Raises RunNotCompletedError for another end."""
@@ -214,6 +234,13 @@ class _Follower:
         if state.ended is None or isinstance(state.ended, RunCompleted):
             return state.ended is not None or any(call.status == "asked" for call in state.calls)
         raise _not_completed(self._log.thread_id, state.run_id, state.ended)
+
+    def goes_on(self) -> bool:
+        """Whether another agent continues the conversation: its run is followed next."""
+        if not self.reader.has_successor:
+            return False
+        self.reader, self._messages, self._called = RunReader(self._log, self.reader.version + 1), 0, 0
+        return True
 
     async def arriving(self) -> list[AgentUpdate]:
         """The updates of the answer that is arriving."""
@@ -243,9 +270,12 @@ class _Follower:
         await log.changed(version, _DRAFT_SECONDS if self._called else _POLL_SECONDS)
 
 
-def _report(event: Event, added: Sequence[HistoryMessage]) -> Iterator[AgentUpdate]:
-    """The update of a report on the progress of a call; none if the call was redacted."""
+def _note(event: Event, added: Sequence[HistoryMessage]) -> Iterator[AgentUpdate]:
+    """The update of a handoff, or of a report on the progress of a call; none if the call was redacted."""
     data = event.data
+    if isinstance(data, HandedOff):
+        name = data.agent.name or data.agent.id
+        yield AgentUpdate("handoff", data.reason, name=name, position=str(Position(event.version)))
     if isinstance(data, ToolProgressed):
         contents = next((each.contents for each in added if each.version == data.message), ())
         call = contents[data.index] if data.index < len(contents) else None

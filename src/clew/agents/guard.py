@@ -80,7 +80,7 @@ class Guard:
         for _ in range(_TRIES):
             steps = [*journal.steps]
             journal.add(tripped, last)
-            to = journal.version if error.stage == "after" else journal.state.began - 1
+            to = journal.version if error.stage == "after" else journal.state.since - 1
             try:
                 await journal.write(expected_version=journal.version, then=await self._rewind(to), final=True)
             except ConflictError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from itertools import takewhile
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from clew.agents.response import AgentUpdate
 from clew.domain.context.state import CONTEXT_STATE_EVENTS, NO_CONTEXT_STATE, ContextState, next_context_state
@@ -168,6 +168,19 @@ class PartialAnswer:
             self._saving.exception()
 
 
+class Successor(NamedTuple):
+    """A run that another agent begins when this one ends: its journal, its first event, and the blobs of its agent."""
+
+    journal: Journal
+    started: RunStarted
+    blobs: Sequence[Blob]
+
+    @property
+    def begins(self) -> Advance:
+        """The intent with which it begins."""
+        return Advance(self.journal.state.run_id, 1, (self.started,))
+
+
 class Journal:
     """Records one attempt of a run: it has the waiting steps, and the state after the written ones.
 
@@ -316,10 +329,12 @@ class Journal:
         expected_version: int | None = None,
         blobs: Sequence[Blob] = (),
         final: bool = False,
+        successor: Successor | None = None,
     ) -> None:
         """Write the waiting steps, even if the caller is cancelled meanwhile; ``final`` releases the lease.
 
-        The intents ``before`` and ``then`` are written in the same commit.
+        The intents ``before`` and ``then`` are written in the same commit, and so is the start of the ``successor``,
+        which gets the lease.
 
         Steps that could not be written are dropped. If the store was unavailable, those that report what happened
         are kept for the end of the run. Raises the errors of ``RunLog.record``, and RunTakenOverError
@@ -331,6 +346,8 @@ class Journal:
             self.stop_renewing()  # a later renewal would hold the lease of a run that is over
         interrupted = await self._end_answer(steps) if self.answer is not None else None
         run_id = self.state.run_id
+        if successor is not None:
+            then, blobs = (*then, successor.begins), (*blobs, *successor.blobs)
         intents = (*before, Advance(run_id, self.attempt, steps, self.state.by), *then) if steps else before
         try:
             written, cancelled = await run_to_end(
@@ -341,6 +358,7 @@ class Journal:
                     expected_version=expected_version,
                     blobs=(*blobs, *self.blobs),
                     holding=Holding(self.holder, 0 if final else LEASE_SECONDS),
+                    next_holding=successor and Holding(successor.journal.holder),
                     drop_draft=run_id if self._drop_draft else None,
                     key=None if self.state.began else self.key,
                 )
@@ -384,6 +402,14 @@ class Journal:
             _, cancelled = await run_to_end(answer.drain())
         self._drop_draft = self._drop_draft or answer.drafted
         return cancelled
+
+    async def take_over(self) -> None:
+        """Continue from the first event of this run, which the run before it has written with its own last ones."""
+        control = await self.log.control(fresh=True)
+        if control.run is None or control.run.id != self.state.run_id:
+            raise RunTakenOverError(self.log.thread_id, self.state.run_id)
+        self._apply(await self.log.events(control.run.began - 1, control.run.began))
+        self._schedule_renewal()
 
     def _apply(self, written: list[Event]) -> None:
         for event in written:

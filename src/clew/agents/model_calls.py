@@ -169,7 +169,7 @@ class ModelCalls:
 
     def _check_rounds(self) -> None:
         limit = self._setup.limits.rounds
-        if self._journal.state.rounds >= limit:
+        if self._journal.state.all_rounds >= limit:
             raise RunLimitError(
                 f"The run made as many model calls as max_rounds allows: {limit}. The log has its steps so far."
             )

@@ -160,6 +160,8 @@ class ModelHistory:
     def _own(self, history: Sequence[HistoryMessage]) -> list[HistoryMessage]:
         """The run's own input and rounds; for a run without input, the messages since the last answer."""
         state = self._journal.state
+        if state.handed_from is not None:
+            return [each for each in history if each.version > state.began]
         first = state.began or self._journal.version
         own = [each for each in history if each.version > first]
         if own and (not state.added or own[0].version < state.added[0].version):

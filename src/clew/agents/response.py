@@ -28,11 +28,12 @@ class AgentUpdate:
 
     ``text`` is the new piece; for a call, a piece of its arguments, with ``call_id`` and ``name``. ``message`` is the
     recorded message: an answer of the model (``answer``) or a tool's result (``result``). A ``progress`` is what a tool
-    reports while it runs: ``text``, ``fraction`` from 0 to 1, and ``data``. ``position`` is where
+    reports while it runs: ``text``, ``fraction`` from 0 to 1, and ``data``. A ``handoff`` has the ``name`` of the agent
+    that continues, and as ``text`` the reason. ``position`` is where
     ``thread.follow(after=…)`` continues; only the updates of a run that is followed have one.
     """
 
-    type: Literal["text", "reasoning", "call", "progress", "answer", "result"]
+    type: Literal["text", "reasoning", "call", "progress", "answer", "result", "handoff"]
     text: str = ""
     call_id: str | None = None
     name: str | None = None
@@ -145,6 +146,8 @@ class AgentResponse(Generic[ThreadT_co]):
     ``messages`` are those that the run added, without its input; ``thread`` is the thread that it ran on. ``usage``
     counts the tokens of all its model calls, and ``finish_reason`` says why the last answer ended. ``approvals`` are
     function calls that wait for approval: then the run is not over, and ``agent.continue_run(thread)`` continues it.
+    ``agent`` is the agent that answered: after a handoff, the one that continued the conversation. ``messages`` and
+    ``usage`` are those of all agents, and ``run_id`` is that of the first one's run.
     """
 
     run_id: str
@@ -154,6 +157,7 @@ class AgentResponse(Generic[ThreadT_co]):
     finish_reason: str | None = None
     approvals: list[Approval] = field(default_factory=list)
     response_format: Any = field(default=None, repr=False)
+    agent: Any = field(default=None, compare=False)
 
     @property
     def text(self) -> str:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import uuid
 import warnings
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial, reduce
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 from clew.agents.admission import Admission
-from clew.agents.followed_runs import Position, follow, read_run
-from clew.agents.journal import Emit, Journal, RunRepeatedError
-from clew.agents.response import approvals, pending_approvals
+from clew.agents.followed_runs import Position, follow, read_runs
+from clew.agents.handoffs import Handoff, find_handoff, setup_after
+from clew.agents.journal import Emit, Journal, RunRepeatedError, Successor
+from clew.agents.response import AgentResponse, approvals, pending_approvals
 from clew.agents.run_loop import Run, abandon_children, calling, live_runs, unrecorded_ends
 from clew.agents.run_setup import OnConflict, RunSetup
 from clew.agents.thread_provider_hooks import OrphanedRun, notify_abandoned
 from clew.domain.context.state import OWN_IDS
-from clew.domain.decider import Advance
+from clew.domain.decider import Advance, Intent
 from clew.domain.decider_state import Control, OpenRun, holder_of
 from clew.domain.errors import ConflictError
 from clew.domain.history import NotSeen
@@ -27,6 +31,7 @@ from clew.domain.ports import Lease
 from clew.domain.runs.errors import (
     AgentChangedError,
     AgentChangedWarning,
+    AgentConfigurationError,
     ApprovalPendingError,
     MissingProviderError,
     MissingProviderWarning,
@@ -36,10 +41,19 @@ from clew.domain.runs.errors import (
     RunTakenOverError,
     missing_words,
 )
-from clew.domain.runs.events import AnswerInterrupted, ApprovalGiven, Fingerprint, RunAbandoned, RunResumed, RunStarted
+from clew.domain.runs.events import (
+    AnswerInterrupted,
+    ApprovalGiven,
+    Fingerprint,
+    HandedFrom,
+    HandedOff,
+    RunAbandoned,
+    RunResumed,
+    RunStarted,
+)
 from clew.domain.runs.ports import Holding, RunKey, RunLog, ThreadPort, ThreadT
 from clew.domain.runs.request_construction import changed
-from clew.domain.runs.state import RunState, fold, interrupted
+from clew.domain.runs.state import RunState, fold, interrupted, joined_runs
 
 _id = attrgetter("id")
 
@@ -47,6 +61,21 @@ _COMPARED_THREADS = 1_024
 
 _POLL_SECONDS = 1.0
 """Seconds after which a waiting run checks whether the other run still holds its lease."""
+
+
+class CarriedOut(NamedTuple, Generic[ThreadT]):
+    """A run that has ended, or waits for approvals, with those of the agents to which it handed the conversation.
+
+    ``run_id`` is that of the first one; ``state`` is that of the last one, with the messages and tokens of all.
+    ``agent`` is the agent of the last one, None for the agent that was asked. ``response`` is what the middleware of
+    another agent returned.
+    """
+
+    run_id: str
+    state: RunState
+    thread: ThreadT
+    agent: Any = None
+    response: AgentResponse[ThreadT] | None = None
 
 
 class NewRun(NamedTuple):
@@ -65,8 +94,8 @@ class NewRun(NamedTuple):
 
 async def begin_run(
     setup: RunSetup, thread: ThreadT, new: NewRun, *, emit: Emit | None, admission: Admission | None
-) -> tuple[RunState, ThreadT]:
-    """Carry out a new run; returns its state and its thread. If ``on_conflict`` is ``fork``, this can be a new thread.
+) -> CarriedOut[ThreadT]:
+    """Carry out a new run. If ``on_conflict`` is ``fork``, this can be a new thread.
 
     A run that crashed is abandoned first. Raises RunInProgressError, or ApprovalPendingError for a run that waits for
     approvals, unless it may be abandoned: then it is. Also raises what ``compare_with_last_run`` raises. With a key
@@ -92,13 +121,88 @@ async def begin_run(
             await run.journal.leave_to_service()
         run.journal.add(await _run_started(on_thread, run.journal), *new.inputs)
         try:
-            await run.carry_out(admission)
+            return await _carry_out(run, on_thread, thread, admission)
         except (ConflictError, RunRepeatedError):
             if run.state.began:
                 raise
             fresh = True  # another run began first
-        else:
-            return run.state, thread
+
+
+async def _carry_out(
+    run: Run,
+    setup: RunSetup,
+    thread: ThreadT,
+    admission: Admission | None,
+    resuming: Sequence[Intent] | None = None,
+) -> CarriedOut[ThreadT]:
+    """Carry out a run, and those of the agents to which it hands the conversation."""
+    run.next_run = partial(_next_run, run, thread, run.journal.emit)
+    try:
+        await run.carry_out(admission, resuming)
+    except asyncio.CancelledError:
+        if run.next is not None:
+            await run.next.give_up(run)
+        raise
+    following = run.next
+    if following is None:
+        return CarriedOut(run.state.run_id, run.state, thread)
+    admit = partial(_carry_out, following, following.setup, thread, admission)
+    handoff = find_handoff(setup.handoffs, following.setup.identity.id)
+    if handoff is not None and following.setup.is_observed:
+        done = await _observed(handoff.agent, following, run, thread, admit)
+    else:
+        done = await admit()
+    if done.agent is None and handoff is not None:
+        done = done._replace(agent=handoff.agent)
+    return _preceded(done, run.state, run.state.run_id)
+
+
+async def _observed(
+    agent: Any, run: Run, before: Run, thread: ThreadT, admit: Callable[[], Awaitable[CarriedOut[ThreadT]]]
+) -> CarriedOut[ThreadT]:
+    """Carry out the run of another agent within its telemetry span and its middleware."""
+    done: CarriedOut[ThreadT] | None = None
+
+    async def admitted() -> CarriedOut[ThreadT]:
+        nonlocal done
+        done = await admit()
+        return done
+
+    run_id = run.state.run_id
+    response = await agent._observe(run.setup, thread.id, run_id, (), admitted)  # noqa: SLF001  # private to Clew
+    if done is None:  # the middleware has answered itself
+        await run.give_up(before)
+        done = CarriedOut(run_id, run.state, thread)
+    return done._replace(agent=response.agent, response=response)
+
+
+def _preceded(done: CarriedOut[ThreadT], before: RunState, run_id: str) -> CarriedOut[ThreadT]:
+    """The same, after runs that handed the conversation over; ``run_id`` is that of the first one."""
+    response = done.response
+    if response is not None:
+        usage, messages = before.usage + response.usage, [*before.added, *response.messages]
+        response = replace(response, run_id=run_id, usage=usage, messages=messages)
+    return done._replace(run_id=run_id, state=joined_runs(before, done.state), response=response)
+
+
+async def _next_run(run: Run, thread: ThreadPort, emit: Emit | None, handed: HandedOff) -> tuple[Run, Successor]:
+    """The run of the agent to which a run hands the conversation."""
+    handoff = find_handoff(run.setup.handoffs, handed.agent.id)
+    if handoff is None:
+        raise AgentConfigurationError(
+            f"The run hands the conversation to the agent {handed.agent.id!r}, which is not among the handoffs of "
+            f"{run.setup.identity.id!r}. Give it in handoffs=."
+        )
+    its_setup = setup_after(handoff, run.setup)
+    await compare_with_last_run(its_setup, thread)
+    its_setup, state = its_setup.for_thread(thread), run.state
+    following = Run(its_setup, thread, RunState(uuid.uuid4().hex[:16]), emit)
+    following.takes_over = True
+    if thread.kind == "remote":
+        await following.journal.leave_to_service()
+    handed_from = HandedFrom(run_id=state.run_id, since=state.since, rounds=state.all_rounds)
+    started = (await _run_started(its_setup, run.journal)).model_copy(update={"handed_from": handed_from})
+    return following, Successor(following.journal, started, its_setup.definitions.blobs)
 
 
 async def _began(thread: ThreadPort, key: RunKey | None) -> int | None:
@@ -108,7 +212,7 @@ async def _began(thread: ThreadPort, key: RunKey | None) -> int | None:
 
 async def _repeated(
     setup: RunSetup, thread: ThreadT, began: int, emit: Emit | None, admission: Admission | None
-) -> tuple[RunState, ThreadT]:
+) -> CarriedOut[ThreadT]:
     """The run that an earlier call with the same key began: as recorded, once it has ended or waits for approvals.
 
     A run that no process executes any more is continued. Raises RunNotCompletedError for one that has failed or was
@@ -129,28 +233,33 @@ async def _repeated(
                     messages, position = messages + (update.message is not None), Position.parsed(update.position)
                     if emit is not None:
                         await emit(update)
-            state = await read_run(log, began)
+            states = await read_runs(log, began)
+            state = reduce(joined_runs, states)
             if state.ended is not None or await pending_approvals(log, state):
-                return state, thread
+                return CarriedOut(states[0].run_id, state, thread, _agent_of(setup, state))
         except RunNotCompletedError as error:
             if error.outcome != "interrupted":
                 raise
         try:
-            return await resume_run(setup, thread, on_conflict="wait", emit=emit, admission=admission, emitted=messages)
+            states = await read_runs(log, began)
+            before = reduce(joined_runs, states[:-1], RunState(""))
+            emitted = max(messages - len(before.added), 0)
+            done = await resume_run(setup, thread, on_conflict="wait", emit=emit, admission=admission, emitted=emitted)
+            return _preceded(done, before, states[0].run_id)
         except NoOpenRunError:
             continue  # another process has continued it to its end
 
 
 async def resume_run(
-    setup: RunSetup,
+    asked: RunSetup,
     thread: ThreadT,
     *,
     on_conflict: OnConflict,
     emit: Emit | None,
     admission: Admission | None,
     emitted: int = 0,
-) -> tuple[RunState, ThreadT]:
-    """Continue the open run of a thread from the log; returns its state and its thread.
+) -> CarriedOut[ThreadT]:
+    """Continue the open run of a thread from the log, as the agent that began it: this one, or one of its handoffs.
 
     ``emitted`` is the number of its messages that were already emitted.
     Raises NoOpenRunError, ApprovalPendingError, RunInProgressError and AgentChangedError.
@@ -160,6 +269,8 @@ async def resume_run(
         opened, state = await _left_run(log, on_conflict)
         if undecided := await _undecided(log, state):
             raise ApprovalPendingError(log.thread_id, undecided)
+        handoff = _handoff_of(asked, state)
+        setup = asked if handoff is None else setup_after(handoff, asked)
         _report_changes(setup.for_thread(thread), thread.id, state.fingerprint)
         if _lost_calls(opened, state):
             await _abandon(setup, thread, opened, requested=False)
@@ -177,13 +288,26 @@ async def resume_run(
         fingerprint = run_setup.fingerprint
         run.journal.add(RunResumed(attempt=run.journal.attempt, agent=setup.identity, fingerprint=fingerprint))
         try:
-            await run.carry_out(admission, before)
+            done = await _carry_out(run, on_thread, thread, admission, before)
         except ConflictError:
             if run.resumed:
                 raise
             # Another process continued the run first, or the run is over: read the control again.
         else:
-            return run.state, thread
+            return done if done.agent is not None else done._replace(agent=_agent_of(asked, done.state))
+
+
+def _handoff_of(setup: RunSetup, state: RunState) -> Handoff | None:
+    """The handoff to the agent of a run, None for the agent of the setup or an unknown one."""
+    if state.handed_from is None or state.agent == setup.identity.id:
+        return None
+    return find_handoff(setup.handoffs, state.agent)
+
+
+def _agent_of(setup: RunSetup, state: RunState) -> Any:
+    """The agent of a run, None for that of the setup."""
+    handoff = _handoff_of(setup, state)
+    return None if handoff is None else handoff.agent
 
 
 async def _left_run(log: RunLog, on_conflict: OnConflict) -> tuple[OpenRun, RunState]:

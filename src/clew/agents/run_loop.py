@@ -8,27 +8,29 @@ without tools costs two commits.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 import uuid
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 from weakref import WeakValueDictionary
 
 from clew.agents.admission import Admission
 from clew.agents.context_assembly import ContextAssembly
-from clew.agents.followed_runs import find_run, read_run
+from clew.agents.followed_runs import find_run, read_run, read_runs
 from clew.agents.guard import Guard
-from clew.agents.journal import Emit, Journal, failure, run_to_end
+from clew.agents.journal import Emit, Journal, Successor, failure, run_to_end
 from clew.agents.middleware import ToolCallContext, compose
 from clew.agents.model_calls import InterruptReason, ModelCalls
+from clew.agents.response import AgentUpdate
 from clew.agents.run_setup import RunSetup
 from clew.agents.telemetry import tool_span
-from clew.agents.tool_progress import ToolProgress, progressed
+from clew.agents.tool_progress import MAX_TEXT, ToolProgress, progressed
 from clew.agents.tools import (
     Reported,
     Tool,
@@ -46,7 +48,7 @@ from clew.domain.history import NotSeen
 from clew.domain.json_values import Json
 from clew.domain.messages import Content, FunctionResult, Media, Message, Text, check_message
 from clew.domain.models.chat_requests import result_words
-from clew.domain.models.client import TokenUsage
+from clew.domain.models.client import TokenUsage, joined
 from clew.domain.models.client_calls import approval_result, arguments_for, computer_result, custom_result
 from clew.domain.runs.errors import (
     GuardrailTrippedError,
@@ -62,6 +64,7 @@ from clew.domain.runs.events import (
     Caller,
     ChildThread,
     GivenBy,
+    HandedOff,
     RunAbandoned,
     RunCompleted,
     RunEvent,
@@ -75,7 +78,7 @@ from clew.domain.runs.events import (
 from clew.domain.runs.ports import RunLog, ThreadPort
 from clew.domain.runs.request_construction import digest_of_tool
 from clew.domain.runs.standing_approvals import standing_approvals
-from clew.domain.runs.state import CallState, RunState, calls_of, fold, interrupted, plan_calls
+from clew.domain.runs.state import CallState, RunState, calls_of, fold, interrupted, joined_runs, plan_calls
 
 live_runs: WeakValueDictionary[str, Run] = WeakValueDictionary()
 """The runs of this process, by the names under which they hold their leases."""
@@ -110,11 +113,17 @@ class Run:
         self.journal = Journal(thread.runs, state, asking, attempt, emit, needed)
         self.over = asyncio.Event()
         self.journal.on_lost = lambda: self.end_with(RunTakenOverError(thread.id, state.run_id))
+        self.next_run: Callable[[HandedOff], Awaitable[tuple[Run, Successor]]] | None = None
+        """Makes the run of the agent to which this one hands the conversation."""
+        self.next: Run | None = None
+        """That run. It begins when this one ends."""
+        self.takes_over = False
+        """Whether the run before it has begun this one."""
         self._stopped = False
         self._ends_with: RunStoppedError | RunTakenOverError | None = None
         self._task: asyncio.Task[Any] | None = None
         self._cancelled_before = 0
-        self._setup = setup
+        self.setup = self._setup = setup
         self._thread = thread
         self._providers = ContextAssembly(setup, thread, self.journal)
         self._models = ModelCalls(setup, thread, self.journal, self._providers)
@@ -225,14 +234,25 @@ class Run:
     async def _first_calls(self, resuming: Sequence[Intent] | None) -> list[CallState]:
         """Check the input, and prepare the context. Returns the open calls of a run that continues."""
         if resuming is None:
+            if self.takes_over:
+                await self.journal.take_over()
             if self._setup.guardrails or not self._providers.idle:
-                await self._begin([step for step in self.journal.steps if isinstance(step, Message)])
+                inputs = [step for step in self.journal.steps if isinstance(step, Message)]
+                await self._begin(inputs or await self._handed_inputs())
             return []
         await self.journal.resume(resuming, self._setup.definitions.blobs)
         if self._setup.guardrails and not self.state.rounds:
-            await self._guard.check_input(await self.journal.inputs())
+            await self._guard.check_input(await self._handed_inputs() or await self.journal.inputs())
         await self._providers.resume()
         return [call for call in self.state.calls if call.status != "done"]
+
+    async def _handed_inputs(self) -> list[Message]:
+        """The messages with which a conversation began that another agent handed over."""
+        since = self.state.since
+        if self.state.handed_from is None:
+            return []
+        history = await self.journal.history(after=since)
+        return [each.message for each in history if each.version > since and each.message and each.role == "user"]
 
     async def _begin(self, inputs: Sequence[Message]) -> None:
         if self._setup.guardrails:
@@ -242,8 +262,8 @@ class Run:
             await self._providers.begin(inputs)
 
     async def _rounds(self, calls: Sequence[CallState]) -> None:
-        if calls and await self._tools.handle(calls, orphaned=True):
-            await self._providers.feed_store()
+        state = self.journal.state
+        if (calls or state.handed_off is not None) and await self._handle(calls, orphaned=True):
             return
         state = self.journal.state
         if state.answered:
@@ -265,14 +285,40 @@ class Run:
             if not calls:
                 await self._complete(answer.finish_reason)
                 return
-            if await self._tools.handle(calls, answer=index):
-                await self._providers.feed_store()
+            if await self._handle(calls, answer=index):
                 return
             await self._providers.before_next_call()
+
+    async def _handle(self, calls: Sequence[CallState], *, answer: int = 0, orphaned: bool = False) -> bool:
+        """Carry out calls; returns whether the run waits for approvals, or hands the conversation over."""
+        if await self._tools.handle(calls, answer=answer, orphaned=orphaned):
+            await self._providers.feed_store()
+            return True
+        handed = self._tools.handed_off or self.state.handed_off
+        if handed is not None:
+            await self._hand_over(handed)
+        return handed is not None
 
     async def _complete(self, finish_reason: str | None) -> None:
         await self._providers.complete(RunCompleted(finish_reason=finish_reason))
         await self.journal.emit_added()
+
+    async def _hand_over(self, handed: HandedOff) -> None:
+        """End the run, and begin that of the other agent in the same commit."""
+        if self.next_run is None:
+            raise RuntimeError("The run has no way to hand the conversation over.")
+        self.next, successor = await self.next_run(handed)
+        await self._providers.complete(RunCompleted(finish_reason=HANDED_OFF), successor)
+        await self.journal.emit_added()
+        if self.journal.emit is not None:
+            await self.journal.emit(AgentUpdate("handoff", handed.reason, name=handed.agent.name or handed.agent.id))
+
+    async def give_up(self, before: Run) -> None:
+        """Record that this run, which the cancelled run ``before`` may have begun, is not carried out."""
+        reason: InterruptReason = "stopped" if before._stopped else "cancelled"  # of this class
+        with suppress(RunTakenOverError), self._live(None):
+            await self.journal.take_over()
+            await self._end(RunAbandoned(reason=reason), reason)
 
     async def _fail(self, error: Exception) -> None:
         if self.state.began:  # the caller may not have given a thread
@@ -339,9 +385,10 @@ async def abandon_children(log: RunLog, calls: Sequence[CallState]) -> None:
 
 
 async def _usage_of(child: RunLog) -> TokenUsage | None:
-    """The tokens of the newest run on a child's thread, which has ended; None if it never began."""
+    """The tokens of the newest run on a child's thread, and of those that handed over to it; None if none began."""
     try:
-        return (await read_run(child, await find_run(child, None))).usage
+        newest = await read_run(child, await find_run(child, None))
+        return reduce(joined_runs, await read_runs(child, newest.since)).usage
     except (UnknownThreadError, UnknownRunError):
         return None
 
@@ -356,6 +403,10 @@ CHANGED = (
 
 STOPPED = "Error: the call was stopped before it gave a result. Nobody knows how far it came."
 """The result that the model receives for a call that was in progress when its run was stopped."""
+
+
+HANDED_OFF = "handed-off"
+"""Why a run ended whose agent handed the conversation to another one."""
 
 
 _OUTCOMES = ToolFinished | ToolFailed | ApprovalRequested
@@ -381,6 +432,8 @@ class ToolCalls:
         self._answer = 0
         self._child_waits = False
         self._progress: ToolProgress | None = None
+        self.handed_off: HandedOff | None = None
+        """The handoff that waits to be carried out."""
 
     async def handle(self, calls: Sequence[CallState], *, answer: int = 0, orphaned: bool = False) -> bool:
         """Carry out, refuse or ask for approval of the calls of an answer; returns whether approvals are pending.
@@ -604,6 +657,9 @@ class ToolCalls:
             self._child_waits = True
             self._journal.add(ApprovalRequested(message=message, index=index, reason="child"))
             return
+        target = None if outcome.error is not None else self._targets.get(call.call.name)
+        if target is not None and (self.handed_off or self._journal.state.handed_off) is not None:
+            outcome, target = ToolOutcome(ONE_HANDOFF, "HandoffError"), None
         about: dict[str, Any] = {"message": message, "index": index, "result": -1, "ms": ms}
         about |= {"usage": outcome.usage, "attempts": outcome.attempts}
         self._journal.add(
@@ -612,6 +668,15 @@ class ToolCalls:
             if outcome.error is None
             else ToolFailed(**about, reason=outcome.reason, kind=outcome.error),
         )
+        if target is not None:
+            reason = called_reason(call.call.arguments)
+            self.handed_off = HandedOff(message=message, index=index, agent=target.identity, reason=reason)
+            self._journal.add(self.handed_off)
+
+    @property
+    def _targets(self) -> dict[str, Any]:
+        """The agents to which tools hand the conversation, by the names of the tools."""
+        return {tool.name: tool.hands_to for tool in self._setup.tools if tool.hands_to is not None}
 
     async def stop(self) -> None:
         """Stop the calls that are in progress, and queue their outcomes to be written.
@@ -632,6 +697,20 @@ class ToolCalls:
         for call in journal.state.calls:
             if call.status == "started" and call.place not in recorded:
                 self._record(_stopped(call))
+
+
+ONE_HANDOFF = "Error: the conversation was already handed to another agent."
+"""The result of a second handoff in one answer."""
+
+
+def called_reason(arguments: str) -> str:
+    """The reason that a model gave for a handoff, in the arguments of its call."""
+    try:
+        given = json.loads(arguments or "{}")
+    except (ValueError, RecursionError):
+        return ""
+    reason = given.get("reason") if isinstance(given, dict) else None
+    return joined([reason])[:MAX_TEXT] if isinstance(reason, str) else ""
 
 
 def _stopped(call: CallState) -> Finished:

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, cast
 
 from clew.agents.guardrails import Guardrail
+from clew.agents.handoffs import Handoff
 from clew.agents.history_replication import HistoryStores
 from clew.agents.middleware import Middleware
 from clew.agents.telemetry import Telemetry
@@ -224,6 +225,9 @@ class RunSetup:
     removed_providers: frozenset[str] = frozenset()
     """The ids of providers that the application took off the thread: they are not missing."""
     guardrails: tuple[Guardrail, ...] = ()
+    handoffs: tuple[Handoff, ...] = ()
+    kept_options: RunOptions = field(default_factory=RunOptions)
+    """The options of the run that also hold for an agent to which it hands the conversation."""
     resets_tool_choice: bool = True
     """Whether options that force a call count for the first answer of a run only."""
     on_changed: OnChangedAgent = "warn"

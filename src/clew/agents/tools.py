@@ -130,6 +130,8 @@ class Tool:
     concurrency: int | None = None
     runs_agent: bool = False
     """Whether each call runs an agent on a thread of its own."""
+    hands_to: Any = field(default=None, repr=False)
+    """The agent to which a call hands the conversation."""
 
     @property
     def name(self) -> str:

@@ -302,10 +302,8 @@ def check_allowed(thread_id: str, control: Control, intent: _Change) -> None:
     status = control.status
     match intent:
         case Advance(steps=steps):
-            # In a suspended thread, an open run continues, but no run begins.
-            allowed = status == "active" or (
-                status == "suspended" and not any(isinstance(step, RunStarted | RunResumed) for step in steps)
-            )
+            # In a suspended thread, an open run continues, also with another agent, but no other run begins.
+            allowed = status == "active" or (status == "suspended" and not any(map(_begins, steps)))
         case RecordEvents(events=events):
             allowed = all(status in _recordable(type(event)).statuses for event in events)
         case _:
@@ -314,6 +312,10 @@ def check_allowed(thread_id: str, control: Control, intent: _Change) -> None:
         request = _REQUESTS.get(type(intent)) or type(intent).__name__.lower()
         error = ThreadDeletedError if status == "deleted" else ThreadStatusError
         raise error(thread_id, status, request, _ADVICE[status])
+
+
+def _begins(step: RunStep) -> bool:
+    return isinstance(step, RunResumed) or (isinstance(step, RunStarted) and step.handed_from is None)
 
 
 def _start(thread_id: str, control: Control, intent: Start) -> list[Decided]:

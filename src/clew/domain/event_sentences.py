@@ -224,6 +224,12 @@ def child_thread(data: _Data) -> str:
     return f"gave {call}, the thread {quoted(data['thread_id'])}"
 
 
+def handed_off(data: _Data) -> str:
+    """Handed the conversation over."""
+    call = f"the tool call of version {data['message']:d}, content {data['index']:d}"
+    return f"handed the conversation to {_agent(data['agent'])}, by {call}"
+
+
 def approval_given(data: _Data) -> str:
     """Decided about a request for approval."""
     always = ", and all later calls of this tool in the thread" if data.get("always") else ""

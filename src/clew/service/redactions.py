@@ -26,7 +26,7 @@ from clew.domain.events import (
 )
 from clew.domain.ports import Claim, Draft, Forget, Shred
 from clew.domain.purge_digest import statement
-from clew.domain.runs.events import QUOTING, Failure, GuardrailTripped, RequestChanged, ToolProgressed
+from clew.domain.runs.events import QUOTING, Failure, GuardrailTripped, HandedOff, RequestChanged, ToolProgressed
 from clew.domain.streams import stream_id
 from clew.service.authorization import check, permitted
 from clew.service.core import ATTEMPTS, CommitOptions, Core, commit, load
@@ -213,7 +213,7 @@ def _quoting_errors(core: Core, message: Event) -> Operation[tuple[int, ...]]:
                 data = (yield from event(core, message.thread_id, row.version)).data
                 error: Failure | None = getattr(data, "error", None)
                 has_words = error is not None and (error.message or error.code)
-                if has_words or isinstance(data, RequestChanged | GuardrailTripped | ToolProgressed):
+                if has_words or isinstance(data, RequestChanged | GuardrailTripped | ToolProgressed | HandedOff):
                     found.append(row.version)
         after = rows[-1].version
     return tuple(found)

@@ -161,6 +161,7 @@ class ThreadRuns:
         expected_version: int | None = None,
         blobs: Sequence[Blob] = (),
         holding: Holding | None = None,
+        next_holding: Holding | None = None,
         drop_draft: str | None = None,
         key: RunKey | None = None,
     ) -> list[Event]:
@@ -173,7 +174,7 @@ class ThreadRuns:
             key=None if key is None else self._key(key),
             retry=expected_version is None,
             blobs=tuple([blob for blob in blobs if blob.digest not in known_blobs]) if blobs else (),
-            claims=() if holding is None else (self._claim(holding),),
+            claims=tuple([self._claim(each) for each in (holding, next_holding) if each is not None]),
             drafts=() if drop_draft is None else (Draft(self._stream, drop_draft, None),),
         )
         begin = self._beginning

@@ -17,6 +17,7 @@ from clew.domain.decider import (
     Branch,
     Checkpoint,
     Delete,
+    End,
     Intent,
     Label,
     RecordEvents,
@@ -55,6 +56,7 @@ from clew.domain.runs.events import RunAbandoned, ServiceThreadBound
 from clew.domain.runs.state import fold, interrupted
 from clew.domain.streams import check_id, check_idempotency_key, digest, stream_id
 from clew.service.authorization import check
+from clew.service.child_runs import abandon_children, waiting_children
 from clew.service.core import ATTEMPTS, CommitOptions, Committed, Core, commit, load
 from clew.service.effects import Operation, Read, read
 from clew.service.remote_threads import check_fork, check_rewind, kind_of_fork
@@ -235,10 +237,18 @@ def appended_item(event: Event) -> HistoryMessage | ThreadRecord | None:
 
 
 def change(core: Core, thread_id: str, intent: Intent, actor: str | None) -> Operation[Committed]:
-    """Commit an intent. Deleting a thread also removes its draft of an answer."""
+    """Commit an intent. Deleting a thread also removes its draft of an answer.
+
+    The end of a thread also ends its open run: agents that wait on behalf of its calls are abandoned.
+    """
     yield from check(core, "read", thread_id)
+    children: list[str] = []
+    if isinstance(intent, End | Delete):
+        children = yield from waiting_children(core, thread_id, (yield from load(core, thread_id)).run)
     drafts = (Draft(core.stream(thread_id), "", None),) if isinstance(intent, Delete) else ()
-    return (yield from commit(core, thread_id, intent, CommitOptions(actor=actor, drafts=drafts)))
+    committed = yield from commit(core, thread_id, intent, CommitOptions(actor=actor, drafts=drafts))
+    yield from abandon_children(core, children, actor)
+    return committed
 
 
 def labels(mapping: Mapping[str, Json] | None, keywords: JsonObject) -> JsonObject:
@@ -354,9 +364,26 @@ def rewind(
 ) -> Operation[int]:
     """Continue from an earlier version, or from an abandoned one; returns the version of the rewind.
 
-    ``then`` is appended in the same commit. Raises RunInProgressError while a run holds the lease, unless
-    ``abandon_run``, and ServiceCannotForkError.
+    ``then`` is appended in the same commit. A run that waits for an agent on another thread is abandoned there, too.
+    Raises RunInProgressError while a run holds the lease, unless ``abandon_run``, and ServiceCannotForkError.
     """
+    children = yield from waiting_children(core, thread_id, (yield from load(core, thread_id)).run)
+    rewinding = _rewind(core, thread_id, to, then, expected_version, abandon_run=abandon_run, actor=actor)
+    version = yield from rewinding
+    yield from abandon_children(core, children, actor)
+    return version
+
+
+def _rewind(
+    core: Core,
+    thread_id: str,
+    to: At,
+    then: Appendable | Sequence[Appendable],
+    expected_version: int | None,
+    *,
+    abandon_run: bool,
+    actor: str | None,
+) -> Operation[int]:
     items = checked_items(then)
     if expected_version is not None:
         check_expected_version(expected_version)

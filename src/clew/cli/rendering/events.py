@@ -323,6 +323,7 @@ def _tool_text(
     | run_events.ToolProgressed
     | run_events.ToolFinished
     | run_events.ToolFailed
+    | run_events.HandedOff
     | run_events.ApprovalRequested
     | run_events.ApprovalGiven,
     find: FindEvent,
@@ -346,6 +347,8 @@ def _tool_text(
             return joined(name, reason if kind is None else f"{reason} {kind}", duration_text(ms) if ms else "")
         case run_events.ApprovalRequested(reason=reason):
             return joined(name, _REASONS[reason])
+        case run_events.HandedOff(agent=agent, reason=reason):
+            return joined(agent_name(agent), one_line(reason))
         case run_events.ToolProgressed(text=text, fraction=fraction):
             return joined(name, "" if fraction is None else f"{fraction:.0%}", one_line(text))
         case run_events.ChildThread(thread_id=thread_id):
@@ -359,6 +362,7 @@ def _tool_name(
     | run_events.ToolProgressed
     | run_events.ToolFinished
     | run_events.ToolFailed
+    | run_events.HandedOff
     | run_events.ApprovalRequested,
     find: FindEvent,
 ) -> str:

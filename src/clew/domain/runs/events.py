@@ -84,6 +84,18 @@ class Caller(Value):
     index: int
 
 
+class HandedFrom(Value):
+    """The run of another agent that handed the conversation over.
+
+    ``since`` is the version at which the first of such runs began, and ``rounds`` the number of model calls of all of
+    them.
+    """
+
+    run_id: str
+    since: int
+    rounds: int = 0
+
+
 @event_type(
     "run-started",
     headline="A run began",
@@ -95,7 +107,8 @@ class RunStarted(Value):
 
     Next to the agent's own context providers, ``providers`` are the ids of the thread's, and ``run_providers`` the ids
     of those for this run only. ``missing`` are the ids of providers that the thread used before and that are missing
-    now. ``caller`` is set for a run that a tool of another run began.
+    now. ``caller`` is set for a run that a tool of another run began, and ``handed_from`` for one that continues the
+    conversation of another agent's run.
     """
 
     agent: AgentIdentity
@@ -104,6 +117,7 @@ class RunStarted(Value):
     run_providers: tuple[str, ...] = Field(default=(), exclude_if=not_)
     missing: tuple[str, ...] = Field(default=(), exclude_if=not_)
     caller: Caller | None = Field(default=None, exclude_if=is_none)
+    handed_from: HandedFrom | None = Field(default=None, exclude_if=is_none)
 
 
 @event_type(
@@ -374,6 +388,25 @@ class ToolFailed(Value):
 
 
 @event_type(
+    "handed-off",
+    headline="The conversation was handed to another agent",
+    sentence=event_sentences.handed_off,
+    sample={"message": 4, "index": 0, "agent": {"id": "refunds"}},
+    remains=without("reason"),
+)
+class HandedOff(Value):
+    """The function call hands the conversation to another agent, for a reason that the model gave.
+
+    When all calls of the answer are over, the run is completed, and a run of that agent begins in the same commit.
+    """
+
+    message: int
+    index: int
+    agent: AgentIdentity
+    reason: str = Field(default="", exclude_if=not_)
+
+
+@event_type(
     "approval-requested",
     headline="An approval was requested",
     sentence="asked for approval of the tool call of version {message}, content {index}",
@@ -502,6 +535,7 @@ RunEvent: TypeAlias = (
     | ToolProgressed
     | ToolFinished
     | ToolFailed
+    | HandedOff
     | ApprovalRequested
     | ApprovalGiven
     | GuardrailTripped
@@ -514,7 +548,7 @@ RunEvent: TypeAlias = (
 QUOTING = frozenset(
     {
         *("model-failed", "answer-interrupted", "run-failed", "context-failed", "request-changed", "guardrail-tripped"),
-        "tool-progressed",
+        *("tool-progressed", "handed-off"),
     }
 )
 """The types of events that may quote a message: those with an error or a reason, changes of requests, and progress."""

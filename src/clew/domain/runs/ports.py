@@ -110,6 +110,7 @@ class RunLog(Protocol):
         expected_version: int | None = None,
         blobs: Sequence[Blob] = (),
         holding: Holding | None = None,
+        next_holding: Holding | None = None,
         drop_draft: str | None = None,
         key: RunKey | None = None,
     ) -> list[Event]:

@@ -24,6 +24,8 @@ from clew.domain.runs.events import (
     ChildThread,
     Fingerprint,
     GuardrailTripped,
+    HandedFrom,
+    HandedOff,
     ModelAnswered,
     ModelCalled,
     ModelFailed,
@@ -73,7 +75,8 @@ class RunState:
     without its input and without an answer that a guardrail stopped. ``model_call`` is the last model call.
     ``answered`` is true if the newest answer calls no function; ``lost`` if it was redacted, so that its calls are
     unknown. ``provided`` is what context providers gave, and ``ended`` how the run ended, None while it is open. ``by``
-    is the agent, on behalf of the caller who started the run.
+    is the agent, on behalf of the caller who started the run. ``handed_off`` is the handoff to another agent, and
+    ``handed_from`` the run whose conversation it continues.
     """
 
     run_id: str
@@ -94,6 +97,24 @@ class RunState:
     provided: tuple[ContextProvided, ...] = ()
     ended: RunCompleted | RunFailed | RunAbandoned | None = None
     by: Actor | None = None
+    agent: str = ""
+    handed_off: HandedOff | None = None
+    handed_from: HandedFrom | None = None
+
+    @property
+    def since(self) -> int:
+        """The version at which it began, or the first of the runs that handed the conversation over."""
+        return self.began if self.handed_from is None else self.handed_from.since
+
+    @property
+    def all_rounds(self) -> int:
+        """Its answers, and those of the runs that handed the conversation over."""
+        return self.rounds if self.handed_from is None else self.rounds + self.handed_from.rounds
+
+
+def joined_runs(first: RunState, second: RunState) -> RunState:
+    """The second run, with what the first one added and used before it handed the conversation over."""
+    return replace(second, added=(*first.added, *second.added), usage=first.usage + second.usage)
 
 
 def fold(run_id: str, events: Iterable[Event]) -> RunState:
@@ -114,7 +135,8 @@ def after(state: RunState, event: Event) -> RunState:
     match data:
         case RunStarted():
             at, by = event.version, Actor(data.agent.id, event.on_behalf_of or event.actor)
-            return replace(state, began=at, definitions=at, fingerprint=data.fingerprint, by=by)
+            began = replace(state, began=at, definitions=at, fingerprint=data.fingerprint, by=by)
+            return replace(began, agent=data.agent.id, handed_from=data.handed_from)
         case RunResumed():
             behalf = None if state.by is None else state.by.on_behalf_of
             by = Actor(data.agent.id, behalf or event.on_behalf_of or event.actor)
@@ -133,7 +155,15 @@ def after(state: RunState, event: Event) -> RunState:
             return _ending(state, data)
         case ContextProvided():
             return replace(state, provided=with_newest(state.provided, data))
-        case ToolStarted() | ChildThread() | ToolFinished() | ToolFailed() | ApprovalRequested() | ApprovalGiven():
+        case (
+            ToolStarted()
+            | ChildThread()
+            | ToolFinished()
+            | ToolFailed()
+            | HandedOff()
+            | ApprovalRequested()
+            | ApprovalGiven()
+        ):
             return _after_call_step(state, event.version, data)
         case _:
             return state
@@ -179,7 +209,9 @@ def calls_of(message: Message, version: int) -> tuple[CallState, ...]:
     return tuple(calls)
 
 
-def _after_call_step(state: RunState, version: int, data: _Move) -> RunState:
+def _after_call_step(state: RunState, version: int, data: _Move | HandedOff) -> RunState:
+    if isinstance(data, HandedOff):
+        return replace(state, handed_off=data)
     used = data.usage if isinstance(data, ToolFinished | ToolFailed) else None
     usage = state.usage if used is None else state.usage + used
     return replace(state, calls=_moved(state.calls, version, data), lost=not state.calls, usage=usage)

@@ -1,0 +1,84 @@
+"""Handoffs: an agent gives the conversation to another agent, which continues it on the same thread."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from clew.agents.tools import Approval, Tool, ToolContext, tool
+from clew.domain.reducers.reducer import Reducer, checked_reducer
+from clew.domain.runs.errors import AgentConfigurationError
+
+if TYPE_CHECKING:
+    from clew.agents.run_setup import RunSetup
+
+_NOT_IN_NAMES = re.compile(r"[^a-z0-9_-]+")
+_LONGEST_NAME = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Handoff:
+    """An agent to which another one can give the conversation: ``Agent(…, handoffs=[Handoff(refunds)])``.
+
+    The model sees it as a tool. ``name`` and ``description`` are those of the tool, by default ``transfer_to_…`` with
+    the agent's name, and the agent's description. ``reducer`` chooses what the other agent sees of the history; None
+    for its own reducer. ``approval`` is as in ``tool``: the conversation is then handed over when that is approved.
+    """
+
+    agent: Any
+    name: str | None = None
+    description: str | None = None
+    reducer: Reducer | None = None
+    approval: Approval = "never"
+
+    def as_tool(self) -> Tool:
+        """The tool that the model calls. Raises InvalidToolError."""
+        agent, reducer = self.agent, self.reducer
+        called = agent.name or agent.id
+
+        async def transfer(context: ToolContext, reason: str = "") -> str:
+            del reason  # the log has it
+            if reducer is not None and context.thread.kind == "remote":
+                raise AgentConfigurationError(
+                    f"handoff to {called}: the service that holds the thread limits its history. Leave out reducer=."
+                )
+            agent._check_kind(context.thread.kind)  # noqa: SLF001  # private to Clew
+            return f"The conversation was handed to {called}."
+
+        name = self.name or f"transfer_to_{_NOT_IN_NAMES.sub('_', called.lower()).strip('_')}"[:_LONGEST_NAME]
+        about = self.description or f"Hand the conversation to {called}. {agent.description or ''}".rstrip()
+        made = tool(transfer, name=name, description=about, approval=self.approval, idempotent=True)
+        return replace(made, hands_to=agent)
+
+
+def as_handoffs(given: object) -> tuple[Handoff, ...]:
+    """The given handoffs; agents become handoffs. Raises AgentConfigurationError for anything else."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise AgentConfigurationError(f"handoffs: {type(given).__name__} is not a list. Give [agent, …].")
+    made = tuple(each if isinstance(each, Handoff) else Handoff(each) for each in given)
+    for each in made:
+        if not hasattr(each.agent, "continue_run") or not hasattr(each.agent, "identity"):
+            raise AgentConfigurationError(f"handoffs: {type(each.agent).__name__} is not an agent. Give an Agent.")
+        if each.reducer is not None:
+            checked_reducer(each.reducer)
+    return made
+
+
+def setup_after(handoff: Handoff, before: RunSetup) -> RunSetup:
+    """The setup of the other agent's run, after that of the agent which hands over."""
+    made: RunSetup = handoff.agent._run_setup(before.kept_options)  # noqa: SLF001  # private to Clew
+    return made if handoff.reducer is None else replace(made, reducer=handoff.reducer)
+
+
+def find_handoff(handoffs: Sequence[Handoff], agent_id: str) -> Handoff | None:
+    """The handoff to the agent with that id: one of these, or the nearest one of their agents."""
+    waiting, seen = [*handoffs], set[str]()
+    for each in waiting:  # grows
+        if each.agent.id == agent_id:
+            return each
+        if each.agent.id not in seen:
+            seen.add(each.agent.id)
+            waiting += as_handoffs(each.agent.handoffs)
+    return None
