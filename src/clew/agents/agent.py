@@ -14,7 +14,7 @@ from clew.agents.admission import Admission
 from clew.agents.agent_tools import agent_tool
 from clew.agents.background_runs import BackgroundRun, begin_in_background
 from clew.agents.guardrails import Guardrail, checked_guardrails
-from clew.agents.handoffs import as_handoffs
+from clew.agents.handoffs import as_handoffs, find_handoff
 from clew.agents.history_replication import HistoryStores
 from clew.agents.journal import Emit
 from clew.agents.middleware import Middleware, RunContext, compose
@@ -387,12 +387,17 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
             thread = await self.engine.thread(thread_id)
             run = (await thread.runs.control(fresh=True)).run
             started = None if run is None else (await thread.runs.event(run.began)).data
-            if not isinstance(started, RunStarted) or started.agent.id != self.id or started.caller is not None:
+            if not isinstance(started, RunStarted) or started.caller is not None or not self._runs(started):
                 return None
             waiting: ContinueOptions = {**options, "on_conflict": "wait"}
             return await self.continue_run(thread, background=True, **waiting)
         except (NoOpenRunError, ApprovalPendingError, ThreadDeletedError):
             return None
+
+    def _runs(self, started: RunStarted) -> bool:
+        """Whether a run is this agent's, or that of an agent to which it handed the conversation."""
+        handed = started.handed_from is not None and find_handoff(self._own_setup().handoffs, started.agent.id)
+        return started.agent.id == self.id or bool(handed)
 
     def as_tool(self, *, name: str | None = None, description: str | None = None, approval: Approval = "never") -> Tool:
         """A tool with which another agent asks this one. Its name and description are those of the agent unless given.

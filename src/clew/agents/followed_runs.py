@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
+from functools import reduce
 from operator import attrgetter
 from typing import Any, Generic, NamedTuple, Self
 
@@ -14,7 +15,7 @@ from clew.domain.messages import FunctionCall, Message, Reasoning
 from clew.domain.runs.errors import RunNotCompletedError, UnknownRunError
 from clew.domain.runs.events import HandedOff, RunAbandoned, RunCompleted, RunFailed, RunStarted, ToolProgressed
 from clew.domain.runs.ports import RunLog
-from clew.domain.runs.state import RunState, after, drafted
+from clew.domain.runs.state import RunState, after, drafted, joined_runs
 
 _PAGE = 256
 _POLL_SECONDS = 1.0
@@ -126,7 +127,7 @@ async def follow(log: RunLog, began: int, position: Position = Position()) -> As
         for update in follower.recorded():
             yield update
         if follower.is_over():
-            if not follower.goes_on():
+            if not follower.continues():
                 return
             continue
         for update in await follower.arriving():
@@ -182,9 +183,10 @@ class FollowedRun(AsyncIterator[AgentUpdate], Generic[ThreadT_co]):
         async for _ in self:
             pass
         log = self._thread.runs
-        state = await read_run(log, self._began)
+        states = await read_runs(log, self._began)
+        state = reduce(joined_runs, states)
         return AgentResponse(
-            run_id=state.run_id,
+            run_id=states[0].run_id,
             thread=self._thread,
             messages=list(state.added),
             usage=state.usage,
@@ -235,7 +237,7 @@ class _Follower:
             return state.ended is not None or any(call.status == "asked" for call in state.calls)
         raise _not_completed(self._log.thread_id, state.run_id, state.ended)
 
-    def goes_on(self) -> bool:
+    def continues(self) -> bool:
         """Whether another agent continues the conversation: its run is followed next."""
         if not self.reader.has_successor:
             return False

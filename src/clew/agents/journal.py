@@ -357,8 +357,7 @@ class Journal:
                     on_behalf_of=self._asking.on_behalf_of,
                     expected_version=expected_version,
                     blobs=(*blobs, *self.blobs),
-                    holding=Holding(self.holder, 0 if final else LEASE_SECONDS),
-                    next_holding=successor and Holding(successor.journal.holder),
+                    holding=Holding(self.holder, 0 if final else LEASE_SECONDS, successor and successor.journal.holder),
                     drop_draft=run_id if self._drop_draft else None,
                     key=None if self.state.began else self.key,
                 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 import warnings
 from collections.abc import Awaitable, Callable, Sequence
@@ -139,7 +138,7 @@ async def _carry_out(
     run.next_run = partial(_next_run, run, thread, run.journal.emit)
     try:
         await run.carry_out(admission, resuming)
-    except asyncio.CancelledError:
+    except BaseException:
         if run.next is not None:
             await run.next.give_up(run)
         raise

@@ -43,7 +43,7 @@ from clew.agents.tools import (
 )
 from clew.domain.decider import Actor, Advance, Intent
 from clew.domain.decider_state import CallLocation
-from clew.domain.errors import StoreError, ThreadStatusError, UnknownThreadError
+from clew.domain.errors import ClewError, StoreError, ThreadStatusError, UnknownThreadError
 from clew.domain.history import NotSeen
 from clew.domain.json_values import Json
 from clew.domain.messages import Content, FunctionResult, Media, Message, Text, check_message
@@ -316,7 +316,7 @@ class Run:
     async def give_up(self, before: Run) -> None:
         """Record that this run, which the cancelled run ``before`` may have begun, is not carried out."""
         reason: InterruptReason = "stopped" if before._stopped else "cancelled"  # of this class
-        with suppress(RunTakenOverError), self._live(None):
+        with suppress(ClewError), self._live(None):
             await self.journal.take_over()
             await self._end(RunAbandoned(reason=reason), reason)
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from clew.agents.followed_runs import read_runs
 from clew.agents.run_loop import abandon_children, live_runs
 from clew.agents.thread_provider_hooks import notify_abandoned, orphaned_run
 from clew.domain.context.provider import ContextProvider
 from clew.domain.decider import Advance
-from clew.domain.decider_state import holder_of
+from clew.domain.decider_state import OpenRun, holder_of
 from clew.domain.runs.errors import RunStoppedError, RunTakenOverError
-from clew.domain.runs.events import AgentIdentity, RunAbandoned
-from clew.domain.runs.ports import Holding, ThreadPort
+from clew.domain.runs.events import AgentIdentity, RunAbandoned, RunStarted
+from clew.domain.runs.ports import Holding, RunLog, ThreadPort
 from clew.domain.runs.state import fold, interrupted
 
 
@@ -26,7 +27,7 @@ async def stop_run(
     log = thread.runs
     while True:
         run = (await log.control(fresh=True)).run
-        if run is None or run_id not in {None, run.id}:
+        if run is None or (run_id not in {None, run.id} and run_id not in await _handed_from(log, run)):
             return False
         live = live_runs.get(holder_of(run))
         if live is not None and live.in_this_loop and not live.over.is_set():
@@ -46,3 +47,11 @@ async def stop_run(
         if orphan is not None:
             await notify_abandoned(orphan, thread, providers, identity, reason="stopped", actor=actor)
         return True
+
+
+async def _handed_from(log: RunLog, run: OpenRun) -> list[str]:
+    """The ids of the runs of other agents that handed the conversation to this one."""
+    started = (await log.event(run.began)).data
+    if not isinstance(started, RunStarted) or started.handed_from is None:
+        return []
+    return [state.run_id for state in await read_runs(log, started.handed_from.since)]

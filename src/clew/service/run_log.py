@@ -161,7 +161,6 @@ class ThreadRuns:
         expected_version: int | None = None,
         blobs: Sequence[Blob] = (),
         holding: Holding | None = None,
-        next_holding: Holding | None = None,
         drop_draft: str | None = None,
         key: RunKey | None = None,
     ) -> list[Event]:
@@ -174,7 +173,7 @@ class ThreadRuns:
             key=None if key is None else self._key(key),
             retry=expected_version is None,
             blobs=tuple([blob for blob in blobs if blob.digest not in known_blobs]) if blobs else (),
-            claims=tuple([self._claim(each) for each in (holding, next_holding) if each is not None]),
+            claims=() if holding is None else self._claims(holding),
             drafts=() if drop_draft is None else (Draft(self._stream, drop_draft, None),),
         )
         begin = self._beginning
@@ -254,6 +253,10 @@ class ThreadRuns:
 
     def _key(self, key: RunKey) -> Key:
         return Key(self._stream, key.key, key.content)
+
+    def _claims(self, holding: Holding) -> tuple[Claim, ...]:
+        claim = self._claim(holding)
+        return (claim,) if holding.successor is None else (claim, self._claim(Holding(holding.successor)))
 
     def _claim(self, holding: Holding) -> Claim:
         now = self._core.now()

@@ -23,10 +23,14 @@ LEASE_SECONDS = 30.0
 
 
 class Holding(NamedTuple):
-    """The thread's lease after an append: taken or renewed for that many seconds; 0 releases it."""
+    """The thread's lease after an append: taken or renewed for that many seconds; 0 releases it.
+
+    The ``successor`` is the holder that takes the released lease in the same commit.
+    """
 
     holder: str
     seconds: float = LEASE_SECONDS
+    successor: str | None = None
 
 
 class RunKey(NamedTuple):
@@ -110,7 +114,6 @@ class RunLog(Protocol):
         expected_version: int | None = None,
         blobs: Sequence[Blob] = (),
         holding: Holding | None = None,
-        next_holding: Holding | None = None,
         drop_draft: str | None = None,
         key: RunKey | None = None,
     ) -> list[Event]:
