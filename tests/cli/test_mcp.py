@@ -8,8 +8,10 @@ import re
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import pytest
 from mcp import Client, MCPError, StdioServerParameters
@@ -60,7 +62,7 @@ def address(store: str) -> Iterator[str]:
         assert found, line
         yield found[1]
         process.terminate()
-        assert process.stderr.read() == ""
+        assert process.stderr.read() in {"", "clew mcp: Invalid Host header: evil.example\n"}
 
 
 def parameters(store: str, *options: str) -> StdioServerParameters:
@@ -129,6 +131,13 @@ def test_an_assistant_reads_the_store(transport: str, mode: str, store: str, req
     assert "since 'yesterday' is not a time" in got["no time"]
     assert isinstance(got["no words"], str)
     assert [each["version"] for each in got["resource"]["messages"]] == [2, 3]
+
+
+def test_refuses_requests_of_web_pages_from_elsewhere(address: str) -> None:
+    connection = HTTPConnection(urlsplit(address).netloc, timeout=60)
+    connection.request("POST", "/mcp", body="{}", headers={"Host": "evil.example", "Content-Type": "application/json"})
+    assert connection.getresponse().status in {403, 421}
+    connection.close()
 
 
 async def pages(client: Client, name: str, items: str, cursor: str, **arguments: Any) -> list[Any]:

@@ -6,13 +6,14 @@ import io
 import json
 import sqlite3
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from zipfile import ZIP_DEFLATED, ZipFile
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.domain.formats.exports import chatgpt, claude, claude_message, talk
+from tests.domain.formats.exports import chatgpt, claude, claude_message, session_database, talk
 
 from clew.domain.errors import ImportFormatError, InvalidContentError
 from clew.domain.formats.conversation_import import ImportFailure, Item
@@ -172,23 +173,10 @@ def test_holds_only_one_element_of_an_array() -> None:
     assert len(list(found)) == 19
 
 
-def database(path: Path, *rows: tuple[str, str], table: str = "agent_messages") -> Path:
-    """The tables of SQLiteSession."""
-    with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE agent_sessions (session_id TEXT PRIMARY KEY, created_at TIMESTAMP)")
-        connection.execute(
-            f"CREATE TABLE {table} (id INTEGER PRIMARY KEY AUTOINCREMENT, session_id TEXT NOT NULL, "
-            "message_data TEXT NOT NULL, created_at TIMESTAMP DEFAULT '2024-06-01 00:00:00')"
-        )
-        connection.executemany(f"INSERT INTO {table} (session_id, message_data) VALUES (?, ?)", rows)  # noqa: S608 - a test
-    connection.close()
-    return path
-
-
-def test_reads_the_sessions_of_a_database(tmp_path: Path) -> None:
+def test_reads_the_sessions_of_a_session_database(tmp_path: Path) -> None:
     hi, ho = {"role": "user", "content": "Hi"}, {"role": "user", "content": "Ho"}
     rows = [("a", json.dumps(hi)), ("b", json.dumps(ho)), ("a", json.dumps(ho)), ("c", "{torn")]
-    first, second, broken = read_conversations([database(tmp_path / "s.db", *rows, table='"my ""items"""')])
+    first, second, broken = read_conversations([session_database(tmp_path / "s.db", *rows, table='"my ""items"""')])
     assert isinstance(first, Item)
     assert first.value == {"session_id": "a", "items": [hi, ho], "times": ["2024-06-01 00:00:00+00:00"] * 2}
     assert isinstance(second, Item)
@@ -196,6 +184,17 @@ def test_reads_the_sessions_of_a_database(tmp_path: Path) -> None:
     assert (
         broken.error == "conversation 3: An item of this session is not JSON. Repair the database, or delete the row."
     )
+
+
+def test_sessions_are_read_in_the_threads_of_a_pool(tmp_path: Path) -> None:
+    message = json.dumps({"role": "user", "content": "Hi"})
+    sessions = read_conversations([session_database(tmp_path / "s.db", ("a", message), ("b", message))])
+    read: list[Any] = []
+    for _ in range(2):  # an engine reads each group in some thread
+        thread = Thread(target=lambda: read.append(next(sessions)))
+        thread.start()
+        thread.join()
+    assert [each.value["session_id"] for each in read] == ["a", "b"]
 
 
 def test_refuses_other_databases(tmp_path: Path) -> None:

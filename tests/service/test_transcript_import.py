@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from copy import deepcopy
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -123,3 +127,35 @@ def test_forks_of_a_deleted_thread_fail_one_by_one(conversations: Conversations)
     value = chatgpt(*talk("Q", "A"), ("m0", chatgpt_message("b", "assistant", "B")))
     (failure,) = bring(conversations, value).failed
     assert "deleted" in failure.error
+
+
+IMPORT = """
+import sys
+from clew import Conversations
+with Conversations.open(sys.argv[1]) as conversations:
+    conversations.import_files(sys.argv[2], progress=lambda report: print(report.threads, flush=True))
+"""
+
+
+def test_a_killed_import_leaves_whole_threads_and_continues(tmp_path: Path) -> None:
+    values = [chatgpt(*EDGES, conversation_id=f"c-{number}", shown="m3") for number in range(20)]
+    file, store = tmp_path / "conversations.json", tmp_path / "clew.db"
+    file.write_text(json.dumps(values))
+    with Conversations.open("memory:") as conversations:
+        conversations.import_files(file)
+        whole = {summary.id: texts(conversations.thread(summary.id)) for summary in conversations.threads()}
+    for killed_at in (1, 20, 41):  # of 60 threads: 20 and their forks
+        command = [sys.executable, "-c", IMPORT, str(store), str(file)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            while process.stdout.readline() not in {f"{killed_at}\n", ""}:
+                pass
+            process.kill()
+        with Conversations.open(store) as conversations:
+            found = {summary.id: texts(conversations.thread(summary.id)) for summary in conversations.threads()}
+            assert found.items() <= whole.items()
+            assert conversations.verify().first_bad is None
+    with Conversations.open(store) as conversations:
+        assert conversations.import_files(file).failed == []
+        found = {summary.id: texts(conversations.thread(summary.id)) for summary in conversations.threads()}
+        assert found == whole

@@ -25,7 +25,9 @@ def read_sessions(path: Path, name: str) -> Iterator[Item | ImportFailure]:
     Raises ImportFormatError if the file cannot be read.
     """
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+        with closing(
+            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
+        ) as connection:
             connection.execute("PRAGMA trusted_schema = OFF")  # a file of someone else must not call functions
             columns = _columns(connection)
             for table, names in columns.items():

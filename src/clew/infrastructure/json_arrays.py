@@ -11,7 +11,7 @@ from clew.domain.errors import ImportFormatError, InvalidContentError
 from clew.domain.json_values import MAX_DEPTH
 
 CHUNK = 1 << 20
-LONGEST = 512 << 20
+LONGEST = 256 << 20
 """The most characters of one element."""
 
 _NEAR = 16

@@ -1,7 +1,9 @@
-"""Conversations as ChatGPT and Claude export them: the documented form, written by hand."""
+"""Conversations as ChatGPT, Claude and the OpenAI Agents SDK store them: the documented form, written by hand."""
 
 from __future__ import annotations
 
+import sqlite3
+from pathlib import Path
 from typing import Any
 
 TIME = 1_717_200_000.25
@@ -57,3 +59,16 @@ def claude_message(uuid: str, sender: str, *blocks: Any, **fields: Any) -> dict[
 def claude(*messages: dict[str, Any], **fields: Any) -> dict[str, Any]:
     known = {"uuid": "k-1", "name": "Plans", "created_at": ISO, "account": {"uuid": "a"}}
     return {**known, **fields, "chat_messages": list(messages)}
+
+
+def session_database(path: Path, *rows: tuple[str, str], table: str = "agent_messages") -> Path:
+    """The tables of SQLiteSession."""
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE agent_sessions (session_id TEXT PRIMARY KEY, created_at TIMESTAMP)")
+        connection.execute(
+            f"CREATE TABLE {table} (id INTEGER PRIMARY KEY AUTOINCREMENT, session_id TEXT NOT NULL, "
+            "message_data TEXT NOT NULL, created_at TIMESTAMP DEFAULT '2024-06-01 00:00:00')"
+        )
+        connection.executemany(f"INSERT INTO {table} (session_id, message_data) VALUES (?, ?)", rows)  # noqa: S608 - a test
+    connection.close()
+    return path

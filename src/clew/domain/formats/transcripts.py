@@ -193,10 +193,11 @@ class TranscriptPath:
     def start(self) -> Start:
         """The intent that starts its thread."""
         transcript = self.transcript
+        title: JsonObject = {} if transcript.title is None else {"title": transcript.title}
         return Start(
             title=transcript.title,
             labels=transcript.labels,
-            source=Source(id=transcript.id, fields={"format": transcript.format, **transcript.fields}),
+            source=Source(id=transcript.id, fields={**title, "format": transcript.format, **transcript.fields}),
             messages=self.appended(),
             said=self.said_from(),
         )
