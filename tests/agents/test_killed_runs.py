@@ -267,7 +267,7 @@ def test_a_run_can_continue_after_a_kill_at_any_point(
     expected = asyncio.run(read(whole))
     assert points.count("before a commit") == (4 if parallel else 8)
     assert whole.done == {1: 1, 2: 1, 3: 1}
-    every = 1 if scale >= 1 or not stream else 6
+    every = 1 if scale >= 1 else 6 if stream else 3  # ``make soak`` kills at each
     for point in range(1, len(points) + 1, every):
         killed = first.copy(f"{point}")
         assert run_and_kill(killed, point, parallel=parallel, stream=stream).killed
