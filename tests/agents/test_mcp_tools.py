@@ -140,8 +140,9 @@ async def test_the_progress_of_a_call_is_streamed(http: ServerProcess, protocol:
 
 async def test_aimocks_server_is_used(aimock: Aimock) -> None:
     async with MCPTools.http(f"{aimock.url}/mcp") as tools, Engine.open("memory:") as engine:
-        response = await agent_of(engine, tools, call("lookup", word="lamp"), "Bark.").run("What?")
-        assert results_of(response) == ["Of tree bark."]
+        agent = agent_of(engine, tools, call("lookup", word="lamp"), "Bark.")
+        assert results_of(await agent.run("What?")) == ["Of tree bark."]
+        assert list(offered(agent, 0)) == ["lookup"], "it has no resources and no prompts, and says that it has"
 
 
 async def test_calls_need_approval_by_name_or_by_a_function(http: ServerProcess, effects: Path) -> None:

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 from clew.domain.models.client import joined
 from clew.domain.runs.errors import MCPServerError, MCPToolError
+from clew.infrastructure.mcp.offers import parts_of
 from clew.infrastructure.mcp.transports import Server, Trouble
 
 if TYPE_CHECKING:
@@ -156,6 +157,8 @@ class Connection:
         self.trouble = Trouble()
         self.changes = 0
         """How often the server has said that its tools have changed."""
+        self.parts: frozenset[str] = frozenset()
+        """Which of resources and prompts the server had when it was connected."""
         self._connections = connections
         self._client: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._closing = asyncio.Event()
@@ -222,6 +225,7 @@ class Connection:
     async def _run(self) -> None:
         async with self._connections.client(self.trouble, self._on_message) as client:
             self._connections.check(client)
+            self.parts = await parts_of(client)
             listening = asyncio.Event()
             watching = asyncio.create_task(self._watch(client, listening))
             try:

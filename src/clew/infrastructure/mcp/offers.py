@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -50,6 +51,20 @@ async def listed_offers(client: Client) -> dict[str, Offer]:
         if offer.part is not None and getattr(capabilities, offer.part) is not None:
             offers.setdefault(offer.name, offer)
     return offers
+
+
+async def parts_of(client: Client) -> frozenset[str]:
+    """Which of resources and prompts a server has. Many servers say that they have both, and have none."""
+    capabilities, parts = client.server_capabilities, set[str]()
+    with suppress(Exception):
+        if capabilities.resources is not None and (
+            (await client.list_resources()).resources or (await client.list_resource_templates()).resource_templates
+        ):
+            parts.add("resources")
+    with suppress(Exception):
+        if capabilities.prompts is not None and (await client.list_prompts()).prompts:
+            parts.add("prompts")
+    return frozenset(parts)
 
 
 def _tool(listed: Any) -> Offer:

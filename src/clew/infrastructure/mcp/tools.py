@@ -57,13 +57,14 @@ class MCPOptions(TypedDict, total=False):
     """The options of MCPTools.
 
     ``name`` identifies the server in logs and errors; by default it is the host, or the name of the command.
-    ``allowed`` are the names of the server's tools that the agent gets, by default all. ``prefix`` comes before their
-    names. ``approval`` says which calls need approval. ``idempotent`` are the names of tools that may be called again
-    after a crash, or ``"hints"`` to believe what the server says about its tools; such a call is also repeated up to
-    ``retries`` times after a fault. ``resources`` and ``prompts`` say whether the agent also gets tools that list and
-    read the server's resources and prompts. ``on_changed`` says what happens if a thread has used the server before and
-    its tools have changed. ``on_failure`` says whether a run fails or continues without the tools if the server cannot
-    be reached. ``protocol`` is the version that is spoken. ``connect_timeout`` (to connect, and to list the tools) and
+    ``allowed`` are the names of the server's tools that the agent gets, by default all. ``prefix`` comes before
+    their names. ``approval`` says which calls need approval. ``idempotent`` are the names of tools that may be
+    called again after a crash, or ``"hints"`` to believe what the server says about its tools; such a call is also
+    repeated up to ``retries`` times after a fault. ``resources`` and ``prompts`` say whether the agent also gets
+    tools that list and read the server's resources and prompts, by default if it has any when it is connected.
+    ``on_changed`` says what happens if a thread has used the server before and its tools have changed.
+    ``on_failure`` says whether a run fails or continues without the tools if the server cannot be reached.
+    ``protocol`` is the version that is spoken. ``connect_timeout`` (to connect, and to list the tools) and
     ``timeout`` (of a call) are in seconds. ``max_bytes`` limits one message of the server.
     """
 
@@ -193,14 +194,14 @@ class MCPTools(ContextProvider):
     async def _given(self) -> _Given:
         connection = await self._connections.connected()
         changes = connection.changes
-        offers = await self._offers()
+        offers = await self._offers(connection.parts)
         if len(offers) > MOST_TOOLS:
             raise MCPServerError(self.name, f"It has more than {MOST_TOOLS} tools. Name those that you need: allowed=.")
         names = tool_names(list(offers), self._options.get("prefix", ""))
         tools = [self._tool(offer, names[name]) for name, offer in offers.items()]
         return _Given(tools=tools, connection=connection, changes=changes)
 
-    async def _offers(self) -> dict[str, Offer]:
+    async def _offers(self, parts: frozenset[str]) -> dict[str, Offer]:
         """What the server offers, by name, as far as it is allowed."""
         try:
             async with asyncio.timeout(self._connect_timeout):
@@ -211,7 +212,8 @@ class MCPTools(ContextProvider):
         return {
             name: offer
             for name, offer in offers.items()
-            if (allowed is None or name in allowed) and not (offer.part and not options.get(offer.part, True))
+            if (allowed is None or name in allowed)
+            and (offer.part is None or options.get(offer.part, offer.part in parts))
         }
 
     def _tool(self, offer: Offer, name: str) -> ProvidedTool:
