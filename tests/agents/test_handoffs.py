@@ -130,6 +130,19 @@ async def test_a_stream_and_its_followers_go_on_with_the_other_agent(engine: Eng
     assert rest == followed[place + 1 :]
 
 
+async def test_a_conversation_is_stopped_and_followed_by_the_id_of_its_first_run(engine: Engine) -> None:
+    pay = tool(lambda: "paid", name="pay", approval="always")
+    refunds = agent_of(engine, "Refunds", call("pay"), tools=[pay])
+    response = await desk(engine, refunds).run("Refund!")
+    thread = response.thread
+    followed = await thread.follow(response.run_id).response()
+    assert (followed.run_id, followed.usage, len(followed.messages)) == (response.run_id, response.usage, 3)
+    assert [each.call.name for each in followed.approvals] == ["pay"]
+    assert not await thread.stop_run("another")
+    assert await thread.stop_run(response.run_id)
+    assert [event.type for event in await events_of(thread)][-1] == "run-abandoned"
+
+
 async def test_a_repeated_run_returns_the_answer_of_the_other_agent(engine: Engine) -> None:
     refunds = agent_of(engine, "Refunds", "You get it back.")
     agent = desk(engine, refunds)
