@@ -618,9 +618,9 @@ class Agent(AgentOf[LocalThread, RemoteThread]):
 
     ``client`` calls the model. ``id`` identifies the agent in the log and to other processes; by default it is the
     ``name``, or else ``agent``. ``engine`` has the threads that the agent starts; without one they are in memory.
-    ``tools`` are functions that the model may call, ``guardrails`` are checks that stop a run, and ``handoffs`` the
-    agents to which the model may hand the conversation. ``context_providers`` give context to each run and learn from
-    it.
+    ``tools`` are functions that the model may call and servers of tools (MCPTools), ``guardrails`` are checks that
+    stop a run, and ``handoffs`` the agents to which the model may hand the conversation. ``context_providers`` give
+    context to each run and learn from it.
     ``reducer`` limits the history that the model receives. ``history_store`` creates a copy of each thread's history;
     with ``read_history_from="store"`` the model receives the messages that the copy lists. ``model`` and ``options``
     (such as ``temperature``) replace the client's own; a run can replace them again.
