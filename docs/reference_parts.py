@@ -74,6 +74,7 @@ PARTS = {
         "types.TokenUsage types.TextDelta types.ReasoningDelta types.CallDelta types.ServiceBound "
         "types.ServiceReference"
     ),
+    "Costs": "PriceTable Price GenaiPrices types.Prices types.Cost types.Costs",
     "Memory": (
         "MemoryScope types.SyncMemoryScope Fact types.FoundFact types.FactOrigin types.FactUse types.ScopeSummary "
         "Allow Redact Refuse DocumentStore Document Passage Embedder OpenAIEmbedder LocalEmbedder HashingEmbedder "

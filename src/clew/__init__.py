@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from clew.domain.memory.facts import Allow, Document, Fact, Passage, Redact, Refuse
     from clew.domain.memory.ports import Embedder
     from clew.domain.messages import FunctionCall, Media, Message, Text
+    from clew.domain.models.prices import Price, PriceTable
     from clew.domain.records import Record, ThreadRecord
     from clew.domain.reducers.reducer import Reducer, Reducible, Reduction
     from clew.domain.reducers.strategies import KeepLast, Reducers, SlidingWindow, TokenBudget, TrimToolResults
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from clew.infrastructure.bedrock.client import BedrockClient
     from clew.infrastructure.gemini.client import GeminiClient
     from clew.infrastructure.gemini.interactions_client import GeminiInteractionsClient
+    from clew.infrastructure.genai_price_list import GenaiPrices
     from clew.infrastructure.hashing_embedder import HashingEmbedder
     from clew.infrastructure.mcp.tools import MCPTools
     from clew.infrastructure.media_files import Audio, File, Image
@@ -86,6 +88,7 @@ __all__ = [
     "FunctionCall",
     "GeminiClient",
     "GeminiInteractionsClient",
+    "GenaiPrices",
     "Guardrail",
     "Handoff",
     "HashingEmbedder",
@@ -107,6 +110,8 @@ __all__ = [
     "OpenAIResponsesClient",
     "Passage",
     "Positions",
+    "Price",
+    "PriceTable",
     "Provenance",
     "ProviderContext",
     "Record",
@@ -162,6 +167,7 @@ _HOMES = {
     "FunctionCall": "clew.domain.messages",
     "GeminiClient": "clew.infrastructure.gemini.client",
     "GeminiInteractionsClient": "clew.infrastructure.gemini.interactions_client",
+    "GenaiPrices": "clew.infrastructure.genai_price_list",
     "Guardrail": "clew.agents.guardrails",
     "Handoff": "clew.agents.handoffs",
     "HashingEmbedder": "clew.infrastructure.hashing_embedder",
@@ -183,6 +189,8 @@ _HOMES = {
     "OpenAIResponsesClient": "clew.infrastructure.openai.clients",
     "Passage": "clew.domain.memory.facts",
     "Positions": "clew.infrastructure.shards",
+    "Price": "clew.domain.models.prices",
+    "PriceTable": "clew.domain.models.prices",
     "Provenance": "clew.domain.memory.events",
     "ProviderContext": "clew.domain.context.provider",
     "Record": "clew.domain.records",

@@ -32,6 +32,7 @@ from clew.domain.json_values import Json, JsonObject, check_flags
 from clew.domain.memory.ports import Embedder, Screen
 from clew.domain.messages import Message
 from clew.domain.models.client import ThreadKind
+from clew.domain.models.prices import Prices
 from clew.domain.ports import Verdict
 from clew.domain.projection import Projection, Query, RowValues, said_within
 from clew.domain.records import Record
@@ -41,6 +42,7 @@ from clew.infrastructure.conversation_files import read_conversations
 from clew.service import (
     audit_trail,
     conversation_transfer,
+    cost_queries,
     event_export,
     event_import,
     message_search,
@@ -56,6 +58,7 @@ from clew.service import (
 from clew.service.async_effects import drive
 from clew.service.audit_trail import AuditEntry
 from clew.service.core import CACHE_BYTES, Core, open_core
+from clew.service.cost_queries import Costs, CostsBy
 from clew.service.effects import Pages, read
 from clew.service.feeds import store_feed
 from clew.service.memory import scope_queries, scope_view
@@ -96,6 +99,7 @@ class Engine:
         embedded: bool = True,
         authorize: Authorize | None = None,
         cache_bytes: int = CACHE_BYTES,
+        prices: Prices | None = None,
         now: Callable[[], int] = clock.now,
         read_only: bool = False,
     ) -> Self:
@@ -113,7 +117,8 @@ class Engine:
         raises NotAuthorizedError. ``cache_bytes`` limits the memory, in estimated bytes, for the histories, states and
         memory scopes that the service used last. What is larger is read again each time: with the default, a history of
         more than 256 MiB, or a memory scope of more than about 130,000 facts and passages, at 2,000 bytes each.
-        ``now`` returns microseconds since 1970 (UTC).
+        ``prices`` is the price list by which the cost of each model call is recorded, by default that of the package
+        genai-prices if it is installed. ``now`` returns microseconds since 1970 (UTC).
 
         With ``read_only``, or with ``?mode=ro`` in the URL, nothing is written: every call that would write raises
         ReadOnlyStoreError. Next to a SQLite file, no file is made or changed. Read models that are missing or behind
@@ -130,6 +135,7 @@ class Engine:
             embedded=embedded,
             authorize=authorize,
             cache_bytes=cache_bytes,
+            prices=prices,
             now=now,
             read_only=read_only,
         )
@@ -366,6 +372,28 @@ class Engine:
         dates, InvalidTimeError.
         """
         return await drive(usage_queries.usage(self._core, thread=thread, since=since, until=until, by=by))
+
+    async def costs(
+        self,
+        *,
+        by: CostsBy = "total",
+        label: str | None = None,
+        thread: str | None = None,
+        since: date | None = None,
+        until: date | None = None,
+        prices: Prices | None = None,
+    ) -> list[Costs]:
+        """What the model calls of runs used and cost on the days (UTC) from ``since`` to ``until``.
+
+        In total, or by day, agent, actor for whom agents acted, model, thread, or value of a ``label``. Each call is
+        counted once, on the thread where it was recorded: forks do not count what they inherit. Costs are those that
+        were recorded with the calls. With ``prices`` all calls in the log are priced again, each at its own time.
+        Raises UnknownThreadError, InvalidContentError or InvalidTimeError.
+        """
+        asked = cost_queries.costs(
+            self._core, by=by, label=label, thread=thread, since=since, until=until, prices=prices
+        )
+        return await drive(asked)
 
     def batch(self, *, idempotency_key: str | None = None) -> Batch:
         """Appends to threads and facts of scopes in one commit: ``async with engine.batch() as batch: …``.

@@ -94,6 +94,7 @@ if TYPE_CHECKING:
         WireFormat,
     )
     from clew.domain.models.client import Update as ModelUpdate
+    from clew.domain.models.prices import Cost, Dollars, Prices
     from clew.domain.ports import IntegrityFault, Verdict
     from clew.domain.projection import Kind as ColumnKind
     from clew.domain.projection import Parked, RowValues
@@ -114,6 +115,7 @@ if TYPE_CHECKING:
     from clew.memory.text_retrieval import When as RetrievalTime
     from clew.service.audit_trail import AuditEntry
     from clew.service.batches import BatchResult
+    from clew.service.cost_queries import Costs, CostsBy
     from clew.service.memory.scope_queries import ScopeSummary
     from clew.service.message_search import Hit
     from clew.service.projection_status import ProjectionStatus
@@ -160,12 +162,16 @@ __all__ = [
     "ContextVersions",
     "ContinueOptions",
     "Control",
+    "Cost",
+    "Costs",
+    "CostsBy",
     "Diff",
     "DiffCounts",
     "DiffKind",
     "DiffPart",
     "DiffRow",
     "DocumentPort",
+    "Dollars",
     "EnginePort",
     "Event",
     "EventsReport",
@@ -220,6 +226,7 @@ __all__ = [
     "OnMissingProvider",
     "OpenRun",
     "Parked",
+    "Prices",
     "Proceed",
     "ProjectionStatus",
     "ProvidedApproval",
@@ -327,12 +334,16 @@ _HOMES = {
     "ContextVersions": "clew.domain.context.state",
     "ContinueOptions": "clew.agents.run_setup",
     "Control": "clew.domain.decider_state",
+    "Cost": "clew.domain.models.prices",
+    "Costs": "clew.service.cost_queries",
+    "CostsBy": "clew.service.cost_queries",
     "Diff": "clew.domain.differences.diff",
     "DiffCounts": "clew.domain.differences.diff",
     "DiffKind": "clew.domain.differences.word_diff:Kind",
     "DiffPart": "clew.domain.differences.word_diff",
     "DiffRow": "clew.domain.differences.diff",
     "DocumentPort": "clew.domain.memory.ports",
+    "Dollars": "clew.domain.models.prices",
     "EnginePort": "clew.domain.runs.ports",
     "Event": "clew.domain.events",
     "EventsReport": "clew.domain.formats.event_import",
@@ -387,6 +398,7 @@ _HOMES = {
     "OnMissingProvider": "clew.agents.run_setup",
     "OpenRun": "clew.domain.decider_state",
     "Parked": "clew.domain.projection",
+    "Prices": "clew.domain.models.prices",
     "Proceed": "clew.agents.middleware",
     "ProjectionStatus": "clew.service.projection_status",
     "ProvidedApproval": "clew.domain.context.provider",

@@ -37,6 +37,7 @@ def test_clew_exports_these_names() -> None:
         "FunctionCall",
         "GeminiClient",
         "GeminiInteractionsClient",
+        "GenaiPrices",
         "Guardrail",
         "Handoff",
         "HashingEmbedder",
@@ -58,6 +59,8 @@ def test_clew_exports_these_names() -> None:
         "OpenAIResponsesClient",
         "Passage",
         "Positions",
+        "Price",
+        "PriceTable",
         "Provenance",
         "ProviderContext",
         "Record",
@@ -114,7 +117,8 @@ def test_clew_errors_has_every_error() -> None:
     def subclasses(root: type[ClewError]) -> set[type[ClewError]]:
         return {root}.union(*map(subclasses, root.__subclasses__()))
 
-    warnings = {"AgentChangedWarning", "MediaNotSentWarning", "MissingProviderWarning", "ToolsChangedWarning"}
+    warnings = {"AgentChangedWarning", "MediaNotSentWarning", "MissingProviderWarning"}
+    warnings |= {"PricesFailedWarning", "ToolsChangedWarning"}
     public = {each.__name__ for each in subclasses(ClewError) if each.__module__.startswith("clew.domain.")}
     assert errors.__all__ == sorted(errors.__all__)
     assert set(errors.__all__) == public | warnings

@@ -72,6 +72,10 @@ SERVICE = {
         nothing(lambda held: held.service.audit(scope="hidden-scope")),
         refused(lambda held: held.service.audit(thread="hidden-1")),
     ],
+    "costs": [
+        nothing(lambda held: held.service.costs(by="thread"), shows=False),
+        refused(lambda held: held.service.costs(thread="hidden-1"), shows=False),
+    ],
     "usage": [
         nothing(lambda held: held.service.usage(by="thread")),
         nothing(lambda held: held.service.usage(by="day"), shows=False),
@@ -196,6 +200,7 @@ RUNS = {
 HARMLESS_OF_RUNS = {
     *("is_in", "begins", "reads_at", "of"),
     "repeated",  # finds nothing without the key
+    "cost",  # looks a price up
     *("claim_state", "supply", "record", "hold", "put_draft", "changed"),  # write, or wait
 }
 

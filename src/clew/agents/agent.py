@@ -489,7 +489,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
             else:
                 response = await self._response(await admit(), setup)
             added = [each.message for each in response.messages if each.message is not None]
-            span.answered(added, usage=response.usage, finish_reason=response.finish_reason)
+            span.answered(added, usage=response.usage, cost=response.cost, finish_reason=response.finish_reason)
             return response
 
     async def _response(self, done: CarriedOut[ThreadT], setup: RunSetup) -> AgentResponse[ThreadT]:
@@ -501,6 +501,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
             thread=thread.bound_to(self),
             messages=list(state.added),
             usage=state.usage,
+            cost=state.cost,
             finish_reason=state.finish_reason,
             approvals=await pending_approvals(thread.runs, state) if state.calls else [],
             response_format=setup.response_format,

@@ -190,6 +190,7 @@ class FollowedRun(AsyncIterator[AgentUpdate], Generic[ThreadT_co]):
             thread=self._thread,
             messages=list(state.added),
             usage=state.usage,
+            cost=state.cost,
             finish_reason=state.finish_reason,
             approvals=await pending_approvals(log, state),
         )

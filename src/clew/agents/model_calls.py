@@ -7,6 +7,7 @@ import copy
 import time
 import warnings
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Literal, TypeAlias
 
 from clew.agents.context_assembly import ContextAssembly
@@ -34,6 +35,7 @@ from clew.domain.models.client import (
 )
 from clew.domain.models.media import UnsentMedia
 from clew.domain.models.native import has_signed_parts, signatures
+from clew.domain.models.prices import Cost, recorded
 from clew.domain.models.tool_choice import without_forced_call
 from clew.domain.runs.errors import (
     AgentConfigurationError,
@@ -87,6 +89,7 @@ class ModelCalls:
         self._reseeds = False
         self._lost_media: set[UnsentMedia] = set()
         self._intervention = Intervention()
+        self._cost: Cost | None = None
 
     async def open_service_thread(self) -> None:
         """Create the thread at the service before the first request, if the client requires it."""
@@ -113,7 +116,8 @@ class ModelCalls:
             try:
                 if self._setup.is_observed:
                     return await self._observed(question, request)
-                return await self._send(request)
+                answer = await self._send(request)
+                await self._price(answer)
             except ModelError as error:
                 wait = self._retry_seconds(error)
                 if wait is None:
@@ -121,6 +125,8 @@ class ModelCalls:
                 self._journal.add(self._failed(error, retry_in=wait))
                 await self._journal.write()
                 await asyncio.sleep(wait)
+            else:
+                return answer
 
     async def _record_call(self) -> tuple[Question, ModelRequest]:
         """Record the model call; returns the question and the request."""
@@ -298,7 +304,8 @@ class ModelCalls:
             stream=request.streams,
         ) as span:
             answer = await (self._intercepted(request) if setup.middleware else self._send(request))
-            span.answered(answer)
+            await self._price(answer)
+            span.answered(answer, self._cost)
             return answer
 
     async def _intercepted(self, request: ModelRequest) -> Answer:
@@ -309,6 +316,15 @@ class ModelCalls:
         finally:
             if (by := self._intervention.withheld_by) is not None:
                 self._journal.add(RequestWithheld(call=self._journal.state.called, by=by))
+
+    async def _price(self, answer: Answer) -> None:
+        """Look up what the answer costs, at the time when it arrives. One that was not asked for costs nothing."""
+        usage, call, self._cost = answer.usage, self._journal.state.model_call, None
+        if self._intervention.withheld_by is not None:
+            self._cost = recorded(Decimal(0))
+        elif usage is not None and call is not None:
+            model = answer.model or call.model
+            self._cost = await self._journal.log.cost(usage, model=model, provider=call.provider)
 
     async def _send(self, request: ModelRequest) -> Answer:
         partial = self._journal.begin_answer(self._setup.identity.name)
@@ -372,6 +388,7 @@ class ModelCalls:
                 answered_by=self._intervention.answered_by,
                 first_ms=None if journal.emit is None or self._first is None else round(self._first * 1000),
                 ms=round((time.monotonic() - self._sent) * 1000),
+                cost=self._cost,
             )
         )
         return message, index

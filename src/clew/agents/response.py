@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Generic, Literal, TypeVar
 
 from clew.agents.response_formats import answer_value
@@ -144,8 +145,9 @@ class AgentResponse(Generic[ThreadT_co]):
     """The result of a run.
 
     ``messages`` are those that the run added, without its input; ``thread`` is the thread that it ran on. ``usage``
-    counts the tokens of all its model calls, and ``finish_reason`` says why the last answer ended. ``approvals`` are
-    function calls that wait for approval: then the run is not over, and ``agent.continue_run(thread)`` continues it.
+    counts the tokens of all its model calls, and ``cost`` is what they cost in US dollars: None if that is not known of
+    all. ``finish_reason`` says why the last answer ended. ``approvals`` are function calls that wait for approval: then
+    the run is not over, and ``agent.continue_run(thread)`` continues it.
     ``agent`` is the agent that answered: after a handoff, the one that continued the conversation. ``messages`` and
     ``usage`` are those of all agents, and ``run_id`` is that of the first one's run.
     """
@@ -158,6 +160,7 @@ class AgentResponse(Generic[ThreadT_co]):
     approvals: list[Approval] = field(default_factory=list)
     response_format: Any = field(default=None, repr=False)
     agent: Any = field(default=None, compare=False)
+    cost: Decimal | None = None
 
     @property
     def text(self) -> str:

@@ -180,7 +180,8 @@ def _preceded(done: CarriedOut[ThreadT], before: RunState, run_id: str) -> Carri
     response = done.response
     if response is not None:
         usage, messages = before.usage + response.usage, [*before.added, *response.messages]
-        response = replace(response, run_id=run_id, usage=usage, messages=messages)
+        cost = None if before.cost is None or response.cost is None else before.cost + response.cost
+        response = replace(response, run_id=run_id, usage=usage, cost=cost, messages=messages)
     return done._replace(run_id=run_id, state=joined_runs(before, done.state), response=response)
 
 

@@ -48,8 +48,9 @@ from clew.domain.history import NotSeen
 from clew.domain.json_values import Json
 from clew.domain.messages import Content, FunctionResult, Media, Message, Text, check_message
 from clew.domain.models.chat_requests import result_words
-from clew.domain.models.client import TokenUsage, joined
+from clew.domain.models.client import joined
 from clew.domain.models.client_calls import approval_result, arguments_for, computer_result, custom_result
+from clew.domain.models.prices import recorded
 from clew.domain.runs.errors import (
     GuardrailTrippedError,
     RunLimitError,
@@ -384,13 +385,14 @@ async def abandon_children(log: RunLog, calls: Sequence[CallState]) -> None:
             await abandon_children(child, state.calls)
 
 
-async def _usage_of(child: RunLog) -> TokenUsage | None:
-    """The tokens of the newest run on a child's thread, and of those that handed over to it; None if none began."""
+async def _with_usage_of(child: RunLog, outcome: ToolOutcome) -> ToolOutcome:
+    """The outcome with the tokens and the cost of the newest run on a child's thread, and of those that handed over."""
     try:
         newest = await read_run(child, await find_run(child, None))
-        return reduce(joined_runs, await read_runs(child, newest.since)).usage
+        state = reduce(joined_runs, await read_runs(child, newest.since))
     except (UnknownThreadError, UnknownRunError):
-        return None
+        return outcome
+    return replace(outcome, usage=state.usage, cost=state.cost)
 
 
 OUTCOME_UNKNOWN = "The call had been started before a crash. Nobody knows whether it was carried out: outcome unknown."
@@ -609,7 +611,7 @@ class ToolCalls:
         began = time.monotonic()
         outcome = await self._call(call, tool)
         if call.child is not None and outcome.error is not None:
-            outcome = replace(outcome, usage=await _usage_of(self._journal.log.of(call.child)))
+            outcome = await _with_usage_of(self._journal.log.of(call.child), outcome)
         return Finished(call, outcome, round((time.monotonic() - began) * 1000))
 
     async def _call(self, call: CallState, tool: Tool) -> ToolOutcome:
@@ -661,7 +663,7 @@ class ToolCalls:
         if target is not None and (self.handed_off or self._journal.state.handed_off) is not None:
             outcome, target = ToolOutcome(ONE_HANDOFF, "HandoffError"), None
         about: dict[str, Any] = {"message": message, "index": index, "result": -1, "ms": ms}
-        about |= {"usage": outcome.usage, "attempts": outcome.attempts}
+        about |= {"usage": outcome.usage, "cost": recorded(outcome.cost), "attempts": outcome.attempts}
         self._journal.add(
             _result(call, outcome.result, outcome.contents),
             ToolFinished(**about)

@@ -11,6 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,6 +19,7 @@ from clew.agents.tools import ToolOutcome
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Content, FunctionCall, FunctionResult, Media, Message, Reasoning, Text
 from clew.domain.models.client import Answer, Question, TokenUsage, ToolSchema
+from clew.domain.models.prices import Cost
 
 if TYPE_CHECKING:
     from contextvars import Token
@@ -172,12 +174,18 @@ class RunSpan(_Operation):
     inputs: Sequence[Message] = ()
 
     def answered(
-        self, messages: Sequence[Message], *, usage: TokenUsage | None = None, finish_reason: str | None = None
+        self,
+        messages: Sequence[Message],
+        *,
+        usage: TokenUsage | None = None,
+        cost: Decimal | None = None,
+        finish_reason: str | None = None,
     ) -> None:
-        """Set the messages that the run added to the thread, and the usage of all its model calls."""
+        """Set the messages that the run added to the thread, and the usage and the cost of all its model calls."""
         if self._span is None:
             return
-        self._set({"gen_ai.response.finish_reasons": [finish_reason] if finish_reason else None, **_usage(usage)})
+        reasons = [finish_reason] if finish_reason else None
+        self._set({"gen_ai.response.finish_reasons": reasons, **_usage(usage, cost)})
         if self._has_content:
             self._set({"gen_ai.output.messages": messages_attribute(messages, finish_reason or "stop")})
 
@@ -192,8 +200,8 @@ class ModelSpan(_Operation):
     question: Question
     _answer: Answer | None = None
 
-    def answered(self, answer: Answer) -> None:
-        """Set the answer of the model."""
+    def answered(self, answer: Answer, cost: Cost | None = None) -> None:
+        """Set the answer of the model, and what it cost."""
         self._answer = answer
         if self._span is None:
             return
@@ -203,7 +211,7 @@ class ModelSpan(_Operation):
                 "gen_ai.response.finish_reasons": [reason] if reason else None,
                 "gen_ai.response.id": answer.response_id,
                 "gen_ai.response.model": answer.model,
-                **_usage(answer.usage),
+                **_usage(answer.usage, None if cost is None else cost.amount),
             }
         )
         if self._has_content:
@@ -315,14 +323,17 @@ def tool_span(
     return span
 
 
-def _usage(usage: TokenUsage | None) -> dict[str, Any]:
+def _usage(usage: TokenUsage | None, cost: Decimal | None) -> dict[str, Any]:
+    """The tokens. The conventions have no attribute for costs: it is Clew's own, in US dollars."""
     if usage is None:
         return {}
     return {
         "gen_ai.usage.input_tokens": usage.input_tokens,
         "gen_ai.usage.output_tokens": usage.output_tokens,
         "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens or None,
+        "gen_ai.usage.cache_creation.input_tokens": usage.parts.get("cache_write"),
         "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens or None,
+        "clew.usage.cost": None if cost is None else float(cost),
     }
 
 

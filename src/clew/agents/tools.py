@@ -11,6 +11,7 @@ import re
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import Any, Literal, TypeAlias, overload
 from weakref import WeakKeyDictionary
 
@@ -94,9 +95,9 @@ class ToolOutcome:
 
     ``error`` is the class of the error, None without one, and ``reason`` says how the call failed (``raised`` if it did
     not fail). ``raised`` is the exception if the tool caused it, and not the model. ``usage`` are the tokens of the
-    agent that the tool runs, and ``waits`` says that this agent waits for an approval: then there is no result yet.
-    ``attempts`` counts the calls of the function. ``contents`` are the texts and media of a result that is more than
-    JSON; ``result`` is then None.
+    agent that the tool runs, ``cost`` what they cost in US dollars, if that is known, and ``waits`` says that this
+    agent waits for an approval: then there is no result yet. ``attempts`` counts the calls of the function.
+    ``contents`` are the texts and media of a result that is more than JSON; ``result`` is then None.
     """
 
     result: Json
@@ -107,6 +108,7 @@ class ToolOutcome:
     waits: bool = False
     attempts: int = 1
     contents: tuple[Text | Media, ...] = ()
+    cost: Decimal | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -386,7 +388,7 @@ def _result_outcome(name: str, result: Any) -> ToolOutcome:
         if result.approvals:
             return ToolOutcome(None, waits=True)
         value = result.text if result.response_format is None else result.value
-        return replace(_result_outcome(name, value), usage=result.usage)
+        return replace(_result_outcome(name, value), usage=result.usage, cost=result.cost)
     contents = result if isinstance(result, list | tuple) else (result,)
     if any(isinstance(each, Text | Media) for each in contents):
         return _contents_outcome(name, contents)

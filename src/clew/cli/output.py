@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
+    from decimal import Decimal
+
     from rich.console import Console
     from rich.text import Text
 
@@ -82,6 +84,12 @@ def plural_if_any(number: int, word: str) -> str:
 def joined(*parts: str) -> str:
     """The parts that are not empty, with dots between them."""
     return " · ".join(part for part in parts if part)
+
+
+def dollars_text(amount: Decimal) -> str:
+    """An amount of US dollars, with at least two digits after the point and with all that it has."""
+    whole, _, digits = f"{amount:,f}".partition(".")
+    return f"${whole}.{digits.rstrip('0'):0<2}"
 
 
 def size_text(size: float) -> str:

@@ -1,12 +1,25 @@
-"""Usage: the events, messages, bytes, tokens and calls of each thread, by day."""
+"""Usage: the events, messages, bytes, tokens and calls of each thread, and what models cost, by day."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from clew.domain.events import to_time
-from clew.domain.projection import Change, Column, Recorded, Recount, Rows, Table, Upsert
+from clew.domain.models.prices import BROKEN_OFF, trillionths
+from clew.domain.projection import (
+    Change,
+    Column,
+    Delete,
+    Query,
+    Recorded,
+    Recount,
+    Rows,
+    RowValues,
+    Table,
+    Upsert,
+    Where,
+)
 
 _DAY = 86_400_000_000
 """Microseconds."""
@@ -20,18 +33,43 @@ _CALLS = {
 }
 """The column that each of these events is counted in."""
 
+_THREAD = (Column("tenant"), Column("thread_id"))
+_ABOUT = ("agent", "actor", "model")
+COUNTED = (
+    *("calls", "unpriced", "cost", "input_tokens", "output_tokens"),
+    *("cached_tokens", "cache_write_tokens", "reasoning_tokens", "audio_tokens"),
+)
+"""The sums of model calls."""
+
+_SUMS = tuple(Column(name, "integer", adds=True) for name in COUNTED)
+COST_EVENTS = frozenset(
+    {"run-started", "run-resumed", "model-called", "model-answered", "model-failed", "answer-interrupted"}
+)
+"""The events from which costs are computed."""
+
+_LONGEST = 200
+"""Characters of the name of a model in a key."""
+
 
 class Usage:
-    """One row for each thread and day (UTC): events, messages, bytes stored, the calls of runs, and tokens.
+    """Three tables of sums by day (UTC).
 
-    Tokens are those that models reported in runs, and those in the metadata of other messages. Failed calls are calls
-    of models and tools that failed, were refused or were interrupted. Only a thread's own events count: inherited ones
-    are counted where they were recorded.
+    ``usage`` has one row for each thread and day: events, messages, bytes stored, the calls of runs, and tokens. Tokens
+    are those that models reported in runs, and those in the metadata of other messages. Failed calls are calls of
+    models and tools that failed, were refused or were interrupted.
+
+    ``thread_cost`` has one row for each thread, day, agent, caller and model: the model calls that may have cost
+    something, what they used, and what they cost in trillionths of a dollar. ``unpriced`` are those whose cost is not
+    known. ``cost`` has the same sums of the whole tenant, for each day: ``by`` says whether ``value`` is an agent, a
+    caller or a model; where it is "total", the row is of all calls. An empty text stands for what is not known.
+
+    Only a thread's own events count: inherited ones are counted where they were recorded. ``run`` has the open or
+    newest run of each thread.
     """
 
     name = "usage"
-    version = 2
-    code_digest = "db49d3be8c8891ee"  # of this version: change both where it makes other rows
+    version = 3
+    code_digest = "usage-3"  # of this version: change both where it makes other rows
     tables = (
         Table(
             "usage",
@@ -51,15 +89,37 @@ class Usage:
             key=("tenant", "thread_id", "day"),
             indexes=(("tenant", "day"),),
         ),
+        Table(
+            "run",
+            (*_THREAD, *map(Column, ("agent", "asked_by", "actor", "model"))),
+            key=("tenant", "thread_id"),
+        ),
+        Table(
+            "thread_cost",
+            (*_THREAD, Column("day"), *map(Column, _ABOUT), *_SUMS),
+            key=("tenant", "thread_id", "day", *_ABOUT),
+        ),
+        Table(
+            "cost",
+            (Column("tenant"), Column("by"), Column("value"), Column("day"), *_SUMS),
+            key=("tenant", "by", "value", "day"),
+        ),
     )
     texts = ()
     types = None
 
     def project(self, event: Recorded, rows: Rows) -> Iterable[Change]:
         """Count every event; after a redaction count the thread again, because one of its events is shorter now."""
-        del rows
         if event.kind != "thread":
             return ()
+        if event.type in COST_EVENTS:
+            return (self._counted(event), *cost_changes(event, rows))
+        if event.type in {"message-redacted", "thread-purged"}:
+            again = (self._counted(event), Recount("usage", event.tenant, event.kind, event.thread_id))
+            return again if event.type == "message-redacted" else (*again, *_without_costs(event, rows))
+        return (self._counted(event),)
+
+    def _counted(self, event: Recorded) -> Upsert:
         values = {
             "tenant": event.tenant,
             "thread_id": event.thread_id,
@@ -79,10 +139,7 @@ class Usage:
             values[_CALLS[event.type]] = 1
         elif event.type == "model-answered" and event.data is not None:
             values |= tokens(event.data.get("usage"))
-        counted = Upsert("usage", values)
-        if event.type in {"message-redacted", "thread-purged"}:
-            return (counted, Recount("usage", event.tenant, event.kind, event.thread_id))
-        return (counted,)
+        return Upsert("usage", values)
 
 
 def _imported(source: Any) -> Any:
@@ -98,9 +155,9 @@ def tokens(usage: Any) -> dict[str, int]:
     found: dict[str, int] = {}
     if isinstance(usage, dict):
         for name, other in (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens")):
-            value = usage.get(name, usage.get(other))
-            if type(value) is int and 0 <= value < 2**53:
-                found[name] = value
+            number = _number(usage.get(name, usage.get(other)))
+            if number:
+                found[name] = number
     return found
 
 
@@ -113,3 +170,79 @@ def _day(number: int) -> str:
     if found is None:
         found = _days[number] = to_time(number * _DAY).date().isoformat()
     return found
+
+
+def cost_changes(event: Recorded, rows: Rows) -> Iterator[Upsert]:
+    """Remember what the run is and which model it calls, and count what each call cost."""
+    data, place = event.data or {}, {"tenant": event.tenant, "thread_id": event.thread_id}
+    match event.type:
+        case "run-started" | "run-resumed":
+            run = {"agent": _text(data.get("agent", {}).get("id")), "asked_by": event.actor or ""}
+            if event.type == "run-started":
+                run |= {"actor": event.on_behalf_of or event.actor or "", "model": ""}
+            yield Upsert("run", {**place, **run})
+        case "model-called":
+            yield Upsert("run", {**place, "model": _text(data.get("model"))})
+        case "model-failed" if data.get("error", {}).get("kind") != BROKEN_OFF:
+            pass  # the service refused the call
+        case _:
+            run = rows.get("run", event.tenant, event.thread_id) or {}
+            about = {
+                "agent": _agent(event, run),
+                "actor": run.get("actor") or "",
+                "model": _text(data.get("model")) or run.get("model") or "",
+            }
+            sums, day = call_sums(data), _day(event.recorded_at // _DAY)
+            yield Upsert("thread_cost", {**place, "day": day, **about, **sums})
+            for by, value in (("total", ""), *about.items()):
+                yield Upsert("cost", {"tenant": event.tenant, "by": by, "value": value, "day": day, **sums})
+
+
+def _agent(event: Recorded, run: RowValues) -> str:
+    """The agent that called the model. In events of an earlier Clew, the actor is the caller of the run."""
+    if event.actor is not None and event.actor != run.get("asked_by"):
+        return event.actor
+    return run.get("agent") or ""
+
+
+def call_sums(data: dict[str, Any]) -> dict[str, int]:
+    """The sums of one model call, from the data of its outcome."""
+    usage, cost = data.get("usage"), trillionths(data.get("cost"))
+    sums = {"calls": 1, "unpriced": int(cost is None), "cost": cost or 0, **tokens(usage)}
+    if isinstance(usage, dict):
+        for name in ("cached_tokens", "reasoning_tokens"):
+            sums[name] = _number(usage.get(name))
+        parts = usage.get("parts")
+        if isinstance(parts, dict):
+            sums["cache_write_tokens"] = _number(parts.get("cache_write"))
+            sums["audio_tokens"] = _number(parts.get("input_audio")) + _number(parts.get("output_audio"))
+    return sums
+
+
+def _without_costs(event: Recorded, rows: Rows) -> Iterator[Change]:
+    """Remove the costs of a purged thread, which the log does not have any more."""
+    of_thread = (Where("tenant", "=", event.tenant), Where("thread_id", "=", event.thread_id))
+    left: dict[tuple[str, str, str], dict[str, int]] = {}
+    for row in rows.select(Query("thread_cost", of_thread)):
+        for by, value in (("total", ""), *((name, row[name]) for name in _ABOUT)):
+            key = by, value, row["day"]
+            known = left.setdefault(key, {})
+            for name in COUNTED:
+                known[name] = known.get(name, 0) - row[name]
+    for key, minus in left.items():
+        there = rows.get("cost", event.tenant, *key) or {}
+        if there.get("calls", 0) + minus["calls"] <= 0:
+            yield Delete("cost", (event.tenant, *key))
+        else:
+            by, value, day = key
+            yield Upsert("cost", {"tenant": event.tenant, "by": by, "value": value, "day": day, **minus})
+    yield Delete("thread_cost", (event.tenant, event.thread_id))
+    yield Delete("run", (event.tenant, event.thread_id))
+
+
+def _text(value: Any) -> str:
+    return value[:_LONGEST] if isinstance(value, str) else ""
+
+
+def _number(value: Any) -> int:
+    return value if type(value) is int and 0 <= value < 2**53 else 0

@@ -20,11 +20,13 @@ from clew.domain.events import APPENDED_TYPES, LAST_MICROSECOND, TYPE_NAMES, Eve
 from clew.domain.history import HistoryBuilder, unshared
 from clew.domain.json_values import check_flags
 from clew.domain.memory.ports import VectorIndex
+from clew.domain.models.prices import Prices
 from clew.domain.ports import NOTHING, Appended, Blob, Claim, Draft, EventLog, Forget, Fork, Key, Shred, Write
 from clew.domain.projection import Projection, check_projections
 from clew.domain.runs.errors import RunInProgressError
 from clew.domain.streams import ROOT, check_id, stream_prefix, thread_stream
 from clew.infrastructure import clock, process_forks
+from clew.infrastructure.genai_price_list import GenaiPrices
 from clew.infrastructure.inmemory.vectors import OverlaidVectors
 from clew.infrastructure.stores import store_at
 from clew.projections import SHIPPED
@@ -191,6 +193,7 @@ class Core:
     vectors: VectorIndex
     actor: str | None = None
     caches: Caches = field(default_factory=Caches)
+    prices: Prices = field(default_factory=GenaiPrices)
     authorize: Authorize | None = None
 
     def acting_as(self, actor: str | None) -> Core:
@@ -235,6 +238,7 @@ def open_core(  # noqa: PLR0913  # every setting has its own parameter
     authorize: Authorize | None = None,
     read_only: bool = False,
     cache_bytes: int = CACHE_BYTES,
+    prices: Prices | None = None,
 ) -> Core:
     """The core of a service on the store that a URL names.
 
@@ -270,7 +274,8 @@ def open_core(  # noqa: PLR0913  # every setting has its own parameter
             vectors = OverlaidVectors(vectors)
         opened.pop_all()
     ids = clock.event_id, clock.thread_id
-    return Core(log, tenant, now, *ids, models, vectors, caches=Caches(cache_bytes), authorize=authorize)
+    core = Core(log, tenant, now, *ids, models, vectors, caches=Caches(cache_bytes), authorize=authorize)
+    return core if prices is None else replace(core, prices=prices)
 
 
 class CommitOptions(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -10,12 +11,14 @@ from typing import NamedTuple, TypeVar
 from clew.domain.decider import Branch, Intent, Rewind, Start, check_readable
 from clew.domain.decider_state import Control
 from clew.domain.errors import ConflictError, HistoryStoreSharedError, ThreadExistsError
-from clew.domain.events import TYPE_NAMES, Event, StateClaimed
+from clew.domain.events import TYPE_NAMES, Event, StateClaimed, to_time
 from clew.domain.history import History, HistoryMessage, NeededHistory
 from clew.domain.history_stores import claim_stream
 from clew.domain.json_values import Json
+from clew.domain.models.client import TokenUsage
+from clew.domain.models.prices import Cost, cost_of
 from clew.domain.ports import Blob, Claim, Draft, Fork, Key, Lease, Write
-from clew.domain.runs.errors import RunInProgressError
+from clew.domain.runs.errors import PricesFailedWarning, RunInProgressError
 from clew.domain.runs.ports import Holding, RunKey
 from clew.domain.runs.remote_threads import ServiceState
 from clew.domain.streams import ROOT, stream_id
@@ -196,6 +199,18 @@ class ThreadRuns:
         if options.blobs:
             known_blobs.update(blob.digest for blob in options.blobs)
         return list(committed.events)
+
+    async def cost(self, usage: TokenUsage, *, model: str, provider: str | None) -> Cost | None:
+        """What a model call costs now. A price list that fails has no price: the answer must be recorded."""
+        prices = self._core.prices
+        price = partial(cost_of, prices, usage, model=model, provider=provider, at=to_time(self._core.now()))
+        try:
+            return price() if getattr(prices, "is_loaded", True) else await asyncio.to_thread(price)
+        except Exception as error:  # noqa: BLE001  # it may be the application's own
+            warnings.warn(
+                f"The price list failed, so the cost is unknown: {error!r}", PricesFailedWarning, stacklevel=2
+            )
+            return None
 
     async def repeated(self, key: RunKey) -> int | None:
         """The first version of an earlier record with the key, None if there was none."""

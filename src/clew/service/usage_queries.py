@@ -65,9 +65,9 @@ def usage(
         yield from existing(core, thread, "audit")
         where.append(Where("thread_id", "=", thread))
     if since is not None:
-        where.append(Where("day", ">=", _day(since, "since")))
+        where.append(Where("day", ">=", day_text(since, "since")))
     if until is not None:
-        where.append(Where("day", "<=", _day(until, "until")))
+        where.append(Where("day", "<=", day_text(until, "until")))
     core = core.read_barrier()
     of_permitted = of_threads((yield from few_permitted(core, "audit")))
     all_rows = yield from core.models.select(USAGE, Query("usage", (*where, *of_permitted)))
@@ -85,7 +85,8 @@ def usage(
     return sorted(counts, key=lambda each: each.day or date.min)
 
 
-def _day(day: date, name: str) -> str:
+def day_text(day: date, name: str) -> str:
+    """A day as read models have it. Raises InvalidTimeError."""
     if not isinstance(day, date) or isinstance(day, datetime):  # a datetime is a date, but not a whole day
         raise InvalidTimeError(f"{name}: {type(day).__name__} is not a day. Give a datetime.date, the day in UTC.")
     return day.isoformat()

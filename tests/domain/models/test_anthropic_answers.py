@@ -90,7 +90,9 @@ def test_reads_all_parts_of_an_answer() -> None:
         ),
     )
     assert (answer.finish_reason, answer.model, answer.response_id) == ("tool_calls", "claude-x", "msg_1")
-    assert answer.usage == TokenUsage(input_tokens=16, output_tokens=5, cached_tokens=4)
+    assert answer.usage == TokenUsage(
+        input_tokens=16, output_tokens=5, cached_tokens=4, parts={"cache_write": 2, "web_searches": 1}
+    )
     assert answer.message.native is not None
     assert answer.message.native.prefix is not None, "thinking is signed"
 

@@ -1,11 +1,10 @@
-"""Commands that list what happened and count it: audit and stats."""
+"""The command that lists what happened: audit."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, date
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,16 +24,12 @@ from clew.cli.options import (
     open_store,
     parse_said,
     parse_time,
-    thread_argument,
 )
 from clew.cli.output import (
     catch_up,
     minute_text,
     one_line,
-    plural,
-    print_lines,
     shortened,
-    size_text,
     time_text,
     write_json_lines,
 )
@@ -43,21 +38,10 @@ from clew.cli.rendering import json_shapes
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
     from clew.conversations import Conversations
     from clew.service.audit_trail import AuditEntry
-    from clew.service.usage_queries import UsageCounts
-
-BIGGEST = 5
-"""Threads below the totals."""
-
-DAYS = 14
-"""Days below the totals; the newest."""
-
-BAR = 32
-"""Columns of the longest bar."""
 
 WIDE = 110
 """Columns of a terminal from which on times have seconds and ids are whole."""
@@ -200,104 +184,3 @@ def _entry_line(entry: AuditEntry, *, wide: bool, whole: bool) -> Text:
         ("" if entry.why is None else f": {one_line(entry.why)}", "italic"),
         (f" [run {run}]" if run else "", "dim"),
     )
-
-
-@command("clew stats", "clew stats --by day --since 30d", "clew stats 3f2a --json", heading="Audit and export")
-def stats(
-    context: typer.Context,
-    thread: Annotated[
-        str | None, thread_argument("A thread's id, or a unique prefix of it; by default all threads.")
-    ] = None,
-    by: Annotated[Literal["thread", "day"] | None, typer.Option("--by", help="Count by thread or by day.")] = None,
-    since: Annotated[
-        str | None, typer.Option("--since", metavar="DAY", help="From a day on (UTC), such as 2026-01-31 or 7d.")
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option("--until", metavar="DAY", help="Up to and including a day (UTC), as for --since.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Count threads, messages, events, bytes, tokens and calls."""
-    first, last = _day(since, "--since"), _day(until, "--until")
-    check_order(first, last)
-    with open_store(context) as conversations:
-        id_ = None if thread is None else conversations.find(thread)
-        catch_up(conversations, "usage")
-        usage = conversations.usage(thread=id_, since=first, until=last, by=by or "total")
-        if as_json:
-            write_json_lines(map(json_shapes.usage, usage))
-            return
-        console = new_console()
-        if not usage:
-            console.print(NO_EVENTS)
-            return
-        if by == "day":
-            print_lines(_day_lines(usage))
-            return
-        if by == "thread":
-            console.print(_thread_table(usage))
-            return
-        console.print(*_total_lines(usage[0]), sep="\n")
-        if id_ is None and usage[0].threads > 1:
-            by_thread = conversations.usage(since=first, until=last, by="thread")
-            console.print("\nBiggest threads", _thread_table(by_thread[:BIGGEST]), sep="\n")
-        days = conversations.usage(thread=id_, since=first, until=last, by="day")
-        if days:
-            console.print("\nMessages by day" + (f", the last {DAYS} of {len(days):,}" if len(days) > DAYS else ""))
-            print_lines(_day_lines(days[-DAYS:]))
-
-
-def _day(text: str | None, option: str) -> date | None:
-    time = parse_time(text, option)
-    return None if time is None else time.astimezone(UTC).date()
-
-
-def _total_lines(total: UsageCounts) -> Iterator[str]:
-    forks = f" ({plural(total.forks, 'fork')})" if total.forks else ""
-    yield f"Threads   {total.threads:,}{forks}"
-    yield f"Messages  {total.messages:,}"
-    yield f"Events    {total.events:,}"
-    yield f"Bytes     {size_text(total.bytes)}"
-    if total.input_tokens or total.output_tokens:
-        yield f"Tokens    {total.input_tokens:,} in, {total.output_tokens:,} out"
-    if total.model_calls or total.tool_calls or total.failed_calls:
-        failed = f", {total.failed_calls:,} failed" if total.failed_calls else ""
-        yield f"Calls     {total.model_calls:,} to models, {total.tool_calls:,} to tools{failed}"
-
-
-def _thread_table(threads: Sequence[UsageCounts]) -> Table:
-    from rich.text import Text
-
-    from clew.cli.rendering.threads import plain_table
-
-    table = plain_table()
-    table.add_column("Thread", overflow="fold")
-    calls = any(each.model_calls or each.tool_calls for each in threads)
-    for heading in ("Messages", "Events", "Bytes", "Tokens", *(("Calls",) if calls else ())):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for each in threads:
-        numbers = [each.input_tokens + each.output_tokens, *([each.model_calls + each.tool_calls] if calls else [])]
-        table.add_row(
-            Text(one_line(each.thread_id or ""), style="bold"),
-            f"{each.messages:,}",
-            f"{each.events:,}",
-            size_text(each.bytes),
-            *(f"{number:,}" if number else "" for number in numbers),
-        )
-    return table
-
-
-def _day_lines(days: Sequence[UsageCounts]) -> Iterator[Text]:
-    from rich.text import Text
-
-    highest = max((day.messages for day in days), default=0)
-    for day in days:
-        bar = (_bar(day.messages, highest), "cyan")
-        yield Text.assemble(f"{day.day}  ", bar, f"  {plural(day.messages, 'message')}")
-
-
-def _bar(number: int, highest: int) -> str:
-    """A bar in eighths of a column, padded; anything above zero is visible."""
-    eighths = 0 if not number else max(1, round(number * BAR * 8 / highest))
-    columns, rest = divmod(eighths, 8)
-    return ("█" * columns + (" ▏▎▍▌▋▊▉"[rest] if rest else "")).ljust(BAR)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from clew.infrastructure.shards import Shard
     from clew.infrastructure.stores import Schemas
     from clew.service.audit_trail import AuditEntry
+    from clew.service.cost_queries import Costs
     from clew.service.memory.scope_queries import ScopeSummary
     from clew.service.message_search import Hit
     from clew.service.projection_status import ProjectionStatus
@@ -79,6 +80,16 @@ def usage(counts: UsageCounts) -> dict[str, Any]:
     if thread_id is not None:
         return {"thread_id": thread_id, **numbers}
     return numbers if day is None else {"day": day.isoformat(), **numbers}
+
+
+def costs(costs: Costs, by: str | None) -> dict[str, Any]:
+    """What model calls used and cost. An amount is a text: it is exact."""
+    numbers = costs._asdict()
+    of = numbers.pop("of")
+    numbers["cost"] = None if costs.cost is None else f"{costs.cost:f}"
+    if by is None:
+        return numbers
+    return {"thread_id" if by == "thread" else by: of.isoformat() if by == "day" else of, **numbers}
 
 
 def history(history: History, runs: Sequence[RunSummary], records: Sequence[ThreadRecord]) -> dict[str, Any]:

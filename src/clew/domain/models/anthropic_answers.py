@@ -8,7 +8,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from clew.domain.json_values import Json, JsonObject, parse_json, storable
 from clew.domain.messages import Content, FunctionCall, Message, Raw, Reasoning, Text
 from clew.domain.models.chat_answers import as_count, as_object, as_objects, as_text
-from clew.domain.models.client import Answer, CallDelta, ReasoningDelta, TextDelta, TokenUsage, Update, joined
+from clew.domain.models.client import (
+    Answer,
+    CallDelta,
+    ReasoningDelta,
+    TextDelta,
+    TokenUsage,
+    Update,
+    joined,
+    other_tier,
+    parts_of,
+)
 from clew.domain.models.native import has_raw, merge, replace, rest_of, unknown, unread, with_native
 
 WIRE = "anthropic-messages"
@@ -245,4 +255,10 @@ def _usage(usage: JsonObject) -> TokenUsage:
         output_tokens=as_count(usage.get("output_tokens")),
         cached_tokens=cached,
         reasoning_tokens=as_count(as_object(usage.get("output_tokens_details")).get("thinking_tokens")),
+        parts=parts_of(
+            cache_write=written,
+            cache_write_1h=as_count(as_object(usage.get("cache_creation")).get("ephemeral_1h_input_tokens")),
+            web_searches=as_count(as_object(usage.get("server_tool_use")).get("web_search_requests")),
+        ),
+        tier=other_tier(usage.get("speed")) or other_tier(usage.get("service_tier")),
     )

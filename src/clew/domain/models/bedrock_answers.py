@@ -13,7 +13,16 @@ from clew.domain.json_values import Json, JsonObject, storable
 from clew.domain.messages import Content, FunctionCall, Message, Raw, Reasoning, Text
 from clew.domain.models.bedrock_requests import NAME, call_input, is_signed, written_blocks_of
 from clew.domain.models.chat_answers import as_count, as_object, as_objects, as_text
-from clew.domain.models.client import Answer, CallDelta, ReasoningDelta, TextDelta, TokenUsage, Update, joined
+from clew.domain.models.client import (
+    Answer,
+    CallDelta,
+    ReasoningDelta,
+    TextDelta,
+    TokenUsage,
+    Update,
+    joined,
+    parts_of,
+)
 from clew.domain.models.native import gather, has_raw, replace, rest_of, unknown, unread, with_native
 
 _FINISH_REASONS = {
@@ -311,9 +320,13 @@ def _arguments(value: JsonObject) -> str:
 
 def _usage(usage: JsonObject) -> TokenUsage:
     """The tokens. The service does not count those of its cache as input tokens."""
-    cached = as_count(usage.get("cacheReadInputTokens"))
+    cached, written = as_count(usage.get("cacheReadInputTokens")), as_count(usage.get("cacheWriteInputTokens"))
+    for_an_hour = (each for each in as_objects(usage.get("cacheDetails")) if each.get("ttl") == "1h")
     return TokenUsage(
-        input_tokens=as_count(usage.get("inputTokens")) + cached + as_count(usage.get("cacheWriteInputTokens")),
+        input_tokens=as_count(usage.get("inputTokens")) + cached + written,
         output_tokens=as_count(usage.get("outputTokens")),
         cached_tokens=cached,
+        parts=parts_of(
+            cache_write=written, cache_write_1h=sum(as_count(each.get("inputTokens")) for each in for_an_hour)
+        ),
     )

@@ -8,7 +8,17 @@ from dataclasses import dataclass, field
 
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Content, FunctionCall, Message, Raw, Reasoning, Text
-from clew.domain.models.client import Answer, CallDelta, ReasoningDelta, TextDelta, TokenUsage, Update, joined
+from clew.domain.models.client import (
+    Answer,
+    CallDelta,
+    ReasoningDelta,
+    TextDelta,
+    TokenUsage,
+    Update,
+    joined,
+    other_tier,
+    parts_of,
+)
 from clew.domain.models.native import merge, replace, unknown, unread, with_native
 
 WIRE = "openai-chat"
@@ -102,7 +112,7 @@ class ChatAnswer:
         if self._choice.finish_reason is None and not self._is_complete:
             return None
         message = self._choice.message()
-        usage = None if self._usage is None else _usage(self._usage)
+        usage = None if self._usage is None else _usage(self._usage, self._reply.get("service_tier"))
         reply = dict(self._reply)
         if self._usage and usage and (left := unread(self._usage, _READ_USAGE, ("total_tokens", usage.total_tokens))):
             reply["usage"] = left
@@ -292,12 +302,19 @@ def _as_json(arguments: Json) -> str:
     return json.dumps(arguments, ensure_ascii=False)
 
 
-def _usage(usage: JsonObject) -> TokenUsage:
+def _usage(usage: JsonObject, tier: Json = None) -> TokenUsage:
+    read, written = as_object(usage.get("prompt_tokens_details")), as_object(usage.get("completion_tokens_details"))
     return TokenUsage(
         input_tokens=as_count(usage.get("prompt_tokens")),
         output_tokens=as_count(usage.get("completion_tokens")),
-        cached_tokens=as_count(as_object(usage.get("prompt_tokens_details")).get("cached_tokens")),
-        reasoning_tokens=as_count(as_object(usage.get("completion_tokens_details")).get("reasoning_tokens")),
+        cached_tokens=as_count(read.get("cached_tokens")),
+        reasoning_tokens=as_count(written.get("reasoning_tokens")),
+        parts=parts_of(
+            cache_write=as_count(read.get("cache_write_tokens")),
+            input_audio=as_count(read.get("audio_tokens")),
+            output_audio=as_count(written.get("audio_tokens")),
+        ),
+        tier=other_tier(tier),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Literal, Protocol, TypeAlias
 from pydantic import Field
 
 from clew.domain.json_values import JsonObject
-from clew.domain.messages import Content, Message, Value
+from clew.domain.messages import Content, Message, Value, is_none
 
 ThreadKind: TypeAlias = Literal["local", "remote"]
 """Who holds the history of a thread: Clew, or a service."""
@@ -46,6 +46,23 @@ class ServiceReference(Value):
         return cls(kind="conversation" if id_.startswith("conv") else "response", id=id_)
 
 
+TokenPart: TypeAlias = Literal[
+    "cache_write",
+    "cache_write_1h",
+    "input_audio",
+    "input_image",
+    "input_video",
+    "cache_audio_read",
+    "cache_image_read",
+    "cache_video_read",
+    "output_audio",
+    "output_image",
+    "output_video",
+    "web_searches",
+]
+"""A part of the tokens that may have a price of its own, or a number of searches."""
+
+
 class TokenUsage(Value):
     """Tokens, as the service counted them."""
 
@@ -55,6 +72,10 @@ class TokenUsage(Value):
     """Input tokens that were read from the service's cache."""
     reasoning_tokens: int = Field(default=0, exclude_if=not_)
     """Output tokens of the model's reasoning."""
+    parts: dict[str, int] = Field(default_factory=dict, exclude_if=not_)
+    """How many of the input and output tokens are of a kind with another price, such as ``input_audio``."""
+    tier: str | None = Field(default=None, exclude_if=is_none)
+    """The service tier or speed, if the service says that it charged another than the standard one."""
 
     @property
     def total_tokens(self) -> int:
@@ -67,7 +88,19 @@ class TokenUsage(Value):
             output_tokens=self.output_tokens + other.output_tokens,
             cached_tokens=self.cached_tokens + other.cached_tokens,
             reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
+            parts={name: self.parts.get(name, 0) + other.parts.get(name, 0) for name in {**self.parts, **other.parts}},
+            tier=self.tier if self.tier == other.tier else None,
         )
+
+
+def parts_of(**counts: int) -> dict[str, int]:
+    """The ``parts`` of a usage: those that are not 0, by the names of ``TokenPart``."""
+    return {name: count for name, count in counts.items() if count}
+
+
+def other_tier(tier: object) -> str | None:
+    """The ``tier`` of a usage, from what a service names."""
+    return tier if isinstance(tier, str) and tier not in {"", "default", "standard", "auto"} else None
 
 
 EDITION = 3

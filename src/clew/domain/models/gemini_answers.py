@@ -5,11 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import get_args
 
 from clew.domain.json_values import Json, JsonObject, storable
 from clew.domain.messages import Content, FunctionCall, Message, Raw, Reasoning, Text
 from clew.domain.models.chat_answers import as_count, as_object, as_objects, as_text
-from clew.domain.models.client import Answer, CallDelta, ReasoningDelta, TextDelta, TokenUsage, Update, joined
+from clew.domain.models.client import (
+    Answer,
+    CallDelta,
+    ReasoningDelta,
+    TextDelta,
+    TokenPart,
+    TokenUsage,
+    Update,
+    joined,
+    parts_of,
+)
 from clew.domain.models.native import gather, has_raw, replace, unknown, unread, with_native
 
 WIRE = "gemini"
@@ -29,6 +40,7 @@ _REASONS = {
         "content_filter",
     ),
 }
+_PARTS = frozenset(get_args(TokenPart))
 _READ_REPLY = frozenset({"candidates", "modelVersion", "responseId", "usageMetadata"})
 _READ_USAGE = {
     "cachedContentTokenCount": (),
@@ -250,4 +262,19 @@ def _usage(usage: JsonObject) -> TokenUsage:
         output_tokens=as_count(usage.get("candidatesTokenCount")) + thoughts,
         cached_tokens=as_count(usage.get("cachedContentTokenCount")),
         reasoning_tokens=thoughts,
+        parts=modalities(
+            usage, "promptTokensDetails", "cacheTokensDetails", "candidatesTokensDetails", count="tokenCount"
+        ),
     )
+
+
+def modalities(usage: JsonObject, read: str, cached: str, written: str, *, count: str) -> dict[str, int]:
+    """The tokens that are not text, from the three lists with these names."""
+    parts: dict[str, int] = {}
+    for direction, name in (("input_{}", read), ("cache_{}_read", cached), ("output_{}", written)):
+        for each in as_objects(usage.get(name)):
+            modality = as_text(each.get("modality")).lower()
+            part = direction.format("image" if modality == "document" else modality)
+            if part in _PARTS:
+                parts[part] = parts.get(part, 0) + as_count(each.get(count))
+    return parts_of(**parts)

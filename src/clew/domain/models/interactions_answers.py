@@ -20,7 +20,7 @@ from clew.domain.models.client import (
     Update,
     joined,
 )
-from clew.domain.models.gemini_answers import call_args
+from clew.domain.models.gemini_answers import call_args, modalities
 from clew.domain.models.native import copied, gather, replace, rest_of, unknown, unread, with_native
 
 WIRE = "gemini-interactions"
@@ -417,4 +417,11 @@ def _usage(usage: JsonObject) -> TokenUsage:
         output_tokens=as_count(usage.get("total_output_tokens")) + thoughts,
         cached_tokens=as_count(usage.get("total_cached_tokens")),
         reasoning_tokens=thoughts,
+        parts=modalities(
+            usage,
+            "input_tokens_by_modality",
+            "cached_tokens_by_modality",
+            "output_tokens_by_modality",
+            count="tokens",
+        ),
     )

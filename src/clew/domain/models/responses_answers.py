@@ -17,6 +17,8 @@ from clew.domain.models.client import (
     TokenUsage,
     Update,
     joined,
+    other_tier,
+    parts_of,
 )
 from clew.domain.models.client_calls import waits
 from clew.domain.models.native import beyond, has_raw, replace, rest_of, unknown, unread, with_native
@@ -161,7 +163,7 @@ class ResponsesAnswer:
         message = Message(role="assistant", contents=tuple(_contents(items)))
         more = self._unasked(self._response)
         counts = as_object(self._response.get("usage"))
-        usage = _usage(counts) if counts else None
+        usage = _usage(counts, self._response.get("service_tier")) if counts else None
         if usage is not None and (left := unread(counts, _READ_USAGE, ("total_tokens", usage.total_tokens))):
             more["usage"] = left
         received: JsonObject = {"output": [*items], **({"reply": more} if more else {})}
@@ -331,10 +333,13 @@ def _finish_reason(response: JsonObject, message: Message) -> str:
     return "refusal" if any(refusal_of(content) for content in message.contents) else "stop"
 
 
-def _usage(usage: JsonObject) -> TokenUsage:
+def _usage(usage: JsonObject, tier: Json) -> TokenUsage:
+    read = as_object(usage.get("input_tokens_details"))
     return TokenUsage(
         input_tokens=as_count(usage.get("input_tokens")),
         output_tokens=as_count(usage.get("output_tokens")),
-        cached_tokens=as_count(as_object(usage.get("input_tokens_details")).get("cached_tokens")),
+        cached_tokens=as_count(read.get("cached_tokens")),
         reasoning_tokens=as_count(as_object(usage.get("output_tokens_details")).get("reasoning_tokens")),
+        parts=parts_of(cache_write=as_count(read.get("cache_write_tokens"))),
+        tier=other_tier(tier),
     )

@@ -365,6 +365,10 @@ class AgentChangedWarning(UserWarning):
     """The agent differs from the one that ran on the thread before, and the run continues."""
 
 
+class PricesFailedWarning(UserWarning):
+    """A price list raised an error, so the cost of a model call is not known."""
+
+
 class MediaNotSentError(ClewError):
     """A model would not receive media of the thread, and the agent has ``strict_media=True``. Nothing was sent.
 

@@ -16,6 +16,7 @@ from clew.domain.event_types import ACTIVE, event_type, without
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Value, is_none
 from clew.domain.models.client import ServiceKind, ServiceReference, TokenUsage
+from clew.domain.models.prices import Cost
 
 ValueT = TypeVar("ValueT", bound=Value)
 
@@ -232,6 +233,7 @@ class ModelAnswered(Value):
     """The model has answered ``call`` with the message at version ``message``. Times are in milliseconds.
 
     ``answered_by`` names the middleware that gave this answer instead of the model; None if the model gave it.
+    ``cost`` is by the price list of that time; None if it had no price, or there was no list.
     """
 
     call: int
@@ -244,6 +246,7 @@ class ModelAnswered(Value):
     """Time to the first piece of the answer; None if it was not streamed."""
     ms: int
     answered_by: str | None = Field(default=None, exclude_if=is_none)
+    cost: Cost | None = Field(default=None, exclude_if=is_none)
 
 
 @event_type(
@@ -350,8 +353,8 @@ class ToolProgressed(Value):
 class ToolFinished(Value):
     """The function call has a result, in the message at ``result``.
 
-    ``usage`` are the tokens of the runs of agents on the call's own thread. They are counted there, too.
-    ``attempts`` is how often the function was called.
+    ``usage`` are the tokens of the runs of agents on the call's own thread, and ``cost`` what they cost, None if that
+    is not known. They are counted there, too. ``attempts`` is how often the function was called.
     """
 
     message: int
@@ -360,6 +363,7 @@ class ToolFinished(Value):
     ms: int
     usage: TokenUsage | None = Field(default=None, exclude_if=is_none)
     attempts: int = Field(default=1, exclude_if=is_one)
+    cost: Cost | None = Field(default=None, exclude_if=is_none)
 
 
 @event_type(
@@ -385,6 +389,7 @@ class ToolFailed(Value):
     usage: TokenUsage | None = Field(default=None, exclude_if=is_none)
     """As in ToolFinished."""
     attempts: int = Field(default=1, exclude_if=is_one)
+    cost: Cost | None = Field(default=None, exclude_if=is_none)
 
 
 @event_type(

@@ -14,7 +14,8 @@ from clew.domain.history import History, HistoryMessage, NeededHistory
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.memory.ports import MemoryPort
 from clew.domain.messages import Message
-from clew.domain.models.client import ThreadKind
+from clew.domain.models.client import ThreadKind, TokenUsage
+from clew.domain.models.prices import Cost
 from clew.domain.ports import Blob, Draft, Lease
 from clew.domain.runs.remote_threads import ServiceState
 
@@ -125,6 +126,10 @@ class RunLog(Protocol):
         events raises ConflictError. Raises RunInProgressError if another run holds the lease, and RunTakenOverError if
         the run no longer belongs to the caller.
         """
+        ...
+
+    async def cost(self, usage: TokenUsage, *, model: str, provider: str | None) -> Cost | None:
+        """What a model call costs now by the price list of the service; None if it has no price."""
         ...
 
     async def repeated(self, key: RunKey) -> int | None:

@@ -6,6 +6,7 @@ import json
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import Literal, NamedTuple, TypeAlias
 
 from clew.domain.context.events import ContextProvided
@@ -16,6 +17,7 @@ from clew.domain.history import HistoryMessage, as_message
 from clew.domain.messages import Content, FunctionCall, Message, Reasoning, Text
 from clew.domain.models.client import TokenUsage, joined
 from clew.domain.models.client_calls import CallKind, client_calls
+from clew.domain.models.prices import BROKEN_OFF, plus
 from clew.domain.ports import Draft
 from clew.domain.runs.events import (
     AnswerInterrupted,
@@ -75,8 +77,9 @@ class RunState:
     without its input and without an answer that a guardrail stopped. ``model_call`` is the last model call.
     ``answered`` is true if the newest answer calls no function; ``lost`` if it was redacted, so that its calls are
     unknown. ``provided`` is what context providers gave, and ``ended`` how the run ended, None while it is open. ``by``
-    is the agent, on behalf of the caller who started the run. ``handed_off`` is the handoff to another agent, and
-    ``handed_from`` the run whose conversation it continues.
+    is the agent, on behalf of the caller who started the run. ``cost`` is what the model calls cost in US dollars, also
+    those of agents that the run asked; None if that is not known of all.
+    ``handed_off`` is the handoff to another agent, and ``handed_from`` the run whose conversation it continues.
     """
 
     run_id: str
@@ -90,6 +93,7 @@ class RunState:
     calls: tuple[CallState, ...] = ()
     added: tuple[HistoryMessage, ...] = ()
     usage: TokenUsage = field(default_factory=TokenUsage)
+    cost: Decimal | None = Decimal(0)
     finish_reason: str | None = None
     answered: bool = False
     model_call: ModelCalled | None = None
@@ -114,7 +118,8 @@ class RunState:
 
 def joined_runs(first: RunState, second: RunState) -> RunState:
     """The second run, with what the first one added and used before it handed the conversation over."""
-    return replace(second, added=(*first.added, *second.added), usage=first.usage + second.usage)
+    cost = None if first.cost is None or second.cost is None else first.cost + second.cost
+    return replace(second, added=(*first.added, *second.added), usage=first.usage + second.usage, cost=cost)
 
 
 def fold(run_id: str, events: Iterable[Event]) -> RunState:
@@ -148,7 +153,8 @@ def after(state: RunState, event: Event) -> RunState:
                 state, called=event.version, tries=tries, answered=False, calls=(), model_call=data, lost=False
             )
         case ModelFailed() | AnswerInterrupted():
-            return replace(state, called=0)
+            refused = isinstance(data, ModelFailed) and data.error.kind != BROKEN_OFF
+            return replace(state, called=0, cost=state.cost if refused else None)
         case ModelAnswered():
             return _answered(state, data)
         case GuardrailTripped() | RunCompleted() | RunFailed() | RunAbandoned():
@@ -190,6 +196,7 @@ def _answered(state: RunState, data: ModelAnswered) -> RunState:
         answered=not calls,
         finish_reason=data.finish_reason,
         usage=state.usage if data.usage is None else state.usage + data.usage,
+        cost=plus(state.cost, data.cost),
     )
 
 
@@ -212,9 +219,10 @@ def calls_of(message: Message, version: int) -> tuple[CallState, ...]:
 def _after_call_step(state: RunState, version: int, data: _Move | HandedOff) -> RunState:
     if isinstance(data, HandedOff):
         return replace(state, handed_off=data)
-    used = data.usage if isinstance(data, ToolFinished | ToolFailed) else None
-    usage = state.usage if used is None else state.usage + used
-    return replace(state, calls=_moved(state.calls, version, data), lost=not state.calls, usage=usage)
+    moved = replace(state, calls=_moved(state.calls, version, data), lost=not state.calls)
+    if not isinstance(data, ToolFinished | ToolFailed) or data.usage is None:
+        return moved
+    return replace(moved, usage=moved.usage + data.usage, cost=plus(moved.cost, data.cost))
 
 
 def _moved(calls: tuple[CallState, ...], version: int, data: _Move) -> tuple[CallState, ...]:

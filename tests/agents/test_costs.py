@@ -1,0 +1,221 @@
+"""What runs cost: recorded with each call, counted once, and unknown where nobody knows."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from tests.agents.turns import events_of
+
+from clew import Agent, Engine, Message, Price, PriceTable, ScriptedChatClient
+from clew.domain.errors import InvalidContentError
+from clew.domain.models.client import Answer, TokenUsage
+from clew.domain.runs.errors import ModelError, PricesFailedWarning
+from clew.domain.runs.events import ModelAnswered
+from clew.infrastructure.scripted_client import Line
+from clew.service.cost_queries import Costs
+from clew.testing import call, fault
+
+pytestmark = pytest.mark.anyio
+
+INPUT, OUTPUT = Decimal(3), Decimal(15)
+PRICES = PriceTable({"scripted": Price(input=INPUT, output=OUTPUT)})
+
+
+def answer(text: str, tokens: tuple[int, int], **fields: Any) -> Answer:
+    usage = TokenUsage(input_tokens=tokens[0], output_tokens=tokens[1])
+    return Answer(Message.assistant(text), "stop", usage, **{"model": "scripted", **fields})
+
+
+def spent(*tokens: tuple[int, int]) -> Decimal:
+    """What the journal of a service with these prices says."""
+    return sum((INPUT * read + OUTPUT * written for read, written in tokens), Decimal(0)) / 1_000_000
+
+
+def agent_of(engine: Engine, name: str, *script: Line, **options: Any) -> Agent:
+    return Agent(ScriptedChatClient(script), engine=engine, id=name, **options)
+
+
+def by_of(costs: list[Costs]) -> dict[Any, tuple[int, Decimal | None, int]]:
+    return {each.of: (each.calls, each.cost, each.unpriced_calls) for each in costs}
+
+
+async def test_every_call_has_its_cost_and_the_sums_are_what_was_spent(url: str) -> None:
+    async with Engine.open(url, prices=PRICES) as engine:
+        desk = agent_of(engine, "desk", answer("One.", (100, 10)), answer("Two.", (200, 20)), answer("Three.", (7, 1)))
+        clerk = agent_of(engine, "clerk", answer("Four.", (1_000, 5)))
+        first = await desk.run("1", actor="user:ann")
+        assert first.cost == spent((100, 10))
+        branch = await first.thread.fork()
+        second = await desk.run("2", thread=branch, actor="user:bob")
+        await desk.run("3", thread=first.thread, actor="user:ann")
+        await clerk.run("4", actor="user:ann")
+        total = spent((100, 10), (200, 20), (7, 1), (1_000, 5))
+        (whole,) = await engine.costs()
+        assert (whole.calls, whole.cost, whole.unpriced_calls) == (4, total, 0)
+        assert (whole.input_tokens, whole.output_tokens) == (1_307, 36)
+        assert second.cost == spent((200, 20))
+        # The branch does not count what it inherits, and the branches together are what was spent.
+        by_thread = by_of(await engine.costs(by="thread"))
+        assert by_thread[branch.id] == (1, spent((200, 20)), 0)
+        assert by_thread[first.thread.id] == (2, spent((100, 10), (7, 1)), 0)
+        assert sum((cost or 0 for _, cost, _ in by_thread.values()), Decimal(0)) == total
+        assert by_of(await engine.costs(by="agent")) == {
+            "clerk": (1, spent((1_000, 5)), 0),
+            "desk": (3, spent((100, 10), (200, 20), (7, 1)), 0),
+        }
+        assert by_of(await engine.costs(by="actor")) == {
+            "user:ann": (3, spent((100, 10), (7, 1), (1_000, 5)), 0),
+            "user:bob": (1, spent((200, 20)), 0),
+        }
+        assert by_of(await engine.costs(by="model")) == {"scripted": (4, total, 0)}
+        (today,) = await engine.costs(by="day")
+        assert (today.of, today.cost) == (datetime.now(UTC).date(), total)
+        assert await engine.costs(until=date(2020, 1, 1)) == [
+            whole._replace(**dict.fromkeys(("calls", "input_tokens", "output_tokens"), 0), cost=Decimal(0))
+        ]
+
+
+async def test_a_repeated_and_a_replayed_answer_cost_nothing_twice(url: str, tmp_path: Any) -> None:
+    async with Engine.open(url, prices=PRICES) as engine:
+        desk = agent_of(engine, "desk", answer("One.", (100, 10)))
+        first = await desk.run("1", idempotency_key="k")
+        again = await desk.run("1", idempotency_key="k")
+        assert (again.run_id, again.cost) == (first.run_id, first.cost)
+        async for _ in first.thread.replay():
+            pass
+        lines = [line async for line in engine.export_events()]
+        copy = await engine.restore_thread(await first.thread.serialize(), as_new=True)
+        assert copy.id != first.thread.id
+        assert by_of(await engine.costs()) == {None: (1, spent((100, 10)), 0)}
+        path = tmp_path / "events.jsonl"
+        path.write_bytes(b"".join(line if isinstance(line, bytes) else line.encode() for line in lines))
+    async with Engine.open(f"sqlite:///{tmp_path / 'other.db'}") as other:
+        for _ in range(2):
+            await other.import_events(path)
+        assert by_of(await other.costs()) == {None: (1, spent((100, 10)), 0)}
+
+
+async def test_what_has_no_price_is_unknown_and_never_nothing(url: str) -> None:
+    async with Engine.open(url, prices=PRICES) as engine:
+        desk = agent_of(engine, "desk", answer("One.", (100, 10)), answer("Two.", (5, 5), model="other"))
+        await desk.run("1")
+        unknown = await desk.run("2")
+        assert unknown.cost is None
+        assert by_of(await engine.costs()) == {None: (2, spent((100, 10)), 1)}
+        assert by_of(await engine.costs(by="model")) == {"scripted": (1, spent((100, 10)), 0), "other": (1, None, 1)}
+
+
+async def test_an_interrupted_answer_is_unknown_and_a_refused_call_costs_nothing(url: str) -> None:
+    async with Engine.open(url, prices=PRICES) as engine:
+        refused = agent_of(engine, "refused", fault("context-window"))
+        cut = agent_of(engine, "cut", fault("cut", after="It is"), retries=0)
+        for agent in (refused, cut):
+            with pytest.raises(ModelError):
+                await agent.run("1")
+        assert by_of(await engine.costs(by="agent")) == {"cut": (1, None, 1)}
+
+
+async def test_an_outer_run_costs_what_the_inner_runs_cost_too_and_sums_count_them_once(url: str) -> None:
+    async with Engine.open(url, prices=PRICES) as engine:
+        expert = agent_of(engine, "expert", answer("Bark.", (50, 5)))
+        desk = agent_of(engine, "desk", call("expert", input="What?"), answer("Bark.", (10, 1)), tools=[expert])
+        response = await desk.run("What?", actor="user:ann")
+        costs = by_of(await engine.costs(by="agent"))
+        assert costs["expert"] == (1, spent((50, 5)), 0)
+        (total,) = await engine.costs()
+        assert response.cost == total.cost
+        assert by_of(await engine.costs(by="actor")) == {"user:ann": (3, total.cost, 0)}
+        assert by_of(await engine.costs(thread=response.thread.id))[None][0] == 2
+
+
+async def test_other_prices_do_not_change_what_was_recorded_unless_asked(url: str) -> None:
+    async with Engine.open(url, prices=PRICES) as engine:
+        desk = agent_of(engine, "desk", answer("One.", (100, 10)), answer("Two.", (100, 10), model="other"))
+        await desk.run("1", actor="user:ann")
+        thread = (await desk.run("2", actor="user:bob")).thread
+    dearer = PriceTable({"other": Price(input=100, output=0), "scripted": [Price(input=10, output=0)]}, name="dearer")
+    async with Engine.open(url, prices=dearer) as engine:
+        assert by_of(await engine.costs()) == {None: (2, spent((100, 10)), 1)}
+        assert by_of(await engine.costs(by="actor", prices=dearer)) == {
+            "user:bob": (1, Decimal("0.01"), 0),
+            "user:ann": (1, Decimal("0.001"), 0),
+        }
+        assert by_of(await engine.costs(thread=thread.id, prices=dearer)) == {None: (1, Decimal("0.01"), 0)}
+        later = PriceTable({"scripted": Price(input=1, output=1, since=date(2999, 1, 1))})
+        assert by_of(await engine.costs(prices=later)) == {None: (2, None, 2)}
+        (event,) = [
+            each.data
+            for each in await events_of(await engine.thread(thread.id))
+            if isinstance(each.data, ModelAnswered)
+        ]
+        assert event.cost is None
+
+
+async def test_sums_by_label_are_those_of_the_threads_that_have_it_now(url: str) -> None:
+    async with Engine.open(url, prices=PRICES) as engine:
+        desk = agent_of(engine, "desk", *(answer("One.", (100 * n, 10)) for n in (1, 2, 3)))
+        red = await engine.start_thread(labels={"team": "red"})
+        blue = await engine.start_thread(labels={"team": "blue"})
+        for thread in (red, blue, None):
+            await desk.run("1", thread=thread)
+        by_label = by_of(await engine.costs(by="label", label="team"))
+        assert by_label == {
+            "red": (1, spent((100, 10)), 0),
+            "blue": (1, spent((200, 10)), 0),
+            None: (1, spent((300, 10)), 0),
+        }
+        await blue.label(team="red")
+        assert by_of(await engine.costs(by="label", label="team"))["red"] == (2, spent((100, 10), (200, 10)), 0)
+        wrong: list[dict[str, Any]] = [{"by": "label"}, {"label": "team"}, {"by": "week"}]
+        for arguments in wrong:
+            with pytest.raises(InvalidContentError):
+                await engine.costs(**arguments)
+
+
+async def test_a_purged_thread_costs_nothing_any_more_also_after_a_rebuild(url: str) -> None:
+    async with Engine.open(url, prices=PRICES) as engine:
+        desk = agent_of(engine, "desk", answer("One.", (100, 10)), answer("Two.", (200, 20)))
+        gone = (await desk.run("1", actor="user:ann")).thread
+        await desk.run("2", actor="user:bob")
+        await engine.costs()
+        await gone.purge()
+        left = {None: (1, spent((200, 20)), 0)}
+        assert by_of(await engine.costs()) == left
+        assert by_of(await engine.costs(by="actor")) == {"user:bob": left[None]}
+        await engine.rebuild("usage")
+        assert by_of(await engine.costs()) == left
+        assert by_of(await engine.costs(by="actor")) == {"user:bob": left[None]}
+
+
+async def test_a_price_list_that_fails_makes_the_cost_unknown_and_the_run_complete(url: str) -> None:
+    class Broken:
+        name = "broken"
+
+        def cost(self, usage: TokenUsage, **about: Any) -> Decimal | None:
+            """Fail, or return an impossible amount."""
+            del about
+            if usage.input_tokens == 1:
+                raise RuntimeError("no price today")
+            return Decimal(-1)
+
+    async with Engine.open(url, prices=Broken()) as engine:
+        desk = agent_of(engine, "desk", answer("One.", (1, 1)), answer("Two.", (2, 1)))
+        for _ in range(2):
+            with pytest.warns(PricesFailedWarning):
+                response = await desk.run("1")
+            assert (response.text != "", response.cost) == (True, None)
+
+
+async def test_only_threads_that_the_actor_may_audit_are_counted(url: str) -> None:
+    mine: set[str | None] = set()
+    async with Engine.open(url, prices=PRICES) as engine:
+        desk = agent_of(engine, "desk", answer("One.", (100, 10)), answer("Two.", (200, 20)))
+        mine.add((await desk.run("1")).thread.id)
+        await desk.run("2")
+    async with Engine.open(url, authorize=lambda _, __, thread: thread in mine) as engine:
+        for by in ("total", "day", "agent", "model", "thread"):
+            assert [each.cost for each in await engine.costs(by=by)] == [spent((100, 10))]
+        assert [each.cost for each in await engine.costs(prices=PRICES)] == [spent((100, 10))]
