@@ -22,7 +22,6 @@ from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBasic, HTTPBasicCredentials
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import Base64Bytes, BaseModel, Field
-from starlette.middleware.base import RequestResponseEndpoint
 
 from clew import Agent, ClewError, Engine, File, Message, OpenAIChatClient, ScriptedChatClient, errors, tool
 from clew.testing import call
@@ -83,15 +82,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         continuing.cancel()
 
 
-app = FastAPI(title="Chats", lifespan=lifespan)
-
-
-@app.middleware("http")
-async def limit_bodies(request: Request, call_next: RequestResponseEndpoint) -> Response:
-    """Refuse bodies that are too large, or that do not say how large they are."""
-    size = request.headers.get("content-length", "0")
-    too_large = int(size) > LARGEST_BODY or "transfer-encoding" in request.headers
-    return Response(status_code=413) if too_large else await call_next(request)
+app = FastAPI(title="Chats", lifespan=lifespan, max_body_size=LARGEST_BODY)
 
 
 @app.exception_handler(ClewError)
