@@ -77,11 +77,11 @@ async def test_waiting_runs_occupy_no_worker_thread(file_url: str, monkeypatch: 
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
     wait_for_change, waiting, all_wait = ThreadRuns.changed, set[asyncio.Task[Any] | None](), asyncio.Event()
 
-    async def changed(self: ThreadRuns, after: int, seconds: float) -> None:
+    async def changed(self: ThreadRuns, after: int, seconds: float) -> bool:
         waiting.add(asyncio.current_task())
         if len(waiting) == RUNS:
             all_wait.set()
-        await wait_for_change(self, after, seconds)
+        return await wait_for_change(self, after, seconds)
 
     monkeypatch.setattr(ThreadRuns, "changed", changed)
     async with asyncio.timeout(PATIENCE):

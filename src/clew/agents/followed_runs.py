@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
 from functools import reduce
 from operator import attrgetter
@@ -120,9 +121,9 @@ async def follow(log: RunLog, began: int, position: Position = Position()) -> As
 
     Raises RunNotCompletedError if the run failed, was abandoned, or is not executed by any process.
     """
-    follower = _Follower(log, began, position)
+    follower, is_new = _Follower(log, began, position), True
     while True:
-        while await follower.reader.read():
+        while is_new and await follower.reader.read():
             pass  # to the newest event: a later one may say that a guardrail stopped an answer
         for update in follower.recorded():
             yield update
@@ -132,7 +133,7 @@ async def follow(log: RunLog, began: int, position: Position = Position()) -> As
             continue
         for update in await follower.arriving():
             yield update
-        await follower.wait()
+        is_new = await follower.wait()
 
 
 class FollowedRun(AsyncIterator[AgentUpdate], Generic[ThreadT_co]):
@@ -215,6 +216,7 @@ class _Follower:
         self._position = position
         self._messages = 0
         self._called = 0
+        self._next_check = 0.0
 
     def recorded(self) -> Iterator[AgentUpdate]:
         """The updates of the messages that were read since the last time."""
@@ -261,16 +263,21 @@ class _Follower:
             self._position = Position.parsed(updates[-1].position)
         return updates
 
-    async def wait(self) -> None:
-        """Wait until there may be more. Raises RunNotCompletedError if no process executes the run."""
+    async def wait(self) -> bool:
+        """Wait until there may be more; returns whether there are new events.
+
+        Raises RunNotCompletedError if no process executes the run, which is looked up once a second.
+        """
         log, version = self._log, self.reader.version
-        lease = await log.lease()  # before the version: the last write of a run releases its lease
-        if (await log.control(fresh=True)).version > version:
-            return
-        if lease is None:
-            reason = "no process executes it any more"
-            raise RunNotCompletedError(log.thread_id, self.reader.state.run_id, "interrupted", reason)
-        await log.changed(version, _DRAFT_SECONDS if self._called else _POLL_SECONDS)
+        if (now := time.monotonic()) >= self._next_check:
+            self._next_check = now + _POLL_SECONDS
+            lease = await log.lease()  # before the version: the last write of a run releases its lease
+            if (await log.control(fresh=True)).version > version:
+                return True
+            if lease is None:
+                reason = "no process executes it any more"
+                raise RunNotCompletedError(log.thread_id, self.reader.state.run_id, "interrupted", reason)
+        return await log.changed(version, _DRAFT_SECONDS if self._called else _POLL_SECONDS)
 
 
 def _note(event: Event, added: Sequence[HistoryMessage]) -> Iterator[AgentUpdate]:

@@ -241,8 +241,8 @@ class ThreadRuns:
         draft = Draft(self._stream, run_id, data)
         await self._write(Write((), {}, claims=(self._renewal(holding),), drafts=(draft,)))
 
-    async def changed(self, after: int, seconds: float) -> None:
-        """Wait until the thread has a version later than ``after``, at most that many seconds."""
+    async def changed(self, after: int, seconds: float) -> bool:
+        """Wait for a version of the thread later than ``after``, at most that many seconds; returns whether it came."""
         woken = ThreadsafeEvent()
         end = self._core.log.listen(woken.set, self._stream)
         try:
@@ -251,9 +251,10 @@ class ThreadRuns:
                     await woken.wait()
                     woken.clear()
         except TimeoutError:
-            pass
+            return False
         finally:
             end()
+        return True
 
     async def _read(self, operation: Operation[T]) -> T:
         """Carry out a read. Raises NotAuthorizedError unless the thread, or the parent of the fork, may be read."""

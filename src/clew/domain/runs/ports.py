@@ -158,8 +158,8 @@ class RunLog(Protocol):
         """Save the draft of an answer, and renew the lease. Raises RunTakenOverError as ``hold`` does."""
         ...
 
-    async def changed(self, after: int, seconds: float) -> None:
-        """Wait until the thread has a version later than ``after``, at most that many seconds."""
+    async def changed(self, after: int, seconds: float) -> bool:
+        """Wait for a version of the thread later than ``after``, at most that many seconds; returns whether it came."""
         ...
 
 
