@@ -160,7 +160,7 @@ async def test_every_turn_of_a_crowd_is_answered_once_over_kills(aimock: Aimock,
     took = f"{time.monotonic() - began:.1f} s, a turn {seconds[len(seconds) // 2]:.1f} s, at most {seconds[-1]:.1f} s"
     print(f"{size} clients, {TURNS} turns each: {took}, {dict(crowd.counts)}")  # noqa: T201  # with -s
     assert crowd.counts["sent again"] + crowd.counts["lost"]
-    continued = 0
+    repeated = continued = 0
     with Conversations.open(server.database, create=False) as conversations:
         assert conversations.verify().first_bad is None
         assert {each.id for each in conversations.threads()} == set(crowd.chats.values())
@@ -173,8 +173,9 @@ async def test_every_turn_of_a_crowd_is_answered_once_over_kills(aimock: Aimock,
             ]
             types = Counter(event.type for event in thread.events())
             assert (types["run-started"], types["run-completed"], thread.open_run) == (TURNS, TURNS, None)
-            assert types["model-called"] == TURNS + types["answer-interrupted"]
-            continued += types["run-resumed"]
+            again = types["answer-interrupted"] + types["model-failed"]  # on a busy machine a call can fail, too
+            assert types["model-called"] == TURNS + again
+            repeated, continued = repeated + again, continued + types["run-resumed"]
     assert continued, "the kills interrupted no run"
-    assert len(aimock.journal()) <= size * TURNS + continued
+    assert len(aimock.journal()) <= size * TURNS + repeated
     assert "Traceback" not in server.log.read_text()
