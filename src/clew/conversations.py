@@ -494,18 +494,19 @@ class Conversations:
             cursor = page.next
 
     def export_events(
-        self, thread_ids: str | Iterable[str] | None = None, *, definitions: bool = False
+        self, thread_ids: str | Iterable[str] | None = None, *, definitions: bool = False, children: bool = False
     ) -> Iterator[bytes]:
         """Lines of Clew's own JSONL: all events of the threads and of their ancestors, byte for byte, in order.
 
         Without ids: all threads of the tenant, including deleted ones, and its memory scopes. Equal stores give equal
         bytes. ``definitions`` adds the agents' instructions and tool schemas that the store has; they can be
-        confidential, so they are left out by default. Write the lines to a file that is open for bytes;
+        confidential, so they are left out by default. ``children`` adds the threads on which calls of these threads ran
+        agents. Write the lines to a file that is open for bytes;
         import_events() reads it. Raises UnknownThreadError.
         """
-        check_flags(definitions=definitions)
+        check_flags(definitions=definitions, children=children)
         ids = (thread_ids,) if isinstance(thread_ids, str) else thread_ids
-        lines = run(event_export.export_events(self._core, ids, definitions=definitions))
+        lines = run(event_export.export_events(self._core, ids, definitions=definitions, children=children))
         while page := run(event_export.next_lines(lines)):
             yield from page
 
@@ -555,13 +556,15 @@ class Conversations:
         operation = version_comparison.diff(self._core, thread_id, other_id, at, other_at, at_message, other_at_message)
         return run(operation)
 
-    def verify(self, thread_id: str | None = None) -> Verdict:
+    def verify(self, thread_id: str | None = None, *, children: bool = False) -> Verdict:
         """Recompute the hash chain of a thread with its ancestors, or of the whole store.
 
         Each event is also checked against the events before it. ``first_bad`` is the first event that was changed
         (``kind`` is ``changed``), or else the first that has a correct hash and makes no sense (``senseless``).
+        With ``children``, the threads on which calls of the thread ran agents are checked, too, and so are the links to
+        them.
         """
-        return run(thread_queries.verify(self._core, thread_id))
+        return run(thread_queries.verify(self._core, thread_id, children=children))
 
     def close(self) -> None:
         """Write all submitted appends, end the subscriptions and close the store."""

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.servers.mcp_server import http_server
 
 from clew import Agent, Engine, MCPTools, ScriptedChatClient, ToolContext, tool
 from clew.agents.response import AgentResponse
+from clew.domain.errors import InvalidContentError
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import FunctionResult
 from clew.domain.models.client import TokenUsage
@@ -185,6 +187,30 @@ async def test_a_rewind_or_an_end_of_the_callers_thread_abandons_the_agents_that
         with pytest.raises(ApprovalNotPendingError):
             await approval.approve()
         assert (await engine.verify()).first_bad is None
+
+
+async def test_verify_and_export_follow_the_links_and_find_a_cut_one(url: str) -> None:
+    async with Engine.open(url) as engine:
+        payer = agent_of(engine, "Payer", "It is paid.")
+        clerk = agent_of(engine, "Clerk", call("Payer", input="Pay 7."), "The payer paid.", tools=[payer])
+        boss = agent_of(engine, "Boss", call("Clerk", input="See to 7."), "All is paid.", tools=[clerk])
+        thread = (await boss.run("Invoice 7 must be paid.")).thread
+        await engine.start_thread(thread_id="another")
+        verdict = await engine.verify(thread.id, children=True)
+        assert (verdict.threads, verdict.first_bad) == (3, None)
+        assert (await engine.verify(thread.id)).threads == 1
+        with pytest.raises(InvalidContentError, match="needs a thread"):
+            await engine.verify(children=True)
+        tree = b"".join([line async for line in engine.export_events(thread.id, children=True)])
+        alone = b"".join([line async for line in engine.export_events(thread.id)])
+    for exported, threads in ((tree, 3), (alone, 1)):
+        async with Engine.open("memory:") as copy:
+            await copy.import_events(BytesIO(exported))
+            verdict = await copy.verify(thread.id, children=True)
+            assert verdict.threads == threads
+            assert (verdict.first_bad is None) == (threads == 3)
+    assert verdict.first_bad is not None
+    assert "does not exist" in verdict.first_bad.reason
 
 
 async def test_parallel_inner_agents_wait_for_their_own_approvals(url: str) -> None:

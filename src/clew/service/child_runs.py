@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 
 from clew.domain.decider import Advance
 from clew.domain.decider_state import OpenRun, holder_of
 from clew.domain.errors import ThreadStatusError, UnknownThreadError
-from clew.domain.ports import Claim, Draft
+from clew.domain.ports import Claim, Draft, IntegrityFault
 from clew.domain.runs.errors import RunInProgressError, RunTakenOverError
-from clew.domain.runs.events import RunAbandoned
+from clew.domain.runs.events import ChildThread, RunAbandoned, RunStarted, ToolFinished
 from clew.domain.runs.state import fold, interrupted
 from clew.service.core import CommitOptions, Core, commit, load
 from clew.service.effects import Operation, read
@@ -45,3 +46,41 @@ def abandon_children(core: Core, children: list[str], actor: str | None) -> Oper
             )
             yield from commit(core, child, Advance(run.id, run.attempt, steps), options)
             yield from abandon_children(core, below, actor)
+
+
+def with_children(core: Core, thread_ids: Iterable[str]) -> tuple[list[str], IntegrityFault | None]:
+    """The threads, and those on which their calls ran agents, each once; and the first link that is cut.
+
+    A link is cut if the thread of a call that has finished does not exist, or has no run that names the call.
+    """
+    found: dict[str, None] = dict.fromkeys(thread_ids)
+    cut: IntegrityFault | None = None
+    waiting = [*found]
+    for thread_id in waiting:  # grows
+        events = core.log.lineage(core.stream(thread_id), types=_LINKS)
+        done = {(each.data.message, each.data.index) for each in events if isinstance(each.data, ToolFinished)}
+        for event in events:
+            link = event.data
+            if not isinstance(link, ChildThread) or link.thread_id in found:
+                continue
+            if _names_call(core, link):
+                found[link.thread_id] = None
+                waiting.append(link.thread_id)
+            elif (link.message, link.index) in done:
+                reason = f"a call ran an agent on the thread {link.thread_id!r}, which does not exist or name it"
+                cut = cut or IntegrityFault(thread_id, event.version, reason)
+    return [*found], cut
+
+
+def _names_call(core: Core, link: ChildThread) -> bool:
+    """Whether the thread of a call has a run that the call began, or texts that were purged."""
+    stream = core.stream(link.thread_id)
+    if core.log.stream(stream) is None:
+        return False
+    starts = core.log.lineage(stream, types=["run-started", "thread-purged"])
+    callers = [each.data.caller for each in starts if isinstance(each.data, RunStarted)]
+    named = any(each is not None and (each.message, each.index) == (link.message, link.index) for each in callers)
+    return named or any(each.type == "thread-purged" for each in starts)
+
+
+_LINKS = ("child-thread", "tool-finished")

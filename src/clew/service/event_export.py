@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import islice
 from operator import attrgetter
 
@@ -22,6 +23,7 @@ from clew.domain.ports import Blob, EventLog, Fork, Row
 from clew.domain.streams import Kind, is_thread, stream_prefix
 from clew.infrastructure.envelope import decode_row
 from clew.service.authorization import action_on, allows
+from clew.service.child_runs import with_children
 from clew.service.core import Core
 from clew.service.effects import Operation, read
 from clew.service.stored_rows import (
@@ -35,11 +37,12 @@ MOST_ROWS = 5_000
 
 
 def export_events(
-    core: Core, thread_ids: Iterable[str] | None, *, definitions: bool = False
+    core: Core, thread_ids: Iterable[str] | None, *, definitions: bool = False, children: bool = False
 ) -> Operation[Iterator[bytes]]:
     """The lines of threads with all their ancestors, or of the whole tenant with its memory, in position order.
 
-    With ``definitions`` the stored definitions of their agents are included, each before the first event that names it.
+    With ``children`` come the threads on which calls ran agents. With ``definitions`` the stored definitions of their
+    agents are included, each before the first event that names it.
     The lines are read lazily, by next_lines(). A fork is exported with its complete ancestors, so the caller must have
     permission to export these, too. Raises UnknownThreadError or NotAuthorizedError.
     """
@@ -48,7 +51,10 @@ def export_events(
             core, heapq.merge(*(_all_rows(core, each) for each in TRANSFERRED), key=attrgetter("position"))
         )
     else:
-        streams = yield from read(lambda: _with_ancestors(core, thread_ids))
+        ids: Iterable[str] = thread_ids
+        if children:
+            ids, _ = yield from read(partial(with_children, core, tuple(ids)))
+        streams = yield from read(partial(_with_ancestors, core, ids))
         page = max(MOST_ROWS // max(len(streams), 1), 1)
         rows = heapq.merge(*(own_rows(core.log, name, min(page, PAGE)) for name in streams), key=attrgetter("position"))
     return _lines(core.log, rows, definitions=definitions)

@@ -14,6 +14,7 @@ from clew.domain.decider import check_readable, check_version
 from clew.domain.decider_state import Control, detached
 from clew.domain.errors import (
     CorruptEventError,
+    InvalidContentError,
     InvalidNameError,
     InvalidTimeError,
     StoreError,
@@ -33,12 +34,13 @@ from clew.domain.history import (
     Walk,
     previous_version,
 )
-from clew.domain.json_values import JsonObject, check_count
+from clew.domain.json_values import JsonObject, check_count, check_flags
 from clew.domain.models.client import ThreadKind
 from clew.domain.ports import Cut, EventLog, IntegrityFault, StreamInfo, Verdict
 from clew.domain.records import ThreadRecord, as_record, check_record_key, check_record_type
 from clew.domain.streams import check_id, is_version, message_number, moment, parse_stream_name, stream_id
 from clew.service.authorization import check, permitted
+from clew.service.child_runs import with_children
 from clew.service.core import CachedHistory, Core, load, with_checkpoint, with_checkpoints
 from clew.service.effects import Operation, Read, read, undamaged
 from clew.service.history_reads import PAGE, back, read_part
@@ -347,9 +349,23 @@ def logged_forks(core: Core, thread_id: str, control: Control) -> Operation[list
     return list((yield from permitted(core, "list", summaries, attrgetter("id"))))
 
 
-def verify(core: Core, thread_id: str | None) -> Operation[Verdict]:
-    """Verify a thread and its ancestors, or the whole store with all tenants."""
+def verify(core: Core, thread_id: str | None, *, children: bool = False) -> Operation[Verdict]:
+    """Verify a thread and its ancestors, or the whole store with all tenants.
+
+    With ``children`` also the threads on which calls ran agents, and the links to them.
+    """
     yield from check(core, "audit", thread_id)
+    check_flags(children=children)
+    if children:
+        if thread_id is None:
+            raise InvalidContentError("verify: children= needs a thread. Without one, all threads are verified.")
+        verdict = yield from verify(core, thread_id)
+        ids, cut = yield from read(partial(with_children, core, [thread_id]))
+        for child in ids[1:]:
+            other = yield from verify(core, child)
+            first_bad = verdict.first_bad or other.first_bad
+            verdict = Verdict(verdict.threads + other.threads, verdict.events + other.events, first_bad)
+        return verdict if verdict.first_bad is not None else verdict._replace(first_bad=cut)
     if thread_id is None:
         return (yield from read(partial(verify_all, core)))
     stream = core.stream(thread_id)

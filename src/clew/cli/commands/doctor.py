@@ -68,17 +68,22 @@ def verify(
     thread: Annotated[
         str | None, thread_argument("A thread, checked with its ancestors; by default the whole store.")
     ] = None,
+    children: Annotated[
+        bool, typer.Option("--children", help="Also the threads on which its calls ran agents, and the links to them.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Recompute every hash, and check that each event can follow those before it.
 
     If not, names the first such event, and exits with code 3.
     """
+    if children and thread is None:
+        raise WrongUsage("--children needs a thread; without one, all threads are verified")
     with open_store(context) as conversations:
         id_ = None if thread is None else conversations.find(thread)
         watched = sys.stderr.isatty() and not as_json
         with new_console(stderr=True).status("Verifying …") if watched else nullcontext():
-            verdict = conversations.verify(id_)
+            verdict = conversations.verify(id_, children=children)
     if as_json:
         write_json(json_shapes.verdict(verdict))
     else:

@@ -106,6 +106,9 @@ def export(
     definitions: Annotated[
         bool, typer.Option("--definitions", help="With clew: include agents' instructions and tool schemas.")
     ] = False,
+    children: Annotated[
+        bool, typer.Option("--children", help="With clew: include the threads on which calls ran agents.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write threads as OpenAI JSON lines, as Clew's own events, or as Markdown."""
@@ -113,10 +116,12 @@ def export(
         raise WrongUsage("Markdown is not JSON: omit --json, or choose another --format")
     if definitions and format_ != "clew":
         raise WrongUsage("--definitions needs --format clew")
+    if children and format_ != "clew":
+        raise WrongUsage("--children needs --format clew")
     with open_store(context) as conversations:
         ids = [conversations.find(name) for name in threads or ()] or None
         if format_ == "clew":
-            _export_events(conversations, ids, definitions=definitions, as_json=as_json)
+            _export_events(conversations, ids, definitions=definitions, children=children, as_json=as_json)
         elif format_ == "markdown":
             _export_markdown(conversations, ids, forks=forks)
         else:
@@ -288,14 +293,15 @@ def _events_text(report: dict[str, int]) -> str:
 
 
 def _export_events(
-    conversations: Conversations, ids: Iterable[str] | None, *, definitions: bool, as_json: bool
+    conversations: Conversations, ids: Iterable[str] | None, *, definitions: bool, children: bool, as_json: bool
 ) -> None:
     """Write threads in Clew's own JSONL. If only stderr is a terminal, it shows a count."""
     use_utf_8()
     sys.stdout.flush()
     visible = not as_json and sys.stderr.isatty() and not sys.stdout.isatty()
     with new_console(stderr=True).status("Exported 0 lines") if visible else nullcontext() as status:
-        for number, line in enumerate(conversations.export_events(ids, definitions=definitions), start=1):
+        lines = conversations.export_events(ids, definitions=definitions, children=children)
+        for number, line in enumerate(lines, start=1):
             if status is not None and number % COUNT_INTERVAL == 0:
                 status.update(f"Exported {number:,} lines")
             sys.stdout.buffer.write(line)
