@@ -124,6 +124,25 @@ def test_refuses_to_proceed_twice() -> None:
     assert notes == ["inside before look_up", "inside after found"]
 
 
+def test_refuses_to_proceed_after_the_end() -> None:
+    kept: list[Proceed[ToolOutcome]] = []
+    notes: list[str] = []
+
+    class Later(Middleware):
+        async def tool_call(self, context: ToolCallContext, proceed: Proceed[ToolOutcome]) -> ToolOutcome:
+            del context
+            kept.append(proceed)
+            return ToolOutcome("mine")
+
+    async def late() -> None:
+        await kept[0]()
+
+    around_tool_call(Later(), NotingMiddleware("inside", notes))
+    with pytest.raises(AgentConfigurationError, match=r"Later\.tool_call called proceed\(\) after it had returned"):
+        asyncio.run(late())
+    assert notes == []
+
+
 @pytest.mark.parametrize("wrong", [None, "words", ANSWER])
 def test_refuses_a_wrong_outcome(wrong: Any) -> None:
     class Forgetful(Middleware):

@@ -136,10 +136,15 @@ def _within(
     where = f"{name}.{around}"
 
     async def outcome() -> Outcome:
-        proceeded, given = False, None
+        proceeded, ended, given = False, False, None
 
         async def once() -> Outcome:
             nonlocal proceeded, given
+            if ended:
+                raise AgentConfigurationError(
+                    f"{where} called proceed() after it had returned. The log says by now what it did. Await proceed() "
+                    "before you return."
+                )
             if proceeded:
                 raise AgentConfigurationError(
                     f"{where} called proceed() twice. The run or call would be executed twice."
@@ -151,6 +156,7 @@ def _within(
         try:
             result: Outcome = await getattr(middleware, around)(context, once)
         finally:
+            ended = True
             if not proceeded:
                 intervention.withheld_by = name
         expected = _OUTCOMES.get(around)
