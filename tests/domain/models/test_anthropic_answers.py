@@ -171,6 +171,23 @@ def test_what_events_have_beyond_the_answer_is_kept() -> None:
     ]
 
 
+def test_what_later_events_say_otherwise_is_kept() -> None:
+    told = message({"type": "text", "text": "Hi"})
+    lines: list[Any] = [json.loads(line.split(b"data: ")[1]) for line in events(told)]
+    start, end = lines[0]["message"], next(line for line in lines if line["type"] == "message_delta")
+    start["container"] = {"id": "before"}
+    start["usage"] = {"input_tokens": 1, "output_tokens": 1, "service_tier": "standard", "cache": {"read": 1}}
+    end["delta"]["container"] = {"id": "after"}
+    end["usage"] = {"output_tokens": 3, "service_tier": "priority", "cache": {"read": 2}}
+    reader = AnthropicAnswer()
+    for line in lines:
+        list(reader.take(line))
+    answer = reader.answer()
+    assert answer is not None
+    kept: Any = received(answer.message, {"content": [*written_blocks(answer.message)]})
+    assert kept["earlier"] == [{"usage": {"service_tier": "standard"}}, {"container": {"id": "before"}}]
+
+
 @pytest.mark.parametrize("number", ["1e400", "-2.5e4000"])
 def test_a_number_that_no_float_holds_is_kept_exactly(number: str) -> None:
     thinking = {"type": "thinking", "thinking": "Hm.", "signature": "s"}

@@ -327,6 +327,14 @@ def test_what_pieces_said_before_the_last_is_kept() -> None:
     ]
 
 
+def test_the_type_of_a_call_that_is_not_known_is_kept() -> None:
+    answer = whole({"tool_calls": [{"id": "c1", "type": "hosted", "hosted": {"server": "crm"}}]})
+    assert answer is not None
+    kept: Any = received(answer.message, {"message": written_answer(answer.message)})
+    (call,) = kept["message"]["tool_calls"]
+    assert (call["type"], call["hosted"]) == ("hosted", {"server": "crm"})
+
+
 def test_parts_of_a_content_are_kept() -> None:
     parts: Any = [{"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}, {"type": "text", "text": "Hi"}]
     answer = whole({"content": parts})

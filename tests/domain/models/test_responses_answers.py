@@ -157,6 +157,16 @@ def test_an_incomplete_answer_has_a_reason(reason: str | None, finish_reason: st
         assert answer.finish_reason == finish_reason
 
 
+def test_a_streamed_text_that_the_final_response_leaves_out_is_kept() -> None:
+    final = response(status="incomplete", incomplete_details={"reason": "content_filter"})
+    deltas = [{"type": "response.output_text.delta", "delta": text} for text in ("Hel", "lo")]
+    updates, reader = streamed([*deltas, {"type": "response.incomplete", "response": final}])
+    answer = reader.answer()
+    assert answer is not None
+    assert answer.message.text == "".join(each.text for each in updates if isinstance(each, TextDelta)) == "Hello"
+    assert answer.finish_reason == "content_filter"
+
+
 def test_an_answer_is_complete_only_with_the_final_event() -> None:
     received_events = events([text_item("Hi")], response(text_item("Hi")))
     assert streamed(received_events[:-1])[1].answer() is None

@@ -34,6 +34,7 @@ _REASONS = {
     "max_tokens": "length",
 }
 _KNOWN_REPLY = frozenset({"content", "id", "model", "role", "stop_reason", "type", "usage"})
+_READ_APART = frozenset({"content", "usage"})
 _READ_USAGE = {
     "input_tokens": (),
     "output_tokens": (),
@@ -76,6 +77,7 @@ class AnthropicAnswer:
         self._blocks: dict[Json, JsonObject] = {}
         self._pieces: dict[tuple[Json, str], list[str]] = {}
         self._events: list[Json] = []
+        self._earlier: list[Json] = []
 
     def take(self, event: JsonObject) -> Iterator[Update]:
         """Read an event of a stream, and yield what it adds."""
@@ -96,8 +98,8 @@ class AnthropicAnswer:
                 self._about(message)
                 self._blocks.update(enumerate(as_objects(message.get("content"))))
             case {"type": "message_delta", "delta": dict(delta)}:
-                more = {name: value for name, value in event.items() if name not in {"type", "delta", "usage"}}
-                self._about({**delta, **more, "usage": event.get("usage")})
+                self._about({name: value for name, value in event.items() if name not in {"type", "delta"}})
+                self._about(delta)
             case {"type": "message_stop"}:
                 self._is_complete = True
             case {"type": "error"} | {"error": _}:
@@ -139,6 +141,8 @@ class AnthropicAnswer:
         received: JsonObject = {"content": [*blocks], **({"reply": more} if more else {})}
         if self._events:
             received["events"] = self._events
+        if self._earlier:
+            received["earlier"] = self._earlier
         signed = any(block.get("type") in SIGNED for block in blocks)
         written: JsonObject = {"content": [*written_blocks(message)]}
         return Answer(
@@ -150,9 +154,13 @@ class AnthropicAnswer:
         )
 
     def _about(self, message: JsonObject) -> None:
-        """Read what a message has besides its content. Later values replace earlier ones."""
-        self._reply.update(_without_none({name: each for name, each in message.items() if name != "content"}))
-        self._usage.update(_without_none(as_object(message.get("usage"))))
+        """Read what a message has besides its content. Later values replace earlier ones, of which counts say less."""
+        earlier = replace(self._reply, {name: each for name, each in message.items() if name not in _READ_APART})
+        used = replace(self._usage, as_object(message.get("usage")))
+        if said := {name: value for name, value in used.items() if not _is_count(value)}:
+            earlier["usage"] = said
+        if earlier:
+            self._earlier.append(earlier)
 
     def _delta(self, place: Json, delta: JsonObject) -> Iterator[Update]:
         self.begun = True
@@ -240,6 +248,10 @@ def _text(value: Json) -> str:
 
 def _listed(value: Json) -> list[Json]:
     return value if isinstance(value, list) else []
+
+
+def _is_count(value: Json) -> bool:
+    return isinstance(value, int) or (isinstance(value, dict) and all(map(_is_count, value.values())))
 
 
 def _without_none(fields: Mapping[str, Json]) -> JsonObject:

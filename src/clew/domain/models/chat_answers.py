@@ -28,6 +28,7 @@ _KNOWN_REPLY = frozenset({"id", "object", "model", "choices", "usage", "obfuscat
 _KNOWN_CHOICE = frozenset({"index", "delta", "message", "finish_reason"})
 _KNOWN_MESSAGE = frozenset({"role", "content", "refusal", "tool_calls", "reasoning_content", "reasoning"})
 _KNOWN_CALL = frozenset({"index", "id", "type", "function", "custom"})
+_CALL_TYPES = (None, "function", "custom")
 _KNOWN_FUNCTION = frozenset({"name", "arguments", "input"})
 """Fields that are read into the message and the answer, and padding. All others are kept in its native JSON."""
 
@@ -236,6 +237,8 @@ class _Choice:
         call.arguments.append(text)
         if piece.keys() - _KNOWN_CALL:
             merge(call.fields, unknown(piece, _KNOWN_CALL))
+        if (kind := piece.get("type")) not in _CALL_TYPES:
+            merge(call.fields, {"type": kind})
         if function.keys() - _KNOWN_FUNCTION:
             merge(call.inner, unknown(function, _KNOWN_FUNCTION))
         return CallDelta(number, call.id, call.name, text)

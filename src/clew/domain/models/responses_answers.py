@@ -98,6 +98,7 @@ class ResponsesAnswer:
         self._bound = self._in_conversation
         self._calls: dict[Json, _Call] = {}
         self._items: list[JsonObject] = []
+        self._texts: list[str] = []
         self._response: JsonObject | None = None
         self._asked = body
         self._events: list[Json] = []
@@ -113,6 +114,7 @@ class ResponsesAnswer:
                 self._complete(response)
             case {"type": "response.output_text.delta", "delta": str(text)} if text:
                 self.begun = True
+                self._texts.append(text)
                 yield TextDelta(text)
             case {
                 "type": "response.reasoning_summary_text.delta" | "response.reasoning_text.delta",
@@ -159,7 +161,7 @@ class ResponsesAnswer:
         """The answer; None until the service has completed it."""
         if self._response is None:
             return None
-        items = as_objects(storable([*(as_objects(self._response.get("output")) or self._items)]))
+        items = as_objects(storable([*(as_objects(self._response.get("output")) or self._items or self._unlisted())]))
         message = Message(role="assistant", contents=tuple(_contents(items)))
         more = self._unasked(self._response)
         counts = as_object(self._response.get("usage"))
@@ -177,6 +179,12 @@ class ResponsesAnswer:
             as_text(self._response.get("model")) or None,
             as_text(self._response.get("id")) or None,
         )
+
+    def _unlisted(self) -> Iterator[JsonObject]:
+        """A text that was streamed and that the complete response has not, as an item: a filter may remove it."""
+        if text := joined(self._texts):
+            part: JsonObject = {"type": "output_text", "text": text, "annotations": []}
+            yield {"type": "message", "role": "assistant", "status": "completed", "content": [part]}
 
     def _keep_rest(self, event: JsonObject) -> None:
         """Keep what an event has that the completed response has not."""
