@@ -333,8 +333,16 @@ def test_every_path_in_the_architecture_exists() -> None:
     assert [path for path in sorted(paths) if not (ROOT / "src/clew" / path).exists()] == []
 
 
-NOT_MODULES = ("clew.db", "clew.jsonl", "clew.projection.", "clew.tenant", "clew.wire_formats", "clew.model_clients")
-"""Users' files, a PostgreSQL setting, the prefix of metrics and groups of entry points."""
+NOT_MODULES = (
+    "clew.db",
+    "clew.jsonl",
+    "clew.projection.",
+    "clew.tenant",
+    "clew.wire_formats",
+    "clew.model_clients",
+    "clew.usage.cost",
+)
+"""Users' files, a PostgreSQL setting, the prefix of metrics, groups of entry points and an attribute of spans."""
 
 
 @pytest.mark.parametrize("page", [page for page in [*PAGES, *MORE_PAGES] if page != PAGE], ids=lambda page: page.stem)
