@@ -169,11 +169,11 @@ def test_other_processes_approve_a_call_and_continue_the_run(tmp_path: Path) -> 
         async with Engine.open(url) as engine:
             thread = await engine.thread(thread_id)
             assert await thread.approvals() == []
-            acts = {event.type: event.actor async for event in thread.events()}
+            acts = {event.type: (event.actor, event.on_behalf_of) async for event in thread.events()}
             assert (acts["run-started"], acts["approval-given"], acts["tool-finished"]) == (
-                "user:1",
-                "user:42",
-                "service:desk",
+                ("user:1", None),
+                ("user:42", None),
+                ("Desk", "service:desk"),
             )
             assert [message.text for message in await thread.history()][-1] == "Done."
             with pytest.raises(NoOpenRunError):

@@ -42,6 +42,7 @@ def test_an_export_equals_the_import_and_a_second_import_adds_nothing(clew: Clew
         "events": len(corpus) + messages,
         "skipped": 0,
         "failed": [],
+        "records": {},
     }
     assert clew.lines("export", "--format", "openai") == corpus
     again = clew.object("import", file, "--json")

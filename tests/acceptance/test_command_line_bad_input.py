@@ -98,7 +98,7 @@ def test_bad_lines_are_reported_with_their_numbers_and_the_rest_is_imported(clew
     done = clew.run("import", "mixed.jsonl", "--json")
     report = json.loads(done.stdout)
     assert (done.returncode, done.stderr) == (1, "")
-    assert list(report) == ["threads", "messages", "events", "skipped", "failed"]
+    assert list(report) == ["threads", "messages", "events", "skipped", "failed", "records"]
     assert (report["threads"], report["messages"], report["events"], report["skipped"]) == (2, 6, 8, 0)
     assert [list(each) for each in report["failed"]] == [["file", "line", "error"]] * 3
     assert [(each["file"], each["line"]) for each in report["failed"]] == [("mixed.jsonl", n) for n in (2, 4, 5)]

@@ -362,7 +362,8 @@ def _gemini_whole(reply: Spoken) -> Any:
 
 def _gemini_pieces(reply: Spoken) -> list[Any]:
     parts = [*({"text": piece} for piece in _halves(_text_of(reply))), *_gemini_calls(reply)]
-    return [*(_gemini_reply([part]) for part in parts), _gemini_reply([{"text": ""}], finishReason="STOP")]
+    last = [{"text": ""}] if parts else []  # a whole reply without words has no parts
+    return [*(_gemini_reply([part]) for part in parts), _gemini_reply(last, finishReason="STOP")]
 
 
 _GEMINI_CODES = {

@@ -222,6 +222,6 @@ async def test_an_unrecordable_result_of_middleware_is_a_tool_failure(url: str) 
         agent = Agent(client=client, engine=engine, tools=[small], middleware=[Lossy()])
         assert (await agent.run("Hi", thread=thread)).text == "done"
         assert (await short_history(thread))[2][1].startswith(
-            "Error: InvalidContentError: result: inf is not a JSON number"
+            "Error: InvalidContentError: contents[0].result: inf is not a JSON number"
         )
         await check_runs(thread)

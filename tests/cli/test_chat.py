@@ -387,7 +387,8 @@ def test_writes_each_new_message_as_json(chat: Piped, clew: Clew, server: RawSer
     assert named == {"thread_id": first["thread_id"], "name": "x", "version": 7}
     assert (forked["parent_id"], forked["title"]) == (first["thread_id"], "F")
     assert (second["thread_id"], second["contents"][0]["text"]) == (forked["thread_id"], "Two.")
-    assert {each["actor"] for each in clew.lines("log", forked["thread_id"], "--json")} == {"user:42"}
+    actors = {(each["actor"], each["on_behalf_of"]) for each in clew.lines("log", forked["thread_id"], "--json")}
+    assert actors == {("user:42", None), ("clew-chat", "user:42")}
 
 
 def test_writes_trees_histories_and_rewinds_as_json(chat: Piped, clew: Clew, server: RawServer) -> None:

@@ -23,6 +23,7 @@ from clew.domain.messages import (
     Text,
     Value,
 )
+from clew.domain.models.prices import Cost
 
 CONTENT_TYPES: tuple[type[Any], ...] = get_args(Content)
 
@@ -87,6 +88,7 @@ _SIMPLE: dict[Any, st.SearchStrategy[Any]] = {
     type(None): st.none(),
     Any: jsons,
     Message: messages,
+    Cost: st.builds(Cost, usd=st.from_regex(r"[0-9]{1,6}(\.[0-9]{1,12})?", fullmatch=True), prices=texts),
 }
 
 
