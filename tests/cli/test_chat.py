@@ -387,7 +387,7 @@ def test_writes_each_new_message_as_json(chat: Piped, clew: Clew, server: RawSer
     assert named == {"thread_id": first["thread_id"], "name": "x", "version": 7}
     assert (forked["parent_id"], forked["title"]) == (first["thread_id"], "F")
     assert (second["thread_id"], second["contents"][0]["text"]) == (forked["thread_id"], "Two.")
-    actors = {(each["actor"], each["on_behalf_of"]) for each in clew.lines("log", forked["thread_id"], "--json")}
+    actors = {(each["actor"], each.get("on_behalf_of")) for each in clew.lines("log", forked["thread_id"], "--json")}
     assert actors == {("user:42", None), ("clew-chat", "user:42")}
 
 
