@@ -19,7 +19,7 @@ from tests.servers.mcp_server import http_server
 
 from clew import Agent, Engine, MCPTools, ScriptedChatClient, ToolContext, tool
 from clew.agents.response import AgentResponse
-from clew.domain.errors import InvalidContentError
+from clew.domain.errors import InvalidContentError, NotAuthorizedError
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import FunctionResult
 from clew.domain.models.client import TokenUsage
@@ -34,6 +34,7 @@ from clew.domain.runs.events import ChildThread, ModelAnswered, RunStarted
 from clew.infrastructure import clock
 from clew.infrastructure.scripted_client import Line
 from clew.testing import call, fault
+from clew.types import ThreadFilter
 
 pytestmark = pytest.mark.anyio
 
@@ -85,6 +86,27 @@ async def test_an_agent_is_a_tool_with_a_linked_thread_and_added_usage(url: str)
         assert response.usage == await usage_of(child) + await usage_of(response.thread)
         assert (await usage_of(child)).output_tokens == len(["Of", "tree", "bark."])
         assert (await engine.verify()).first_bad is None
+
+
+async def test_who_may_use_a_thread_may_use_those_of_its_inner_agents_in_its_runs(url: str) -> None:
+    def may(actor: str | None, _action: str, _thread: str | None) -> bool | ThreadFilter:
+        return ThreadFilter({"owner": actor or "nobody"})
+
+    pay = tool(lambda: "paid", name="pay", approval="always")
+    async with Engine.open(url, authorize=may) as engine:
+        inner = agent_of(engine, "Inner", call("pay"), "Paid.", tools=[pay])
+        middle = agent_of(engine, "Middle", call("Inner", input="Pay."), "Middle is done.", tools=[inner])
+        outer = agent_of(engine, "Outer", call("Middle", input="Pay."), "Done.", tools=[middle])
+        chat = (await engine.acting_as("ann").start_thread(labels={"owner": "ann"})).bound_to(outer)
+        (approval,) = (await chat.run("Pay.")).approvals
+        assert [each.call.name for each in await chat.approvals()] == ["pay"]
+        await approval.approve(always=True)
+        done = await chat.continue_run()
+        assert (done.text, results_of(done)[0].result) == ("Done.", "Middle is done.")
+        (child,) = await children_of(chat)
+        for actor in ("ann", "ben"):
+            with pytest.raises(NotAuthorizedError):
+                await (await engine.acting_as(actor).thread(child)).history()
 
 
 async def test_an_inner_approval_is_decided_in_the_outer_response(url: str) -> None:

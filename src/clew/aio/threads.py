@@ -687,9 +687,9 @@ class Thread:
         """Notify the context providers of what happens to the thread: for agents."""
         await self._hooks(actor).notify(hook, *arguments)
 
-    def unstarted(self, kind: ThreadKind, thread_id: str | None = None) -> LocalThread | RemoteThread:
-        """A thread that does not exist yet and starts with its first run: for agents."""
-        return unstarted_thread(self._core, self._live, kind, thread_id)
+    def unstarted(self, kind: ThreadKind, thread_id: str) -> LocalThread | RemoteThread:
+        """A thread of an inner agent, which starts with its first run: for agents."""
+        return unstarted_thread(self._core.with_linked(thread_id), self._live, kind, thread_id)
 
     async def branch(self, at: At = None, thread_id: str | None = None) -> Self:
         """A fork at a version. The fork starts with its first run: for agents."""

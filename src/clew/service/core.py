@@ -202,6 +202,13 @@ class Core:
             check_id(actor, "actor")
         return replace(self, actor=actor)
 
+    def with_linked(self, linked: str) -> Core:
+        """A copy that may also use a thread that the log of a permitted one names, as its caller or inner agent."""
+        authorize = self.authorize
+        if authorize is None:
+            return self
+        return replace(self, authorize=lambda actor, action, id_: id_ == linked or authorize(actor, action, id_))
+
     def read_barrier(self) -> Core:
         """A copy for one call that reads read models: see ReadModels.read_barrier."""
         return replace(self, models=self.models.read_barrier())

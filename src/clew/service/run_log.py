@@ -74,8 +74,8 @@ class ThreadRuns:
         return self._core.log is core.log
 
     def of(self, thread_id: str) -> ThreadRuns:
-        """The log of another thread of the tenant."""
-        return ThreadRuns(self._core, thread_id)
+        """The log of a thread that this one names, which who may use this one may use, too."""
+        return ThreadRuns(self._core.with_linked(thread_id), thread_id)
 
     async def control(self, *, fresh: bool = False, checkpoint: str | None = None) -> Control:
         """The newest control that this process knows; with ``fresh`` the one in the store."""

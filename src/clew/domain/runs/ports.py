@@ -200,8 +200,8 @@ class ThreadPort(Protocol):
         """Call a hook of the thread's context providers. Raises ContextProviderError."""
         ...
 
-    def unstarted(self, kind: ThreadKind, thread_id: str | None = None) -> ThreadPort:
-        """Another thread of the same store, with that id or a new one. It begins with the first run on it."""
+    def unstarted(self, kind: ThreadKind, thread_id: str) -> ThreadPort:
+        """The thread of an inner agent, in the same store. It begins with the first run on it."""
         ...
 
     async def branch(self, at: Any = None, thread_id: str | None = None) -> Self:
