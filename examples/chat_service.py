@@ -231,7 +231,10 @@ async def stop(chat: Chat, run_id: str) -> None:
 @app.post("/chats/{chat_id}/approvals/{version}", status_code=204)
 async def decide(chat: Chat, version: int, approved: Approved, reason: Reason = None) -> None:
     """Approve or reject a call. After the last decision the run continues."""
-    for each in await chat.approvals():
+    waiting = await chat.approvals()
+    if waiting and all(each.version != version for each in waiting):
+        raise HTTPException(404)
+    for each in waiting:
         if each.version == version:
             await (each.approve(reason=reason) if approved else each.reject(reason))
     if not await chat.approvals():

@@ -194,6 +194,7 @@ async def test_a_call_waits_for_approval(server: Server, aimock: Aimock) -> None
         busy = await eve.post(f"/chats/{eve.chat}/messages", {"text": "Well?"})
         assert (busy.status_code, busy.json()["error"]["type"]) == (409, "ApprovalPendingError")
         place = f"/chats/{eve.chat}/approvals/{waiting['version']}"
+        assert (await eve.post(f"{place}0", {"approved": True})).status_code == 404
         decided = [await eve.post(place, {"approved": True}) for _ in range(2)]
         assert decided[0].status_code == 204
         assert decided[1].status_code == 409

@@ -215,7 +215,7 @@ def tool(  # noqa: PLR0913  # named options, each documented below
     with :class:`ToolContext`. With a ``schema`` (a JSON schema of an object), the function is called with the keywords
     that the model gives, without validation. ``timeout`` is in seconds; after it, a function that is not async keeps
     running in its thread, but the run does not wait for it. ``approval`` is also a function, sync or async, that gets
-    the arguments by name and the ToolContext, and returns whether this call needs an approval.
+    the arguments as a dict and the ToolContext, and returns whether this call needs an approval.
 
     A call that raises, or gives no result in time, is repeated up to ``retries`` times, after waits of 0.5, 1, 2… s. At
     most ``concurrency`` calls run at once in an event loop. Raises InvalidToolError.
