@@ -22,7 +22,7 @@ from pydantic import BaseModel
 
 import clew
 from clew import errors, events, projections, testing, types
-from clew.domain.events import EVENT_TYPES, TYPE_NAMES
+from clew.domain.events import TYPE_NAMES, AnyEvent
 
 PAGE = Path(__file__).parent / "reference.md"
 WIDTH = 100
@@ -79,7 +79,7 @@ def public(path: str) -> tuple[str, str, Any]:
 
 def event_names() -> Iterator[str]:
     """The models of all event types in their order, then the values that they contain."""
-    stored = [declared.model.__name__ for declared in EVENT_TYPES.values()]
+    stored = [model.__name__ for model in typing.get_args(AnyEvent)]
     yield from (f"events.{name}" for name in stored)
     listed = {*stored, "Event"}
     yield from (f"events.{name}" for name in events.__all__ if name not in listed and is_class(getattr(events, name)))

@@ -13,7 +13,8 @@ PROVIDERS = (
 CONSTRUCTED = frozenset(
     "Agent Telemetry OpenAIChatClient OpenAIResponsesClient AnthropicClient BedrockClient GeminiClient "
     "GeminiInteractionsClient AnyClient ScriptedChatClient OpenAIEmbedder LocalEmbedder HashingEmbedder Document "
-    "Reducers RedisHistory ThreadStore "
+    "Reducers RedisHistory ThreadStore HandoffSelection ModelSelection FunctionSelection MaxTurns MaxTokens "
+    "TextMentioned FunctionTermination ModelTermination "
     f"{PROVIDERS}".split()
 )
 """The classes that people construct and whose parameters are not fields."""
@@ -64,6 +65,13 @@ PARTS = {
         "types.StandingApproval Handoff "
         "ThreadStore types.Request tool types.Tool ToolContext Middleware types.RunContext types.ModelCallContext "
         "types.ToolCallContext types.ToolOutcome types.ToolSignature Telemetry"
+    ),
+    "Group chats": (
+        "GroupChat Participant Human types.ChatParticipant types.ChatResponse types.ChatStream types.ChatView "
+        "types.TurnSelection RoundRobin HandoffSelection ModelSelection FunctionSelection ManualSelection Together "
+        "types.Termination MaxTurns MaxTokens TextMentioned FunctionTermination ModelTermination "
+        "types.Channel types.AgentChannel testing.check_channel types.ChatState types.ChannelState types.ChatRun "
+        "types.OpenTurn"
     ),
     "Model clients": (
         "OpenAIChatClient OpenAIResponsesClient AnthropicClient BedrockClient GeminiClient "

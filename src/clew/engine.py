@@ -20,6 +20,10 @@ from clew.aio.batch import Batch
 from clew.aio.memory import DocumentStore, MemoryScope
 from clew.aio.subscription import Subscription
 from clew.aio.threads import LocalThread, RemoteThread, thread_class, unstarted_thread
+from clew.chats.group_chat import GroupChat, open_chat, start_chat
+from clew.chats.participants import Joining
+from clew.chats.termination import Termination
+from clew.chats.turn_selection import TurnSelection
 from clew.domain.authorization import Authorize
 from clew.domain.context.provider import ContextProviders, as_providers
 from clew.domain.decider import Start
@@ -224,6 +228,64 @@ class Engine:
         """Start a thread that a service holds, with the service's id and the messages held there if any: for agents."""
         started = await drive(thread_commands.start_remote(self._core, service_thread_id, held))
         return RemoteThread(self._core, self._live, started)
+
+    async def start_chat(  # every option has its own parameter
+        self,
+        participants: Sequence[Joining] = (),
+        *,
+        chat_id: str | None = None,
+        selection: TurnSelection | None = None,
+        termination: Termination | Sequence[Termination] | None = None,
+        max_turns: int | None = None,
+        context_providers: ContextProviders | None = None,
+        newcomers_read: int | None = None,
+        actor: str | None = None,
+    ) -> GroupChat:
+        """Start a group chat of agents and people.
+
+        ``selection`` selects who speaks next, by default in the order of joining. A run ends with the first
+        ``termination`` that is met, after ``max_turns`` turns; after 20 if neither is given. ``context_providers`` are
+        the chat's own: all participants receive what they give, and they learn from the messages of the chat. A
+        newcomer hears the whole chat, or the last ``newcomers_read`` messages. Raises ThreadExistsError, and
+        AgentConfigurationError for two participants with one id or name.
+        """
+        return await start_chat(
+            self,
+            participants,
+            chat_id=chat_id,
+            selection=selection,
+            termination=termination,
+            max_turns=max_turns,
+            context_providers=context_providers,
+            newcomers_read=newcomers_read,
+            actor=actor,
+        )
+
+    async def chat(
+        self,
+        chat_id: str,
+        participants: Sequence[Joining] = (),
+        *,
+        selection: TurnSelection | None = None,
+        termination: Termination | Sequence[Termination] | None = None,
+        context_providers: ContextProviders | None = None,
+        newcomers_read: int | None = None,
+    ) -> GroupChat:
+        """The group chat with that id, with those of its participants that this process has.
+
+        ``selection`` and ``termination`` are those of the log, unless they are given: those that are code must be.
+        Raises UnknownThreadError, and AgentConfigurationError for a thread that is not a chat, or somebody who has not
+        joined.
+        """
+        return await open_chat(
+            self,
+            chat_id,
+            participants,
+            selection=selection,
+            termination=termination,
+            context_providers=context_providers,
+            newcomers_read=newcomers_read,
+        )
 
     # asyncio only: end
 

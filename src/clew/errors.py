@@ -5,6 +5,14 @@ They form one tree under ClewError. A message says what was asked, what was foun
 
 from __future__ import annotations
 
+from clew.domain.chats.errors import (
+    ChannelContractError,
+    ChatDocumentError,
+    ChatNotRestoredError,
+    ChatRunAbandonedError,
+    ChatRunOpenError,
+    NextSpeakerError,
+)
 from clew.domain.errors import (
     AmbiguousThreadError,
     BatchError,
@@ -115,6 +123,11 @@ __all__ = [
     "ApprovalNotPendingError",
     "ApprovalPendingError",
     "BatchError",
+    "ChannelContractError",
+    "ChatDocumentError",
+    "ChatNotRestoredError",
+    "ChatRunAbandonedError",
+    "ChatRunOpenError",
     "CheckpointExistsError",
     "ClewError",
     "ClosedError",
@@ -156,6 +169,7 @@ __all__ = [
     "ModelRequestError",
     "ModelStreamError",
     "ModelUnavailableError",
+    "NextSpeakerError",
     "NoOpenRunError",
     "NotAuthorizedError",
     "NotRedactableError",

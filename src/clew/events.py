@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+from clew.domain.chats.events import (
+    ChannelRestored,
+    ChatConfigured,
+    ChatRunEnded,
+    ChatRunStarted,
+    ParticipantIdentity,
+    ParticipantJoined,
+    ParticipantLeft,
+    TurnFailed,
+    TurnFinished,
+    TurnStarted,
+)
 from clew.domain.context.events import ContextFailed, ContextProvided, ContextStateRecorded, HistoryReduced, Hook
 from clew.domain.events import (
     AnyEvent,
@@ -78,6 +90,10 @@ __all__ = [
     "ApprovalGiven",
     "ApprovalRequested",
     "Caller",
+    "ChannelRestored",
+    "ChatConfigured",
+    "ChatRunEnded",
+    "ChatRunStarted",
     "CheckpointMade",
     "ChildThread",
     "ContextFailed",
@@ -105,6 +121,9 @@ __all__ = [
     "ModelCalled",
     "ModelFailed",
     "Opaque",
+    "ParticipantIdentity",
+    "ParticipantJoined",
+    "ParticipantLeft",
     "Provenance",
     "RecordAppended",
     "RequestChanged",
@@ -136,4 +155,7 @@ __all__ = [
     "ToolFinished",
     "ToolProgressed",
     "ToolStarted",
+    "TurnFailed",
+    "TurnFinished",
+    "TurnStarted",
 ]

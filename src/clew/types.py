@@ -33,8 +33,15 @@ if TYPE_CHECKING:
     from clew.aio.batch import Batch
     from clew.aio.subscription import Subscription
     from clew.aio.threads import LocalThread, RemoteThread, Thread
+    from clew.chats.chat_view import ChatView
+    from clew.chats.group_chat import ChatParticipant, ChatResponse, ChatStream
+    from clew.chats.participants import Joining
+    from clew.chats.termination import Termination
+    from clew.chats.turn_selection import Speakers, TurnSelection
     from clew.domain.authorization import Action, Authorize, ThreadFilter
     from clew.domain.call_pairing import ModelView, Repair, RepairReason
+    from clew.domain.chats.channels import AgentChannel, Channel
+    from clew.domain.chats.state import ChannelState, ChatRun, ChatState, OpenTurn
     from clew.domain.context.provider import (
         ContextProviders,
         OnFailure,
@@ -137,6 +144,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Action",
+    "AgentChannel",
     "AgentResponse",
     "AgentStream",
     "AgentUpdate",
@@ -154,6 +162,14 @@ __all__ = [
     "BranchCheckpoint",
     "CallDelta",
     "CallLocation",
+    "Channel",
+    "ChannelState",
+    "ChatParticipant",
+    "ChatResponse",
+    "ChatRun",
+    "ChatState",
+    "ChatStream",
+    "ChatView",
     "ColumnKind",
     "Content",
     "ContentDiff",
@@ -201,6 +217,7 @@ __all__ = [
     "Input",
     "IntegrityFault",
     "Item",
+    "Joining",
     "Json",
     "JsonObject",
     "LocalThread",
@@ -225,6 +242,7 @@ __all__ = [
     "OnFailure",
     "OnMissingProvider",
     "OpenRun",
+    "OpenTurn",
     "Parked",
     "Prices",
     "Proceed",
@@ -267,6 +285,7 @@ __all__ = [
     "Side",
     "Snippet",
     "SnippetPart",
+    "Speakers",
     "StandingApproval",
     "Status",
     "Step",
@@ -278,6 +297,7 @@ __all__ = [
     "SyncRemoteThread",
     "SyncSubscription",
     "SyncThread",
+    "Termination",
     "Text",
     "TextDelta",
     "Thread",
@@ -299,6 +319,7 @@ __all__ = [
     "ToolOutcome",
     "ToolSchema",
     "ToolSignature",
+    "TurnSelection",
     "UsageBy",
     "UsageCounts",
     "Variant",
@@ -309,6 +330,7 @@ __all__ = [
 
 _HOMES = {
     "Action": "clew.domain.authorization",
+    "AgentChannel": "clew.domain.chats.channels",
     "AgentResponse": "clew.agents.response",
     "AgentStream": "clew.agents.stream",
     "AgentUpdate": "clew.agents.response",
@@ -326,6 +348,14 @@ _HOMES = {
     "BranchCheckpoint": "clew.domain.fork_tree",
     "CallDelta": "clew.domain.models.client",
     "CallLocation": "clew.domain.decider_state",
+    "Channel": "clew.domain.chats.channels",
+    "ChannelState": "clew.domain.chats.state",
+    "ChatParticipant": "clew.chats.group_chat",
+    "ChatResponse": "clew.chats.group_chat",
+    "ChatRun": "clew.domain.chats.state",
+    "ChatState": "clew.domain.chats.state",
+    "ChatStream": "clew.chats.group_chat",
+    "ChatView": "clew.chats.chat_view",
     "ColumnKind": "clew.domain.projection:Kind",
     "Content": "clew.domain.messages",
     "ContentDiff": "clew.domain.differences.diff",
@@ -373,6 +403,7 @@ _HOMES = {
     "Input": "clew.agents.run_setup",
     "IntegrityFault": "clew.domain.ports",
     "Item": "clew.domain.formats.conversation_import",
+    "Joining": "clew.chats.participants",
     "Json": "clew.domain.json_values",
     "JsonObject": "clew.domain.json_values",
     "LocalThread": "clew.aio.threads",
@@ -397,6 +428,7 @@ _HOMES = {
     "OnFailure": "clew.domain.context.provider",
     "OnMissingProvider": "clew.agents.run_setup",
     "OpenRun": "clew.domain.decider_state",
+    "OpenTurn": "clew.domain.chats.state",
     "Parked": "clew.domain.projection",
     "Prices": "clew.domain.models.prices",
     "Proceed": "clew.agents.middleware",
@@ -439,6 +471,7 @@ _HOMES = {
     "Side": "clew.domain.differences.word_diff",
     "Snippet": "clew.domain.search_terms",
     "SnippetPart": "clew.domain.search_terms",
+    "Speakers": "clew.chats.turn_selection",
     "StandingApproval": "clew.domain.runs.standing_approvals",
     "Status": "clew.domain.event_types",
     "Step": "clew.domain.history",
@@ -450,6 +483,7 @@ _HOMES = {
     "SyncRemoteThread": "clew.sync.threads:RemoteThread",
     "SyncSubscription": "clew.sync.subscription:Subscription",
     "SyncThread": "clew.sync.threads:Thread",
+    "Termination": "clew.chats.termination",
     "Text": "clew.domain.messages",
     "TextDelta": "clew.domain.models.client",
     "Thread": "clew.aio.threads",
@@ -471,6 +505,7 @@ _HOMES = {
     "ToolOutcome": "clew.agents.tools",
     "ToolSchema": "clew.domain.models.client",
     "ToolSignature": "clew.agents.tool_schemas:Signature",
+    "TurnSelection": "clew.chats.turn_selection",
     "UsageBy": "clew.service.usage_queries:By",
     "UsageCounts": "clew.service.usage_queries",
     "Variant": "clew.service.version_comparison",

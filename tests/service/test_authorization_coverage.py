@@ -102,6 +102,7 @@ SERVICE = {
         refused(lambda held: held.service.verify("hidden-1"), shows=False),
     ],
     "threads_with_lease": [nothing(lambda held: held.service.threads_with_lease(), shows=False)],
+    "chat": [refused(lambda held: held.service.chat("hidden-1"), shows=False)],
     "memory": [refused(lambda held: held.service.memory("hidden-scope"))],
     "scopes": [refused(lambda held: held.service.scopes())],
     "documents": [refused(lambda held: held.service.documents("shelf", namespace="all"), shows=False)],
@@ -109,7 +110,7 @@ SERVICE = {
 HARMLESS_ON_SERVICE = {
     *("open", "actor", "acting_as", "close", "blocking", "awaited"),
     "batch",  # test_batches.py checks its parts
-    *("start_thread", "unstarted_thread", "start_remote_thread"),  # a new thread
+    *("start_thread", "unstarted_thread", "start_remote_thread", "start_chat"),  # a new thread
     *("wait", "rebuild", "position", "erase"),  # return only numbers of the whole store, or whether it is done
     "import_files",  # calls import_items
 }

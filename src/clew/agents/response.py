@@ -31,7 +31,8 @@ class AgentUpdate:
     recorded message: an answer of the model (``answer``) or a tool's result (``result``). A ``progress`` is what a tool
     reports while it runs: ``text``, ``fraction`` from 0 to 1, and ``data``. A ``handoff`` has the ``name`` of the agent
     that continues, and as ``text`` the reason. ``position`` is where
-    ``thread.follow(after=…)`` continues; only the updates of a run that is followed have one.
+    ``thread.follow(after=…)`` continues; only the updates of a run that is followed have one. ``author``
+    is the participant of a group chat; None outside of one.
     """
 
     type: Literal["text", "reasoning", "call", "progress", "answer", "result", "handoff"]
@@ -42,6 +43,7 @@ class AgentUpdate:
     position: str = ""
     fraction: float | None = None
     data: Json = None
+    author: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

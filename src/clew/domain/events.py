@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from pydantic import Field, PrivateAttr, ValidationInfo, field_validator
 
 from clew.domain import event_sentences, event_types
+from clew.domain.chats.events import ChatEvent
 from clew.domain.context.events import ContextEvent
 from clew.domain.errors import InvalidTimeError
 from clew.domain.event_types import ACTIVE, ANY, DELETED, OPEN, UNDELETED, event_type, without
@@ -380,6 +381,7 @@ ThreadEvent: TypeAlias = (
     | ThreadRestarted
     | RunEvent
     | ContextEvent
+    | ChatEvent
 )
 
 AnyEvent: TypeAlias = ThreadEvent | MemoryEvent | StateClaimed

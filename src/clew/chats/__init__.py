@@ -1,0 +1,1 @@
+"""Group chats: several agents and people in one conversation, which is a thread."""

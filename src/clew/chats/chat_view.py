@@ -1,0 +1,50 @@
+"""A chat between two turns, as turn selections and terminations see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from clew.aio.threads import Thread
+from clew.domain.chats.events import ParticipantIdentity
+from clew.domain.chats.state import ChatState
+from clew.domain.history import History
+
+
+@dataclass(frozen=True)
+class ChatView:
+    """A chat at a version, between two turns of a run.
+
+    ``turns`` and ``tokens`` are those of the run, ``total_turns`` those of the chat. ``handoff`` is the participant to
+    whom the last turn of the run was handed. ``key`` is the same whenever this decision is made again, in any process:
+    an idempotency key for what the decision calls.
+    """
+
+    participants: tuple[ParticipantIdentity, ...]
+    turns: int
+    total_turns: int
+    tokens: int
+    last_speaker: str | None
+    handoff: str | None
+    key: str
+    version: int
+    thread: Thread = field(repr=False)
+
+    async def history(self, *, last: int | None = None) -> History:
+        """The messages of the chat at this version, or the last ones."""
+        return await self.thread.history(at=self.version, last=last)
+
+
+def view_of(thread: Thread, version: int, state: ChatState) -> ChatView:
+    """The view of a chat with an open run."""
+    run = state.run
+    return ChatView(
+        participants=state.participants,
+        turns=0 if run is None else run.turns,
+        total_turns=state.taken,
+        tokens=0 if run is None else run.tokens,
+        last_speaker=state.last_speaker,
+        handoff=None if run is None else run.handoff,
+        key=f"{thread.id}:{version}",
+        version=version,
+        thread=thread,
+    )

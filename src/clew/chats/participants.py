@@ -1,0 +1,114 @@
+"""Participants of chats: agents, and people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from clew.agents.agent import Agent
+from clew.domain.chats.channels import AgentChannel, Channel, channel_key
+from clew.domain.chats.events import ParticipantIdentity
+from clew.domain.runs.errors import AgentConfigurationError
+from clew.domain.runs.ports import ThreadPort
+from clew.domain.streams import check_id
+
+HUMAN = "human"
+"""The type of participants who are people."""
+
+
+@dataclass(frozen=True)
+class Participant:
+    """An agent in a chat, on a ``thread`` that it brings, or with a ``channel`` of its own.
+
+    By default the chat begins a thread for it, on which it hears what is said in the chat.
+    """
+
+    agent: Agent[Any, Any]
+    thread: ThreadPort | None = None
+    channel: Channel | None = None
+
+
+@dataclass(frozen=True)
+class Human:
+    """A person in a chat. When it is the person's turn, the run waits: ``await chat.respond(id, "…")``."""
+
+    id: str
+    name: str | None = None
+    description: str | None = None
+
+
+Joining: TypeAlias = Agent[Any, Any] | Participant | Human
+"""Who can join a chat."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A participant of this process: its identity on the log, and the agent with its channel, None for a person."""
+
+    identity: ParticipantIdentity
+    participant: Participant | None
+    channel: Channel
+
+    @property
+    def id(self) -> str:
+        """The id of the participant."""
+        return self.identity.id
+
+    @property
+    def agent(self) -> Agent[Any, Any] | None:
+        """The agent, None for a person."""
+        return None if self.participant is None else self.participant.agent
+
+
+def members_of(joining: Sequence[Joining]) -> dict[str, Member]:
+    """The members by id. The same one twice is one. Raises AgentConfigurationError for two with one id or author."""
+    members: dict[str, Member] = {}
+    for each in joining:
+        member = member_of(each)
+        known = members.setdefault(member.id, member)
+        if known.agent is not member.agent or known.identity != member.identity:
+            raise AgentConfigurationError(f"Two participants have the id {member.id!r}. Give one of them another id.")
+    authors = [each.identity.author for each in members.values()]
+    repeated = next((each for each in authors if authors.count(each) > 1), None)
+    if repeated is not None:
+        raise AgentConfigurationError(f"Two participants are called {repeated!r}. Give one of them another name.")
+    return members
+
+
+def member_of(joining: Joining) -> Member:
+    """The member. Raises AgentConfigurationError for anything that cannot join."""
+    if isinstance(joining, Human):
+        check_id(joining.id, "id of a participant")
+        identity = ParticipantIdentity(
+            id=joining.id, name=joining.name, type=HUMAN, description=joining.description, channel=_HUMAN_KEY
+        )
+        return Member(identity, None, _HUMAN_CHANNEL)
+    participant = Participant(joining) if isinstance(joining, Agent) else joining
+    if not isinstance(participant, Participant) or not isinstance(participant.agent, Agent):
+        raise AgentConfigurationError(
+            f"{type(joining).__name__} cannot join a chat. Give an Agent, a Participant(agent, …) or a Human(id)."
+        )
+    agent = participant.agent
+    channel = participant.channel or channel_of(agent, participant.thread)
+    identity = ParticipantIdentity(
+        id=agent.id,
+        name=agent.name,
+        type=type(agent).__name__,
+        description=agent.description,
+        channel=channel_key(channel),
+    )
+    return Member(identity, participant, channel)
+
+
+def channel_of(agent: Agent[Any, Any], thread: ThreadPort | None = None) -> Channel:
+    """The channel of an agent: local if its client can run on local threads, unless it brings a remote one."""
+    kinds = agent.client.thread_kinds
+    kind = thread.kind if thread is not None else kinds[0]
+    if kind == "local":
+        return AgentChannel()
+    return AgentChannel(f"remote:{agent.client.kind}", str(getattr(agent.client, "provider", "") or ""), "remote")
+
+
+_HUMAN_CHANNEL = AgentChannel(HUMAN)
+_HUMAN_KEY = channel_key(_HUMAN_CHANNEL)

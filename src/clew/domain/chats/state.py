@@ -1,0 +1,216 @@
+"""The state of a group chat, folded from the events on its path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import Field
+
+from clew.domain.application_folds import Fold
+from clew.domain.chats.events import (
+    ChannelRestored,
+    ChatConfigured,
+    ChatRunEnded,
+    ChatRunStarted,
+    ParticipantIdentity,
+    ParticipantJoined,
+    ParticipantLeft,
+    TurnFailed,
+    TurnFinished,
+    TurnStarted,
+)
+from clew.domain.event_types import TYPE_NAMES
+from clew.domain.events import Event, HistoryRewound, ThreadForked
+from clew.domain.json_values import JsonObject
+from clew.domain.messages import Value
+from clew.domain.models.client import TokenUsage
+
+
+class ChannelState(Value):
+    """Where the channel of a participant stands.
+
+    It is the thread ``thread_id`` at ``version``, recorded by the chat ``chat``; 0 before it has begun. The participant
+    has seen the chat up to version ``synced``. ``state`` is that of a channel that this Clew does not know.
+    """
+
+    chat: str
+    thread_id: str
+    version: int = 0
+    synced: int = 0
+    brought: bool = False
+    state: JsonObject | None = None
+
+
+class OpenTurn(Value):
+    """A turn that has begun at ``version`` of the chat and has not ended; ``synced`` is that of the channel."""
+
+    version: int
+    participant: str
+    thread_id: str
+    source_thread: str | None
+    source_version: int
+    synced: int
+
+
+class ChatRun(Value):
+    """An open run of a chat: where it began, its finished turns, their tokens, and whom the last one named next."""
+
+    began: int
+    turns: int = 0
+    tokens: int = 0
+    handoff: str | None = None
+
+
+class ChatState(Value):
+    """The state of a group chat at a version. ``known`` has all participants that ever were in it."""
+
+    selection: JsonObject = Field(default_factory=dict)
+    termination: tuple[JsonObject, ...] = ()
+    present: tuple[str, ...] = ()
+    known: dict[str, ParticipantIdentity] = Field(default_factory=dict)
+    channels: dict[str, ChannelState] = Field(default_factory=dict)
+    usage: dict[str, TokenUsage] = Field(default_factory=dict)
+    turns: tuple[OpenTurn, ...] = ()
+    run: ChatRun | None = None
+    taken: int = 0
+    """All finished turns."""
+    last_speaker: str | None = None
+
+    @property
+    def participants(self) -> tuple[ParticipantIdentity, ...]:
+        """The participants that are present, in the order in which they joined."""
+        return tuple([self.known[id_] for id_ in self.present])
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a turn was begun, or a channel has begun."""
+        return bool(self.taken or self.turns or self.run or any(each.version for each in self.channels.values()))
+
+
+def evolve(state: ChatState, event: Event) -> ChatState:
+    """The state after one more event on the path."""
+    change = _CHANGES.get(type(event.data))
+    return state if change is None else state.model_copy(update=change(state, event, event.data))
+
+
+def _configured(_: ChatState, __: Event, data: ChatConfigured) -> dict[str, Any]:
+    return {"selection": data.selection, "termination": data.termination}
+
+
+def _joined(state: ChatState, event: Event, data: ParticipantJoined) -> dict[str, Any]:
+    who = data.participant
+    earlier, known = state.channels.get(who.id), state.known.get(who.id)
+    keeps = earlier is not None and known is not None and known.channel == who.channel
+    channel = earlier if keeps and not data.brought else _new_channel(event, data)
+    return {
+        "present": (*(each for each in state.present if each != who.id), who.id),
+        "known": {**state.known, who.id: who},
+        "channels": {**state.channels, who.id: channel},
+    }
+
+
+def _new_channel(event: Event, data: ParticipantJoined) -> ChannelState:
+    return ChannelState(chat=event.thread_id, thread_id=data.thread_id, version=data.version, brought=data.brought)
+
+
+def _left(state: ChatState, _: Event, data: ParticipantLeft) -> dict[str, Any]:
+    return {"present": tuple([each for each in state.present if each != data.participant])}
+
+
+def _restored(state: ChatState, event: Event, data: ChannelRestored) -> dict[str, Any]:
+    who = data.participant
+    channel = ChannelState(
+        chat=event.thread_id,
+        thread_id=data.thread_id,
+        version=data.version,
+        synced=data.synced,
+        state=data.state,
+    )
+    known = state.known if who.id in state.present else {**state.known, who.id: who}
+    return {"known": known, "channels": {**state.channels, who.id: channel}}
+
+
+def _run_started(_: ChatState, event: Event, __: ChatRunStarted) -> dict[str, Any]:
+    return {"run": ChatRun(began=event.version), "turns": ()}
+
+
+def _turn_started(state: ChatState, event: Event, data: TurnStarted) -> dict[str, Any]:
+    channel = state.channels.get(data.participant)
+    if channel is None:  # only in a forged chat
+        return {}
+    turn = OpenTurn(
+        version=event.version,
+        participant=data.participant,
+        thread_id=data.thread_id,
+        source_thread=data.source_thread,
+        source_version=data.source_version,
+        synced=channel.synced,
+    )
+    return {"turns": (*state.turns, turn)}
+
+
+def _turn_finished(state: ChatState, event: Event, data: TurnFinished) -> dict[str, Any]:
+    turn = _turn(state, data.turn)
+    if turn is None:
+        return {}
+    who, usage = turn.participant, data.usage or TokenUsage()
+    run = state.run
+    if run is not None:
+        tokens = run.tokens + usage.total_tokens
+        run = run.model_copy(update={"turns": run.turns + 1, "tokens": tokens, "handoff": data.handoff})
+    return {
+        **_closed(state, event, turn, data.thread_version),
+        "run": run,
+        "taken": state.taken + 1,
+        "last_speaker": who,
+        "usage": {**state.usage, who: state.usage.get(who, TokenUsage()) + usage},
+    }
+
+
+def _turn_failed(state: ChatState, event: Event, data: TurnFailed) -> dict[str, Any]:
+    turn = _turn(state, data.turn)
+    return {} if turn is None else _closed(state, event, turn, data.thread_version)
+
+
+def _turn(state: ChatState, version: int) -> OpenTurn | None:
+    return next((each for each in state.turns if each.version == version), None)
+
+
+def _closed(state: ChatState, event: Event, turn: OpenTurn, thread_version: int) -> dict[str, Any]:
+    """The turn is over. If its thread has begun, that is the channel, and the participant has seen the chat so far."""
+    changes: dict[str, Any] = {"turns": tuple([each for each in state.turns if each is not turn])}
+    if thread_version:
+        brought = state.channels[turn.participant].brought and turn.source_thread is None
+        channel = ChannelState(
+            chat=event.thread_id,
+            thread_id=turn.thread_id,
+            version=thread_version,
+            synced=turn.version,
+            brought=brought,
+        )
+        changes["channels"] = {**state.channels, turn.participant: channel}
+    return changes
+
+
+_NO_RUN: Callable[..., dict[str, Any]] = lambda *_: {"run": None, "turns": ()}  # noqa: E731  # one for three types
+"""Runs and turns do not cross a cut, and end with the end of a run."""
+
+_CHANGES: dict[type, Callable[[ChatState, Event, Any], dict[str, Any]]] = {
+    ChatConfigured: _configured,
+    ParticipantJoined: _joined,
+    ParticipantLeft: _left,
+    ChannelRestored: _restored,
+    ChatRunStarted: _run_started,
+    TurnStarted: _turn_started,
+    TurnFinished: _turn_finished,
+    TurnFailed: _turn_failed,
+    ChatRunEnded: _NO_RUN,
+    ThreadForked: _NO_RUN,
+    HistoryRewound: _NO_RUN,
+}
+
+CHAT_STATE: Fold[ChatState] = Fold(
+    "clew-chat", 1, ChatState(), evolve, types=frozenset({TYPE_NAMES[each] for each in _CHANGES}), state_type=ChatState
+)
+"""The fold of a chat's events."""
