@@ -70,6 +70,7 @@ PARTS = {
         "GroupChat Participant Human types.ChatParticipant types.ChatResponse types.ChatStream types.ChatView "
         "types.TurnSelection RoundRobin HandoffSelection ModelSelection FunctionSelection ManualSelection Together "
         "types.Termination MaxTurns MaxTokens TextMentioned FunctionTermination ModelTermination "
+        "ChatSerializer types.ChatDocument types.RestoredChat types.ParticipantItem "
         "types.Channel types.AgentChannel testing.check_channel types.ChatState types.ChannelState types.ChatRun "
         "types.OpenTurn"
     ),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from clew.aio.memory import DocumentStore, MemoryScope
     from clew.chats.group_chat import GroupChat
     from clew.chats.participants import Human, Participant
+    from clew.chats.serializer import ChatSerializer
     from clew.chats.termination import FunctionTermination, MaxTokens, MaxTurns, ModelTermination, TextMentioned
     from clew.chats.turn_selection import (
         FunctionSelection,
@@ -83,6 +84,7 @@ __all__ = [
     "AnyClient",
     "Audio",
     "BedrockClient",
+    "ChatSerializer",
     "ClewError",
     "Context",
     "ContextProvider",
@@ -176,6 +178,7 @@ _HOMES = {
     "AnyClient": "clew.infrastructure.any_client",
     "Audio": "clew.infrastructure.media_files",
     "BedrockClient": "clew.infrastructure.bedrock.client",
+    "ChatSerializer": "clew.chats.serializer",
     "ClewError": "clew.domain.errors",
     "Context": "clew.domain.context.provider",
     "ContextProvider": "clew.domain.context.provider",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from clew.domain.chats.events import (
     ChannelRestored,
     ChatConfigured,
+    ChatRestored,
     ChatRunEnded,
     ChatRunStarted,
     ParticipantIdentity,
@@ -92,6 +93,7 @@ __all__ = [
     "Caller",
     "ChannelRestored",
     "ChatConfigured",
+    "ChatRestored",
     "ChatRunEnded",
     "ChatRunStarted",
     "CheckpointMade",

@@ -21,6 +21,7 @@ def test_clew_exports_these_names() -> None:
         "AnyClient",
         "Audio",
         "BedrockClient",
+        "ChatSerializer",
         "ClewError",
         "Context",
         "ContextProvider",

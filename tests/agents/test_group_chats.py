@@ -16,6 +16,7 @@ from tests.agents.group_chats import agent_of, heard, requests_of
 from tests.agents.killed_processes import PassPoint, run_until
 
 from clew import (
+    Agent,
     ContextProvider,
     Conversations,
     Engine,
@@ -29,16 +30,19 @@ from clew import (
     Message,
     ModelSelection,
     ModelTermination,
+    OpenAIResponsesClient,
     Participant,
+    ScriptedChatClient,
     TextMentioned,
     Together,
     tool,
 )
+from clew.chats.participants import member_of
 from clew.domain.chats.channels import AgentChannel, channel_key
 from clew.domain.chats.errors import ChannelContractError, ChatRunAbandonedError, ChatRunOpenError, NextSpeakerError
 from clew.domain.context.provider import Context
 from clew.domain.json_values import JsonObject
-from clew.domain.runs.errors import AgentConfigurationError, ModelError, NoOpenRunError
+from clew.domain.runs.errors import AgentConfigurationError, ModelError, NoOpenRunError, UnsupportedThreadError
 from clew.infrastructure import clock
 from clew.testing import call, check_channel, fault
 
@@ -328,6 +332,18 @@ def test_the_key_of_a_channel_is_stable_and_has_no_secrets() -> None:
     with_secrets = AgentChannel("remote:x", "https://me:pw@Api.Example.com/v1/?api-key=sk#f", "remote")
     assert channel_key(with_secrets) == channel_key(AgentChannel("remote:x", "api.example.com/v1", "remote"))
     assert channel_key(with_secrets) != channel_key(AgentChannel("remote:y", "api.example.com/v1", "remote"))
+
+
+async def test_the_channel_of_a_service_has_its_host_in_the_key() -> None:
+    addresses = "https://me:pw@example.com/v1", "https://example.com/v1", "https://example.org/v1"
+    keys = []
+    for address in addresses:
+        agent = Agent(OpenAIResponsesClient(model="m", api_key="sk-canary", base_url=address), name="A")
+        keys.append(member_of(Participant(agent, thread_kind="remote")).identity.channel)
+        assert member_of(agent).identity.channel == channel_key(AgentChannel())
+    assert keys[0] == keys[1] != keys[2]
+    with pytest.raises(UnsupportedThreadError):
+        member_of(Participant(Agent(ScriptedChatClient("Hi."), name="A"), thread_kind="remote"))
 
 
 def test_the_contract_of_channels_accepts_clews_own_and_finds_what_breaks_it() -> None:

@@ -135,6 +135,7 @@ RESULT = {"type": "function-result", "call_id": "1", "result": "secret"}
         ("participant-joined", {"participant": {"id": "e"}, "thread_id": "c"}, "let a participant join, on thread 'c'"),
         ("participant-left", {"participant": "e"}, "let participant 'e' leave"),
         ("channel-restored", {"participant": {"id": "e"}, "thread_id": "c"}, "restored a channel, on thread 'c'"),
+        ("chat-restored", {"chat": "c", "head": "ab"}, "restored the history of chat 'c'"),
         ("chat-run-started", {}, "began a run of the group chat"),
         ("turn-started", {"participant": "e", "thread_id": "c"}, "gave the turn to 'e', on thread 'c'"),
         ("turn-finished", {"turn": 7}, "finished the turn of version 7"),

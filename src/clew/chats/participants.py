@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 from clew.agents.agent import Agent
 from clew.domain.chats.channels import AgentChannel, Channel, channel_key
 from clew.domain.chats.events import ParticipantIdentity
-from clew.domain.runs.errors import AgentConfigurationError
+from clew.domain.models.client import ThreadKind
+from clew.domain.runs.errors import AgentConfigurationError, UnsupportedThreadError
 from clew.domain.runs.ports import ThreadPort
 from clew.domain.streams import check_id
 
@@ -21,12 +22,14 @@ HUMAN = "human"
 class Participant:
     """An agent in a chat, on a ``thread`` that it brings, or with a ``channel`` of its own.
 
-    By default the chat begins a thread for it, on which it hears what is said in the chat.
+    By default the chat begins a thread for it, on which it hears what is said in the chat. Its ``thread_kind`` is the
+    first one that the agent's client can run on: with ``remote`` the service holds that thread.
     """
 
     agent: Agent[Any, Any]
     thread: ThreadPort | None = None
     channel: Channel | None = None
+    thread_kind: ThreadKind | None = None
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ def member_of(joining: Joining) -> Member:
             f"{type(joining).__name__} cannot join a chat. Give an Agent, a Participant(agent, …) or a Human(id)."
         )
     agent = participant.agent
-    channel = participant.channel or channel_of(agent, participant.thread)
+    channel = participant.channel or channel_of(participant)
     identity = ParticipantIdentity(
         id=agent.id,
         name=agent.name,
@@ -101,10 +104,12 @@ def member_of(joining: Joining) -> Member:
     return Member(identity, participant, channel)
 
 
-def channel_of(agent: Agent[Any, Any], thread: ThreadPort | None = None) -> Channel:
-    """The channel of an agent: local if its client can run on local threads, unless it brings a remote one."""
-    kinds = agent.client.thread_kinds
-    kind = thread.kind if thread is not None else kinds[0]
+def channel_of(participant: Participant) -> Channel:
+    """The channel of an agent, by the kind of its thread. Raises UnsupportedThreadError if its client has no such."""
+    agent, thread = participant.agent, participant.thread
+    kind = thread.kind if thread is not None else participant.thread_kind or agent.client.thread_kinds[0]
+    if kind not in agent.client.thread_kinds:
+        raise UnsupportedThreadError(type(agent.client).__name__, kind, agent.client.thread_kinds)
     if kind == "local":
         return AgentChannel()
     return AgentChannel(f"remote:{agent.client.kind}", str(getattr(agent.client, "provider", "") or ""), "remote")

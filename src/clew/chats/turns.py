@@ -25,6 +25,9 @@ from clew.domain.runs.errors import AgentConfigurationError
 from clew.domain.runs.events import Failure
 from clew.domain.runs.ports import EnginePort
 
+CONTINUE = Message.user("Continue.")
+"""The input of a turn in which the participant hears nothing new: services refuse requests that end with an answer."""
+
 
 class ChatContext(ContextProvider):
     """What the components of a chat give to a turn."""
@@ -104,7 +107,7 @@ async def _run(setup: TurnSetup, turn: OpenTurn, member: Member, thread: Thread)
     newcomer = turn.synced == 0
     chat, last = setup.chat, setup.newcomers_read if newcomer else None
     heard = await chat.history(at=turn.version, after=None if newcomer else turn.synced, last=last)
-    messages = member.channel.adapt(list(heard), member.identity.author, newcomer=newcomer)
+    messages = member.channel.adapt(list(heard), member.identity.author, newcomer=newcomer) or [CONTINUE]
     options: dict[str, Any] = {"thread": thread, "idempotency_key": f"{chat.id}:{turn.version}"}
     options |= {"actor": setup.actor} if setup.actor is not None else {}
     if setup.handoffs:

@@ -112,6 +112,22 @@ class ChannelRestored(Value):
 
 
 @event_type(
+    "chat-restored",
+    headline="The group chat was restored",
+    sentence="restored the history of chat {chat}",
+    sample={"chat": "c", "head": "ab" * 32, "turns": 2, "last_speaker": "editor"},
+    statuses=ACTIVE,
+)
+class ChatRestored(Value):
+    """History and channels of the chat ``chat`` were restored. Its head was ``head``, a hash in hex."""
+
+    chat: str
+    head: str
+    turns: int = 0
+    last_speaker: str | None = Field(default=None, exclude_if=is_none)
+
+
+@event_type(
     "chat-run-started",
     headline="A run of the group chat began",
     sentence="began a run of the group chat",
@@ -200,6 +216,7 @@ ChatEvent: TypeAlias = (
     | ParticipantJoined
     | ParticipantLeft
     | ChannelRestored
+    | ChatRestored
     | ChatRunStarted
     | TurnStarted
     | TurnFinished

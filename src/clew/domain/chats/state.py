@@ -11,6 +11,7 @@ from clew.domain.application_folds import Fold
 from clew.domain.chats.events import (
     ChannelRestored,
     ChatConfigured,
+    ChatRestored,
     ChatRunEnded,
     ChatRunStarted,
     ParticipantIdentity,
@@ -131,6 +132,10 @@ def _restored(state: ChatState, event: Event, data: ChannelRestored) -> dict[str
     return {"known": known, "channels": {**state.channels, who.id: channel}}
 
 
+def _chat_restored(_: ChatState, __: Event, data: ChatRestored) -> dict[str, Any]:
+    return {"taken": data.turns, "last_speaker": data.last_speaker}
+
+
 def _run_started(_: ChatState, event: Event, __: ChatRunStarted) -> dict[str, Any]:
     return {"run": ChatRun(began=event.version), "turns": ()}
 
@@ -201,6 +206,7 @@ _CHANGES: dict[type, Callable[[ChatState, Event, Any], dict[str, Any]]] = {
     ParticipantJoined: _joined,
     ParticipantLeft: _left,
     ChannelRestored: _restored,
+    ChatRestored: _chat_restored,
     ChatRunStarted: _run_started,
     TurnStarted: _turn_started,
     TurnFinished: _turn_finished,
