@@ -269,7 +269,6 @@ class Engine:
         selection: TurnSelection | None = None,
         termination: Termination | Sequence[Termination] | None = None,
         context_providers: ContextProviders | None = None,
-        newcomers_read: int | None = None,
     ) -> GroupChat:
         """The group chat with that id, with those of its participants that this process has.
 
@@ -284,7 +283,6 @@ class Engine:
             selection=selection,
             termination=termination,
             context_providers=context_providers,
-            newcomers_read=newcomers_read,
         )
 
     # asyncio only: end

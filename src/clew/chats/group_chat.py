@@ -100,7 +100,6 @@ class GroupChat:
         *,
         selection: TurnSelection,
         termination: Sequence[Termination],
-        newcomers_read: int | None,
     ) -> None:
         self.thread = thread
         """The thread of the chat."""
@@ -108,7 +107,6 @@ class GroupChat:
         self.termination = tuple(termination)
         self._engine = engine
         self._members = members
-        self._newcomers_read = newcomers_read
         self._state = ChatState()
 
     def __repr__(self) -> str:
@@ -400,7 +398,7 @@ class GroupChat:
         return tuple([each.id for each in members if each is not None and each.agent is None])
 
     def _setup(self, emit: Emit | None, actor: str | None, handoffs: dict[str, Any] | None = None) -> TurnSetup:
-        return TurnSetup(self._engine, self.thread, self._newcomers_read, actor, emit, handoffs or {})
+        return TurnSetup(self._engine, self.thread, self._state.newcomers_read, actor, emit, handoffs or {})
 
     # The life of a chat
 
@@ -416,7 +414,6 @@ class GroupChat:
             dict(self._members),
             selection=self.selection,
             termination=self.termination,
-            newcomers_read=self._newcomers_read,
         )
         await other.refresh()
         return other
@@ -472,11 +469,13 @@ async def start_chat(  # noqa: PLR0913  # named arguments, each documented at th
     thread.context_providers.add(*as_providers(context_providers))
     chosen = selection or RoundRobin()
     ends = _terminations(termination, max_turns) or (MaxTurns(MAX_TURNS),)
-    configured = ChatConfigured(selection=chosen.data, termination=tuple([each.data for each in ends]))
+    configured = ChatConfigured(
+        selection=chosen.data, termination=tuple([each.data for each in ends]), newcomers_read=newcomers_read
+    )
     steps: list[ThreadEvent] = [configured, *[await joined(each) for each in members.values()]]
     await thread.runs.record([RecordEvents(tuple(steps))], actor=actor)
     await thread.notify("on_thread_created", [], actor=actor)
-    chat = GroupChat(engine, thread, members, selection=chosen, termination=ends, newcomers_read=newcomers_read)
+    chat = GroupChat(engine, thread, members, selection=chosen, termination=ends)
     await chat.refresh()
     return chat
 
@@ -489,7 +488,6 @@ async def open_chat(  # as start_chat
     selection: TurnSelection | None,
     termination: Termination | Sequence[Termination] | None,
     context_providers: ContextProviders | None,
-    newcomers_read: int | None,
 ) -> GroupChat:
     """Open a chat. See ``engine.chat``."""
     members = members_of(participants)
@@ -506,7 +504,7 @@ async def open_chat(  # as start_chat
         )
     chosen = selection or selection_of(state.selection)
     ends = _terminations(termination, None) or terminations_of(state.termination)
-    chat = GroupChat(engine, thread, members, selection=chosen, termination=ends, newcomers_read=newcomers_read)
+    chat = GroupChat(engine, thread, members, selection=chosen, termination=ends)
     await chat.refresh()
     return chat
 

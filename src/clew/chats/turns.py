@@ -49,7 +49,7 @@ class TurnSetup:
 
     engine: EnginePort[LocalThread, RemoteThread]
     chat: Thread
-    newcomers_read: int | None
+    newcomers_read: int | None = None
     actor: str | None = None
     emit: Emit | None = None
     handoffs: dict[str, tuple[str, Tool]] = field(default_factory=dict)
@@ -107,7 +107,9 @@ async def _run(setup: TurnSetup, turn: OpenTurn, member: Member, thread: Thread)
     newcomer = turn.synced == 0
     chat, last = setup.chat, setup.newcomers_read if newcomer else None
     heard = await chat.history(at=turn.version, after=None if newcomer else turn.synced, last=last)
-    messages = member.channel.adapt(list(heard), member.identity.author, newcomer=newcomer) or [CONTINUE]
+    messages = member.channel.adapt(list(heard), member.identity.author, newcomer=newcomer)
+    if not messages and turn.answered:
+        messages = [CONTINUE]
     options: dict[str, Any] = {"thread": thread, "idempotency_key": f"{chat.id}:{turn.version}"}
     options |= {"actor": setup.actor} if setup.actor is not None else {}
     if setup.handoffs:

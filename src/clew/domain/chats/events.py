@@ -41,10 +41,14 @@ class ParticipantIdentity(Value):
     statuses=ACTIVE,
 )
 class ChatConfigured(Value):
-    """How the next speaker is selected, and when a run of the chat ends, as data."""
+    """How the next speaker is selected, and when a run of the chat ends, as data.
+
+    A newcomer hears the last ``newcomers_read`` messages, None for all.
+    """
 
     selection: JsonObject
     termination: tuple[JsonObject, ...]
+    newcomers_read: int | None = Field(default=None, ge=1, exclude_if=is_none)
 
 
 def _joined(data: ParticipantJoined) -> ParticipantJoined:

@@ -39,6 +39,8 @@ class ChannelState(Value):
     thread_id: str
     version: int = 0
     synced: int = 0
+    answered: bool = False
+    """Whether the newest message on the thread is the participant's answer."""
     brought: bool = False
     state: JsonObject | None = None
 
@@ -52,6 +54,7 @@ class OpenTurn(Value):
     source_thread: str | None
     source_version: int
     synced: int
+    answered: bool
 
 
 class ChatRun(Value):
@@ -68,6 +71,7 @@ class ChatState(Value):
 
     selection: JsonObject = Field(default_factory=dict)
     termination: tuple[JsonObject, ...] = ()
+    newcomers_read: int | None = None
     present: tuple[str, ...] = ()
     known: dict[str, ParticipantIdentity] = Field(default_factory=dict)
     channels: dict[str, ChannelState] = Field(default_factory=dict)
@@ -96,7 +100,7 @@ def evolve(state: ChatState, event: Event) -> ChatState:
 
 
 def _configured(_: ChatState, __: Event, data: ChatConfigured) -> dict[str, Any]:
-    return {"selection": data.selection, "termination": data.termination}
+    return {name: getattr(data, name) for name in ("selection", "termination", "newcomers_read")}
 
 
 def _joined(state: ChatState, event: Event, data: ParticipantJoined) -> dict[str, Any]:
@@ -126,6 +130,7 @@ def _restored(state: ChatState, event: Event, data: ChannelRestored) -> dict[str
         thread_id=data.thread_id,
         version=data.version,
         synced=data.synced,
+        answered=data.version > 0,
         state=data.state,
     )
     known = state.known if who.id in state.present else {**state.known, who.id: who}
@@ -151,6 +156,7 @@ def _turn_started(state: ChatState, event: Event, data: TurnStarted) -> dict[str
         source_thread=data.source_thread,
         source_version=data.source_version,
         synced=channel.synced,
+        answered=channel.answered,
     )
     return {"turns": (*state.turns, turn)}
 
@@ -165,7 +171,7 @@ def _turn_finished(state: ChatState, event: Event, data: TurnFinished) -> dict[s
         tokens = run.tokens + usage.total_tokens
         run = run.model_copy(update={"turns": run.turns + 1, "tokens": tokens, "handoff": data.handoff})
     return {
-        **_closed(state, event, turn, data.thread_version),
+        **_closed(state, event, turn, data.thread_version, answered=True),
         "run": run,
         "taken": state.taken + 1,
         "last_speaker": who,
@@ -175,14 +181,14 @@ def _turn_finished(state: ChatState, event: Event, data: TurnFinished) -> dict[s
 
 def _turn_failed(state: ChatState, event: Event, data: TurnFailed) -> dict[str, Any]:
     turn = _turn(state, data.turn)
-    return {} if turn is None else _closed(state, event, turn, data.thread_version)
+    return {} if turn is None else _closed(state, event, turn, data.thread_version, answered=False)
 
 
 def _turn(state: ChatState, version: int) -> OpenTurn | None:
     return next((each for each in state.turns if each.version == version), None)
 
 
-def _closed(state: ChatState, event: Event, turn: OpenTurn, thread_version: int) -> dict[str, Any]:
+def _closed(state: ChatState, event: Event, turn: OpenTurn, thread_version: int, *, answered: bool) -> dict[str, Any]:
     """The turn is over. If its thread has begun, that is the channel, and the participant has seen the chat so far."""
     changes: dict[str, Any] = {"turns": tuple([each for each in state.turns if each is not turn])}
     if thread_version:
@@ -192,6 +198,7 @@ def _closed(state: ChatState, event: Event, turn: OpenTurn, thread_version: int)
             thread_id=turn.thread_id,
             version=thread_version,
             synced=turn.version,
+            answered=answered,
             brought=brought,
         )
         changes["channels"] = {**state.channels, turn.participant: channel}
