@@ -199,6 +199,18 @@ async def test_a_request_is_signed_over_the_bytes_on_the_log(
     assert headers["authorization"] != signed_again(credentials, strict.url + path, headers, content + b" ")
 
 
+async def test_an_error_names_the_package_that_the_client_needs(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_BEARER_TOKEN_BEDROCK", raising=False)
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    async with anthropic.AsyncAnthropicBedrock(
+        aws_region="eu-central-1", aws_access_key="AKIACANARY", aws_secret_key=KEY
+    ) as own:
+        with pytest.raises(ModelError, match="needs the package 'boto3'"):
+            await Agent(AnthropicClient(MODEL, client=own), engine=engine).run("Hi.")
+
+
 async def test_an_error_shows_no_key_of_the_session(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_BEARER_TOKEN_BEDROCK", raising=False)
     install_boto3(monkeypatch, "AKIASESSION0")

@@ -134,7 +134,9 @@ def model_error(raised: Exception, context: RequestContext, *, begun: bool, sdk:
             f"The request to {context} has no valid credentials ({kind}). Set {context.key} or give api_key=."
         )
     else:
-        return ModelError(f"{context} received no request: the client failed ({kind}). See the client's debug log.")
+        missing = raised.name if isinstance(raised, ModuleNotFoundError) else None
+        why = f"needs the package {missing!r}. Install it." if missing else f"failed ({kind}). See its debug log."
+        return ModelError(f"{context} received no request: the client {why}")
     if begun:
         return ModelStreamError(f"{context} {problem}. {advice}")
     return ModelUnavailableError(f"{context} {problem}. {advice}", retryable=True)
