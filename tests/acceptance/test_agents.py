@@ -173,7 +173,7 @@ def test_other_processes_approve_a_call_and_continue_the_run(tmp_path: Path) -> 
             assert (acts["run-started"], acts["approval-given"], acts["tool-finished"]) == (
                 ("user:1", None),
                 ("user:42", None),
-                ("Desk", "service:desk"),
+                ("Desk", "user:1"),
             )
             assert [message.text for message in await thread.history()][-1] == "Done."
             with pytest.raises(NoOpenRunError):

@@ -46,7 +46,7 @@ def test_an_export_equals_the_import_and_a_second_import_adds_nothing(clew: Clew
     }
     assert clew.lines("export", "--format", "openai") == corpus
     again = clew.object("import", file, "--json")
-    assert again == {"threads": 0, "messages": 0, "events": 0, "skipped": len(corpus), "failed": []}
+    assert again == {"threads": 0, "messages": 0, "events": 0, "skipped": len(corpus), "failed": [], "records": {}}
     assert clew.text("import", file).startswith("Nothing new was imported.\nSkipped ")
     assert clew.lines("export") == corpus
     assert clew.object("verify", "--json")["ok"] is True
