@@ -379,26 +379,19 @@ class HistoryBuilder:
             self._versions.append(version)
             if (message := item.message) is not None:
                 for content in message.contents:
-                    size += _CONTENT_BYTES
                     if type(content) is Text:  # most are
-                        size += getsizeof(content.text)
-                    else:
-                        size += self._content_bytes(content)
+                        size += _CONTENT_BYTES + getsizeof(content.text)
+                        continue
+                    for part in (content, *content.contents) if isinstance(content, FunctionResult) else (content,):
+                        self.names_blobs |= type(part) is Media and part.digest is not None
+                        size += _CONTENT_BYTES
+                        for value in vars(part).values():
+                            size += bytes_in_memory(value) if isinstance(value, dict | list) else getsizeof(value)
                 if message.metadata or message.source:
                     size += bytes_in_memory(message.metadata) + bytes_in_memory(message.source)
         self.version = version
         self._message_bytes = size + _MESSAGE_BYTES * (len(self._messages) - messages)
         self.weight = self._message_bytes + self._context.weight
-
-    def _content_bytes(self, content: Content) -> int:
-        """The memory of the values of a content that is not a text. Notes whether its bytes are in another place."""
-        if isinstance(content, FunctionResult) and content.contents:
-            return sum(_CONTENT_BYTES + self._content_bytes(each) for each in content.contents)
-        self.names_blobs |= type(content) is Media and content.digest is not None
-        return sum(
-            bytes_in_memory(value) if isinstance(value, dict | list) else getsizeof(value)
-            for value in vars(content).values()
-        )
 
     def has(self, at: int | None, needed: NeededHistory | None) -> bool:
         """Whether it has what is ``needed`` of the path at a version. With all events it has everything.

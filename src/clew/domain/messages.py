@@ -245,7 +245,10 @@ class Message(Value):
 
         Raises InvalidContentError for anything else, such as bytes, which ``Image(data)`` makes a content.
         """
-        parts = tuple(_content(each) for each in (text, *contents))
+        if isinstance(text, str) and not contents:  # most are
+            parts: tuple[Content, ...] = (Text(text=text),)
+        else:
+            parts = tuple([_content(each) for each in (text, *contents)])
         return cls(role="user", author=author, contents=parts, metadata=metadata or {})
 
     @classmethod

@@ -102,12 +102,8 @@ def thread_scope(tenant: str, thread_id: str) -> str:
 
 def searchable(message: Any) -> str:
     """The text that a message is found by, from its JSON."""
-    return "\n".join(_texts_of(message.get("contents", ())))
-
-
-def _texts_of(contents: Any) -> list[str]:
     texts: list[str] = []
-    for content in contents:
+    for content in message.get("contents", ()):
         match content.get("type"):
             case "text" | "reasoning":
                 texts.append(content["text"])
@@ -117,14 +113,15 @@ def _texts_of(contents: Any) -> list[str]:
                 if content.get("name"):
                     texts.append(content["name"])
                 texts.append(_text_of(content.get("result")))
-                texts += _texts_of(content.get("contents", ()))
+                if content.get("contents"):
+                    texts.append(searchable(content))
             case "media":
                 address = content.get("uri") or ""
                 texts += ("" if address.startswith("data:") else address, content.get("media_type") or "")
                 texts.append(content.get("name") or "")
             case _:
                 texts.extend(_strings(content))
-    return texts
+    return "\n".join(texts)
 
 
 def _text_of(value: Any) -> str:

@@ -47,7 +47,7 @@ from clew.domain.events import (
 )
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import MAX_BYTES
-from clew.domain.messages import ROLES, Content, FunctionResult, Message, Text, explain
+from clew.domain.messages import ROLES, FunctionResult, Message, Text, explain
 from clew.domain.ports import Key, Row
 from clew.domain.projection import Recorded, Unreadable
 from clew.domain.streams import StreamName, parse_stream_name
@@ -144,7 +144,7 @@ def encode(event: Event, mark: str | None = None) -> bytes:
         declared = EVENT_TYPES.get(event.type)
         if (declared and declared.schema_version > 1) or _rare(event) != _NONE:
             rare = _rare_fields(event)
-        actor_and_run = _actor_and_run(event.actor, event.run_id)
+        actor_and_run = _actor(event.actor) + _run(event.run_id)
         body = _EVENT % (
             _id(event),
             event.recorded_at,
@@ -194,11 +194,9 @@ def _message(data: MessageAppended) -> bytes:
     to_json writes what orjson refuses, such as integers of more than 64 bits, and everything with a null.
     """
     message = data.message
-    if type(message) is not Message:
+    if type(message) is not Message or message.native is not None or message.cut:
         return _data(data)
     contents = message.contents
-    if message.native is not None or message.cut:
-        return _data(data)
     if message.author is None and not message.metadata and not message.source and len(contents) == 1:
         text = contents[0]
         if type(text) is Text and type(text.text) is str and message.role in _TEXT_BEGINS:
@@ -206,21 +204,20 @@ def _message(data: MessageAppended) -> bytes:
             if key is not None:
                 return key + orjson.dumps(text.text) + b"}"
             return _TEXT_BEGINS[message.role] + orjson.dumps(text.text) + _TEXT_ENDS
-    fields = {**message.__dict__, "contents": [*map(_content, contents)]}
+    written = []
+    for content in contents:
+        fields = content.__dict__
+        if type(content) is FunctionResult and not content.contents:
+            fields = {**fields}
+            del fields["contents"]
+        written.append(_without_none(fields) if None in fields.values() else fields)
+    fields = {**message.__dict__, "contents": written}
     if fields["author"] is None:
         del fields["author"]
     for name in _LEFT_OUT_IF_EMPTY:
         if not fields[name]:
             del fields[name]
     return _plain({"message": fields}) or _data(data)
-
-
-def _content(content: Content) -> dict[str, Any]:
-    """The fields of a content that are written."""
-    fields = content.__dict__
-    if type(content) is FunctionResult and not content.contents:
-        fields = {name: value for name, value in fields.items() if name != "contents"}
-    return _without_none(fields) if None in fields.values() else fields
 
 
 def _record(data: RecordAppended) -> bytes:
@@ -367,14 +364,20 @@ def peek(
 
 def _header(event: Event) -> bytes:
     """The JSON of the envelope fields that a stub also has, as the beginning of an object."""
-    actor_and_run = _actor_and_run(event.actor, event.run_id)
+    actor_and_run = _actor(event.actor) + _run(event.run_id)
     return _BEGIN % (_id(event), event.recorded_at, event.messages, actor_and_run)
 
 
 @lru_cache(maxsize=4_096)
-def _actor_and_run(actor: str | None, run_id: str | None) -> bytes:
-    """The JSON of actor and run, which many events share."""
-    return _keys({"a": actor, "r": run_id})
+def _actor(actor: str | None) -> bytes:
+    """The JSON of an actor, which many events share."""
+    return b"" if actor is None else b',"a":' + _json(actor)
+
+
+@lru_cache(maxsize=4_096)
+def _run(run_id: str | None) -> bytes:
+    """The JSON of a run, which its events share."""
+    return b"" if run_id is None else b',"r":' + _json(run_id)
 
 
 def _rare_fields(event: Event) -> bytes:

@@ -77,7 +77,6 @@ from clew.infrastructure.recorder_ports import (
 from clew.infrastructure.verification import is_whole, verify_lineages, verify_store
 
 _BLOBS_IN_QUERY = 500
-_MAY_HAVE_MEDIA = (Media, FunctionResult)
 
 
 class EnvelopeMapper(Mapper[str]):
@@ -169,7 +168,9 @@ class ConversationLog(Application[str]):
             blobs: tuple[Blob, ...] = ()
             contents = event.data.message.contents if isinstance(event.data, MessageAppended) else ()
             # Not in a function: each append would call it, and most messages are one text.
-            if type_ == RECORD_APPENDED or len(contents) > 1 or (contents and type(contents[0]) in _MAY_HAVE_MEDIA):
+            only = contents[0] if len(contents) == 1 else None
+            has_media = type(only) is Media or (type(only) is FunctionResult and bool(only.contents))
+            if type_ == RECORD_APPENDED or len(contents) > 1 or has_media:
                 event, blobs = stored(event)  # noqa: PLW2901 - without the bytes next to it
             state = encode(event, mark if name == marked else None)
             if name == marked:

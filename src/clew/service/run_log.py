@@ -169,6 +169,9 @@ class ThreadRuns:
     ) -> list[Event]:
         """Write the events of the intents, and return them; none if an earlier record had the same key."""
         known_blobs = self._core.caches.blobs
+        claims = [] if holding is None else [self._claim(holding)]
+        if holding is not None and holding.successor is not None:
+            claims.append(self._claim(Holding(holding.successor)))
         options = CommitOptions(
             actor=actor,
             on_behalf_of=on_behalf_of,
@@ -176,7 +179,7 @@ class ThreadRuns:
             key=None if key is None else self._key(key),
             retry=expected_version is None,
             blobs=tuple([blob for blob in blobs if blob.digest not in known_blobs]) if blobs else (),
-            claims=() if holding is None else self._claims(holding),
+            claims=tuple(claims),
             drafts=() if drop_draft is None else (Draft(self._stream, drop_draft, None),),
         )
         begin = self._beginning
@@ -269,10 +272,6 @@ class ThreadRuns:
 
     def _key(self, key: RunKey) -> Key:
         return Key(self._stream, key.key, key.content)
-
-    def _claims(self, holding: Holding) -> tuple[Claim, ...]:
-        claim = self._claim(holding)
-        return (claim,) if holding.successor is None else (claim, self._claim(Holding(holding.successor)))
 
     def _claim(self, holding: Holding) -> Claim:
         now = self._core.now()

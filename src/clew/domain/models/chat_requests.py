@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
 from clew.domain.json_values import Json, JsonObject
@@ -113,8 +113,9 @@ def _messages(question: Question) -> list[Json]:
             waiting.clear()
             sent.append(_plain_message(message, text, question))
             continue
-        results, calls = message.results, message.calls
-        sent += _results(results, waiting, shown)
+        results = message.results
+        if results:
+            _add_results(sent, results, waiting, shown)
         if results and len(results) == len(message.contents):
             continue  # the message contains nothing else
         words = [each for each in message.contents if not isinstance(each, FunctionCall | FunctionResult)]
@@ -122,28 +123,37 @@ def _messages(question: Question) -> list[Json]:
             waiting.clear()
         if message.role == "assistant":
             sent.append(_answer(message, words, question, waiting))
-            continue
-        if words or not message.contents:
-            content = _content("user" if message.role == "tool" else message.role, words) or ""
-            sent.append(_plain_message(message, content, question))
-        if calls:
-            sent.append(_assistant([], calls, question, waiting))
-    _show(sent, shown)
+        else:
+            sent += _other(message, words, question, waiting)
+    if shown:
+        _show(sent, shown)
     return _with_reasoning(sent, question)
 
 
-def _results(results: Sequence[FunctionResult], waiting: list[str], shown: list[Json]) -> Iterator[JsonObject]:
-    """The messages of results. Their media are added to ``shown``."""
+def _other(message: Message, words: Sequence[Content], question: Question, waiting: list[str]) -> list[Json]:
+    """The messages for one that is not an answer, and has more than a text or results."""
+    sent: list[Json] = []
+    if words or not message.contents:
+        content = _content("user" if message.role == "tool" else message.role, words) or ""
+        sent.append(_plain_message(message, content, question))
+    if message.calls:
+        sent.append(_assistant([], message.calls, question, waiting))
+    return sent
+
+
+def _add_results(sent: list[Json], results: Sequence[FunctionResult], waiting: list[str], shown: list[Json]) -> None:
+    """Add the messages of results. Their media are added to ``shown``."""
     for result in results:
-        if waiting:  # a result without its call cannot be sent
-            yield {"role": "tool", "tool_call_id": waiting.pop(0), "content": _result(result)}
+        if not waiting:  # a result without its call cannot be sent
+            break
+        text = _contents_text(result) if result.contents else result_text(result.result)
+        sent.append({"role": "tool", "tool_call_id": waiting.pop(0), "content": text})
+        if result.contents:
             shown += [part for each in result.contents if (part := _result_part(each)) is not None]
 
 
-def _result(result: FunctionResult) -> str:
-    """A result as the text of a message of a tool, which cannot have media. A message of the user has them."""
-    if not result.contents:
-        return result_text(result.result)
+def _contents_text(result: FunctionResult) -> str:
+    """The contents of a result as text. The media are in a message of the user: one of a tool cannot have them."""
     words = (
         each.text
         if isinstance(each, Text)
@@ -163,9 +173,8 @@ def _result_part(content: Text | Media) -> JsonObject | None:
 
 def _show(sent: list[Json], shown: list[Json]) -> None:
     """Add the media of results: only a message of the user may have them, and none may be between results."""
-    if shown:
-        sent.append({"role": "user", "content": [{"type": "text", "text": RETURNED}, *shown]})
-        shown.clear()
+    sent.append({"role": "user", "content": [{"type": "text", "text": RETURNED}, *shown]})
+    shown.clear()
 
 
 RETURNED = "[Returned by the functions above:]"
