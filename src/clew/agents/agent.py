@@ -295,7 +295,8 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         """
         check_options("run", options, RunOptions)
         messages = input_messages("run", input)
-        check_mode(options, stream=stream, background=background)
+        if background or "rewind_to" in options:
+            check_mode(options, stream=stream, background=background)
         setup = self._run_setup(options)
         key = None if options.get("idempotency_key") is None else self._run_key(messages, options)
 
@@ -591,9 +592,9 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
                 limits.seconds if seconds is None else seconds,
                 limits.retries,
             )
-        providers = (*as_providers(options.get("context_providers")), *servers)
-        if providers:
-            changes["providers"] = own.providers._replace(run=as_providers(providers))
+        given = options.get("context_providers")
+        if given is not None or servers:
+            changes["providers"] = own.providers._replace(run=as_providers((*as_providers(given), *servers)))
         if options.get("model"):
             changes["model"] = options["model"]
         strict = options.get("strict_media")

@@ -20,7 +20,7 @@ from clew.agents.run_loop import Run, abandon_children, calling, live_runs, unre
 from clew.agents.run_setup import OnConflict, RunSetup
 from clew.agents.thread_provider_hooks import OrphanedRun, notify_abandoned
 from clew.domain.context.state import OWN_IDS
-from clew.domain.decider import Advance, Intent
+from clew.domain.decider import Advance
 from clew.domain.decider_state import Control, OpenRun, holder_of
 from clew.domain.errors import ConflictError
 from clew.domain.history import NotSeen
@@ -119,41 +119,35 @@ async def begin_run(
         if thread.kind == "remote":
             await run.journal.leave_to_service()
         run.journal.add(await _run_started(on_thread, run.journal), *new.inputs)
+        run.next_run = partial(_next_run, run, thread)
         try:
-            return await _carry_out(run, on_thread, thread, admission)
+            await run.carry_out(admission)
         except (ConflictError, RunRepeatedError):
             if run.state.began:
                 raise
             fresh = True  # another run began first
+        else:
+            return await _after(run, thread, admission)
 
 
-async def _carry_out(
-    run: Run,
-    setup: RunSetup,
-    thread: ThreadT,
-    admission: Admission | None,
-    resuming: Sequence[Intent] | None = None,
-) -> CarriedOut[ThreadT]:
-    """Carry out a run, and those of the agents to which it hands the conversation."""
-    run.next_run = partial(_next_run, run, thread, run.journal.emit)
-    try:
-        await run.carry_out(admission, resuming)
-    except BaseException:
-        if run.next is not None:
-            await run.next.give_up(run)
-        raise
-    following = run.next
+async def _after(run: Run, thread: ThreadT, admission: Admission | None) -> CarriedOut[ThreadT]:
+    """What a run has led to. Carries out the runs of the agents to which it handed the conversation."""
+    following, state = run.next, run.state
     if following is None:
-        return CarriedOut(run.state.run_id, run.state, thread)
-    admit = partial(_carry_out, following, following.setup, thread, admission)
-    handoff = find_handoff(setup.handoffs, following.setup.identity.id)
+        return CarriedOut(state.run_id, state, thread)
+
+    async def admit() -> CarriedOut[ThreadT]:
+        await following.carry_out(admission)
+        return await _after(following, thread, admission)
+
+    handoff = find_handoff(run.setup.handoffs, following.setup.identity.id)
     if handoff is not None and following.setup.is_observed:
         done = await _observed(handoff.agent, following, run, thread, admit)
     else:
         done = await admit()
     if done.agent is None and handoff is not None:
         done = done._replace(agent=handoff.agent)
-    return _preceded(done, run.state, run.state.run_id)
+    return _preceded(done, state, state.run_id)
 
 
 async def _observed(
@@ -185,7 +179,7 @@ def _preceded(done: CarriedOut[ThreadT], before: RunState, run_id: str) -> Carri
     return done._replace(run_id=run_id, state=joined_runs(before, done.state), response=response)
 
 
-async def _next_run(run: Run, thread: ThreadPort, emit: Emit | None, handed: HandedOff) -> tuple[Run, Successor]:
+async def _next_run(run: Run, thread: ThreadPort, handed: HandedOff) -> tuple[Run, Successor]:
     """The run of the agent to which a run hands the conversation."""
     handoff = find_handoff(run.setup.handoffs, handed.agent.id)
     if handoff is None:
@@ -196,7 +190,8 @@ async def _next_run(run: Run, thread: ThreadPort, emit: Emit | None, handed: Han
     its_setup = setup_after(handoff, run.setup)
     await compare_with_last_run(its_setup, thread)
     its_setup, state = its_setup.for_thread(thread), run.state
-    following = Run(its_setup, thread, RunState(uuid.uuid4().hex[:16]), emit)
+    following = Run(its_setup, thread, RunState(uuid.uuid4().hex[:16]), run.journal.emit)
+    following.next_run = partial(_next_run, following, thread)
     following.takes_over = True
     if thread.kind == "remote":
         await following.journal.leave_to_service()
@@ -280,6 +275,7 @@ async def resume_run(
         await _check_providers(on_thread, log, state.run_id)
         run = Run(on_thread, thread, state, emit, opened.attempt + 1)
         run.journal.emitted = emitted
+        run.next_run = partial(_next_run, run, thread)
         if thread.kind == "remote":
             await run.journal.leave_to_service()
         cut_off = await _cut_off(log, opened)
@@ -288,12 +284,13 @@ async def resume_run(
         fingerprint = run_setup.fingerprint
         run.journal.add(RunResumed(attempt=run.journal.attempt, agent=setup.identity, fingerprint=fingerprint))
         try:
-            done = await _carry_out(run, on_thread, thread, admission, before)
+            await run.carry_out(admission, before)
         except ConflictError:
             if run.resumed:
                 raise
             # Another process continued the run first, or the run is over: read the control again.
         else:
+            done = await _after(run, thread, admission)
             return done if done.agent is not None else done._replace(agent=_agent_of(asked, done.state))
 
 

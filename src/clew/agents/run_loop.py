@@ -108,7 +108,11 @@ class Run:
         self, setup: RunSetup, thread: ThreadPort, state: RunState, emit: Emit | None, attempt: int = 1
     ) -> None:
         needed = None if setup.reducer is None else setup.needed_history(setup.reducer)
-        asking = _asking(setup, thread.runs)
+        outer = calling.get()
+        if outer is None:
+            asking = Actor(setup.actor or thread.runs.actor)
+        else:  # the agent whose tool the current code runs in, on behalf of the caller
+            asking = Actor(outer.by.name, setup.actor or outer.by.on_behalf_of)
         if state.by is None:
             state = replace(state, by=Actor(setup.identity.id, asking.on_behalf_of or asking.name))
         self.journal = Journal(thread.runs, state, asking, attempt, emit, needed)
@@ -263,8 +267,9 @@ class Run:
             await self._providers.begin(inputs)
 
     async def _rounds(self, calls: Sequence[CallState]) -> None:
-        state = self.journal.state
-        if (calls or state.handed_off is not None) and await self._handle(calls, orphaned=True):
+        pauses = bool(calls) and await self._tools.handle(calls, orphaned=True)
+        if pauses or self._tools.handed_off is not None:
+            await self._leave(pauses=pauses)
             return
         state = self.journal.state
         if state.answered:
@@ -286,19 +291,18 @@ class Run:
             if not calls:
                 await self._complete(answer.finish_reason)
                 return
-            if await self._handle(calls, answer=index):
+            pauses = await self._tools.handle(calls, answer=index)
+            if pauses or self._tools.handed_off is not None:
+                await self._leave(pauses=pauses)
                 return
             await self._providers.before_next_call()
 
-    async def _handle(self, calls: Sequence[CallState], *, answer: int = 0, orphaned: bool = False) -> bool:
-        """Carry out calls; returns whether the run waits for approvals, or hands the conversation over."""
-        if await self._tools.handle(calls, answer=answer, orphaned=orphaned):
+    async def _leave(self, *, pauses: bool) -> None:
+        """Leave the thread to the user, who decides about approvals, or to the agent that gets the conversation."""
+        if pauses:
             await self._providers.feed_store()
-            return True
-        handed = self._tools.handed_off or self.state.handed_off
-        if handed is not None:
-            await self._hand_over(handed)
-        return handed is not None
+        elif self._tools.handed_off is not None:
+            await self._hand_over(self._tools.handed_off)
 
     async def _complete(self, finish_reason: str | None) -> None:
         await self._providers.complete(RunCompleted(finish_reason=finish_reason))
@@ -309,10 +313,15 @@ class Run:
         if self.next_run is None:
             raise RuntimeError("The run has no way to hand the conversation over.")
         self.next, successor = await self.next_run(handed)
-        await self._providers.complete(RunCompleted(finish_reason=HANDED_OFF), successor)
-        await self.journal.emit_added()
-        if self.journal.emit is not None:
-            await self.journal.emit(AgentUpdate("handoff", handed.reason, name=handed.agent.name or handed.agent.id))
+        try:
+            await self._providers.complete(RunCompleted(finish_reason=HANDED_OFF), successor)
+            await self.journal.emit_added()
+            if self.journal.emit is not None:
+                who = handed.agent.name or handed.agent.id
+                await self.journal.emit(AgentUpdate("handoff", handed.reason, name=who))
+        except BaseException:
+            await self.next.give_up(self)
+            raise
 
     async def give_up(self, before: Run) -> None:
         """Record that this run, which the cancelled run ``before`` may have begun, is not carried out."""
@@ -351,14 +360,6 @@ class Run:
             raise
         await abandon_children(self.journal.log, calls)
         await self._providers.feed_store()
-
-
-def _asking(setup: RunSetup, log: RunLog) -> Actor:
-    """Who asks for a run: its caller, or the agent whose tool calls it, on behalf of that caller."""
-    outer = calling.get()
-    if outer is None:
-        return Actor(setup.actor or log.actor)
-    return Actor(outer.by.name, setup.actor or outer.by.on_behalf_of)
 
 
 async def ends_recorded(selected: Callable[[RunLog], bool]) -> None:
@@ -434,7 +435,7 @@ class ToolCalls:
         self._answer = 0
         self._child_waits = False
         self._progress: ToolProgress | None = None
-        self.handed_off: HandedOff | None = None
+        self.handed_off = journal.state.handed_off
         """The handoff that waits to be carried out."""
 
     async def handle(self, calls: Sequence[CallState], *, answer: int = 0, orphaned: bool = False) -> bool:
@@ -659,11 +660,12 @@ class ToolCalls:
             self._child_waits = True
             self._journal.add(ApprovalRequested(message=message, index=index, reason="child"))
             return
-        target = None if outcome.error is not None else self._targets.get(call.call.name)
-        if target is not None and (self.handed_off or self._journal.state.handed_off) is not None:
+        target = self._target(call) if self._setup.handoffs and outcome.error is None else None
+        if target is not None and self.handed_off is not None:
             outcome, target = ToolOutcome(ONE_HANDOFF, "HandoffError"), None
+        cost = None if outcome.cost is None else recorded(outcome.cost)
         about: dict[str, Any] = {"message": message, "index": index, "result": -1, "ms": ms}
-        about |= {"usage": outcome.usage, "cost": recorded(outcome.cost), "attempts": outcome.attempts}
+        about |= {"usage": outcome.usage, "cost": cost, "attempts": outcome.attempts}
         self._journal.add(
             _result(call, outcome.result, outcome.contents),
             ToolFinished(**about)
@@ -675,10 +677,9 @@ class ToolCalls:
             self.handed_off = HandedOff(message=message, index=index, agent=target.identity, reason=reason)
             self._journal.add(self.handed_off)
 
-    @property
-    def _targets(self) -> dict[str, Any]:
-        """The agents to which tools hand the conversation, by the names of the tools."""
-        return {tool.name: tool.hands_to for tool in self._setup.tools if tool.hands_to is not None}
+    def _target(self, call: CallState) -> Any:
+        """The agent to which a call hands the conversation, None if it calls another tool."""
+        return next((tool.hands_to for tool in self._setup.tools if tool.name == call.call.name), None)
 
     async def stop(self) -> None:
         """Stop the calls that are in progress, and queue their outcomes to be written.
@@ -727,7 +728,8 @@ def _rejection(call: CallState) -> str:
 
 
 def _result(call: CallState, result: Any, contents: tuple[Text | Media, ...] = ()) -> Message:
-    plain = FunctionResult(call_id=call.call.call_id, name=call.call.name, result=result, contents=contents)
+    given = {"result": result, "contents": contents} if contents else {"result": result}
+    plain = FunctionResult(call_id=call.call.call_id, name=call.call.name, **given)
     content: Content | None
     if call.kind == "custom":
         content = custom_result(call.call, result_words(plain))

@@ -389,9 +389,10 @@ def _result_outcome(name: str, result: Any) -> ToolOutcome:
             return ToolOutcome(None, waits=True)
         value = result.text if result.response_format is None else result.value
         return replace(_result_outcome(name, value), usage=result.usage, cost=result.cost)
-    contents = result if isinstance(result, list | tuple) else (result,)
-    if any(isinstance(each, Text | Media) for each in contents):
-        return _contents_outcome(name, contents)
+    if isinstance(result, Text | Media):
+        return _contents_outcome(name, (result,))
+    if isinstance(result, list | tuple) and any(isinstance(each, Text | Media) for each in result):
+        return _contents_outcome(name, result)
     try:
         plain = _plain(result)
     except _NOT_JSON as error:
