@@ -31,8 +31,8 @@ from clew import (
     ToolContext,
     tool,
 )
+from clew.agents.context_assembly import ContextAssembly
 from clew.agents.response import AgentResponse
-from clew.agents.run_loop import Run
 from clew.domain.json_values import JsonObject
 from clew.domain.models.client import TokenUsage
 from clew.domain.runs.events import HandedOff, ModelAnswered, RunAbandoned, RunStarted
@@ -274,14 +274,14 @@ async def test_a_caller_that_goes_between_the_runs_leaves_no_open_run(
 ) -> None:
     refunds = agent_of(engine, "Refunds", "You get it back.")
     agent, thread = desk(engine, refunds), await engine.start_thread()
-    carry_out = Run.carry_out
+    complete = ContextAssembly.complete
 
-    async def interrupted(self: Run, *args: Any) -> None:
-        await carry_out(self, *args)
-        if self.next is not None:
+    async def interrupted(self: ContextAssembly, last: Any, successor: Any = None) -> None:
+        await complete(self, last, successor)
+        if successor is not None:
             raise asyncio.CancelledError
 
-    monkeypatch.setattr(Run, "carry_out", interrupted)
+    monkeypatch.setattr(ContextAssembly, "complete", interrupted)
     with pytest.raises(asyncio.CancelledError):
         await agent.run("Refund!", thread=thread)
     (end,) = [event.data for event in await events_of(thread) if isinstance(event.data, RunAbandoned)]

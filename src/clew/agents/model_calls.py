@@ -90,6 +90,10 @@ class ModelCalls:
         self._lost_media: set[UnsentMedia] = set()
         self._intervention = Intervention()
         self._cost: Cost | None = None
+        prices = journal.log.prices
+        is_named = getattr(setup.client, "provider", None) is not None or not getattr(prices, "needs_provider", False)
+        self._may_cost = bool(setup.middleware) or (prices is not None and is_named)
+        """Whether the cost of a call may be known: from the price list, or because middleware withholds the request."""
 
     async def open_service_thread(self) -> None:
         """Create the thread at the service before the first request, if the client requires it."""
@@ -110,6 +114,11 @@ class ModelCalls:
 
     async def ask(self) -> Answer:
         """Ask the model about the current thread, and retry after a temporary fault; returns its answer."""
+        limit = self._setup.limits.rounds
+        if self._journal.state.all_rounds >= limit:
+            raise RunLimitError(
+                f"The run made as many model calls as max_rounds allows: {limit}. The log has its steps so far."
+            )
         while True:
             question, request = await self._record_call()
             self._sent, self._first, self._intervention = time.monotonic(), None, Intervention()
@@ -117,7 +126,8 @@ class ModelCalls:
                 if self._setup.is_observed:
                     return await self._observed(question, request)
                 answer = await self._send(request)
-                await self._price(answer)
+                if self._may_cost:
+                    await self._price(answer)
             except ModelError as error:
                 wait = self._retry_seconds(error)
                 if wait is None:
@@ -131,7 +141,6 @@ class ModelCalls:
     async def _record_call(self) -> tuple[Question, ModelRequest]:
         """Record the model call; returns the question and the request."""
         journal = self._journal
-        self._check_rounds()
         if self._thread.kind == "remote" and any(isinstance(step, _SERVICE_STEPS) for step in journal.steps):
             await journal.write()  # the state of the service's thread is read from the log
         await self._write_media()
@@ -172,13 +181,6 @@ class ModelCalls:
             await journal.write()
         else:
             await journal.write(expected_version=journal.version, blobs=self._setup.definitions.blobs)
-
-    def _check_rounds(self) -> None:
-        limit = self._setup.limits.rounds
-        if self._journal.state.all_rounds >= limit:
-            raise RunLimitError(
-                f"The run made as many model calls as max_rounds allows: {limit}. The log has its steps so far."
-            )
 
     async def _next_call(
         self, history: Sequence[HistoryMessage]
@@ -304,7 +306,8 @@ class ModelCalls:
             stream=request.streams,
         ) as span:
             answer = await (self._intercepted(request) if setup.middleware else self._send(request))
-            await self._price(answer)
+            if self._may_cost:
+                await self._price(answer)
             span.answered(answer, self._cost)
             return answer
 

@@ -41,6 +41,9 @@ class GenaiPrices:
     ``required`` and not installed.
     """
 
+    needs_provider = True
+    """A call without a service has no price."""
+
     def __init__(self, *, required: bool = False) -> None:
         try:
             self.name = f"{_PACKAGE} {version(_PACKAGE)}"
@@ -49,11 +52,8 @@ class GenaiPrices:
                 raise MissingExtraError("Costs", _PACKAGE, "prices") from None
             self.name = ""
         self._package: Any = None
-
-    @property
-    def is_loaded(self) -> bool:
+        self.is_loaded = not self.name
         """Whether the package is imported, which takes a third of a second, or missing."""
-        return self._package is not None or not self.name
 
     def cost(self, usage: TokenUsage, *, model: str, provider: str | None, at: datetime) -> Decimal | None:
         """What a call cost by the list of that time."""
@@ -61,6 +61,7 @@ class GenaiPrices:
             return None
         if self._package is None:
             self._package = importlib.import_module("genai_prices")
+            self.is_loaded = True
         counts = {_KEYS[name]: count for name, count in usage.parts.items() if name in _KEYS}
         tier = {} if usage.tier is None else {"service_tier": usage.tier, "speed": usage.tier}
         try:
@@ -86,6 +87,12 @@ class GenaiPrices:
             return None
         total: Decimal = price.total_price
         return total
+
+
+def installed_prices() -> GenaiPrices | None:
+    """The list prices, None if the package is not installed."""
+    prices = GenaiPrices()
+    return prices if prices.name else None
 
 
 def _service(provider: str) -> dict[str, str]:

@@ -112,14 +112,6 @@ class Usage:
         """Count every event; after a redaction count the thread again, because one of its events is shorter now."""
         if event.kind != "thread":
             return ()
-        if event.type in COST_EVENTS:
-            return (self._counted(event), *cost_changes(event, rows))
-        if event.type in {"message-redacted", "thread-purged"}:
-            again = (self._counted(event), Recount("usage", event.tenant, event.kind, event.thread_id))
-            return again if event.type == "message-redacted" else (*again, *_without_costs(event, rows))
-        return (self._counted(event),)
-
-    def _counted(self, event: Recorded) -> Upsert:
         values = {
             "tenant": event.tenant,
             "thread_id": event.thread_id,
@@ -131,15 +123,25 @@ class Usage:
             values["messages"] = 1
             if event.data is not None:
                 message = event.data["message"]
-                if message.get("metadata"):
-                    values |= tokens(message["metadata"].get("usage"))
-                elif message.get("source"):
-                    values |= tokens(_imported(message["source"]))
+                if message.get("metadata") or message.get("source"):
+                    values |= _tokens_of(message)
         elif event.type in _CALLS:
             values[_CALLS[event.type]] = 1
         elif event.type == "model-answered" and event.data is not None:
             values |= tokens(event.data.get("usage"))
-        return Upsert("usage", values)
+        counted = Upsert("usage", values)
+        if event.type in COST_EVENTS:
+            return (counted, *cost_changes(event, rows))
+        if event.type in {"message-redacted", "thread-purged"}:
+            again = (counted, Recount("usage", event.tenant, event.kind, event.thread_id))
+            return again if event.type == "message-redacted" else (*again, *_without_costs(event, rows))
+        return (counted,)
+
+
+def _tokens_of(message: Any) -> dict[str, int]:
+    """The tokens in the metadata of a message; without metadata, those in the message that it was imported from."""
+    metadata = message.get("metadata")
+    return tokens(metadata.get("usage") if metadata else _imported(message["source"]))
 
 
 def _imported(source: Any) -> Any:

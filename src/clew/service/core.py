@@ -26,7 +26,7 @@ from clew.domain.projection import Projection, check_projections
 from clew.domain.runs.errors import RunInProgressError
 from clew.domain.streams import ROOT, check_id, stream_prefix, thread_stream
 from clew.infrastructure import clock, process_forks
-from clew.infrastructure.genai_price_list import GenaiPrices
+from clew.infrastructure.genai_price_list import installed_prices
 from clew.infrastructure.inmemory.vectors import OverlaidVectors
 from clew.infrastructure.stores import store_at
 from clew.projections import SHIPPED
@@ -193,7 +193,7 @@ class Core:
     vectors: VectorIndex
     actor: str | None = None
     caches: Caches = field(default_factory=Caches)
-    prices: Prices = field(default_factory=GenaiPrices)
+    prices: Prices | None = field(default_factory=installed_prices)
     authorize: Authorize | None = None
 
     def acting_as(self, actor: str | None) -> Core:

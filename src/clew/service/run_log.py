@@ -68,6 +68,7 @@ class ThreadRuns:
         self.thread_id = thread_id
         self.tenant = core.tenant
         self.actor = core.actor
+        self.prices = core.prices
 
     def is_in(self, core: Core) -> bool:
         """Whether the thread is in the store of this core."""
@@ -205,7 +206,9 @@ class ThreadRuns:
 
     async def cost(self, usage: TokenUsage, *, model: str, provider: str | None) -> Cost | None:
         """What a model call costs now. A price list that fails has no price: the answer must be recorded."""
-        prices = self._core.prices
+        prices = self.prices
+        if prices is None:
+            return None
         price = partial(cost_of, prices, usage, model=model, provider=provider, at=to_time(self._core.now()))
         try:
             return price() if getattr(prices, "is_loaded", True) else await asyncio.to_thread(price)

@@ -58,14 +58,16 @@ class Prices(Protocol):
 def cost_of(prices: Prices, usage: TokenUsage, *, model: str, provider: str | None, at: datetime) -> Cost | None:
     """The cost of a call by a price list, None if it has no price. Raises ValueError for an impossible amount."""
     amount = prices.cost(usage, model=model, provider=provider, at=at)
-    if amount is not None and (not isinstance(amount, Decimal) or not 0 <= amount < _LARGEST):
+    if amount is None:
+        return None
+    if not isinstance(amount, Decimal) or not 0 <= amount < _LARGEST:
         raise ValueError(f"{prices.name}: {amount!r} is not a cost. Return a Decimal from 0 to {_LARGEST}, or None.")
     return recorded(amount, prices.name)
 
 
-def recorded(amount: Decimal | None, prices: str = "") -> Cost | None:
-    """An amount as events have it; None if it is not known, or too large."""
-    if amount is None or amount >= _LARGEST:
+def recorded(amount: Decimal, prices: str = "") -> Cost | None:
+    """An amount as events have it; None if it is too large."""
+    if amount >= _LARGEST:
         return None
     digits = f"{amount.quantize(_SMALLEST, ROUND_HALF_EVEN):f}"
     return Cost(usd=digits.rstrip("0").rstrip("."), prices=prices)

@@ -15,7 +15,7 @@ from clew.domain.json_values import Json, JsonObject
 from clew.domain.memory.ports import MemoryPort
 from clew.domain.messages import Message
 from clew.domain.models.client import ThreadKind, TokenUsage
-from clew.domain.models.prices import Cost
+from clew.domain.models.prices import Cost, Prices
 from clew.domain.ports import Blob, Draft, Lease
 from clew.domain.runs.remote_threads import ServiceState
 
@@ -49,6 +49,8 @@ class RunLog(Protocol):
     """The tenant of the thread."""
     actor: str | None
     """The actor of calls that name none."""
+    prices: Prices | None
+    """The price list of model calls."""
 
     def of(self, thread_id: str) -> RunLog:
         """The log of another thread of the tenant."""
@@ -129,7 +131,7 @@ class RunLog(Protocol):
         ...
 
     async def cost(self, usage: TokenUsage, *, model: str, provider: str | None) -> Cost | None:
-        """What a model call costs now by the price list of the service; None if it has no price."""
+        """What a model call costs now by the price list; None if it has no price."""
         ...
 
     async def repeated(self, key: RunKey) -> int | None:

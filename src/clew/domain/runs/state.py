@@ -196,7 +196,7 @@ def _answered(state: RunState, data: ModelAnswered) -> RunState:
         answered=not calls,
         finish_reason=data.finish_reason,
         usage=state.usage if data.usage is None else state.usage + data.usage,
-        cost=plus(state.cost, data.cost),
+        cost=None if data.cost is None else plus(state.cost, data.cost),
     )
 
 
