@@ -209,6 +209,25 @@ async def test_a_price_list_that_fails_makes_the_cost_unknown_and_the_run_comple
             assert (response.text != "", response.cost) == (True, None)
 
 
+async def test_the_list_prices_of_services_are_not_asked_for_a_client_without_one() -> None:
+    class Services:
+        name, needs_provider, asked = "services", True, 0
+
+        def cost(self, usage: TokenUsage, **about: Any) -> Decimal | None:
+            """Count the question."""
+            del usage, about
+            self.asked += 1
+            return None
+
+    prices = Services()
+    async with Engine.open("memory:", prices=prices) as engine:
+        assert (await agent_of(engine, "desk", answer("One.", (1, 1))).run("1")).cost is None
+        assert prices.asked == 0
+        prices.needs_provider = False
+        assert (await agent_of(engine, "desk", answer("One.", (1, 1))).run("1")).cost is None
+        assert prices.asked == 1
+
+
 async def test_only_threads_that_the_actor_may_audit_are_counted(url: str) -> None:
     mine: set[str | None] = set()
     async with Engine.open(url, prices=PRICES) as engine:
