@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, suppress
@@ -41,7 +42,7 @@ class SdkConnection(ABC):
     The packages ``openai`` and ``anthropic`` have the same clients; a subclass says what differs.
 
     Connections belong to the event loop that made them. ``aclose()`` closes the client of the current loop; otherwise
-    it is closed when ``asyncio.run`` ends the loop.
+    it is closed when this object is no longer used, or when ``asyncio.run`` ends the loop.
     """
 
     options: ClassVar[dict[str, Any]] = {"max_retries": 0, "follow_redirects": False}
@@ -87,6 +88,9 @@ class SdkConnection(ABC):
         self.secrets: tuple[str, ...] = ()
         """What requests contain that errors must not contain."""
         self._clients: dict[asyncio.AbstractEventLoop, tuple[AsyncGenerator[Any], Any]] = {}
+        # In a cycle of references, the garbage collector would finalize the sockets before a client could close them.
+        # Held from outside the cycle until this object is gone, the clients are closed by their event loops.
+        weakref.finalize(self, self._clients.clear).atexit = False
         self.provider = self._provider(base_url, client)
         """The service that made an answer: it is sent back to no other."""
         if client is None:
