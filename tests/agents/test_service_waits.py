@@ -250,3 +250,18 @@ async def test_a_computer_call_without_a_picture_ends_the_run(server: RawServer)
             await agent.run("Click.", thread=thread)
         assert (await agent.run("Hello?", thread=thread)).text == "Hello."
         assert [each.get("role") for each in sent(server, -1)["input"]] == ["user", "user"]
+
+
+async def test_a_tool_that_the_service_runs_itself_is_offered_and_its_calls_are_on_the_log_and_sent_back(
+    url: str, server: RawServer
+) -> None:
+    action = {"type": "search", "query": "lamps"}
+    search = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": action}
+    server.add_replies(response(1, search, said("Lamps are bright.")), response(2, said("Very.")))
+    async with Engine.open(url) as engine:
+        agent = agent_of(engine, server, hosted={"type": "web_search"})
+        answered = await agent.run("What about lamps?")
+        assert (answered.text, answered.approvals) == ("Lamps are bright.", [])
+        await agent.run("How bright?", thread=answered.thread)
+    assert sent(server, 0)["tools"] == [{"type": "web_search"}]
+    assert waiting_items(server, 1) == [search]

@@ -339,9 +339,10 @@ class Thread:
         metadata, names of checkpoints, reasons, drafts and idempotency keys. The time, actor, run, role and type of
         each event and the names of labels stay. A thread with forks is refused, unless ``forks`` is true. Then the
         forks continue, and show as redacted what they have inherited from this thread. What this thread has inherited
-        itself belongs to its parent, and stays there. Facts that were learned stay in their memory. Definitions of
-        agents stay, and so does a copy at a service: see ``delete(service=True)``. ``reason`` stays for ever: it must
-        not contain personal data. ``start_thread(thread_id=…, replace_deleted=True)`` can use the id again. Raises
+        itself belongs to its parent, and stays there. The threads on which its calls ran agents keep their texts: the
+        events ``child-thread`` name them; purge them first. Facts that were learned stay in their memory. Definitions
+        of agents stay, and so does a copy at a service: see ``delete(service=True)``. ``reason`` stays for ever: it
+        must not contain personal data. ``start_thread(thread_id=…, replace_deleted=True)`` can use the id again. Raises
         ThreadHasForksError, and NotRedactableError for a thread that is already purged.
         """
         check_flags(forks=forks)
