@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from tests.agents.turns import events_of
+from tests.servers.raw_server import RawServer, Reply, whole
 
-from clew import Agent, Engine, Message, Price, PriceTable, ScriptedChatClient
+from clew import Agent, Engine, Message, OpenAIChatClient, Price, PriceTable, ScriptedChatClient
 from clew.domain.errors import InvalidContentError
 from clew.domain.models.client import Answer, TokenUsage
 from clew.domain.runs.errors import ModelError, PricesFailedWarning
@@ -238,3 +239,39 @@ async def test_only_threads_that_the_actor_may_audit_are_counted(url: str) -> No
         for by in ("total", "day", "agent", "model", "thread"):
             assert [each.cost for each in await engine.costs(by=by)] == [spent((100, 10))]
         assert [each.cost for each in await engine.costs(prices=PRICES)] == [spent((100, 10))]
+
+
+def reply_of(tokens: tuple[int, int], **message: Any) -> Reply:
+    """A reply of a model service over HTTP that says how many tokens it read and wrote."""
+    usage = {"prompt_tokens": tokens[0], "completion_tokens": tokens[1], "total_tokens": sum(tokens)}
+    choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": "stop"}
+    return whole({"id": "c", "object": "chat.completion", "model": "scripted", "choices": [choice], "usage": usage})
+
+
+async def test_branches_and_inner_agents_cost_what_the_journal_of_the_server_says(url: str) -> None:
+    asked = {"id": "call_1", "type": "function", "function": {"name": "Clerk", "arguments": '{"input": "Look."}'}}
+    answers = {
+        "outer": ((100, 10), {"content": None, "tool_calls": [asked]}),
+        "inner": ((50, 5), {"content": "Found."}),
+        "done": ((120, 12), {"content": "It is there."}),
+        "edited": ((80, 8), {"content": "Where?"}),
+        "branch": ((90, 9), {"content": "Here."}),
+    }
+    with RawServer() as server:
+        server.add_replies(*(reply_of(tokens, **message) for tokens, message in answers.values()))
+        server.replies.insert(1, whole({}, status=500))
+        client = OpenAIChatClient("scripted", base_url=server.url, api_key="k")
+        async with Engine.open(url, prices=PRICES) as engine:
+            clerk = Agent(client, engine=engine, name="Clerk")
+            desk = Agent(client, engine=engine, name="Desk", tools=[clerk])
+            first = await desk.run("Where is it?", idempotency_key="k")
+            await desk.run("Where is it?", idempotency_key="k")
+            await desk.run("And now?", thread=first.thread, rewind_to=1)
+            await desk.run("Again.", thread=await first.thread.fork())
+            journal = spent(*(tokens for tokens, _ in answers.values()))
+            assert (len(server.requests), len(server.replies)) == (len(answers) + 1, 0)
+            assert first.cost == spent((100, 10), (50, 5), (120, 12))
+            for by in ("total", "thread", "agent", "model", "day"):
+                costs = [each.cost for each in await engine.costs(by=by)]
+                assert sum((each for each in costs if each is not None), Decimal(0)) == journal, by
+        await client.aclose()
