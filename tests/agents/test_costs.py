@@ -250,7 +250,7 @@ def reply_of(tokens: tuple[int, int], **message: Any) -> Reply:
 
 async def test_branches_and_inner_agents_cost_what_the_journal_of_the_server_says(url: str) -> None:
     asked = {"id": "call_1", "type": "function", "function": {"name": "Clerk", "arguments": '{"input": "Look."}'}}
-    answers = {
+    answers: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
         "outer": ((100, 10), {"content": None, "tool_calls": [asked]}),
         "inner": ((50, 5), {"content": "Found."}),
         "done": ((120, 12), {"content": "It is there."}),

@@ -13,7 +13,7 @@ from clew.agents.handoffs import Handoff
 from clew.agents.history_replication import HistoryStores
 from clew.agents.middleware import Middleware
 from clew.agents.telemetry import Telemetry
-from clew.agents.tools import Tool, as_tools
+from clew.agents.tools import BecomesTool, Tool, as_tools
 from clew.domain.context.provider import ContextProvider, ContextProviders, as_providers
 from clew.domain.context.state import HISTORY_STORE
 from clew.domain.errors import InvalidContentError
@@ -34,8 +34,8 @@ Input: TypeAlias = str | Message | Sequence[Message] | None
 OnConflict: TypeAlias = Literal["raise", "wait", "fork"]
 """What a run does while another run is in progress on its thread."""
 
-ToolFunction: TypeAlias = Tool | Callable[..., Any] | ContextProvider
-"""A tool, a plain function that becomes one, or a context provider that gives tools, such as MCPTools."""
+ToolFunction: TypeAlias = Tool | Callable[..., Any] | BecomesTool | ContextProvider
+"""A tool, a plain function or an agent that becomes one, or a context provider that gives tools, such as MCPTools."""
 
 
 class ContinueOptions(TypedDict, total=False):

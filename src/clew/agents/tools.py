@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from typing import Any, Literal, TypeAlias, overload
+from typing import Any, Literal, Protocol, TypeAlias, overload
 from weakref import WeakKeyDictionary
 
 from pydantic_core import to_jsonable_python
@@ -251,7 +251,15 @@ def tool(  # noqa: PLR0913  # named options, each documented below
     )
 
 
-def as_tools(functions: Sequence[Tool | Callable[..., Any]]) -> tuple[Tool, ...]:
+class BecomesTool(Protocol):
+    """What becomes a tool by itself: an agent that other agents ask."""
+
+    def as_tool(self) -> Tool:
+        """The tool."""
+        ...
+
+
+def as_tools(functions: Sequence[Tool | Callable[..., Any] | BecomesTool]) -> tuple[Tool, ...]:
     """The given tools; plain functions and agents become tools.
 
     Raises InvalidToolError for anything else, or a repeated name.
