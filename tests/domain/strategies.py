@@ -6,7 +6,9 @@ from base64 import b64encode
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
+from annotated_types import Ge
 from hypothesis import strategies as st
+from pydantic.fields import FieldInfo
 
 from clew.domain.events import EVENT_TYPES, TYPE_NAMES, AnyEvent, Event, RecordAppended
 from clew.domain.messages import (
@@ -98,7 +100,7 @@ def values_of(annotation: Any) -> st.SearchStrategy[Any]:
         return _SIMPLE[annotation]
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is dict:
-        return objects
+        return st.dictionaries(keys, values_of(arguments[1]), max_size=2) if arguments[1] is int else objects
     if origin is Literal:
         return st.sampled_from(arguments)
     if origin is tuple and arguments[1:] == (...,):
@@ -114,8 +116,15 @@ def data_of(model: type[Value]) -> st.SearchStrategy[Any]:
     """Return a strategy for values of a model with any fields."""
     return st.builds(
         model,
-        **{name: values_of(field.annotation) for name, field in model.model_fields.items()},
+        **{name: _values_of_field(field) for name, field in model.model_fields.items()},
     )
+
+
+def _values_of_field(field: FieldInfo) -> st.SearchStrategy[Any]:
+    """Return a strategy for the values of a field, none smaller than the field allows."""
+    values = values_of(field.annotation)
+    least = next((each.ge for each in field.metadata if isinstance(each, Ge)), None)
+    return values if least is None else values.filter(lambda value: value is None or value >= least)
 
 
 _records = st.builds(RecordAppended, type=texts, data=jsons, key=optional_texts, base64=st.none() | base64s)

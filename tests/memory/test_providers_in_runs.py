@@ -103,7 +103,7 @@ async def test_facts_are_learned_and_provided_on_threads_of_both_kinds(any_url: 
             await (running.get_final_response() if streamed else running)
         assert [NAME in json.dumps(body) for body in client.requests] == [False, True]
         (fact,) = await (await engine.memory("user/42")).facts()
-        assert fact.actor == "user:42"
+        assert fact.actor == "agent"  # it learned the fact for the user
 
 
 class _NotifiedTwice(UserFacts):
