@@ -96,7 +96,7 @@ class ToolOutcome:
     ``error`` is the class of the error, None without one, and ``reason`` says how the call failed (``raised`` if it did
     not fail). ``raised`` is the exception if the tool caused it, and not the model. ``usage`` are the tokens of the
     agent that the tool runs, ``cost`` what they cost in US dollars, if that is known, and ``waits`` says that this
-    agent waits for an approval: then there is no result yet. ``attempts`` counts the calls of the function.
+    agent waits for an approval: then the call has no result yet. ``attempts`` counts the calls of the function.
     ``contents`` are the texts and media of a result that is more than JSON; ``result`` is then None.
     """
 

@@ -407,7 +407,7 @@ class GeminiFormat(ProviderFormat):
         return {**about, "index": index, "content": content, "finishReason": about.get("finishReason") or "STOP"}
 
     def events(self, reply: Any) -> list[Any] | None:
-        """The pieces of a stream. A text goes on only at the beginning of a piece, and no other part begins one."""
+        """The pieces of a stream. A text continues only at the beginning of a piece, and no other part begins one."""
         rest = {name: value for name, value in reply.items() if name != "candidates"}
         chunks: list[Any] = []
         for candidate in reply["candidates"]:

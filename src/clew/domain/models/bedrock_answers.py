@@ -128,7 +128,7 @@ class BedrockAnswer:
             yield from self._delta(number, as_object(payload.get("delta")))
 
     def _about(self, fields: JsonObject) -> None:
-        """Read what is said of the whole answer."""
+        """Read what the service sends about the whole answer."""
         replace(self._usage, as_object(fields.get("usage")))
         gather(self._reply, unknown(fields, frozenset({"usage"})), self._earlier, path="/reply")
 

@@ -72,7 +72,7 @@ class _Candidate:
     def add(self, candidate: JsonObject) -> Iterator[JsonObject]:
         """Add what a piece of a stream has, or a whole reply, and yield the parts that say something.
 
-        A text goes on only in the first part of the next piece: two texts in one piece are two parts.
+        A text continues only in the first part of the next piece: two texts in one piece are two parts.
         """
         self.reason = as_text(candidate.get("finishReason")) or self.reason
         if candidate.keys() - _READ_CANDIDATE:
@@ -99,7 +99,7 @@ class _Candidate:
         return as_objects(storable([{**part, "text": joined(texts)} if texts else part for part, texts in pieces]))
 
     def _continues(self, part: JsonObject) -> bool:
-        """Whether the last text goes on in this part. A part with a signature is one of its own."""
+        """Whether the last text continues in this part. A part with a signature is one of its own."""
         last = self.parts[-1]
         return (
             isinstance(last.get("text"), str)

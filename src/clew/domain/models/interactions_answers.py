@@ -194,14 +194,14 @@ class InteractionsAnswer:
         """The answer; None until the service has completed it."""
         if self._status in _UNFINISHED:
             return None
-        told = as_objects(self._reply.get("steps"))
-        steps = as_objects(storable([step.ended() for step in self._steps])) or told
+        final = as_objects(self._reply.get("steps"))
+        steps = as_objects(storable([step.ended() for step in self._steps])) or final
         made = [step for step in steps if step.get("type") not in _INPUT]
         message = Message(role="assistant", contents=tuple(_contents(made)))
         usage = _usage(self._usage) if self._usage else None
         kept = any(isinstance(content, Raw | Reasoning) for content in message.contents)
         reply = self._rest(
-            [*(step for step in steps if step not in made), *(step for step in told if step not in steps)]
+            [*(step for step in steps if step not in made), *(step for step in final if step not in steps)]
         )
         if usage is not None and (left := unread(self._usage, _READ_USAGE, ("total_tokens", usage.total_tokens))):
             reply["usage"] = left

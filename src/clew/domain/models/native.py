@@ -180,7 +180,7 @@ def _unsigned(message: Json, is_signed: Callable[[Json], bool]) -> Json:
 
 
 def _is_about_reply(operation: JsonObject) -> bool:
-    """Whether an operation of a patch is about what is said around the answer, which is not sent back."""
+    """Whether an operation of a patch is about fields around the answer, which is not sent back."""
     return _UNSENT.match(f"{operation.get('path')}/") is not None
 
 
@@ -231,7 +231,7 @@ def gather(
     pieces: Collection[str] = (),
     path: str = "",
 ) -> None:
-    """Add what a stream says in one of its pieces to what it has said before, so that nothing is lost.
+    """Add a piece of a stream to the pieces before, so that nothing is lost.
 
     Objects are joined field by field. A list that begins with all of the earlier one was sent again, and has grown;
     another one is appended to it. Texts and lists with a name in ``pieces`` are always appended. Any other value

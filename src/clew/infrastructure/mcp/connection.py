@@ -156,7 +156,7 @@ class Connection:
     def __init__(self, connections: Connections) -> None:
         self.trouble = Trouble()
         self.changes = 0
-        """How often the server has said that its tools have changed."""
+        """How often the server has sent notice that its tools have changed."""
         self.parts: frozenset[str] = frozenset()
         """Which of resources and prompts the server had when it was connected."""
         self._connections = connections

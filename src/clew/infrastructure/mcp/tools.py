@@ -186,7 +186,7 @@ class MCPTools(ContextProvider):
         return given
 
     def outdated(self, given: Context) -> bool:
-        """Whether the server has said that its tools have changed."""
+        """Whether the server has sent notice that its tools have changed."""
         return isinstance(given, _Given) and self._connections.has_changed(given.connection, given.changes)
 
     # Tools
