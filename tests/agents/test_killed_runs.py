@@ -18,7 +18,7 @@ from tests.agents.killed_processes import PassedPoints, PassPoint, run_until
 from tests.agents.run_checks import check_body, check_requests, check_store, events_of
 
 from clew.agents.response import AgentResponse
-from clew.agents.run_loop import OUTCOME_UNKNOWN
+from clew.agents.tool_calls import OUTCOME_UNKNOWN
 from clew.agents.tools import ToolContext, tool
 from clew.aio.threads import Thread
 from clew.domain.events import MessageAppended

@@ -10,7 +10,7 @@ import pytest
 from tests.agents.faults import lookup
 from tests.agents.run_checks import check_requests, check_store, events_of, short_history
 
-from clew.agents.run_loop import STOPPED
+from clew.agents.tool_calls import STOPPED
 from clew.agents.tools import tool
 from clew.domain.decider import Advance
 from clew.domain.messages import Message

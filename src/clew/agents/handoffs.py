@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from clew.agents.tool_progress import MAX_TEXT
 from clew.agents.tools import Approval, Tool, ToolContext, tool
+from clew.domain.models.client import joined
 from clew.domain.reducers.reducer import Reducer, checked_reducer
 from clew.domain.runs.errors import AgentConfigurationError
 
 if TYPE_CHECKING:
     from clew.agents.run_setup import RunSetup
+
+ONE_HANDOFF = "Error: the conversation was already handed to another agent."
+"""The result of a second handoff in one answer."""
 
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9_-]+")
 _LONGEST_NAME = 64
@@ -82,3 +88,13 @@ def find_handoff(handoffs: Sequence[Handoff], agent_id: str) -> Handoff | None:
             seen.add(each.agent.id)
             waiting += as_handoffs(each.agent.handoffs)
     return None
+
+
+def called_reason(arguments: str) -> str:
+    """The reason that a model gave for a handoff, in the arguments of its call."""
+    try:
+        given = json.loads(arguments or "{}")
+    except (ValueError, RecursionError):
+        return ""
+    reason = given.get("reason") if isinstance(given, dict) else None
+    return joined([reason])[:MAX_TEXT] if isinstance(reason, str) else ""

@@ -16,9 +16,10 @@ from clew.agents.followed_runs import Position, follow, read_runs
 from clew.agents.handoffs import Handoff, find_handoff, setup_after
 from clew.agents.journal import Emit, Journal, RunRepeatedError, Successor
 from clew.agents.response import AgentResponse, approvals, pending_approvals
-from clew.agents.run_loop import Run, abandon_children, calling, live_runs, unrecorded_ends
+from clew.agents.run_loop import Run, abandon_children, live_runs, unrecorded_ends
 from clew.agents.run_setup import OnConflict, RunSetup
 from clew.agents.thread_provider_hooks import OrphanedRun, notify_abandoned
+from clew.agents.tool_calls import calling
 from clew.domain.context.state import OWN_IDS
 from clew.domain.decider import Advance
 from clew.domain.decider_state import Control, OpenRun, holder_of

@@ -26,7 +26,7 @@ from clew.service import thread_queries
 from clew.service.async_effects import ThreadsafeEvent, drive, outcome_of
 from clew.service.authorization import check
 from clew.service.core import CommitOptions, Core, cache_new_history, commit, load, with_checkpoint
-from clew.service.effects import Operation, read, wait
+from clew.service.effects import Operation, Read, read, wait
 from clew.service.memory.scope_view import visible_version
 from clew.service.remote_threads import check_fork, read_service_state
 from clew.service.thread_commands import rewind_intent
@@ -101,7 +101,7 @@ class ThreadRuns:
         """The messages on the path that are needed, with the context state and the version that they were read at."""
         begin = self._beginning
         if begin is None:
-            return await self._read(thread_queries.newest(self._core, self.thread_id, needed))
+            return await self._read(newest_history(self._core, self.thread_id, needed))
         if begin.parent is None:
             return History(self.thread_id, 0, ())
         return await self._read(thread_queries.needed_history(self._core, begin.parent, begin.at, needed))
@@ -284,6 +284,27 @@ class ThreadRuns:
     def _renewal(self, holding: Holding) -> Claim:
         """A claim that only renews: a run that another process has taken over must not get the lease back."""
         return self._claim(holding)._replace(renews=bool(holding.seconds))
+
+
+def newest_history(core: Core, thread_id: str, needed: NeededHistory | None = None) -> Operation[History]:
+    """The messages on the path at the newest version of a thread that exists; with ``needed`` only those.
+
+    The newest version is that of the log, or of this process's last append, which may not be stored yet. A later write
+    checks the version that it expects.
+    """
+    stream = core.stream(thread_id)
+    cached, submitted = core.caches.histories.get(stream), core.caches.submitted.get(stream)
+    # A redaction in an ancestor leaves no event in its forks.
+    found: History | None = None
+    if cached is not None and submitted is not None and submitted.parent_id is None:
+        with core.caches.lock(stream):
+            if cached.builder.version == submitted.version and cached.builder.has(None, needed):
+                found = cached.builder.history(None, needed)
+    if found is None:
+        found = yield Read(partial(thread_queries.whole_history, core, thread_id, needed=needed))
+    elif cached is not None and cached.builder.names_blobs:
+        found = yield Read(partial(thread_queries.with_media, core, found))
+    return found
 
 
 def claim_state(core: Core, thread_id: str, provider: str, state: Json) -> Operation[None]:

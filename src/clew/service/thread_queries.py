@@ -148,41 +148,20 @@ def history(
     if before is not None:
         version = min(version, max(0, _end(thread_id, control, before) - 1))
     if last is None and after is None:
-        messages: History = yield Read(partial(_history, core, thread_id, control.version, version))
+        messages: History = yield Read(partial(whole_history, core, thread_id, control.version, version))
         return messages
     first = 0 if after is None else _bound("after", after)
     count = version if last is None else _whole("last", last, "a number of messages")
     path = Walk(version)
     yield from back(core, core.stream(thread_id), path, lambda: len(path.messages) >= count, first)
-    part: History = yield Read(partial(_with_media, core, History(thread_id, version, path.last(count))))
+    part: History = yield Read(partial(with_media, core, History(thread_id, version, path.last(count))))
     return part
-
-
-def newest(core: Core, thread_id: str, needed: NeededHistory | None = None) -> Operation[History]:
-    """The messages on the path at the newest version of a thread that exists; with ``needed`` only those.
-
-    The newest version is that of the log, or of this process's last append, which may not be stored yet. A later write
-    checks the version that it expects.
-    """
-    stream = core.stream(thread_id)
-    cached, submitted = core.caches.histories.get(stream), core.caches.submitted.get(stream)
-    # A redaction in an ancestor leaves no event in its forks.
-    found: History | None = None
-    if cached is not None and submitted is not None and submitted.parent_id is None:
-        with core.caches.lock(stream):
-            if cached.builder.version == submitted.version and cached.builder.has(None, needed):
-                found = cached.builder.history(None, needed)
-    if found is None:
-        found = yield Read(partial(_history, core, thread_id, needed=needed))
-    elif cached is not None and cached.builder.names_blobs:
-        found = yield Read(partial(_with_media, core, found))
-    return found
 
 
 def needed_history(core: Core, thread_id: str, version: int, needed: NeededHistory | None) -> Operation[History]:
     """The messages on the path at a version, or the part that runs on a fork from there need."""
     control = yield from readable(core, thread_id, "history")
-    messages: History = yield Read(partial(_history, core, thread_id, control.version, version, needed))
+    messages: History = yield Read(partial(whole_history, core, thread_id, control.version, version, needed))
     return messages
 
 
@@ -321,7 +300,7 @@ def state(core: Core, thread_id: str, at: At = None, at_message: int | None = No
     """The control, the messages and the provider states of a thread at a version."""
     control = yield from readable(core, thread_id, "state")
     version = yield from resolve(core, thread_id, control, at, at_message)
-    history: History = yield Read(partial(_history, core, thread_id, control.version, version))
+    history: History = yield Read(partial(whole_history, core, thread_id, control.version, version))
     if version != control.version:
         control = (yield from cut(core, thread_id, version)).control
     control = yield from with_checkpoints(core, thread_id, control)
@@ -419,7 +398,7 @@ def _summary(stream: str, control: Control) -> ThreadSummary:
     )
 
 
-def _history(
+def whole_history(
     core: Core,
     thread_id: str,
     head: int | None = None,
@@ -428,10 +407,11 @@ def _history(
 ) -> History:
     """The messages on the path, with the bytes of their media."""
     history, names_blobs = _stored_history(core, thread_id, head, version, needed)
-    return _with_media(core, history) if names_blobs else history
+    return with_media(core, history) if names_blobs else history
 
 
-def _with_media(core: Core, history: History) -> History:
+def with_media(core: Core, history: History) -> History:
+    """The same history, with the bytes of its media."""
     return replace(history, messages=core.log.whole_messages(core.stream(history.thread_id), history.messages))
 
 
