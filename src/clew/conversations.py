@@ -349,10 +349,11 @@ class Conversations:
     ) -> list[Costs]:
         """What the model calls of runs used and cost on the days (UTC) from ``since`` to ``until``.
 
-        In total, or by day, agent, actor for whom agents acted, model, thread, or value of a ``label``. Each call is
-        counted once, on the thread where it was recorded: forks do not count what they inherit. Costs are those that
-        were recorded with the calls. With ``prices`` all calls in the log are priced again, each at its own time.
-        Raises UnknownThreadError, InvalidContentError or InvalidTimeError.
+        In total, or by day, agent, actor for whom agents acted, model, thread, run, or value of a ``label``. Each call
+        is counted once, on the thread where it was recorded: forks do not count what they inherit. The calls of an
+        inner agent count for the thread and the run that asked it. Costs are those that were recorded with the calls.
+        With ``prices`` all calls in the log are priced again, each at its own time. Raises UnknownThreadError,
+        InvalidContentError or InvalidTimeError.
         """
         asked = cost_queries.costs(
             self._core, by=by, label=label, thread=thread, since=since, until=until, prices=prices

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from functools import partial
 from importlib import import_module
 from io import BytesIO
@@ -17,7 +18,7 @@ from tests.agents.killed_processes import PassPoint, run_until
 from tests.agents.turns import PATIENCE
 from tests.servers.mcp_server import http_server
 
-from clew import Agent, Engine, MCPTools, ScriptedChatClient, ToolContext, tool
+from clew import Agent, Engine, MCPTools, Price, PriceTable, ScriptedChatClient, ToolContext, tool
 from clew.agents.response import AgentResponse
 from clew.domain.errors import InvalidContentError, NotAuthorizedError
 from clew.domain.json_values import JsonObject
@@ -33,6 +34,7 @@ from clew.domain.runs.errors import (
 from clew.domain.runs.events import ChildThread, ModelAnswered, RunStarted
 from clew.infrastructure import clock
 from clew.infrastructure.scripted_client import Line
+from clew.service.cost_queries import Costs
 from clew.testing import call, fault
 from clew.types import ThreadFilter
 
@@ -266,6 +268,9 @@ async def test_an_agent_tool_is_refused_outside_of_a_run() -> None:
             await agent_of(engine, "Outer", fault("refused"), tools=[made], retries=0).run("Go")
 
 
+PRICES = PriceTable({"scripted": Price(input=0, output=1_000_000)})
+
+
 class Tree:
     """Three agents: the innermost needs an approval, the middle one has a tool of an MCP server.
 
@@ -305,7 +310,7 @@ class Tree:
 
     async def live(self, number: int, now: Callable[[], int], pass_point: PassPoint) -> AgentResponse[Any]:
         """Answer a turn, and approve whatever it asks for."""
-        async with Engine.open(self._url, embedded=False, now=now) as engine:
+        async with Engine.open(self._url, embedded=False, now=now, prices=PRICES) as engine:
             outer = self.outer(engine, pass_point)
             response = await outer.run("Go.", idempotency_key=f"turn-{number}")
             while response.approvals:
@@ -317,6 +322,10 @@ class Tree:
 
     async def die(self, number: int, pass_point: PassPoint) -> None:
         await self.live(number, clock.now, pass_point)
+
+    async def costs(self) -> list[Costs]:
+        async with Engine.open(self._url) as engine:
+            return await engine.costs(by="run")
 
 
 @pytest.fixture
@@ -343,3 +352,7 @@ def test_a_tree_that_is_killed_at_any_point_calls_nothing_twice_and_adds_up(tree
             break
     assert point > 20
     assert len(usages) == 1
+    costs = asyncio.run(tree.costs())
+    assert len(costs) == len(range(1, point + 1, 1 if scale >= 1 else 3))
+    assert {(each.output_tokens, each.cost) for each in costs} == {(*usages, Decimal(usages.pop()))}, "counted once"
+    assert max(each.unpriced_calls for each in costs) == 1, "a call that was in progress may have cost something"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import partial
+from io import BytesIO
 from typing import Any
 
 import pytest
@@ -16,8 +18,9 @@ from clew.domain.models.client import Answer, TokenUsage
 from clew.domain.runs.errors import ModelError, PricesFailedWarning
 from clew.domain.runs.events import ModelAnswered
 from clew.infrastructure.scripted_client import Line
-from clew.service.cost_queries import Costs
+from clew.service.cost_queries import Costs, CostsBy
 from clew.testing import call, fault
+from clew.types import ThreadFilter
 
 pytestmark = pytest.mark.anyio
 
@@ -129,7 +132,58 @@ async def test_an_outer_run_costs_what_the_inner_runs_cost_too_and_sums_count_th
         (total,) = await engine.costs()
         assert response.cost == total.cost
         assert by_of(await engine.costs(by="actor")) == {"user:ann": (3, total.cost, 0)}
-        assert by_of(await engine.costs(thread=response.thread.id))[None][0] == 2
+
+
+async def test_a_tree_of_agents_costs_for_the_thread_and_the_run_that_asked_it(url: str) -> None:
+    def may(actor: str | None, _: str, thread: str | None) -> bool | ThreadFilter:
+        return actor is None or (thread != "" and ThreadFilter({"owner": actor}))
+
+    async with Engine.open(url, prices=PRICES, authorize=may) as engine:
+        book = agent_of(engine, "book", answer("Bark.", (1_000, 1)))
+        expert = agent_of(engine, "expert", call("book", input="?"), answer("Bark.", (100, 10)), tools=[book])
+        desk = agent_of(engine, "desk", call("expert", input="?"), answer("Bark.", (10, 1)), tools=[expert])
+        clerk = agent_of(engine, "clerk", answer("No.", (7, 7)))
+        ann, bob = [await engine.start_thread(labels={"owner": each}) for each in ("ann", "bob")]
+        response = await desk.run("What?", thread=ann, actor="ann")
+        other = await clerk.run("What?", thread=bob, actor="bob")
+        whole = (5, response.cost, 0)
+        assert other.cost == spent((7, 7))
+        for prices in (None, PRICES):
+            spent_by = partial(engine.costs, prices=prices)
+            assert by_of(await spent_by(by="thread")) == {ann.id: whole, bob.id: (1, other.cost, 0)}
+            assert by_of(await spent_by(by="run")) == {response.run_id: whole, other.run_id: (1, other.cost, 0)}
+            assert by_of(await spent_by(by="label", label="owner"))["ann"] == whole
+            assert by_of(await spent_by(thread=ann.id)) == {None: whole}
+            for by in ("total", "thread", "run", "agent", "day"):
+                seen = [each.cost or 0 for each in await engine.acting_as("ann").costs(by=by, prices=prices)]
+                assert sum(seen, Decimal(0)) == response.cost, by
+        threads = [each.id async for each in engine.threads() if each.id not in {ann.id, bob.id}]
+        inner = [(await engine.costs(thread=each, prices=prices))[0] for each in threads for prices in (None, PRICES)]
+        assert sorted(each.calls for each in inner) == [1, 1, 2, 2]
+        assert {each.cost for each in inner if each.calls == 1} == {spent((1_000, 1))}
+        assert [each.id async for each in engine.acting_as("ann").threads()] == [ann.id]
+        # An import has the same sums.
+        exported = b"".join([line async for line in engine.export_events(ann.id, children=True)])
+    async with Engine.open("memory:") as copy:
+        await copy.import_events(BytesIO(exported))
+        assert by_of(await copy.costs(by="run")) == {response.run_id: whole}
+
+
+async def test_a_handoff_costs_for_the_first_run_and_each_agent_for_itself(url: str) -> None:
+    async with Engine.open(url, prices=PRICES) as engine:
+        refunds = agent_of(engine, "refunds", answer("Refunded.", (50, 5)))
+        desk = agent_of(engine, "desk", call("transfer_to_refunds"), handoffs=[refunds])
+        response = await desk.run("My money?", actor="user:ann")
+        (total,) = await engine.costs()
+        assert response.agent is refunds
+        assert (total.calls, total.cost, total.unpriced_calls) == (2, response.cost, 0)
+        groups: dict[CostsBy, str] = {"run": response.run_id, "thread": response.thread.id, "actor": "user:ann"}
+        for by, of in groups.items():
+            assert by_of(await engine.costs(by=by)) == {of: (2, total.cost, 0)}
+        by_agent = by_of(await engine.costs(by="agent"))
+        assert by_agent["refunds"] == (1, spent((50, 5)), 0)
+        assert by_agent["desk"][0] == 1
+        assert sum(each.cost or 0 for each in await engine.costs(by="agent")) == total.cost
 
 
 async def test_other_prices_do_not_change_what_was_recorded_unless_asked(url: str) -> None:

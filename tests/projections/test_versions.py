@@ -30,6 +30,7 @@ ROWS = {
     ("audit", 4): ("audit-4", "8a10baaa1c3d1429"),
     ("usage", 2): ("db49d3be8c8891ee", "21560433454bc638"),
     ("usage", 3): ("usage-3", "b1f202641c078bd0"),
+    ("usage", 4): ("usage-4", "41a4dacb024ca243"),
     ("memory", 1): ("b64242db086fd8df", "3087cb39cf6a5c67"),
     ("memory", 2): ("memory-2", "7af45d7e2869e6c6"),
 }

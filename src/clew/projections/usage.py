@@ -35,6 +35,7 @@ _CALLS = {
 
 _THREAD = (Column("tenant"), Column("thread_id"))
 _ABOUT = ("agent", "actor", "model")
+_FOR = ("for_thread", "for_run")
 COUNTED = (
     *("calls", "unpriced", "cost", "input_tokens", "output_tokens"),
     *("cached_tokens", "cache_write_tokens", "reasoning_tokens", "audio_tokens"),
@@ -58,18 +59,20 @@ class Usage:
     are those that models reported in runs, and those in the metadata of other messages. Failed calls are calls of
     models and tools that failed, were refused or were interrupted.
 
-    ``thread_cost`` has one row for each thread, day, agent, caller and model: the model calls that may have cost
+    ``run_cost`` has one row for each thread, run, day, agent, caller and model: the model calls that may have cost
     something, what they used, and what they cost in trillionths of a dollar. ``unpriced`` are those whose cost is not
-    known. ``cost`` has the same sums of the whole tenant, for each day: ``by`` says whether ``value`` is an agent, a
-    caller or a model; where it is "total", the row is of all calls. An empty text stands for what is not known.
+    known. ``for_run`` is the run that the application began, and ``for_thread`` its thread: those of an inner agent are
+    those of the outermost caller, if this store has them, and a run after a handoff has those of the first run.
+    ``cost`` has the same sums of the whole tenant, for each day: ``by`` says whether ``value`` is an agent, a caller or
+    a model; where it is "total", the row is of all calls. An empty text stands for what is not known.
 
     Only a thread's own events count: inherited ones are counted where they were recorded. ``run`` has the open or
     newest run of each thread.
     """
 
     name = "usage"
-    version = 3
-    code_digest = "usage-3"  # of this version: change both where it makes other rows
+    version = 4
+    code_digest = "usage-4"  # of this version: change both where it makes other rows
     tables = (
         Table(
             "usage",
@@ -91,13 +94,14 @@ class Usage:
         ),
         Table(
             "run",
-            (*_THREAD, *map(Column, ("agent", "asked_by", "actor", "model"))),
+            (*_THREAD, *map(Column, ("run_id", *_FOR, "agent", "asked_by", "actor", "model"))),
             key=("tenant", "thread_id"),
         ),
         Table(
-            "thread_cost",
-            (*_THREAD, Column("day"), *map(Column, _ABOUT), *_SUMS),
-            key=("tenant", "thread_id", "day", *_ABOUT),
+            "run_cost",
+            (*_THREAD, *map(Column, (*_FOR, "day", *_ABOUT)), *_SUMS),
+            key=("tenant", "thread_id", "for_run", "day", *_ABOUT),
+            indexes=(("tenant", "for_thread"),),
         ),
         Table(
             "cost",
@@ -182,6 +186,7 @@ def cost_changes(event: Recorded, rows: Rows) -> Iterator[Upsert]:
             run = {"agent": _text(data.get("agent", {}).get("id")), "asked_by": event.actor or ""}
             if event.type == "run-started":
                 run |= {"actor": event.on_behalf_of or event.actor or "", "model": ""}
+                run |= {"run_id": event.run_id or "", **_began_for(event, data, rows)}
             yield Upsert("run", {**place, **run})
         case "model-called":
             yield Upsert("run", {**place, "model": _text(data.get("model"))})
@@ -194,10 +199,29 @@ def cost_changes(event: Recorded, rows: Rows) -> Iterator[Upsert]:
                 "actor": run.get("actor") or "",
                 "model": _text(data.get("model")) or run.get("model") or "",
             }
+            own = {"for_thread": event.thread_id, "for_run": event.run_id or ""}
+            for_ = {name: run.get(name) or value for name, value in own.items()}
             sums, day = call_sums(data), _day(event.recorded_at // _DAY)
-            yield Upsert("thread_cost", {**place, "day": day, **about, **sums})
+            yield Upsert("run_cost", {**place, **for_, "day": day, **about, **sums})
             for by, value in (("total", ""), *about.items()):
                 yield Upsert("cost", {"tenant": event.tenant, "by": by, "value": value, "day": day, **sums})
+
+
+def _began_for(event: Recorded, data: dict[str, Any], rows: Rows) -> dict[str, str]:
+    """The run that the application began, and its thread, for a run that begins: its own, or those of its caller."""
+    caller = data.get("caller")
+    if data.get("handed_from") is not None:
+        thread_id, run_id = event.thread_id, data["handed_from"]["run_id"]
+    elif caller is not None:
+        thread_id, run_id = caller["thread_id"], caller["run_id"]
+    else:
+        return {"for_thread": event.thread_id, "for_run": event.run_id or ""}
+    run = rows.get("run", event.tenant, thread_id)
+    if run is None:  # the caller is in another store
+        return {"for_thread": event.thread_id, "for_run": event.run_id or ""}
+    if run["run_id"] != run_id:  # imported after other runs of the caller
+        return {"for_thread": thread_id, "for_run": run_id}
+    return {name: run[name] for name in _FOR}
 
 
 def _agent(event: Recorded, run: RowValues) -> str:
@@ -225,7 +249,7 @@ def _without_costs(event: Recorded, rows: Rows) -> Iterator[Change]:
     """Remove the costs of a purged thread, which the log does not have any more."""
     of_thread = (Where("tenant", "=", event.tenant), Where("thread_id", "=", event.thread_id))
     left: dict[tuple[str, str, str], dict[str, int]] = {}
-    for row in rows.select(Query("thread_cost", of_thread)):
+    for row in rows.select(Query("run_cost", of_thread)):
         for by, value in (("total", ""), *((name, row[name]) for name in _ABOUT)):
             key = by, value, row["day"]
             known = left.setdefault(key, {})
@@ -238,7 +262,7 @@ def _without_costs(event: Recorded, rows: Rows) -> Iterator[Change]:
         else:
             by, value, day = key
             yield Upsert("cost", {"tenant": event.tenant, "by": by, "value": value, "day": day, **minus})
-    yield Delete("thread_cost", (event.tenant, event.thread_id))
+    yield Delete("run_cost", (event.tenant, event.thread_id))
     yield Delete("run", (event.tenant, event.thread_id))
 
 

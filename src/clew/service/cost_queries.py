@@ -1,13 +1,14 @@
-"""Costs: what agents used of models, and what it cost; in total, or by day, agent, actor, model, thread or label."""
+"""Costs: what agents used of models, and what it cost; in total or by day, agent, actor, model, thread, run, label."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from decimal import Decimal
 from functools import partial
-from operator import itemgetter
+from heapq import merge
+from operator import attrgetter, itemgetter
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from clew.domain.errors import InvalidContentError
@@ -25,7 +26,7 @@ from clew.service.thread_directory import few_permitted, of_threads
 from clew.service.thread_queries import existing
 from clew.service.usage_queries import USAGE, day_text
 
-CostsBy: TypeAlias = Literal["total", "day", "agent", "actor", "model", "thread", "label"]
+CostsBy: TypeAlias = Literal["total", "day", "agent", "actor", "model", "thread", "run", "label"]
 
 _AT_ONCE = 1_000
 """Rows of the log that are read together."""
@@ -34,9 +35,10 @@ _AT_ONCE = 1_000
 class Costs(NamedTuple):
     """What model calls of runs used, and what they cost.
 
-    ``of`` is the day, the id of the agent, the actor for whom the agents acted, the model, the id of the thread, or the
-    value of the label; None for the total, and for what is not known. ``cost`` is in US dollars, of the calls that have
-    a price: None if there are calls, and none has. ``unpriced_calls`` have no price, or were interrupted.
+    ``of`` is the day, the id of the agent, the actor for whom the agents acted, the model, the id of the thread or of
+    the run, or the value of the label; None for the total, and for what is not known. ``cost`` is in US dollars, of the
+    calls that have a price: None if there are calls, and none has. ``unpriced_calls`` have no price, or were
+    interrupted.
     """
 
     of: Any
@@ -63,9 +65,9 @@ def costs(  # every filter has its own parameter
 ) -> Operation[list[Costs]]:
     """What model calls used and cost on the days (UTC) from ``since`` to ``until``, both included.
 
-    By day, in order; else the most expensive first. Only threads that the actor may audit are counted. With ``prices``
-    the calls are priced again, from the log. Raises UnknownThreadError, InvalidContentError, InvalidTimeError or
-    NotAuthorizedError.
+    By day, in order; else the most expensive first. What an inner agent used is of the thread and the run of its
+    outermost caller, and only threads that the actor may audit are counted. With ``prices`` the calls are priced again,
+    from the log. Raises UnknownThreadError, InvalidContentError, InvalidTimeError or NotAuthorizedError.
     """
     if by not in get_args(CostsBy):
         raise InvalidContentError(f"by: {by!r} is not a grouping. Use one of: {', '.join(get_args(CostsBy))}.")
@@ -77,31 +79,38 @@ def costs(  # every filter has its own parameter
     if thread is not None:
         yield from existing(core, thread, "audit")
     core = core.read_barrier()
-    if prices is not None:
-        rows = yield from _priced_again(core, thread, days, prices)
-    elif thread is None and core.authorize is None and by not in {"thread", "label"}:
+    if thread is None and prices is None and core.authorize is None and by not in {"thread", "run", "label"}:
         # One row for each day and group, for any number of threads.
         group = "total" if by == "day" else by
         where = (Where("tenant", "=", core.tenant), Where("by", "=", group), *days)
         rows = yield from core.models.select(USAGE, Query("cost", where))
         return _grouped(rows, by, "day" if by == "day" else "value")
+    if thread is not None:
+        rows = yield from _rows_for_thread(core, thread, days)
+        if prices is not None:
+            streams = [core.stream(each) for each in dict.fromkeys([thread, *(row["thread_id"] for row in rows)])]
+            again = yield from read(partial(_priced_again, core, streams, days, prices))
+            rows = [row for row in again if thread in {row["for_thread"], row["thread_id"]}]
     else:
-        rows = yield from _rows_of_threads(core, thread, days)
-    allowed = yield from permitted(core, "audit", rows, itemgetter("thread_id"))
+        if prices is not None:
+            rows = yield from read(partial(_priced_again, core, None, days, prices))
+        else:
+            of_permitted = of_threads((yield from few_permitted(core, "audit")), "for_thread")
+            where = (Where("tenant", "=", core.tenant), *days, *of_permitted)
+            rows = yield from core.models.select(USAGE, Query("run_cost", where))
+        rows = [*(yield from permitted(core, "audit", rows, itemgetter("for_thread")))]
     if by == "label":
-        values = yield from _labels(core, label or "", {row["thread_id"] for row in allowed})
-        allowed = [{**row, "label": values.get(row["thread_id"])} for row in allowed]
-    return _grouped(allowed, by, {"thread": "thread_id"}.get(by, by))
+        values = yield from _labels(core, label or "", {row["for_thread"] for row in rows})
+        rows = [{**row, "label": values.get(row["for_thread"])} for row in rows]
+    return _grouped(rows, by, {"thread": "for_thread", "run": "for_run"}.get(by, by))
 
 
-def _rows_of_threads(core: Core, thread: str | None, days: list[Where]) -> Operation[list[RowValues]]:
-    where = [Where("tenant", "=", core.tenant), *days]
-    if thread is None:
-        where += of_threads((yield from few_permitted(core, "audit")))
-    else:
-        where.append(Where("thread_id", "=", thread))
-    rows: list[RowValues] = yield from core.models.select(USAGE, Query("thread_cost", tuple(where)))
-    return rows
+def _rows_for_thread(core: Core, thread: str, days: list[Where]) -> Operation[list[RowValues]]:
+    """The rows of a thread, with those of the inner agents that its runs asked."""
+    of_tenant = (Where("tenant", "=", core.tenant), *days)
+    rows = yield from core.models.select(USAGE, Query("run_cost", (*of_tenant, Where("for_thread", "=", thread))))
+    own = yield from core.models.select(USAGE, Query("run_cost", (*of_tenant, Where("thread_id", "=", thread))))
+    return [*rows, *(row for row in own if row["for_thread"] != thread)]  # it may be of an inner agent itself
 
 
 def _labels(core: Core, name: str, threads: set[str]) -> Operation[dict[str, Any]]:
@@ -138,21 +147,27 @@ def _costs(of: Any, sums: Mapping[str, int]) -> Costs:
 # From the log, with other prices
 
 
-def _priced_again(core: Core, thread: str | None, days: list[Where], prices: Prices) -> Operation[list[RowValues]]:
-    """The rows of the calls in the log, each priced by the list at the time of the call."""
-    pricing, after = _Pricing(core.tenant, prices), 0
-    while True:
-        if thread is None:
-            page = yield from read(partial(core.log.recorded_after, after, _AT_ONCE))
-        else:
-            page = yield from read(partial(core.log.recorded_of, core.stream(thread), after, _AT_ONCE))
-        if not page:
-            break
-        yield from read(partial(pricing.add, page))
-        after = page[-1].position if thread is None else page[-1].version
+def _priced_again(core: Core, streams: Sequence[str] | None, days: list[Where], prices: Prices) -> list[RowValues]:
+    """The rows of the calls in the log, or in these streams, each priced by the list at the time of the call."""
+    pricing = _Pricing(core.tenant, prices)
+    if streams is None:
+        pricing.add(_pages(core.log.recorded_after, attrgetter("position")))
+    else:
+        logs = (_pages(partial(core.log.recorded_of, each), attrgetter("version")) for each in streams)
+        pricing.add(merge(*logs, key=attrgetter("position")))  # callers before those that they asked
     first = next((each.value for each in days if each.is_ == ">="), "")
     last = next((each.value for each in days if each.is_ == "<="), "9")
     return [row for row in pricing.rows if first <= row["day"] <= last]
+
+
+def _pages(
+    read_page: Callable[[int, int], Sequence[Recorded | Unreadable]], place: Callable[[Recorded | Unreadable], int]
+) -> Iterator[Recorded | Unreadable]:
+    """All events that a function reads page by page."""
+    after = 0
+    while page := read_page(after, _AT_ONCE):
+        yield from page
+        after = place(page[-1])
 
 
 class _Pricing:
@@ -189,7 +204,7 @@ class _Pricing:
         for change in cost_changes(priced, self):
             if change.table == "run":
                 self._runs[event.thread_id] = {**self._runs.get(event.thread_id, {}), **change.values}
-            elif change.table == "thread_cost":
+            elif change.table == "run_cost":
                 self.rows.append({**dict.fromkeys(COUNTED, 0), **change.values})
 
     def _cost(self, event: Recorded, data: dict[str, Any]) -> JsonObject | None:

@@ -274,9 +274,9 @@ def few_permitted(core: Core, action: Action) -> Operation[list[str] | None]:
     return None if few is None else few.value
 
 
-def of_threads(ids: Sequence[str] | None) -> tuple[Where, ...]:
+def of_threads(ids: Sequence[str] | None, column: str = "thread_id") -> tuple[Where, ...]:
     """The condition that a row is of one of these threads; none for None."""
-    return () if ids is None else (Where("thread_id", "in", ids),)
+    return () if ids is None else (Where(column, "in", ids),)
 
 
 def _by_change(

@@ -54,8 +54,8 @@ def stats(
         str | None, thread_argument("A thread's id, or a unique prefix of it; by default all threads.")
     ] = None,
     by: Annotated[
-        Literal["thread", "day", "agent", "actor", "model", "label"] | None,
-        typer.Option("--by", help="Count by thread, day, agent, actor for whom it acts, model, or value of --label."),
+        Literal["thread", "day", "run", "agent", "actor", "model", "label"] | None,
+        typer.Option("--by", help="Count by thread, day, run, agent, actor for whom it acts, model, or --label."),
     ] = None,
     label: Annotated[str | None, typer.Option("--label", metavar="NAME", help="The label for --by label.")] = None,
     cost: Annotated[bool, typer.Option("--cost", help="Show what the models used and cost.")] = False,
@@ -84,7 +84,7 @@ def stats(
     with open_store(context) as conversations:
         id_ = None if thread is None else conversations.find(thread)
         catch_up(conversations, "usage")
-        if cost or listed is not None or by in {"agent", "actor", "model", "label"}:
+        if cost or listed is not None or by in {"run", "agent", "actor", "model", "label"}:
             found = conversations.costs(
                 by=by or "total", label=label, thread=id_, since=first, until=last, prices=listed
             )

@@ -89,7 +89,7 @@ def costs(costs: Costs, by: str | None) -> dict[str, Any]:
     numbers["cost"] = None if costs.cost is None else f"{costs.cost:f}"
     if by is None:
         return numbers
-    return {"thread_id" if by == "thread" else by: of.isoformat() if by == "day" else of, **numbers}
+    return {f"{by}_id" if by in {"thread", "run"} else by: of.isoformat() if by == "day" else of, **numbers}
 
 
 def history(history: History, runs: Sequence[RunSummary], records: Sequence[ThreadRecord]) -> dict[str, Any]:
