@@ -20,7 +20,7 @@ from tests.servers.mcp_server import http_server
 
 from clew import Agent, Engine, MCPTools, Price, PriceTable, ScriptedChatClient, ToolContext, tool
 from clew.agents.response import AgentResponse
-from clew.domain.errors import InvalidContentError, NotAuthorizedError
+from clew.domain.errors import InvalidContentError, NotAuthorizedError, NotRedactableError, ThreadHasForksError
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import FunctionResult
 from clew.domain.models.client import TokenUsage
@@ -211,6 +211,47 @@ async def test_a_rewind_or_an_end_of_the_callers_thread_abandons_the_agents_that
         with pytest.raises(ApprovalNotPendingError):
             await approval.approve()
         assert (await engine.verify()).first_bad is None
+
+
+async def test_a_purge_destroys_the_texts_of_inner_agents_too(url: str) -> None:
+    def may(actor: str | None, _: str, thread: str | None) -> bool | ThreadFilter:
+        return actor is None or (thread != "" and ThreadFilter({"owner": actor}))
+
+    async with Engine.open(url, authorize=may) as engine:
+        payer = agent_of(engine, "Payer", "unmistakable")
+        clerk = agent_of(engine, "Clerk", call("Payer", input="unmistakable"), "Paid.", tools=[payer])
+        boss = agent_of(engine, "Boss", call("Clerk", input="unmistakable"), "Paid.", tools=[clerk])
+        thread = await engine.acting_as("ann").start_thread(labels={"owner": "ann"})
+        await boss.run("unmistakable", thread=thread)
+        (clerk_id,) = await children_of(await engine.thread(thread.id))
+        (payer_id,) = await children_of(await engine.thread(clerk_id))
+        looked_at = await (await engine.thread(clerk_id)).fork()
+        with pytest.raises(ThreadHasForksError, match=clerk_id):
+            await thread.purge(forks=False)
+        assert len(await engine.search("unmistakable")) > 0
+        purged = await thread.purge(forks=True, reason="asked")
+        assert purged.children == (payer_id, clerk_id)
+        for each in (thread.id, clerk_id, payer_id):
+            events = [event async for event in (await engine.thread(each)).events()]
+            assert events[-1].type == "thread-purged"
+            assert "unmistakable" not in str(events)
+        assert await engine.search("unmistakable") == []
+        assert next(message.redacted for message in await looked_at.history())
+        assert (await engine.verify(thread.id, children=True)).first_bad is None
+        with pytest.raises(NotRedactableError, match="already purged"):
+            await (await engine.thread(thread.id)).purge(forks=True)
+
+
+async def test_a_purge_of_a_fork_follows_no_inherited_link(url: str) -> None:
+    async with Engine.open(url) as engine:
+        payer = agent_of(engine, "Payer", "Paid.")
+        boss = agent_of(engine, "Boss", call("Payer", input="Pay."), "Paid.", tools=[payer])
+        thread = (await boss.run("Pay.")).thread
+        (payer_id,) = await children_of(thread)
+        branch = await thread.fork()
+        assert await children_of(branch) == [payer_id]
+        assert (await branch.purge()).children == ()
+        assert len(await (await engine.thread(payer_id)).history()) == 2
 
 
 async def test_verify_and_export_follow_the_links_and_find_a_cut_one(url: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from clew.agents.response_formats import answer_value
 from clew.domain.decider import Advance, Intent, RecordEvents
-from clew.domain.errors import ConflictError
+from clew.domain.errors import ConflictError, ThreadDeletedError
 from clew.domain.history import HistoryMessage, NotSeen
 from clew.domain.json_values import Json
 from clew.domain.messages import FunctionCall
@@ -113,7 +113,7 @@ async def pending_approvals(log: RunLog, state: RunState, top: RunLog | None = N
     run = state.run_id, state.attempt
     for each in state.calls:
         if each.status == "asked" and each.why == "child" and each.child is not None:
-            pending += await approvals(log.of(each.child), top or log)
+            pending += await approvals_of_child(log, each.child, top)
         elif each.status == "asked":
             pending.append(Approval(log.thread_id, each.request, each.call, each.why, *run, log, each.tool, top))
     return pending
@@ -125,6 +125,14 @@ async def approvals(log: RunLog, top: RunLog | None = None) -> list[Approval]:
     if run is None or not run.approvals:
         return []
     return await pending_approvals(log, fold(run.id, await log.events(run.began - 1)), top)
+
+
+async def approvals_of_child(log: RunLog, child: str, top: RunLog | None = None) -> list[Approval]:
+    """The approvals that the agent of a call waits for; none if its thread was deleted: then the call fails."""
+    try:
+        return await approvals(log.of(child), top or log)
+    except ThreadDeletedError:
+        return []
 
 
 async def change_standing_approvals(

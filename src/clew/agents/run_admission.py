@@ -15,7 +15,7 @@ from clew.agents.admission import Admission
 from clew.agents.followed_runs import Position, follow, read_runs
 from clew.agents.handoffs import Handoff, find_handoff, setup_after
 from clew.agents.journal import Emit, Journal, RunRepeatedError, Successor
-from clew.agents.response import AgentResponse, approvals, pending_approvals
+from clew.agents.response import AgentResponse, approvals_of_child, pending_approvals
 from clew.agents.run_loop import Run, abandon_children, live_runs, unrecorded_ends
 from clew.agents.run_setup import OnConflict, RunSetup
 from clew.agents.thread_provider_hooks import OrphanedRun, notify_abandoned
@@ -395,13 +395,13 @@ async def _abandon(setup: RunSetup, thread: ThreadPort, run: OpenRun, *, request
     )
     provider_steps = [*hooks.steps, *hooks.unrecorded_states(with_seen=True)]
     steps = (*await _cut_off(log, run), *provider_steps, RunAbandoned(reason=reason))
+    await abandon_children(log, state.calls)
     try:
         holding = Holding(holder_of(run), 0)
         abandoning = Advance(run.id, run.attempt, steps, state.by)
         await log.record([abandoning], actor=setup.actor, holding=holding, drop_draft=run.id)
     except RunTakenOverError:
         return  # another process has abandoned it
-    await abandon_children(log, state.calls)
 
 
 async def _undecided(log: RunLog, state: RunState) -> list[int]:
@@ -409,7 +409,8 @@ async def _undecided(log: RunLog, state: RunState) -> list[int]:
     return [
         call.request
         for call in state.calls
-        if call.status == "asked" and (call.why != "child" or call.child is None or await approvals(log.of(call.child)))
+        if call.status == "asked"
+        and (call.why != "child" or call.child is None or await approvals_of_child(log, call.child))
     ]
 
 

@@ -25,11 +25,12 @@ from clew.agents.response import AgentUpdate
 from clew.agents.run_setup import RunSetup
 from clew.agents.tool_calls import ToolCalls, calling
 from clew.domain.decider import Actor, Advance, Intent
-from clew.domain.errors import ClewError, StoreError, ThreadStatusError, UnknownThreadError
+from clew.domain.decider_state import holder_of
+from clew.domain.errors import ClewError, StoreError, ThreadDeletedError, ThreadStatusError, UnknownThreadError
 from clew.domain.messages import Message
 from clew.domain.runs.errors import GuardrailTrippedError, RunLimitError, RunStoppedError, RunTakenOverError
 from clew.domain.runs.events import HandedOff, RunAbandoned, RunCompleted, RunEvent, RunFailed
-from clew.domain.runs.ports import RunLog, ThreadPort
+from clew.domain.runs.ports import Holding, RunLog, ThreadPort
 from clew.domain.runs.state import CallState, RunState, calls_of, fold, interrupted
 
 live_runs: WeakValueDictionary[str, Run] = WeakValueDictionary()
@@ -297,7 +298,7 @@ class Run:
             return  # it never began, or all of it is recorded
         self._models.interrupt(reason, error)
         await self._providers.fail(error or asyncio.CancelledError())
-        calls = self.state.calls
+        await abandon_children(self.journal.log, self.state.calls)
         try:
             if isinstance(error, GuardrailTrippedError):
                 await self._guard.record_trip(error, last)
@@ -307,7 +308,6 @@ class Run:
         except ThreadStatusError:
             await self.journal.withdraw()
             raise
-        await abandon_children(self.journal.log, calls)
         await self._providers.feed_store()
 
 
@@ -319,17 +319,22 @@ async def ends_recorded(selected: Callable[[RunLog], bool]) -> None:
 
 
 async def abandon_children(log: RunLog, calls: Sequence[CallState]) -> None:
-    """Abandon the runs of agents that calls of an abandoned run began and that wait for approvals."""
+    """Abandon the runs of agents that calls of a run began, before it ends itself.
+
+    So whatever finds the run after a crash finds them, too. See ``abandon_children`` of the service.
+    """
     for call in calls:
         if call.child is not None and call.status != "done":
             child = log.of(call.child)
             try:
                 run = (await child.control(fresh=True)).run
-            except UnknownThreadError:
-                continue  # the call was recorded, and its process ended before the thread began
-            if run is None or await child.lease() is not None:
+            except (UnknownThreadError, ThreadDeletedError):
+                continue  # the process may have ended after the call was recorded, and before the thread began
+            if run is None:
                 continue
             state = fold(run.id, await child.events(run.began - 1))
-            steps = (*interrupted(run, await child.draft(), "crashed"), RunAbandoned(reason="superseded"))
-            await child.record([Advance(run.id, run.attempt, steps, state.by)], drop_draft=run.id)
             await abandon_children(child, state.calls)
+            steps = (*interrupted(run, await child.draft(), "crashed"), RunAbandoned(reason="superseded"))
+            ending, holding = [Advance(run.id, run.attempt, steps, state.by)], Holding(holder_of(run), 0)
+            with suppress(RunTakenOverError, ThreadStatusError):  # it has ended
+                await child.record(ending, holding=holding, drop_draft=run.id)

@@ -39,11 +39,11 @@ async def stop_run(
         state = fold(run.id, await log.events(run.began - 1))
         steps = (*interrupted(run, await log.draft(), "stopped"), RunAbandoned(reason="stopped"))
         stopping = Advance(run.id, run.attempt, steps, state.by)
+        await abandon_children(log, state.calls)
         try:
             await log.record([stopping], actor=actor, holding=Holding(holder_of(run), 0), drop_draft=run.id)
         except RunTakenOverError:
             continue  # it ended, or another process continues it
-        await abandon_children(log, state.calls)
         if orphan is not None:
             await notify_abandoned(orphan, thread, providers, identity, reason="stopped", actor=actor)
         return True

@@ -24,7 +24,7 @@ from clew.agents.tool_progress import ToolProgress, progressed
 from clew.agents.tools import Reported, Tool, ToolContext, ToolOutcome, call_tool, raised_outcome, unknown_tool
 from clew.domain.decider import Actor
 from clew.domain.decider_state import CallLocation
-from clew.domain.errors import UnknownThreadError
+from clew.domain.errors import ThreadDeletedError, UnknownThreadError
 from clew.domain.json_values import Json
 from clew.domain.messages import Content, FunctionResult, Media, Message, Text, check_message
 from clew.domain.models.chat_requests import result_words
@@ -326,7 +326,7 @@ async def _with_usage_of(child: RunLog, outcome: ToolOutcome) -> ToolOutcome:
     try:
         newest = await read_run(child, await find_run(child, None))
         state = reduce(joined_runs, await read_runs(child, newest.since))
-    except (UnknownThreadError, UnknownRunError):
+    except (UnknownThreadError, ThreadDeletedError, UnknownRunError):
         return outcome
     return replace(outcome, usage=state.usage, cost=state.cost)
 

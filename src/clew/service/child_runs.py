@@ -8,44 +8,66 @@ from functools import partial
 
 from clew.domain.decider import Advance
 from clew.domain.decider_state import OpenRun, holder_of
-from clew.domain.errors import ThreadStatusError, UnknownThreadError
+from clew.domain.errors import ThreadStatusError
 from clew.domain.ports import Claim, Draft, IntegrityFault
 from clew.domain.runs.errors import RunInProgressError, RunTakenOverError
-from clew.domain.runs.events import ChildThread, RunAbandoned, RunStarted, ToolFinished
+from clew.domain.runs.events import Caller, ChildThread, RunAbandoned, RunStarted, ToolFinished
 from clew.domain.runs.state import fold, interrupted
-from clew.service.core import CommitOptions, Core, commit, load
+from clew.service.core import ATTEMPTS, CommitOptions, Core, commit, load
 from clew.service.effects import Operation, read
 
 
-def waiting_children(core: Core, thread_id: str, run: OpenRun | None) -> Operation[list[str]]:
-    """The threads on which calls of an open run, which nothing executes, wait for agents."""
+def waiting_children(
+    core: Core, thread_id: str, run: OpenRun | None, *, in_progress: bool = False
+) -> Operation[list[str]]:
+    """The threads on which calls of an open run wait for agents. None, unless ``in_progress``, while it is executed."""
     stream = core.stream(thread_id)
-    if run is None or (yield from read(lambda: core.log.lease(stream))) is not None:
-        return []  # what executes the run ends its children itself
+    if run is None:
+        return []
+    if not in_progress:
+        lease = yield from read(lambda: core.log.lease(stream))
+        if lease is not None and lease.until > core.now():
+            return []  # what executes the run ends its children itself
     events = yield from read(lambda: core.log.lineage(stream, after=run.began - 1))
     calls = fold(run.id, events).calls
     return [call.child for call in calls if call.child is not None and call.status != "done"]
 
 
 def abandon_children(core: Core, children: list[str], actor: str | None) -> Operation[None]:
-    """Abandon the open runs on these threads, and those of their own children, which nobody will continue."""
+    """Abandon the open runs on these threads, and before them those of their own children.
+
+    The run of the caller ends afterwards: if the process dies in between, it is found, and its call has an outcome. The
+    other order could leave children that wait, and that nobody looks for.
+    """
     for child in children:
         stream = core.stream(child)
-        with suppress(RunTakenOverError, RunInProgressError, UnknownThreadError, ThreadStatusError):
+        for _ in range(ATTEMPTS):
             run = (yield from load(core, child)).run
             if run is None:
-                continue
-            below = yield from waiting_children(core, child, run)
+                break
+            below = yield from waiting_children(core, child, run, in_progress=True)
+            yield from abandon_children(core, below, actor)
             draft = yield from read(partial(core.log.draft, stream))
             steps = (*interrupted(run, draft, "stopped"), RunAbandoned(reason="superseded"))
-            holder, now = holder_of(run), core.now()
-            options = CommitOptions(
-                actor=actor,
-                claims=(Claim(stream, holder, now, now + 1), Claim(stream, holder, now, 0)),
-                drafts=(Draft(stream, run.id, None),),
-            )
-            yield from commit(core, child, Advance(run.id, run.attempt, steps), options)
-            yield from abandon_children(core, below, actor)
+            release = Claim(stream, holder_of(run), core.now(), 0)
+            options = CommitOptions(actor=actor, claims=(release,), drafts=(Draft(stream, run.id, None),))
+            with suppress(
+                RunTakenOverError, RunInProgressError, ThreadStatusError
+            ):  # it has ended, or another process continues it
+                yield from commit(core, child, Advance(run.id, run.attempt, steps), options)
+                break
+
+
+def own_children(core: Core, thread_id: str) -> list[str]:
+    """The threads on which a thread's own calls ran agents, and not those of calls that it has inherited.
+
+    Each of them names the call, so that nobody can name a thread of others.
+    """
+    stream = core.stream(thread_id)
+    info = core.log.stream(stream)
+    own = core.log.lineage(stream, after=(info and info.cut) or 0, types=["child-thread"])
+    links = (event.data for event in own if isinstance(event.data, ChildThread))
+    return [link.thread_id for link in links if any(_is_of(each, link, thread_id) for each in _callers(core, link))]
 
 
 def with_children(core: Core, thread_ids: Iterable[str]) -> tuple[list[str], IntegrityFault | None]:
@@ -73,14 +95,19 @@ def with_children(core: Core, thread_ids: Iterable[str]) -> tuple[list[str], Int
 
 
 def _names_call(core: Core, link: ChildThread) -> bool:
-    """Whether the thread of a call has a run that the call began, or texts that were purged."""
+    """Whether the thread of a call has a run that the call began."""
+    return any(_is_of(each, link) for each in _callers(core, link))
+
+
+def _callers(core: Core, link: ChildThread) -> list[Caller]:
+    """The calls that began the runs on the thread of a call. A purge does not remove them."""
     stream = core.stream(link.thread_id)
-    if core.log.stream(stream) is None:
-        return False
-    starts = core.log.lineage(stream, types=["run-started", "thread-purged"])
-    callers = [each.data.caller for each in starts if isinstance(each.data, RunStarted)]
-    named = any(each is not None and (each.message, each.index) == (link.message, link.index) for each in callers)
-    return named or any(each.type == "thread-purged" for each in starts)
+    starts = [] if core.log.stream(stream) is None else core.log.lineage(stream, types=["run-started"])
+    return [each.data.caller for each in starts if isinstance(each.data, RunStarted) and each.data.caller is not None]
+
+
+def _is_of(caller: Caller, link: ChildThread, thread_id: str | None = None) -> bool:
+    return (caller.message, caller.index) == (link.message, link.index) and thread_id in {None, caller.thread_id}
 
 
 _LINKS = ("child-thread", "tool-finished")

@@ -29,6 +29,7 @@ from clew.domain.purge_digest import statement
 from clew.domain.runs.events import QUOTING, Failure, GuardrailTripped, HandedOff, RequestChanged, ToolProgressed
 from clew.domain.streams import stream_id
 from clew.service.authorization import check, permitted
+from clew.service.child_runs import own_children
 from clew.service.core import ATTEMPTS, CommitOptions, Core, commit, load
 from clew.service.effects import Operation, Pause, Read, read
 from clew.service.thread_commands import ContentRef, content_event
@@ -42,6 +43,9 @@ MOST_FORKS = 1_000
 
 ERASE_SECONDS = 0.1
 """The pause between attempts to remove redacted text while another program reads it."""
+
+
+_ALREADY = "Thread {!r} is already purged."
 
 
 class Redaction(NamedTuple):
@@ -98,30 +102,80 @@ def redact(core: Core, thread_id: str, ref: ContentRef, reason: str | None, acto
 class Purged(NamedTuple):
     """What a purge has destroyed.
 
-    ``version`` is that of the purge's event, ``events`` the number of events whose texts were destroyed; ``pending`` as
-    in Redaction.
+    ``version`` is that of the purge's event, ``events`` the number of events whose texts were destroyed, without those
+    of ``children``: the threads on which its calls ran agents, which were purged with it. ``pending`` as in Redaction.
     """
 
     version: int
     events: int
     pending: bool = False
+    children: tuple[str, ...] = ()
 
 
 def check_purge(core: Core, thread_id: str, *, forks: bool) -> Operation[bool]:
-    """Whether the thread is deleted. Raises the errors of a purge that is refused."""
+    """Whether the thread is deleted. Raises the errors of a purge that is refused, before anything is destroyed."""
     control = yield from existing(core, thread_id)
-    if (yield from event(core, thread_id, control.version)).type == "thread-purged":
-        raise NotRedactableError(f"Thread {thread_id!r} is already purged.")
-    found = [] if forks else (yield from forked_streams(core, thread_id, control, MOST_FORKS + 1))
+    left = yield from read(partial(_not_purged, core, thread_id))
+    if not left:
+        raise NotRedactableError(_ALREADY.format(thread_id))
+    for each in () if forks else left:
+        yield from _check_forks(core, each)
+    return control.status == "deleted"
+
+
+def _check_forks(core: Core, thread_id: str) -> Operation[None]:
+    control = yield from load(core, thread_id)
+    found = yield from forked_streams(core, thread_id, control, MOST_FORKS + 1)
     if found:
         counted = found[:MOST_FORKS]
         seen = yield from permitted(core, "list", counted, lambda each: stream_id(each.name))
         more = len(found) > MOST_FORKS
         raise ThreadHasForksError(thread_id, len(seen), hidden=len(seen) < len(counted), more=more)
-    return control.status == "deleted"
+
+
+def _not_purged(core: Core, thread_id: str) -> list[str]:
+    """Of a thread and those on which its calls ran agents, directly or not, those with texts; callers first."""
+    found = dict.fromkeys([thread_id])
+    waiting = [thread_id]
+    for each in waiting:  # grows
+        below = [child for child in own_children(core, each) if child not in found]
+        found |= dict.fromkeys(below)
+        waiting += below
+    return [each for each in found if not _is_purged(core, each)]
+
+
+def _is_purged(core: Core, thread_id: str) -> bool:
+    stream = core.stream(thread_id)
+    last = core.log.lineage(stream, types=["thread-purged", "thread-restarted"])[-1:]
+    return any(each.type == "thread-purged" and each.stream == stream for each in last)
 
 
 def purge(core: Core, thread_id: str, reason: str | None, actor: str | None, *, forks: bool) -> Operation[Purged]:
+    """Purge a thread, and before it the threads on which its own calls ran agents.
+
+    So the threads of a purged one are purged, too, and a purge that was interrupted is repeated like one that was not
+    begun. A run in progress may ask another agent until its own thread is purged: therefore they are looked for again.
+    """
+    yield from check_purge(core, thread_id, forks=forks)
+    by, events, pending, children = 0, 0, False, dict[str, None]()
+    while left := (yield from read(partial(_not_purged, core, thread_id))):
+        for each in reversed(left):
+            try:
+                purged = yield from _purge(core, each, reason, actor, forks=forks)
+            except NotRedactableError:  # another process was faster
+                if each == thread_id:
+                    raise
+                continue
+            pending = pending or purged.pending
+            if each == thread_id:
+                by, events = purged.version, purged.events
+            else:
+                children[each] = None
+    by = by or (yield from load(core, thread_id)).version  # only threads of its calls were left
+    return Purged(by, events, pending, tuple(children))
+
+
+def _purge(core: Core, thread_id: str, reason: str | None, actor: str | None, *, forks: bool) -> Operation[Purged]:
     """Shred every text in a thread's own events, in one commit, and delete the thread if it is not deleted.
 
     A run that is in progress loses its lease, so that it writes no draft any more.
@@ -129,7 +183,10 @@ def purge(core: Core, thread_id: str, reason: str | None, actor: str | None, *, 
     stream = core.stream(thread_id)
     conflict = ConflictError(thread_id, 0, 0)
     for attempt in range(ATTEMPTS):
-        yield from check_purge(core, thread_id, forks=forks)
+        if (yield from read(partial(_is_purged, core, thread_id))):
+            raise NotRedactableError(_ALREADY.format(thread_id))
+        if not forks:
+            yield from _check_forks(core, thread_id)
         control = yield from load(core, thread_id)
         if attempt and control.status != "deleted":  # it is in use: nothing is appended to a deleted thread
             yield from commit(

@@ -25,6 +25,7 @@ from clew.domain.decider import (
     Rewind,
     Said,
     Start,
+    check_allowed,
 )
 from clew.domain.decider_state import Control, OpenRun, holder_of
 from clew.domain.errors import (
@@ -239,16 +240,17 @@ def appended_item(event: Event) -> HistoryMessage | ThreadRecord | None:
 def change(core: Core, thread_id: str, intent: Intent, actor: str | None) -> Operation[Committed]:
     """Commit an intent. Deleting a thread also removes its draft of an answer.
 
-    The end of a thread also ends its open run: agents that wait on behalf of its calls are abandoned.
+    The end of a thread also ends its open run: before it, agents that wait on behalf of its calls are abandoned.
     """
     yield from check(core, "read", thread_id)
-    children: list[str] = []
     if isinstance(intent, End | Delete):
-        children = yield from waiting_children(core, thread_id, (yield from load(core, thread_id)).run)
+        control = yield from load(core, thread_id)
+        children = yield from waiting_children(core, thread_id, control.run, in_progress=True)
+        if children:
+            check_allowed(thread_id, control, intent)
+            yield from abandon_children(core, children, actor)
     drafts = (Draft(core.stream(thread_id), "", None),) if isinstance(intent, Delete) else ()
-    committed = yield from commit(core, thread_id, intent, CommitOptions(actor=actor, drafts=drafts))
-    yield from abandon_children(core, children, actor)
-    return committed
+    return (yield from commit(core, thread_id, intent, CommitOptions(actor=actor, drafts=drafts)))
 
 
 def labels(mapping: Mapping[str, Json] | None, keywords: JsonObject) -> JsonObject:
@@ -364,14 +366,18 @@ def rewind(
 ) -> Operation[int]:
     """Continue from an earlier version, or from an abandoned one; returns the version of the rewind.
 
-    ``then`` is appended in the same commit. A run that waits for an agent on another thread is abandoned there, too.
+    ``then`` is appended in the same commit. Agents on other threads that the open run waits for are abandoned before.
     Raises RunInProgressError while a run holds the lease, unless ``abandon_run``, and ServiceCannotForkError.
     """
-    children = yield from waiting_children(core, thread_id, (yield from load(core, thread_id)).run)
+    control = yield from readable(core, thread_id, "rewind")
+    children = yield from waiting_children(core, thread_id, control.run, in_progress=abandon_run)
+    if children:
+        if expected_version not in {None, control.version}:
+            raise ConflictError(thread_id, expected_version or 0, control.version)
+        check_allowed(thread_id, control, (yield from rewind_intent(core, thread_id, control, to)))
+        yield from abandon_children(core, children, actor)
     rewinding = _rewind(core, thread_id, to, then, expected_version, abandon_run=abandon_run, actor=actor)
-    version = yield from rewinding
-    yield from abandon_children(core, children, actor)
-    return version
+    return (yield from rewinding)
 
 
 def _rewind(

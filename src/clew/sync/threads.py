@@ -327,6 +327,7 @@ class Thread:
         thread that recorded it are redacted, too: a service may have quoted it. ``message`` can also be the version of
         another event. Then the texts of that event are destroyed: the message of an error, the reason of an approval or
         a status, what a provider gave or stored, the summary of a reduction, a title, labels, the name of a checkpoint.
+        What a call asked of an agent is in another thread, and stays there: redact its messages, or purge this thread.
         The result says if another program still keeps the content in the files. Raises NotRedactableError for an event
         that holds no such text.
         """
@@ -339,11 +340,12 @@ class Thread:
         metadata, names of checkpoints, reasons, drafts and idempotency keys. The time, actor, run, role and type of
         each event and the names of labels stay. A thread with forks is refused, unless ``forks`` is true. Then the
         forks continue, and show as redacted what they have inherited from this thread. What this thread has inherited
-        itself belongs to its parent, and stays there. The threads on which its calls ran agents keep their texts: the
-        events ``child-thread`` name them; purge them first. Facts that were learned stay in their memory. Definitions
-        of agents stay, and so does a copy at a service: see ``delete(service=True)``. ``reason`` stays for ever: it
-        must not contain personal data. ``start_thread(thread_id=…, replace_deleted=True)`` can use the id again. Raises
-        ThreadHasForksError, and NotRedactableError for a thread that is already purged.
+        itself belongs to its parent, and stays there. The threads on which its own calls ran agents are purged before
+        it, each in one commit, with the same ``reason`` and ``forks``: if the process dies in between, purge it again.
+        Facts that were learned stay in their memory. Definitions of agents stay, and so does a copy at a service: see
+        ``delete(service=True)``. ``reason`` stays for ever: it must not contain personal data.
+        ``start_thread(thread_id=…, replace_deleted=True)`` can use the id again. Raises ThreadHasForksError, and
+        NotRedactableError for a thread that is already purged.
         """
         check_flags(forks=forks)
         return run(redactions.purge(self._core, self.id, reason, actor, forks=forks))

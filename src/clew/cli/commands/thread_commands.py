@@ -307,6 +307,8 @@ def redact_text(event: Event, redaction: Redaction) -> str:
 def purge_text(id_: str, purged: Purged) -> str:
     """The output of ``clew purge``."""
     text = f"Destroyed the content of {plural(purged.events, 'event')} of {one_line(id_)}. Its events remain as stubs."
+    if purged.children:
+        text += f" So do those of {plural(len(purged.children), 'thread')} of the agents that it asked."
     return text + _PENDING * purged.pending
 
 

@@ -284,7 +284,7 @@ def redaction(message: Event, redaction: Redaction) -> dict[str, Any]:
 
 def purge(thread_id: str, purged: Purged) -> dict[str, Any]:
     """A purged thread: the version of the event of the purge, and the number of events that lost their texts."""
-    return {"thread_id": thread_id, **_fields(purged, "version", "events", "pending")}
+    return {"thread_id": thread_id, **_fields(purged, "version", "events", "pending", "children")}
 
 
 def request(thread_id: str, request: Request) -> dict[str, Any]:
