@@ -11,6 +11,7 @@ from tests.agents.turns import PATIENCE
 from clew import Agent, Engine, Guardrail, Message, ScriptedChatClient, tool
 from clew.agents.guardrails import GuardrailContext
 from clew.agents.response import AgentUpdate
+from clew.domain.history import HistoryMessage
 from clew.domain.runs.errors import AgentConfigurationError, GuardrailTrippedError, RunNotCompletedError
 from clew.domain.runs.events import GuardrailTripped, RunFailed
 from clew.testing import call
@@ -60,6 +61,10 @@ async def seen_of(agent: Agent, text: str, thread: Any, *, stream: bool) -> list
     return seen
 
 
+async def last_of(thread: Any) -> HistoryMessage:
+    return (await thread.history()).messages[-1]
+
+
 async def trip_of(thread: Any) -> tuple[GuardrailTripped, list[str]]:
     """The trip on the log, and the types of the last events."""
     events = [event async for event in thread.events()]
@@ -82,6 +87,8 @@ async def test_input_that_is_stopped_is_on_the_log_and_not_in_the_history(
         assert tripped == GuardrailTripped(guardrail=check.__name__, stage=stage, reason="a code")
         assert types == ["guardrail-tripped", "run-failed", "history-rewound"]
         assert [message.text for message in await thread.history()] == ["Hi.", "Hello."]
+        assert await engine.search("4711") == []
+        assert [hit.version for hit in await engine.search("h*", thread=thread.id)] == [5, 3]
         assert any(STOPPED in str(event.data) for event in [event async for event in thread.events()])
         assert requests_of(agent) <= (1 if stage == "before" else 2)
         await agent.run("Bye?", thread=thread)
@@ -109,6 +116,9 @@ async def test_an_answer_that_is_stopped_reaches_nobody(url: str, *, stream: boo
         assert len(await thread.history()) == 3
         events = [event async for event in thread.events()]
         assert any(STOPPED in str(event.data) for event in events), "the log has what the model answered"
+        assert await engine.search("4711") == await engine.search("4711", thread=(await thread.fork()).id) == []
+        assert [hit.role for hit in await engine.search("look*")] == ["tool", "assistant"]
+        assert [STOPPED in each.message.text for each in await thread.variants(await last_of(thread))] == [False]
         assert isinstance(events[-2].data, RunFailed)
         run_id = events[-2].run_id
         followed: list[AgentUpdate] = []

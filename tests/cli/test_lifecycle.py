@@ -125,7 +125,7 @@ def test_a_purge_has_the_documented_shape_and_is_refused_for_a_thread_with_forks
     filled.text("fork", first)
     assert "has a fork" in filled.refused(1, "purge", first, "--yes")
     result = filled.object("purge", first, "--yes", "--forks", "--reason", "Asked", "--json")
-    assert list(result) == ["thread_id", "version", "events", "pending"]
+    assert list(result) == ["thread_id", "version", "events", "pending", "children"]
     assert (result["thread_id"], result["pending"]) == (first, False)
     assert filled.lines("log", first, "--json")[-1]["data"]["reason"] == "Asked"
     assert filled.lines("audit", "--json")[-1]["why"] == "Asked"

@@ -25,6 +25,7 @@ ROWS = {
     ("directory", 6): ("directory-6", "443e8f7cb8ccf53d"),
     ("search", 2): ("search-2", "2b7e5ac9ad661689"),
     ("search", 3): ("search-3", "2b7e5ac9ad661689"),
+    ("search", 4): ("search-4", "d34b4dfc9147aa90"),
     ("audit", 2): ("789a87746c675c6d", "a3e9ff6bcf269105"),
     ("audit", 3): ("audit-3", "3d0243bedca39bf6"),
     ("audit", 4): ("audit-4", "8a10baaa1c3d1429"),

@@ -8,6 +8,7 @@ from functools import partial
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
+from clew.domain.errors import InvalidProjectionError
 from clew.domain.events import to_time
 from clew.domain.fork_tree import ThreadInTree, containing
 from clew.domain.json_values import check_count
@@ -100,7 +101,8 @@ def search(
         while len(hits) < limit:
             positions = yield from _find(core, scope.words, below, wanted)
             recorded: Sequence[Recorded | Unreadable] = yield Read(partial(core.log.recorded_at, positions))
-            events = _messages(core, reversed(recorded), scope.upto, said)
+            messages = _messages(core, reversed(recorded), scope.upto, said)
+            events = yield from _not_stopped(core, messages)
             missing = {*map(_thread_id, events)} - trees.keys()
             if missing:
                 yield from _read_trees(core, list(missing), trees)
@@ -178,6 +180,27 @@ def _messages(
         and event.data is not None
         and (upto is None or event.version <= upto)
         and (said is None or said.has(event))
+    ]
+
+
+def _not_stopped(core: Core, messages: list[Recorded]) -> Operation[list[Recorded]]:
+    """The messages without those that a guardrail stopped, which only the log shows."""
+    of_runs = {message.thread_id for message in messages if message.run_id is not None}
+    if not of_runs:
+        return messages
+    where = (Where("tenant", "=", core.tenant), Where("thread_id", "in", [*of_runs]))
+    try:
+        trips = yield from core.models.select(SEARCH, Query("stopped", where))
+    except InvalidProjectionError:
+        return messages  # the tables of an older version are in use until those of this one are filled
+    return [
+        message
+        for message in messages
+        if message.run_id is None
+        or all(
+            trip["thread_id"] != message.thread_id or not trip["after"] < message.version < trip["version"]
+            for trip in trips
+        )
     ]
 
 
