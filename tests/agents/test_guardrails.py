@@ -62,7 +62,8 @@ async def seen_of(agent: Agent, text: str, thread: Any, *, stream: bool) -> list
 
 
 async def last_of(thread: Any) -> HistoryMessage:
-    return (await thread.history()).messages[-1]
+    last: HistoryMessage = (await thread.history()).messages[-1]
+    return last
 
 
 async def trip_of(thread: Any) -> tuple[GuardrailTripped, list[str]]:
