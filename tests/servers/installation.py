@@ -41,16 +41,13 @@ def node() -> Node:
 
 def aimock() -> list[str]:
     """The command that starts aimock, without options. Installs it first if necessary."""
-    pins = PINS / "package.json"
-
-    def install(folder: Path) -> None:
-        shutil.copy(pins, folder)
-        # A lock file would name one registry, but npm may be set to another. The package has no dependencies to lock.
-        options = ["--no-package-lock", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
-        _run([*node().npm, "install", *options], folder)
-
-    folder = installed("aimock", pins.read_text(encoding="utf-8"), install)
+    folder = _packages("aimock", PINS / "package.json")
     return [*node().node, str(folder / "node_modules" / "@copilotkit" / "aimock" / "dist" / "aimock-cli.js")]
+
+
+def ajv() -> Path:
+    """The folder from which Node finds ajv, a JSON Schema validator. Installs it first if necessary."""
+    return _packages("ajv", PINS / "ajv-package.json")
 
 
 def llmock() -> list[str]:
@@ -103,6 +100,20 @@ def system_node() -> Node | None:
     numbers = version.strip().removeprefix("v").split(".")[:2]
     new_enough = len(numbers) == len(OLDEST_NODE) and all(map(str.isdecimal, numbers))
     return Node([node], [npm]) if new_enough and tuple(map(int, numbers)) >= OLDEST_NODE else None
+
+
+def _packages(name: str, pins: Path) -> Path:
+    """A folder with the Node packages that a file of the form of package.json lists, all of them with their versions.
+
+    There is no lock file: it would name one registry, but npm may be set to another.
+    """
+
+    def install(folder: Path) -> None:
+        shutil.copy(pins, folder / "package.json")
+        options = ["--no-package-lock", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+        _run([*node().npm, "install", *options], folder)
+
+    return installed(name, pins.read_text(encoding="utf-8"), install)
 
 
 def _node_from_pypi() -> Node:
@@ -202,6 +213,7 @@ def _run(command: list[str], folder: Path) -> None:
 
 if __name__ == "__main__":
     aimock()
+    ajv()
     llmock()
     ogx()
     redis()

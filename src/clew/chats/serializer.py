@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 from clew.chats.group_chat import GroupChat
 from clew.chats.participants import HUMAN
 from clew.chats.turns import read_chat
+from clew.domain.chats.channel_documents import ThreadState, lineage_of, thread_state
 from clew.domain.chats.document import (
     FORMAT,
     VERSION,
@@ -27,13 +28,14 @@ from clew.domain.chats.state import ChannelState, ChatState
 from clew.domain.context.events import ContextStateRecorded
 from clew.domain.credential_detection import check_no_credentials
 from clew.domain.decider import Append, Intent, RecordEvents
-from clew.domain.errors import ConflictError, UnknownThreadError
+from clew.domain.errors import ConflictError
 from clew.domain.events import ThreadEvent
-from clew.domain.formats.thread_document import read_document
+from clew.domain.formats.lineage import Lineage
 from clew.domain.history import History
-from clew.domain.json_values import Json, JsonObject
-from clew.infrastructure.envelope import decode_row
+from clew.infrastructure.envelope import decode_row, json_begins
+from clew.service import thread_documents
 from clew.service.async_effects import drive
+from clew.service.core import CommitOptions
 from clew.service.effects import read
 
 OnTurn = Literal["raise", "wait"]
@@ -82,35 +84,35 @@ class ChatDocument:
     async def restore(self, chat: GroupChat, *, actor: str | None = None) -> RestoredChat:
         """Restore history and channels in a chat that has participants and was not used.
 
-        All of the document is checked first. Threads of channels are restored with their ids and hashes; the chat
-        itself changes in one commit. Raises ChatNotRestoredError for a chat without participants or with a history of
-        its own, ChatDocumentError or ThreadDocumentError for a
-        changed channel, and the errors of ``engine.restore_thread``; then nothing in the chat has changed.
+        All of the document is checked first. Then one commit stores it: the threads of its channels, with their ids and
+        hashes, and the chat's history. Raises ChatNotRestoredError for a chat without participants or with a history of
+        its own, ChatDocumentError or ThreadDocumentError for a changed channel, and ThreadDivergedError if the store
+        has another thread with the id of a channel's thread. After an error, nothing is stored.
         """
         version, state = await read_chat(chat.thread)
         await self._check(chat, state)
-        threads = await drive(read(self._threads))
-        restored: dict[str, Any] = {}
-        for who, document in threads.items():
-            thread = await chat._engine.restore_thread(document, on_existing="fork")  # noqa: SLF001  # of this package
-            restored[who] = thread.id, await thread.version
-        heard = [version + count + 1 for count in range(len(self.content.history))]
+        lineages = await drive(read(lambda: self._lineages(state)))
+        core = chat.thread._core  # noqa: SLF001  # of this package
+        heard = [0, *range(version + 1, version + len(self.content.history) + 1)]
         events: list[ThreadEvent] = []
         for item in self.content.channels:
-            event = self._restored(item, restored, [0, *heard], state)
-            events += [] if event is None else [event]
+            if self._is_kept(item, state):
+                lineage = lineages.get(item.participant.id)
+                exists = lineage is not None and await drive(thread_documents.exists(core, lineage))
+                events.append(_restored(item, state, lineage, heard, exists=exists))
         chosen = self.content.chat
         events.append(
             ChatRestored(chat=chosen.id, head=chosen.head, turns=chosen.turns, last_speaker=chosen.last_speaker)
         )
         events += [
-            ContextStateRecorded(provider=each.provider, state=each.state, seen=[0, *heard][each.seen])
-            for each in self.content.chat.states
+            ContextStateRecorded(provider=each.provider, state=each.state, seen=heard[each.seen])
+            for each in chosen.states
         ]
         intents: list[Intent] = [Append(self.content.history)] if self.content.history else []
         intents.append(RecordEvents(tuple(events)))
+        options = CommitOptions(actor=actor, expected_version=version)
         try:
-            await chat.thread.runs.record(intents, actor=actor, expected_version=version)
+            await drive(thread_documents.restore_with(core, [*lineages.values()], chat.id, intents, options))
         except ConflictError:
             raise ChatNotRestoredError(
                 f"Chat {chat.id!r} was used while it was restored. Start another one.", self._ids()
@@ -139,38 +141,43 @@ class ChatDocument:
     def _matches(self, item: ParticipantItem, state: ChatState) -> bool:
         return state.known[item.id].channel == item.channelkey
 
-    def _threads(self) -> dict[str, JsonObject]:
-        """The documents of the channels' threads, all checked. Raises ChatDocumentError or ThreadDocumentError."""
-        threads: dict[str, JsonObject] = {}
+    def _is_kept(self, item: ChannelItem, state: ChatState) -> bool:
+        """Whether a channel has something to keep, and its participant is not there as an agent of another kind."""
+        who = item.participant
+        return item.channelstate is not None and (who.id not in state.present or self._matches(who, state))
+
+    def _lineages(self, state: ChatState) -> dict[str, Lineage]:
+        """The threads of the kept channels by participant. Raises ChatDocumentError or ThreadDocumentError."""
+        messages = len(self.content.history)
+        if any(each.seen > messages for each in self.content.chat.states):
+            raise ChatDocumentError(f"chat.states: a component has seen more than the {messages} messages.")
+        lineages: dict[str, Lineage] = {}
         for item in self.content.channels:
             if item.thread is not None:
-                lineage = read_document(item.thread, decode_row)
-                synced: Any = (item.channelstate or {})["synced"]
-                if not 0 <= synced <= len(self.content.history):
-                    raise ChatDocumentError(f"channels: {item.participant.id!r} has heard {synced} messages.")
-                threads[item.participant.id] = item.thread
-                if lineage.head.version != (item.channelstate or {})["version"]:
-                    raise ChatDocumentError(f"channels: the thread of {item.participant.id!r} has another version.")
-        return threads
+                if item.thread.synced > messages:
+                    raise ChatDocumentError(f"channels: {item.participant.id!r} has heard more than is in the history.")
+                lineage = lineage_of(item.thread, decode_row)
+                if self._is_kept(item, state):
+                    lineages[item.participant.id] = lineage
+        return lineages
 
-    def _restored(
-        self, item: ChannelItem, threads: dict[str, tuple[str, int]], heard: Sequence[int], state: ChatState
-    ) -> ChannelRestored | None:
-        """The event of a restored channel; None for one without a state, or of a present agent of another kind."""
-        who = item.participant
-        if item.channelstate is None or (who.id in state.present and not self._matches(who, state)):
-            return None
-        if who.id not in threads:
-            own = state.channels.get(who.id)
-            thread_id = own.thread_id if own is not None else f"{item.channelkey[:16]}"
-            return ChannelRestored(participant=who.identity, thread_id=thread_id, state=item.channelstate)
-        kept: Any = item.channelstate
-        return ChannelRestored(
-            participant=who.identity,
-            thread_id=threads[who.id][0],
-            version=threads[who.id][1],
-            synced=heard[kept["synced"]],
-        )
+
+def _restored(
+    item: ChannelItem, state: ChatState, lineage: Lineage | None, heard: Sequence[int], *, exists: bool
+) -> ChannelRestored:
+    """The event of a restored channel. ``heard`` are the versions of the chat by the number of messages."""
+    who, thread = item.participant.identity, item.thread
+    if lineage is None or thread is None:
+        own = state.channels.get(who.id)
+        thread_id = own.thread_id if own is not None else item.channelkey[:16]
+        return ChannelRestored(participant=who, thread_id=thread_id, state=item.unknown_state)
+    return ChannelRestored(
+        participant=who,
+        thread_id=lineage.name.id,
+        version=thread.version,
+        synced=heard[thread.synced],
+        brought=thread.brought or exists,
+    )
 
 
 class ChatSerializer:
@@ -254,15 +261,15 @@ async def _channel(chat: GroupChat, id_: str, state: ChatState, versions: Sequen
 
 async def _channel_state(
     chat: GroupChat, item: ParticipantItem, channel: ChannelState, versions: Sequence[int]
-) -> JsonObject | None:
-    if channel.state is not None or item.type == HUMAN:
+) -> ThreadState | str | None:
+    if channel.state is not None or item.type == HUMAN or not channel.version:
         return channel.state
-    try:
-        thread: Any = await chat._engine.thread(channel.thread_id)  # noqa: SLF001  # of this package
-    except UnknownThreadError:
-        return None  # it had no turn
-    if await thread.version != channel.version:  # it has grown since, in this chat or for another one
-        thread = await thread.fork(at=channel.version)
-    document: JsonObject = await thread.serialize()
-    synced: Json = sum(version <= channel.synced for version in versions)
-    return {"document": document, "version": await thread.version, "synced": synced}
+    core = chat.thread._core.with_linked(channel.thread_id)  # noqa: SLF001  # of this package
+    lineage = await drive(thread_documents.lineage_of(core, channel.thread_id, channel.version))
+    return thread_state(
+        lineage,
+        json_begins,
+        version=channel.version,
+        synced=sum(version <= channel.synced for version in versions),
+        brought=channel.brought,
+    )

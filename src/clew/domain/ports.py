@@ -176,29 +176,6 @@ class Appended(NamedTuple):
     """True when the idempotency key was used before. The outcome is then that of the first append."""
 
 
-class Write(NamedTuple):
-    """The content of one append, which is written as a whole or not at all.
-
-    ``previous`` maps a stream to the hash of the event that the append was decided on. Another hash in the store, or no
-    event, is a conflict, even if the versions fit. For a new stream it is the hash to which its first event is linked.
-    ``controls`` are snapshots with their streams, one for each snapshot version among the events; the log sets their
-    heads. ``blobs`` that exist are not changed. ``claims``, ``drafts`` and ``folds`` are outside the chain and need no
-    events.
-    """
-
-    events: Sequence[Event]
-    previous: Mapping[str, bytes]
-    forks: Mapping[str, Fork] = NOTHING
-    shreds: Sequence[Shred] = ()
-    controls: Sequence[tuple[str, Control]] = ()
-    forgets: Sequence[Forget] = ()
-    key: Key | None = None
-    blobs: Sequence[Blob] = ()
-    claims: Sequence[Claim] = ()
-    drafts: Sequence[Draft] = ()
-    folds: Sequence[FoldState] = ()
-
-
 class Restore(NamedTuple):
     """Rows of another store that one append writes unchanged, all of them or none. They get new positions.
 
@@ -214,6 +191,30 @@ class Restore(NamedTuple):
     controls: Sequence[tuple[str, Control]] = ()
     forgets: Sequence[Forget] = ()
     record_blobs: Sequence[Blob] = ()
+
+
+class Write(NamedTuple):
+    """The content of one append, which is written as a whole or not at all.
+
+    ``previous`` maps a stream to the hash of the event that the append was decided on. Another hash in the store, or no
+    event, is a conflict, even if the versions fit. For a new stream it is the hash to which its first event is linked.
+    ``controls`` are snapshots with their streams, one for each snapshot version among the events; the log sets their
+    heads. ``blobs`` that exist are not changed. ``claims``, ``drafts`` and ``folds`` are outside the chain and need no
+    events. ``restored`` are rows of other streams, which are written before the events.
+    """
+
+    events: Sequence[Event]
+    previous: Mapping[str, bytes]
+    forks: Mapping[str, Fork] = NOTHING
+    shreds: Sequence[Shred] = ()
+    controls: Sequence[tuple[str, Control]] = ()
+    forgets: Sequence[Forget] = ()
+    key: Key | None = None
+    blobs: Sequence[Blob] = ()
+    claims: Sequence[Claim] = ()
+    drafts: Sequence[Draft] = ()
+    folds: Sequence[FoldState] = ()
+    restored: Restore | None = None
 
 
 class Submitted(NamedTuple):

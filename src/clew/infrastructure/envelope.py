@@ -261,6 +261,11 @@ _WRITERS: dict[type, Callable[[Any], bytes]] = {MessageAppended: _message, Recor
 """How the data of some events is written. All other data is written by to_json."""
 
 
+def json_begins(state: bytes) -> int:
+    """Where the JSON in stored bytes begins: after the codec and the salt. At their end for an unknown codec."""
+    return {JSON: SALT_BYTES + 1, STUB: 1}.get(state[0], len(state))
+
+
 def stub(event: Event) -> bytes:
     """The bytes of a shredded row: the envelope, and the message's role, the record's type or the data that remains."""
     declared = EVENT_TYPES.get(event.type)

@@ -186,48 +186,49 @@ class ConversationLog(Application[str]):
         snapshots: list[Snapshot] = []
         for stream, control in write.controls:
             snapshots.append(snapshot_of(stream, control._replace(head=hashes[stream, control.version])))
-        outcome = self._recorder.enqueue(
-            Append(
-                rows,
-                forks=write.forks,
-                shreds=write.shreds,
-                forgets=write.forgets,
-                snapshots=snapshots,
-                key=write.key,
-                previous=write.previous,
-                links=links,
-                blobs=write.blobs,
-                claims=write.claims,
-                drafts=write.drafts,
-                entries=entries,
-                folds=write.folds,
-                record_blobs=record_blobs,
-            )
+        append = Append(
+            rows,
+            forks=write.forks,
+            shreds=write.shreds,
+            forgets=write.forgets,
+            snapshots=snapshots,
+            key=write.key,
+            previous=write.previous,
+            links=links,
+            blobs=write.blobs,
+            claims=write.claims,
+            drafts=write.drafts,
+            entries=entries,
+            folds=write.folds,
+            record_blobs=record_blobs,
         )
-        return Submitted(outcome, heads)
+        if write.restored is not None:
+            append = _after(self._restoring(write.restored), append)
+        return Submitted(self._recorder.enqueue(append), heads)
 
     def restore(self, restore: Restore) -> Future[Appended]:
         """Pass rows of another store to the writer."""
         self._check_writable()
+        return self._recorder.submit(self._restoring(restore))
+
+    def _restoring(self, restore: Restore) -> Append:
         digests = [row.digest for row in restore.rows]
-        return self._recorder.submit(
-            Append(
-                [NewEvent(row.stream, row.version, row.type, row.state) for row in restore.rows],
-                forks=restore.forks,
-                shreds=[self._with_index(shred) for shred in restore.shreds],
-                forgets=restore.forgets,
-                snapshots=[snapshot_of(*each) for each in restore.controls],
-                previous=restore.previous,
-                links=[row.hash for row in restore.rows],
-                digests=digests if any(digests) else (),
-                entries=[
-                    IndexEntry(row.stream, number, row.version)
-                    for row in restore.rows
-                    if may_have_numbers(row.type, row.state)
-                    for number in numbers_of(decode_row(row))
-                ],
-                record_blobs=restore.record_blobs,
-            )
+        return Append(
+            [NewEvent(row.stream, row.version, row.type, row.state) for row in restore.rows],
+            forks=restore.forks,
+            shreds=[self._with_index(shred) for shred in restore.shreds],
+            forgets=restore.forgets,
+            snapshots=[snapshot_of(*each) for each in restore.controls],
+            previous=restore.previous,
+            links=[row.hash for row in restore.rows],
+            digests=digests if any(digests) else (),
+            entries=[
+                IndexEntry(row.stream, number, row.version)
+                for row in restore.rows
+                if may_have_numbers(row.type, row.state)
+                for number in numbers_of(decode_row(row))
+            ],
+            record_blobs=restore.record_blobs,
         )
 
     def _with_index(self, shred: Shred) -> Shred:
@@ -428,6 +429,23 @@ def _redactable(row: Row) -> Redactable | None:
     if row.type not in APPENDED_TYPES and not unknown and not holds_text(event):
         return None
     return _to_shred(row, event)
+
+
+def _after(first: Append, second: Append) -> Append:
+    """One append of both. The first is of restored rows, and so has nothing outside the chain."""
+    digests = [*(first.digests or [None] * len(first.events)), *[None] * len(second.events)]
+    return second._replace(
+        events=[*first.events, *second.events],
+        forks={**first.forks, **second.forks},
+        shreds=[*first.shreds, *second.shreds],
+        forgets=[*first.forgets, *second.forgets],
+        snapshots=[*first.snapshots, *second.snapshots],
+        previous={**first.previous, **second.previous},
+        links=[*first.links, *second.links],
+        digests=digests if first.digests else (),
+        entries=[*first.entries, *second.entries],
+        record_blobs=[*first.record_blobs, *second.record_blobs],
+    )
 
 
 def _to_shred(row: Row, event: Event) -> Redactable:

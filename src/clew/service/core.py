@@ -21,7 +21,7 @@ from clew.domain.history import HistoryBuilder, unshared
 from clew.domain.json_values import check_flags
 from clew.domain.memory.ports import VectorIndex
 from clew.domain.models.prices import Prices
-from clew.domain.ports import NOTHING, Appended, Blob, Claim, Draft, EventLog, Forget, Fork, Key, Shred, Write
+from clew.domain.ports import NOTHING, Appended, Blob, Claim, Draft, EventLog, Forget, Fork, Key, Restore, Shred, Write
 from clew.domain.projection import Projection, check_projections
 from clew.domain.runs.errors import RunInProgressError
 from clew.domain.streams import ROOT, check_id, stream_prefix, thread_stream
@@ -291,7 +291,7 @@ class CommitOptions(NamedTuple):
     ``actor`` replaces the core's; ``expected_version`` is the thread's; ``key`` is an idempotency key with its content.
     ``base`` is the control that a new stream begins with, and ``fork`` its fork point. ``retry`` says whether to decide
     again after a conflict. ``blobs``, ``claims`` and ``drafts`` are written in the same append.
-    ``said`` and ``on_behalf_of`` are those of all its events.
+    ``said`` and ``on_behalf_of`` are those of all its events. ``restored`` are rows of other threads.
     """
 
     actor: str | None = None
@@ -307,6 +307,7 @@ class CommitOptions(NamedTuple):
     drafts: tuple[Draft, ...] = ()
     said: int | None = None
     on_behalf_of: str | None = None
+    restored: Restore | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -499,6 +500,7 @@ def _submit(
                 blobs=options.blobs,
                 claims=options.claims,
                 drafts=options.drafts,
+                restored=options.restored,
             )
         )
         if events:

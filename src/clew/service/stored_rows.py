@@ -105,16 +105,9 @@ def own_rows(log: EventLog, stream: str, limit: int) -> Iterator[Row]:
 def write_batch(core: Core, batch: Batch, meanwhile: Callable[[], None] | None = None) -> Operation[None]:
     """Commit rows, their redactions and snapshots, and invalidate the caches of their streams. Raises ConflictError.
 
-    The snapshots are at the versions where appends make them. ``meanwhile`` is called while another thread writes.
+    ``meanwhile`` is called while another thread writes.
     """
-    controls = [
-        (stream, control) for (stream, version), control in batch.controls.items() if not version % SNAPSHOT_EVERY
-    ]
-    shreds, forgets = tuple(batch.shreds.values()), tuple(batch.forgets.values())
-    controls = lasting(controls, shreds, forgets)
-    record_blobs = tuple(chain.from_iterable(batch.record_blobs.values()))
-    restore = Restore(batch.rows, batch.previous, batch.forks, shreds, controls, forgets, record_blobs)
-    outcome = core.log.restore(restore)
+    outcome = core.log.restore(restore_of(batch))
     try:
         if meanwhile is not None:
             yield from read(meanwhile)
@@ -122,9 +115,25 @@ def write_batch(core: Core, batch: Batch, meanwhile: Callable[[], None] | None =
     except (KeyboardInterrupt, asyncio.CancelledError):
         yield from withdraw(outcome)
         raise
+    yield from note_written(core, batch)
+
+
+def restore_of(batch: Batch) -> Restore:
+    """What a commit of the batch writes. The snapshots are at the versions where appends make them."""
+    controls = [
+        (stream, control) for (stream, version), control in batch.controls.items() if not version % SNAPSHOT_EVERY
+    ]
+    shreds, forgets = tuple(batch.shreds.values()), tuple(batch.forgets.values())
+    controls = lasting(controls, shreds, forgets)
+    record_blobs = tuple(chain.from_iterable(batch.record_blobs.values()))
+    return Restore(batch.rows, batch.previous, batch.forks, shreds, controls, forgets, record_blobs)
+
+
+def note_written(core: Core, batch: Batch) -> Operation[None]:
+    """Invalidate the caches of the streams of a batch that was written."""
     for name in batch.previous:
         core.caches.submitted.drop(name)
-    for forget_ in forgets:
+    for forget_ in batch.forgets.values():
         core.caches.forget_control(forget_.stream)
     gone: dict[tuple[str, int], list[int]] = {}
     for (name, version), redacted_by in batch.redacted_by.items():

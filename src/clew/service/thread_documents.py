@@ -42,7 +42,7 @@ from clew.service import thread_commands
 from clew.service.authorization import check_existing_stream
 from clew.service.core import ATTEMPTS, CommitOptions, Core, commit, load
 from clew.service.effects import Operation, read
-from clew.service.stored_rows import PAGE, States, StoredRows, own_rows, write_batch
+from clew.service.stored_rows import PAGE, States, StoredRows, note_written, own_rows, restore_of, write_batch
 from clew.service.thread_queries import readable
 
 RESTORED_FROM = "restored_from"
@@ -64,9 +64,19 @@ def serialize(core: Core, thread_id: str) -> Operation[JsonObject]:
     Raises UnknownThreadError and ThreadDeletedError, CredentialError if a state or a service's id looks like a
     credential, and CorruptEventError for a thread that does not verify.
     """
+    lineage = yield from lineage_of(core, thread_id)
+    return (yield from read(partial(write_document, lineage)))
+
+
+def lineage_of(core: Core, thread_id: str, upto: int | None = None) -> Operation[Lineage]:
+    """A verified thread with its ancestors: whole, or up to a version and what is needed to verify that.
+
+    Raises the errors of ``serialize``.
+    """
     yield from readable(core, thread_id, "serialize", "export")
-    lineage = yield from read(partial(_lineage, core.log, thread_id, core.stream(thread_id)))
-    return (yield from read(partial(_document, lineage)))
+    lineage: Lineage = yield from read(partial(_lineage, core.log, thread_id, core.stream(thread_id), upto))
+    _check_no_credentials(lineage)
+    return lineage
 
 
 def restore(
@@ -84,11 +94,7 @@ def restore(
     thread_id = lineage.name.id
     if as_new:
         return (yield from _copy(core, lineage, actor))
-    if lineage.name.tenant != core.tenant:
-        raise ThreadDocumentError(
-            f"thread.tenant: the document is of tenant {lineage.name.tenant!r}, but the store is open for "
-            f"{core.tenant!r}. Names are part of the hashes and cannot change: open it for that tenant. {_AS_NEW}"
-        )
+    _check_tenant(core, lineage, _AS_NEW)
     yield from read(partial(_check_readable, core, lineage))
     ahead = yield from _add_missing(core, lineage)
     if ahead:
@@ -99,6 +105,58 @@ def restore(
             core, thread_id, thread_commands.ForkStart(), at=at, at_message=None, new_id=None, actor=actor
         )
     return Restored(thread_id, (yield from load(core, thread_id)).kind)
+
+
+def restore_with(
+    core: Core, lineages: Sequence[Lineage], thread_id: str, intents: Sequence[Intent], options: CommitOptions
+) -> Operation[None]:
+    """Write what the store does not have of several threads, and the intents of another thread, in one commit.
+
+    One of the threads may have newer events in the store. Raises ThreadDocumentError, ThreadDivergedError and
+    NotAuthorizedError as ``restore``, and ConflictError if the other thread has not the expected version. After an
+    error, nothing is stored.
+    """
+    for lineage in lineages:
+        _check_tenant(core, lineage, "")
+        yield from read(partial(_check_readable, core, lineage))
+    conflict = ConflictError(thread_id, 0, 0)
+    for _ in range(ATTEMPTS):
+        batch = yield from read(partial(_batch_of_all, core.log, lineages))
+        try:
+            yield from commit(core, thread_id, intents, options._replace(restored=restore_of(batch), retry=False))
+        except ConflictError as error:
+            conflict = error
+            if (yield from load(core, thread_id)).version != options.expected_version:
+                break
+        else:
+            yield from note_written(core, batch)
+            return
+    raise conflict
+
+
+def exists(core: Core, lineage: Lineage) -> Operation[bool]:
+    """Whether the store has the thread, at whatever version."""
+    return (yield from read(lambda: core.log.stream(lineage.stream) is not None))
+
+
+def _batch_of_all(log: EventLog, lineages: Sequence[Lineage]) -> Batch:
+    """The missing rows of several threads, which may have ancestors in common."""
+    together = Lineage(
+        tuple([stream for each in lineages for stream in each.streams]),
+        tuple([event for each in lineages for event in each.events]),
+        tuple([event for each in lineages for event in each.after_cuts]),
+        tuple([blob for each in lineages for blob in each.blobs]),
+    )
+    missing = {(entry.row.stream, entry.row.version): entry for each in lineages for entry in _missing(log, each)[0]}
+    return _batch(log, together, list(missing.values()), _decoder(together))
+
+
+def _check_tenant(core: Core, lineage: Lineage, advice: str) -> None:
+    if lineage.name.tenant != core.tenant:
+        raise ThreadDocumentError(
+            f"thread.tenant: the document is of tenant {lineage.name.tenant!r}, but the store is open for "
+            f"{core.tenant!r}. Names are part of the hashes and cannot change: open it for that tenant. {advice}"
+        )
 
 
 def _check_readable(core: Core, lineage: Lineage) -> None:
@@ -221,13 +279,13 @@ def _batch(log: EventLog, lineage: Lineage, missing: Sequence[Entry], decode: Ca
     return batch
 
 
-def _lineage(log: EventLog, thread_id: str, name: str) -> Lineage:
+def _lineage(log: EventLog, thread_id: str, name: str, upto: int | None) -> Lineage:
     """A verified thread with its ancestors. If a redaction happens meanwhile, the thread is read again."""
     fault: ThreadDocumentError | None = None
     for _ in range(ATTEMPTS):
         shredded = log.shredded()
         try:
-            lineage = verify_streams(_streams(log, thread_id, name), decode_row)
+            lineage = verify_streams(_streams(log, thread_id, name, upto), decode_row)
         except ThreadDocumentError as error:
             fault = error
         else:
@@ -242,10 +300,9 @@ def _lineage(log: EventLog, thread_id: str, name: str) -> Lineage:
     )
 
 
-def _streams(log: EventLog, thread_id: str, name: str | None) -> list[StreamRows]:
-    """The streams of a thread, the oldest ancestor first."""
+def _streams(log: EventLog, thread_id: str, name: str | None, cut: int | None) -> list[StreamRows]:
+    """The streams of a thread up to a version, or whole; the oldest ancestor first."""
     streams: list[StreamRows] = []
-    cut: int | None = None
     while name is not None:
         stream = log.stream(name)
         if stream is None:
@@ -256,14 +313,13 @@ def _streams(log: EventLog, thread_id: str, name: str | None) -> list[StreamRows
     return streams[::-1]
 
 
-def _document(lineage: Lineage) -> JsonObject:
+def _check_no_credentials(lineage: Lineage) -> None:
     for event in (*lineage.events, *lineage.after_cuts):
         data: Any = event.data
         if isinstance(data, ContextStateRecorded):
             check_no_credentials(data.state, f"state of {data.provider!r} at version {event.version}")
         elif isinstance(data, ServiceThreadBound):
             check_no_credentials(data.id, f"the service's id of the thread at version {event.version}")
-    return write_document(lineage)
 
 
 def _copy(core: Core, lineage: Lineage, actor: str | None) -> Operation[Restored]:

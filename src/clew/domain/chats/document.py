@@ -2,8 +2,9 @@
 
 ``format`` and ``version`` name the form; ``chat`` has the id and the head of the chat, its turn selection, its
 terminations and the states of its own components; ``history`` its messages, ``participants`` their identities, and
-``channels`` the state of each channel. ``digest`` covers all of this: the SHA-256, in hex, of its canonical JSON.
-``signature`` is, if a key was given, the HMAC-SHA-256 of the digest. docs/chat-document.schema.json is the JSON Schema.
+``channels`` the state of each channel. ``digest`` covers all of this: the SHA-256, in hex, of its JSON in the form of
+RFC 8785. ``signature`` is, if a key was given, the HMAC-SHA-256 of the digest. docs/chat-document.schema.json is the
+JSON Schema.
 """
 
 from __future__ import annotations
@@ -13,16 +14,27 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 
+from clew.domain.chats.channel_documents import KIND, ThreadState
 from clew.domain.chats.errors import ChatDocumentError
 from clew.domain.chats.events import ParticipantIdentity
-from clew.domain.json_values import JsonObject, canonical
+from clew.domain.chats.portable_json import (
+    NUMBER,
+    canonical_form,
+    folded,
+    members,
+    original,
+    portable,
+    with_names_of,
+)
+from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Message, Value, explain
 from clew.domain.streams import digest
 
 FORMAT, VERSION = "clew-chat", 1
 _UNSIGNED = ("digest", "signature")
+_BYTE_ORDER_MARK = "\ufeff"
 
 
 class ProviderStateItem(Value):
@@ -63,23 +75,30 @@ class ParticipantItem(Value):
 
 
 class ChannelItem(Value):
-    """The channel of a participant, None in ``channelstate`` before its first turn.
+    """The channel of a participant. ``channelstate`` is None before its first turn.
 
-    The ``channelstate`` of Clew's own channels has the ``document`` of their thread, the ``version`` of the thread, and
-    in ``synced`` how many messages of the history the participant has heard. Any other is kept as it is.
+    The state of a channel that Clew does not know is any JSON. It is kept as its text.
     """
 
     participant: ParticipantItem
     channelkey: str
-    channelstate: JsonObject | None = None
+    channelstate: ThreadState | Any = None
+
+    @field_validator("channelstate")
+    @classmethod
+    def _known(cls, value: Any) -> Any:
+        known = isinstance(value, dict) and value.get("kind") == KIND
+        return ThreadState.model_validate(value) if known else value
 
     @property
-    def thread(self) -> JsonObject | None:
-        """The document of the channel's thread, None for the state of a channel that Clew does not know."""
-        state = self.channelstate or {}
-        document, version, synced = state.get("document"), state.get("version"), state.get("synced")
-        known = isinstance(document, dict) and type(version) is int and type(synced) is int
-        return document if known and isinstance(document, dict) else None
+    def thread(self) -> ThreadState | None:
+        """The thread of the channel, None for the state of a channel that Clew does not know."""
+        return self.channelstate if isinstance(self.channelstate, ThreadState) else None
+
+    @property
+    def unknown_state(self) -> str | None:
+        """The text of the state of a channel that Clew does not know."""
+        return self.channelstate if isinstance(self.channelstate, str) else None
 
 
 class ChatContent(Value):
@@ -93,38 +112,51 @@ class ChatContent(Value):
     channels: tuple[ChannelItem, ...]
 
 
+def json_schema() -> JsonObject:
+    """The JSON Schema of documents, as docs/chat-document.schema.json has it."""
+    schema: Any = ChatContent.model_json_schema(mode="serialization")
+    hash_ = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
+    schema["properties"] |= {"digest": hash_, "signature": hash_}
+    schema["required"] = [*schema["required"], "digest"]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "A group chat of Clew"}
+
+
 def write_chat(content: ChatContent, key: bytes | None) -> str:
     """The document as JSON, signed if there is a key."""
-    body: JsonObject = content.model_dump(mode="json")
-    body["digest"] = _digest(body)
+    states = [each.unknown_state for each in content.channels]
+    body = _body(content)
+    sums: JsonObject = {"digest": _digest(body)}
     if key is not None:
-        body["signature"] = _signature(body, key)
-    return json.dumps(body, ensure_ascii=False, indent=1, allow_nan=False)
+        sums["signature"] = _signature(sums, key)
+    channels: Any = body.pop("channels")
+    written = [_channel(channel, state) for channel, state in zip(channels, states, strict=True)]
+    return f'{_text({**body, **sums})[:-2]},\n "channels": [{",".join(written)}]\n}}'
 
 
-def read_chat_document(text: str | bytes, key: bytes | None) -> ChatContent:
+def read_chat_document(text: str, key: bytes | None) -> ChatContent:
     """The parts of a document. Raises ChatDocumentError if it is torn, newer, changed or not signed with the key."""
+    text = text.removeprefix(_BYTE_ORDER_MARK)
     try:
         body = json.loads(text)
     except (ValueError, RecursionError):
         raise ChatDocumentError(
             "This is not JSON: the document is incomplete, or not a chat. Serialize it again."
         ) from None
+    body = with_names_of(json_schema(), body)
     if not isinstance(body, dict) or body.get("format") != FORMAT:
         raise ChatDocumentError(f"format: this is not a chat document, whose format is {FORMAT!r}.")
     if body.get("version") != VERSION:
         raise ChatDocumentError(
             f"version: the document has version {body.get('version')!r}, but this Clew reads {VERSION}: use another."
         )
-    if body.get("digest") != _digest(body):
+    content = _content(body, text)
+    sums: JsonObject = {"digest": _digest(_body(content))}
+    if body.get("digest") != sums["digest"]:
         raise ChatDocumentError("digest: the document was changed after it was written. Serialize the chat again.")
     signature = body.get("signature")
-    if key is not None and not (isinstance(signature, str) and hmac.compare_digest(signature, _signature(body, key))):
+    if key is not None and not (isinstance(signature, str) and hmac.compare_digest(signature, _signature(sums, key))):
         raise ChatDocumentError("signature: the document is not signed with this key, or has no signature.")
-    try:
-        return ChatContent.model_validate({name: part for name, part in body.items() if name not in _UNSIGNED})
-    except ValidationError as error:
-        raise ChatDocumentError(f"{explain('chat document', error)} Serialize the chat again.") from None
+    return content
 
 
 def participants_missing(participants: Sequence[ParticipantItem], present: Sequence[str]) -> list[str]:
@@ -132,9 +164,58 @@ def participants_missing(participants: Sequence[ParticipantItem], present: Seque
     return [each.id for each in participants if each.id not in present]
 
 
+def _content(body: JsonObject, text: str) -> ChatContent:
+    """The parts of a parsed document. Raises ChatDocumentError."""
+    channels: Any = body.get("channels")
+    texts = _unknown_states(text)
+    for number, channel in enumerate(channels if isinstance(channels, list) else ()):
+        state = channel.get("channelstate") if isinstance(channel, dict) else None
+        if state is not None and not (isinstance(state, dict) and state.get("kind") == KIND):
+            channel["channelstate"] = texts[number]
+    try:
+        parts = original({name: part for name, part in body.items() if name not in _UNSIGNED})
+        return ChatContent.model_validate(parts)
+    except ValidationError as error:
+        raise ChatDocumentError(f"{explain('chat document', error)} Serialize the chat again.") from None
+    except (ValueError, RecursionError):
+        raise ChatDocumentError(f"A value of {NUMBER!r} is not a number. Serialize the chat again.") from None
+
+
+def _unknown_states(text: str) -> dict[int, str]:
+    """The text of each channel's state, by the number of the channel."""
+    states: dict[int, str] = {}
+    for part in members(text):
+        if folded(part.name) == "channels":
+            for number, channel in enumerate(members(text, part.start)):
+                for each in members(text, channel.start):
+                    if folded(each.name) == "channelstate":
+                        states[number] = text[each.start : each.end]
+    return states
+
+
+def _body(content: ChatContent) -> JsonObject:
+    """The parts as JSON that every language keeps; the states of unknown channels as they are."""
+    body: JsonObject = portable(content.model_dump(mode="json"))
+    channels: Any = body["channels"]
+    for each, channel in zip(content.channels, channels, strict=True):
+        if each.unknown_state is not None:
+            channel["channelstate"] = json.loads(each.unknown_state)
+    return body
+
+
+def _channel(channel: JsonObject, unknown_state: str | None) -> str:
+    """A channel as JSON, with the text of an unknown state as it is."""
+    state = _text(channel.pop("channelstate")) if unknown_state is None else unknown_state
+    return f'{_text(channel)[:-2]},\n "channelstate": {state}\n}}'
+
+
+def _text(value: Json) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False)
+
+
 def _digest(body: JsonObject) -> str:
-    return digest(canonical({name: part for name, part in body.items() if name not in _UNSIGNED}).encode()).hex()
+    return digest(canonical_form(body).encode()).hex()
 
 
-def _signature(body: JsonObject, key: bytes) -> str:
-    return hmac.new(key, str(body["digest"]).encode(), "sha256").hexdigest()
+def _signature(sums: JsonObject, key: bytes) -> str:
+    return hmac.new(key, str(sums["digest"]).encode(), "sha256").hexdigest()

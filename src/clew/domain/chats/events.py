@@ -104,15 +104,16 @@ class ParticipantLeft(Value):
 class ChannelRestored(Value):
     """The channel of a participant was restored from a document, whether or not the participant is present.
 
-    The participant has seen the chat up to version ``synced``. ``state`` is the state of a channel that this Clew does
-    not know; it is kept as it is.
+    The participant has seen the chat up to version ``synced``. ``brought`` says that the chat did not begin the thread.
+    ``state`` is the state of a channel that this Clew does not know: its JSON text, or in early events the object.
     """
 
     participant: ParticipantIdentity
     thread_id: str
     version: int = 0
     synced: int = 0
-    state: JsonObject | None = Field(default=None, exclude_if=is_none)
+    brought: bool = Field(default=False, exclude_if=not_)
+    state: str | JsonObject | None = Field(default=None, exclude_if=is_none)
 
 
 @event_type(

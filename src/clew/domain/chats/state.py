@@ -23,7 +23,7 @@ from clew.domain.chats.events import (
 )
 from clew.domain.event_types import TYPE_NAMES
 from clew.domain.events import Event, HistoryRewound, ThreadForked
-from clew.domain.json_values import JsonObject
+from clew.domain.json_values import JsonObject, canonical
 from clew.domain.messages import Value
 from clew.domain.models.client import TokenUsage
 
@@ -32,7 +32,7 @@ class ChannelState(Value):
     """Where the channel of a participant stands.
 
     It is the thread ``thread_id`` at ``version``, recorded by the chat ``chat``; 0 before it has begun. The participant
-    has seen the chat up to version ``synced``. ``state`` is that of a channel that this Clew does not know.
+    has seen the chat up to version ``synced``. ``state`` is the text of that of a channel that this Clew does not know.
     """
 
     chat: str
@@ -42,7 +42,7 @@ class ChannelState(Value):
     answered: bool = False
     """Whether the newest message on the thread is the participant's answer."""
     brought: bool = False
-    state: JsonObject | None = None
+    state: str | None = None
 
 
 class OpenTurn(Value):
@@ -124,14 +124,15 @@ def _left(state: ChatState, _: Event, data: ParticipantLeft) -> dict[str, Any]:
 
 
 def _restored(state: ChatState, event: Event, data: ChannelRestored) -> dict[str, Any]:
-    who = data.participant
+    who, state_text = data.participant, data.state
     channel = ChannelState(
         chat=event.thread_id,
         thread_id=data.thread_id,
         version=data.version,
         synced=data.synced,
         answered=data.version > 0,
-        state=data.state,
+        brought=data.brought,
+        state=canonical(state_text) if isinstance(state_text, dict) else state_text,
     )
     known = state.known if who.id in state.present else {**state.known, who.id: who}
     return {"known": known, "channels": {**state.channels, who.id: channel}}
@@ -224,6 +225,6 @@ _CHANGES: dict[type, Callable[[ChatState, Event, Any], dict[str, Any]]] = {
 }
 
 CHAT_STATE: Fold[ChatState] = Fold(
-    "clew-chat", 1, ChatState(), evolve, types=frozenset({TYPE_NAMES[each] for each in _CHANGES}), state_type=ChatState
+    "clew-chat", 2, ChatState(), evolve, types=frozenset({TYPE_NAMES[each] for each in _CHANGES}), state_type=ChatState
 )
 """The fold of a chat's events."""

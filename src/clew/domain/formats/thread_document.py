@@ -7,7 +7,7 @@ document compares them with the events.
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -178,13 +178,18 @@ def read_document(document: object, decode: Callable[[Row], Event]) -> Lineage:
         )
     parsed = _parse(document)
     lineage = verify_streams([_read_stream(number, stream) for number, stream in enumerate(parsed.streams)], decode)
-    blobs = dict(_read_blob(number, blob) for number, blob in enumerate(parsed.blobs))
-    lineage = lineage.with_blobs(blob for event in lineage.all_events for blob in _blobs_of(event, blobs))
+    lineage = with_blobs(lineage, parsed.blobs)
     for name, value in write_document(lineage).items():
         where = _first_difference(document[name], value, name)
         if where is not None:
             raise ThreadDocumentError(f"{_shortened(where)}: it does not match the events. {_advice(lineage.events)}")
     return lineage
+
+
+def with_blobs(lineage: Lineage, shapes: Sequence[BlobShape]) -> Lineage:
+    """The lineage with the bytes next to its events. Raises ThreadDocumentError if they are changed or missing."""
+    blobs = dict(_read_blob(number, blob) for number, blob in enumerate(shapes))
+    return lineage.with_blobs(blob for event in lineage.all_events for blob in _blobs_of(event, blobs))
 
 
 def _parse(document: dict[str, Any]) -> ThreadDocument:
