@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from clew.chats.turn_selection import Speakers, TurnSelection
     from clew.domain.authorization import Action, Authorize, ThreadFilter
     from clew.domain.call_pairing import ModelView, Repair, RepairReason
+    from clew.domain.chats.channel_documents import ChannelBlob, ChannelEvent, ChannelStream, ChannelThread
     from clew.domain.chats.channels import AgentChannel, Channel
     from clew.domain.chats.document import ChannelItem, ChatContent, ChatItem, ParticipantItem, ProviderStateItem
     from clew.domain.chats.state import ChannelState, ChatRun, ChatState, OpenTurn
@@ -165,8 +166,12 @@ __all__ = [
     "CallDelta",
     "CallLocation",
     "Channel",
+    "ChannelBlob",
+    "ChannelEvent",
     "ChannelItem",
     "ChannelState",
+    "ChannelStream",
+    "ChannelThread",
     "ChatContent",
     "ChatDocument",
     "ChatItem",
@@ -361,8 +366,12 @@ _HOMES = {
     "CallDelta": "clew.domain.models.client",
     "CallLocation": "clew.domain.decider_state",
     "Channel": "clew.domain.chats.channels",
+    "ChannelBlob": "clew.domain.chats.channel_documents",
+    "ChannelEvent": "clew.domain.chats.channel_documents",
     "ChannelItem": "clew.domain.chats.document",
     "ChannelState": "clew.domain.chats.state",
+    "ChannelStream": "clew.domain.chats.channel_documents",
+    "ChannelThread": "clew.domain.chats.channel_documents",
     "ChatContent": "clew.domain.chats.document",
     "ChatDocument": "clew.chats.serializer",
     "ChatItem": "clew.domain.chats.document",

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 from clew.chats.group_chat import GroupChat
 from clew.chats.participants import HUMAN
 from clew.chats.turns import read_chat
-from clew.domain.chats.channel_documents import ThreadState, lineage_of, thread_state
+from clew.domain.chats.channel_documents import ChannelThread, lineage_of, thread_state
 from clew.domain.chats.document import (
     FORMAT,
     VERSION,
@@ -261,7 +261,7 @@ async def _channel(chat: GroupChat, id_: str, state: ChatState, versions: Sequen
 
 async def _channel_state(
     chat: GroupChat, item: ParticipantItem, channel: ChannelState, versions: Sequence[int]
-) -> ThreadState | str | None:
+) -> ChannelThread | str | None:
     if channel.state is not None or item.type == HUMAN or not channel.version:
         return channel.state
     core = chat.thread._core.with_linked(channel.thread_id)  # noqa: SLF001  # of this package

@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError, field_validator
 
-from clew.domain.chats.channel_documents import KIND, ThreadState
+from clew.domain.chats.channel_documents import KIND, ChannelThread
 from clew.domain.chats.errors import ChatDocumentError
 from clew.domain.chats.events import ParticipantIdentity
 from clew.domain.chats.portable_json import (
@@ -82,18 +82,18 @@ class ChannelItem(Value):
 
     participant: ParticipantItem
     channelkey: str
-    channelstate: ThreadState | Any = None
+    channelstate: ChannelThread | Any = None
 
     @field_validator("channelstate")
     @classmethod
     def _known(cls, value: Any) -> Any:
         known = isinstance(value, dict) and value.get("kind") == KIND
-        return ThreadState.model_validate(value) if known else value
+        return ChannelThread.model_validate(value) if known else value
 
     @property
-    def thread(self) -> ThreadState | None:
+    def thread(self) -> ChannelThread | None:
         """The thread of the channel, None for the state of a channel that Clew does not know."""
-        return self.channelstate if isinstance(self.channelstate, ThreadState) else None
+        return self.channelstate if isinstance(self.channelstate, ChannelThread) else None
 
     @property
     def unknown_state(self) -> str | None:

@@ -178,7 +178,7 @@ def read_document(document: object, decode: Callable[[Row], Event]) -> Lineage:
         )
     parsed = _parse(document)
     lineage = verify_streams([_read_stream(number, stream) for number, stream in enumerate(parsed.streams)], decode)
-    lineage = with_blobs(lineage, parsed.blobs)
+    lineage = with_blobs(lineage, [(each.digest, each.data) for each in parsed.blobs])
     for name, value in write_document(lineage).items():
         where = _first_difference(document[name], value, name)
         if where is not None:
@@ -186,9 +186,12 @@ def read_document(document: object, decode: Callable[[Row], Event]) -> Lineage:
     return lineage
 
 
-def with_blobs(lineage: Lineage, shapes: Sequence[BlobShape]) -> Lineage:
-    """The lineage with the bytes next to its events. Raises ThreadDocumentError if they are changed or missing."""
-    blobs = dict(_read_blob(number, blob) for number, blob in enumerate(shapes))
+def with_blobs(lineage: Lineage, written: Sequence[tuple[str, str]]) -> Lineage:
+    """The lineage with the bytes next to its events, which are written as digests in hex and base64.
+
+    Raises ThreadDocumentError if they are changed or missing.
+    """
+    blobs = dict(_read_blob(number, *each) for number, each in enumerate(written))
     return lineage.with_blobs(blob for event in lineage.all_events for blob in _blobs_of(event, blobs))
 
 
@@ -226,10 +229,10 @@ def _read_row(stream: str, row: RowShape, where: str) -> Row:
     return Row(0, stream, row.version, row.type, state, bytes.fromhex(row.hash), digest)
 
 
-def _read_blob(number: int, blob: BlobShape) -> tuple[bytes, bytes]:
-    named = bytes.fromhex(blob.digest)
+def _read_blob(number: int, written_digest: str, written_data: str) -> tuple[bytes, bytes]:
+    named = bytes.fromhex(written_digest)
     try:
-        data = b64decode(blob.data, validate=True)
+        data = b64decode(written_data, validate=True)
     except ValueError:
         data = b""
     if digest(data) != named:
