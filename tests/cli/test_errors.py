@@ -42,7 +42,7 @@ def test_an_error_is_one_line_with_a_code_and_in_json_with_a_stable_name(
     [
         (["append"], "No such command 'append'. Try 'clew --help'."),
         (["thread"], "No such command 'thread'. Did you mean 'threads'? Try 'clew --help'."),
-        (["stats", "--by", "x"], "'x' is not one of 'thread', 'day', 'agent', 'actor', 'model', 'label'. Try"),
+        (["stats", "--by", "x"], "'x' is not one of 'thread', 'day', 'run', 'agent', 'actor', 'model', 'label'. Try"),
         (["threads", "--limit", "1e3"], "'--limit' / '-n': it must be a whole number. Try 'clew threads --help'."),
         (["threads", "--limit", "0"], "'--limit' / '-n': it must be at least 1. Try 'clew threads --help'."),
         (["label", "t", "n=" + "9" * 5_000], "Label 'n': a number of 5,000 digits is too long. To store it as text"),

@@ -60,7 +60,7 @@ def test_status_reports_progress_and_fills_nothing(filled: CalledClew, tmp_path:
     assert [each["state"] for each in lines(filled, "project", "status", "--json")] == ["waiting"] * 5
     assert not (tmp_path / "clew.db.projections").exists()
     assert filled.text("project", "status", "--name", "search").startswith(
-        "search  version 3  waiting   position 0 of "
+        "search  version 4  waiting   position 0 of "
     )
 
 
@@ -70,7 +70,7 @@ def test_the_status_in_json_has_the_documented_shape(filled: CalledClew) -> None
     last = result[0]["last_position"]
     assert result[1] == {
         "name": "search",
-        "version": 3,
+        "version": 4,
         "state": "live",
         "position": last,
         "last_position": last,
@@ -142,7 +142,7 @@ def test_shows_a_bar_on_a_terminal(filled: CalledClew, tmp_path: Path) -> None:
     output = os.read(terminal, 100_000).decode()
     os.close(terminal)
     assert "Rebuilding search" in output
-    assert done.stdout.startswith(b"search  version 3  live")
+    assert done.stdout.startswith(b"search  version 4  live")
 
 
 @pytest.mark.parametrize(
