@@ -9,13 +9,15 @@ from clew.domain.formats.chatgpt_export import is_chatgpt, read_chatgpt
 from clew.domain.formats.claude_export import is_claude, read_claude
 from clew.domain.formats.conversation_import import Item
 from clew.domain.formats.responses_items import is_session, read_session
+from clew.domain.formats.semantic_kernel_chats import is_semantic_kernel, read_semantic_kernel
 from clew.domain.formats.traces import is_trace, read_trace
 from clew.domain.formats.transcripts import Transcript
 
 
 def is_foreign(value: object) -> bool:
     """Whether parsed JSON is a conversation of another program."""
-    return any(is_of(value) for is_of in (is_chatgpt, is_claude, is_session, is_agent_framework, is_trace))
+    formats = (is_chatgpt, is_claude, is_session, is_agent_framework, is_semantic_kernel, is_trace)
+    return any(is_of(value) for is_of in formats)
 
 
 def read_transcript(item: Item) -> Transcript | None:
@@ -32,6 +34,8 @@ def read_transcript(item: Item) -> Transcript | None:
         return read_session(value)
     if is_agent_framework(value):
         return read_agent_framework(value)
+    if is_semantic_kernel(value):
+        return read_semantic_kernel(value)
     if is_trace(value):
         return read_trace(value)
     return None
