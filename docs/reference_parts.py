@@ -12,8 +12,8 @@ PROVIDERS = (
 
 CONSTRUCTED = frozenset(
     "Agent Telemetry OpenAIChatClient OpenAIResponsesClient AnthropicClient BedrockClient GeminiClient "
-    "GeminiInteractionsClient AnyClient ScriptedChatClient OpenAIEmbedder LocalEmbedder HashingEmbedder Document "
-    "Reducers RedisHistory ThreadStore HandoffSelection ModelSelection FunctionSelection MaxTurns MaxTokens "
+    "GeminiInteractionsClient AnyClient ScriptedChatClient A2AClient OpenAIEmbedder LocalEmbedder HashingEmbedder "
+    "Document Reducers RedisHistory ThreadStore HandoffSelection ModelSelection FunctionSelection MaxTurns MaxTokens "
     "TextMentioned FunctionTermination ModelTermination "
     f"{PROVIDERS}".split()
 )
@@ -76,7 +76,7 @@ PARTS = {
     ),
     "Model clients": (
         "OpenAIChatClient OpenAIResponsesClient AnthropicClient BedrockClient GeminiClient "
-        "GeminiInteractionsClient AnyClient ScriptedChatClient testing.call testing.fault testing.Fault "
+        "GeminiInteractionsClient A2AClient AnyClient ScriptedChatClient testing.call testing.fault testing.Fault "
         "testing.check_model_client testing.HttpModelService testing.ModelService testing.ScriptedReply "
         "types.ModelClient types.ModelRequest types.WireFormat types.ServiceThreads "
         "types.Question types.ToolSchema types.ResponseFormat types.Answer "

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from clew.domain.reducers.strategies import KeepLast, Reducers, SlidingWindow, TokenBudget, TrimToolResults
     from clew.engine import Agent, Engine
     from clew.hosted_threads import ThreadStore
+    from clew.infrastructure.a2a.client import A2AClient
     from clew.infrastructure.anthropic.client import AnthropicClient
     from clew.infrastructure.any_client import AnyClient
     from clew.infrastructure.bedrock.client import BedrockClient
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
 # `make generate` writes what follows, from the imports above.
 
 __all__ = [
+    "A2AClient",
     "Agent",
     "AgentLessons",
     "AgentResponse",
@@ -170,6 +172,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "A2AClient": "clew.infrastructure.a2a.client",
     "Agent": "clew.engine",
     "AgentLessons": "clew.memory.agent_lessons",
     "AgentResponse": "clew.agents.response",

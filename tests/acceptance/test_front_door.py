@@ -13,6 +13,7 @@ from clew import ClewError, Conversations, Engine, Message
 
 def test_clew_exports_these_names() -> None:
     assert clew.__all__ == [
+        "A2AClient",
         "Agent",
         "AgentLessons",
         "AgentResponse",

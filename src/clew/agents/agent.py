@@ -52,7 +52,7 @@ from clew.domain.errors import InvalidContentError, ThreadDeletedError
 from clew.domain.history_stores import StoreFactory
 from clew.domain.json_values import Json, JsonObject, canonical, check_flags, check_text
 from clew.domain.messages import Message
-from clew.domain.models.client import ModelClient, ServiceReference, ThreadKind
+from clew.domain.models.client import ModelClient, ServiceKind, ServiceReference, ThreadKind
 from clew.domain.reducers.reducer import Reducer
 from clew.domain.runs.errors import (
     AgentConfigurationError,
@@ -192,7 +192,8 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         held: tuple[Message, ...] = ()
         if read_history:
             held = await self._held(service_thread_id)
-        thread = (await self.engine.start_remote_thread(service_thread_id, held)).bound_to(self)
+        kind: ServiceKind | None = "conversation" if self.client.wire.has_tasks else None
+        thread = (await self.engine.start_remote_thread(service_thread_id, held, kind)).bound_to(self)
         await thread.notify("on_thread_created", [])
         return thread
 

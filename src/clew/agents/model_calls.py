@@ -7,8 +7,10 @@ import copy
 import time
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from decimal import Decimal
 from typing import Literal, TypeAlias
+from uuid import NAMESPACE_URL, uuid5
 
 from clew.agents.context_assembly import ContextAssembly
 from clew.agents.journal import MANY_MESSAGES, Journal, failure
@@ -29,9 +31,11 @@ from clew.domain.models.client import (
     ModelRequest,
     Question,
     ReasoningDelta,
+    RemoteTask,
     ServiceBound,
     TextDelta,
     Update,
+    WireFormat,
 )
 from clew.domain.models.media import UnsentMedia
 from clew.domain.models.native import has_signed_parts, signatures
@@ -63,6 +67,7 @@ from clew.domain.runs.events import (
     ServiceThreadBound,
 )
 from clew.domain.runs.ports import ThreadPort
+from clew.domain.runs.remote_threads import ServiceState
 from clew.domain.runs.request_construction import lost_media, prefix_of, request_bytes, request_of, stream_request
 from clew.domain.streams import digest
 
@@ -71,6 +76,11 @@ InterruptReason: TypeAlias = Literal["fault", "cancelled", "stopped"]
 
 MAX_RETRY_SECONDS = 60.0
 """The longest wait before a retry that a service may request. If it requests more, the run fails."""
+
+CANCEL_SECONDS = 5.0
+"""The longest wait for a remote agent to confirm that it cancels a task."""
+
+_NOTHING = TextDelta("")
 
 _SERVICE_STEPS = ServiceThreadBound | ModelAnswered | ModelFailed
 """Steps from which the state of the service's thread is computed."""
@@ -87,9 +97,13 @@ class ModelCalls:
         self._sent = 0.0
         self._first: float | None = None
         self._reseeds = False
+        self._task: str | None = None
+        self._shown = 0
         self._lost_media: set[UnsentMedia] = set()
         self._intervention = Intervention()
         self._cost: Cost | None = None
+        if setup.client.wire.has_tasks:
+            journal.keeps_drafts = False  # the agent has the whole answer, and the run reads it there
         prices = journal.log.prices
         is_named = getattr(setup.client, "provider", None) is not None or not getattr(prices, "needs_provider", False)
         self._may_cost = bool(setup.middleware) or (prices is not None and is_named)
@@ -119,6 +133,7 @@ class ModelCalls:
             raise RunLimitError(
                 f"The run made as many model calls as max_rounds allows: {limit}. The log has its steps so far."
             )
+        self._shown = 0
         while True:
             question, request = await self._record_call()
             self._sent, self._first, self._intervention = time.monotonic(), None, Intervention()
@@ -190,7 +205,7 @@ class ModelCalls:
         wire, streams = setup.client.wire, journal.emit is not None
         service = None
         if self._thread.kind == "remote":
-            service = await self._service_call()
+            service = await self._service_call(has_tasks=wire.has_tasks)
         options = setup.options
         if options and journal.state.rounds and setup.resets_tool_choice:
             options = without_forced_call(options)
@@ -214,6 +229,7 @@ class ModelCalls:
             question, body, content = await asyncio.to_thread(request_of, *parts)
         else:
             question, body, content = request_of(*parts)
+        _check_sendable(wire, question)
         if lost := lost_media(wire, call, question, contributions):
             self._report_lost_media(lost)
         unchanged = content
@@ -246,14 +262,23 @@ class ModelCalls:
             self._lost_media.update(news)
             warnings.warn(unsent_words(thread_id, setup.client.kind, news), MediaNotSentWarning, stacklevel=2)
 
-    async def _service_call(self) -> ServiceCall:
+    async def _service_call(self, *, has_tasks: bool) -> ServiceCall:
         """What the service has of the thread; nothing if all of it is sent again."""
-        if self._reseeds:
-            return ServiceCall()
-        state = await self._thread.runs.service_state()
+        state = ServiceState() if self._reseeds else await self._thread.runs.service_state()
         if state.diverged:
             raise ServiceCannotForkError("run", self._journal.log.thread_id, state.bound[-1].reference.id)
-        return state.call
+        if not has_tasks:
+            return state.call
+        run, tasks = self._journal.state, state.tasks
+        # The same each time that a message is sent again, so that the agent can recognise it.
+        named = str(uuid5(NAMESPACE_URL, f"{run.run_id}:{run.rounds}:{tasks.failed or ''}"))
+        task = RemoteTask(message_id=named, task_id=tasks.waiting)
+        call = state.call
+        if tasks.run_id != run.run_id:
+            call = call.model_copy(update={"sent": max(call.sent, tasks.heard)})  # the agent has what another run sent
+        elif tasks.open is not None:
+            task, self._task = RemoteTask(message_id=named, task_id=tasks.open, reads=True), tasks.open
+        return call.model_copy(update={"task": task})
 
     async def _changed(self, body: JsonObject) -> tuple[JsonObject, list[RequestChanged]]:
         """The body after all middleware, and what each has changed.
@@ -331,6 +356,7 @@ class ModelCalls:
 
     async def _send(self, request: ModelRequest) -> Answer:
         partial = self._journal.begin_answer(self._setup.identity.name)
+        repeated, has_tasks = self._shown, self._setup.client.wire.has_tasks
         emit = self._journal.emit
         updates = self._setup.client.ask(request)
         try:
@@ -343,8 +369,13 @@ class ModelCalls:
                 if self._first is None:
                     self._first = time.monotonic() - self._sent
                 partial.add(update)
-                if emit is not None:
-                    await emit(_as_agent_update(update))
+                new = update
+                if has_tasks and isinstance(update, TextDelta):
+                    # A task that is read after a cut gives its text from the beginning.
+                    repeated, new = max(0, repeated - len(update.text)), TextDelta(update.text[repeated:])
+                    self._shown += len(new.text)
+                if emit is not None and new != _NOTHING:
+                    await emit(_as_agent_update(new))
         finally:
             close = getattr(updates, "aclose", None)
             if close is not None:
@@ -353,9 +384,20 @@ class ModelCalls:
 
     async def _bind(self, update: ServiceBound) -> None:
         service = update.service
-        self._journal.add(ServiceThreadBound(id=service.id, kind=service.kind))
-        if self._journal.emit is not None:
+        if update.task is not None and update.task == self._task:
+            return  # it was read, and is on the log
+        self._task = update.task
+        self._journal.add(ServiceThreadBound(id=service.id, kind=service.kind, task=update.task))
+        if self._journal.emit is not None or update.task is not None:
             await self._journal.write()  # now, because the rest of the answer may never arrive
+
+    async def cancel_task(self) -> None:
+        """Ask a remote agent to cancel the task that has not answered. What it replies does not matter."""
+        cancel = getattr(self._setup.client, "cancel_task", None)
+        if self._task is not None and cancel is not None:
+            with suppress(ModelError, TimeoutError):
+                async with asyncio.timeout(CANCEL_SECONDS):
+                    await cancel(self._task)
 
     def _retry_seconds(self, error: ModelError) -> float | None:
         """The seconds to wait before a retry; None if the run fails instead."""
@@ -363,7 +405,8 @@ class ModelCalls:
         if isinstance(error, ServiceThreadExpiredError) and self._setup.on_expired == "reseed" and not self._reseeds:
             self._reseeds = True
             return 0.0
-        if not error.retryable or state.tries > self._setup.limits.retries or (partial is not None and partial.begun):
+        begun = partial is not None and partial.begun and not self._setup.client.wire.has_tasks
+        if not error.retryable or state.tries > self._setup.limits.retries or begun:
             return None
         if error.retry_after is not None:
             return error.retry_after if error.retry_after <= MAX_RETRY_SECONDS else None
@@ -376,7 +419,7 @@ class ModelCalls:
 
         Raises InvalidContentError for an answer that cannot be recorded; then its partial text is recorded.
         """
-        journal, self._reseeds = self._journal, False
+        journal, self._reseeds, self._task = self._journal, False, None
         message = self._signed(answer.message, is_cut=answer.finish_reason in CUT)
         check_message(message)
         index = journal.add(message)
@@ -437,6 +480,15 @@ class ModelCalls:
     def _failed(self, error: ModelError, retry_in: float | None = None) -> ModelFailed:
         ms = round((time.monotonic() - self._sent) * 1000)
         return ModelFailed(call=self._journal.state.called, error=failure(error), retry_in=retry_in, ms=ms)
+
+
+def _check_sendable(wire: WireFormat, question: Question) -> None:
+    """Raise AgentConfigurationError for what a remote agent cannot receive."""
+    if wire.has_tasks and (question.tools or question.response_format):
+        raise AgentConfigurationError(
+            "A remote agent has its own tools, and answers in its own format. Leave out tools, handoffs and "
+            "response_format, or give them to an agent with a model."
+        )
 
 
 def _not_in(content: bytes, question: Question) -> tuple[int, ...]:

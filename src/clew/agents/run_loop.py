@@ -297,6 +297,8 @@ class Run:
         if not self.journal.under_way:
             return  # it never began, or all of it is recorded
         self._models.interrupt(reason, error)
+        if reason != "fault":
+            await self._models.cancel_task()
         await self._providers.fail(error or asyncio.CancelledError())
         await abandon_children(self.journal.log, self.state.calls)
         try:

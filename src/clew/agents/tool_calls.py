@@ -28,7 +28,7 @@ from clew.domain.errors import ThreadDeletedError, UnknownThreadError
 from clew.domain.json_values import Json
 from clew.domain.messages import Content, FunctionResult, Media, Message, Text, check_message
 from clew.domain.models.chat_requests import result_words
-from clew.domain.models.client_calls import approval_result, arguments_for, computer_result, custom_result
+from clew.domain.models.client_calls import arguments_for, computer_result, custom_result, decision_of
 from clew.domain.models.prices import recorded
 from clew.domain.runs.errors import ToolFailedError, UnansweredCallError, UnknownRunError
 from clew.domain.runs.events import (
@@ -189,7 +189,7 @@ class ToolCalls:
     def _answer_service(self, call: CallState) -> None:
         """Record the decision about a call that the service itself carries out."""
         approved, message, index = call.status == "approved", call.place.message, call.place.content
-        decision = approval_result(call.call, approved=approved, reason=call.rejection)
+        decision = decision_of(call.kind, call.call, approved=approved, reason=call.rejection)
         self._journal.add(ToolStarted(message=message, index=index), Message(role="tool", contents=(decision,)))
         about: dict[str, Any] = {"message": message, "index": index, "result": -1}
         self._journal.add(ToolFinished(**about, ms=0) if approved else ToolFailed(**about, reason="rejected"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import entry_points
 
+from clew.domain.models.a2a_requests import A2A
 from clew.domain.models.anthropic_requests import ANTHROPIC, ANTHROPIC_BEDROCK, ANTHROPIC_VERTEX
 from clew.domain.models.bedrock_requests import BEDROCK
 from clew.domain.models.chat_requests import OPENAI_CHAT
@@ -16,6 +17,7 @@ from clew.domain.runs.errors import UnknownWireFormatError
 _OWN = {
     wire.name: wire
     for wire in (
+        A2A,
         ANTHROPIC,
         ANTHROPIC_BEDROCK,
         ANTHROPIC_VERTEX,

@@ -46,6 +46,18 @@ class ServiceReference(Value):
         return cls(kind="conversation" if id_.startswith("conv") else "response", id=id_)
 
 
+class RemoteTask(Value):
+    """What a request to a remote agent says of its tasks.
+
+    ``message_id`` names the message: it is the same each time that the message is sent again. ``task_id`` is the task
+    that waits for this message. With ``reads`` no message is sent: the request asks how the task stands.
+    """
+
+    message_id: str
+    task_id: str | None = Field(default=None, exclude_if=is_none)
+    reads: bool = Field(default=False, exclude_if=not_)
+
+
 TokenPart: TypeAlias = Literal[
     "cache_write",
     "cache_write_1h",
@@ -124,7 +136,8 @@ class Question:
     service does not have yet. ``options`` are the provider's own (``temperature``, ``max_tokens``…), unchanged.
     ``provider`` is the service that is asked, if the client names it. ``agent`` is the name of the agent that asks:
     answers of others are sent with their authors. ``edition`` says by which rules the request is written. ``versions``
-    are those of the messages on their thread, 0 for a message of a context provider.
+    are those of the messages on their thread, 0 for a message of a context provider. ``task`` is for formats that have
+    tasks.
     """
 
     model: str
@@ -138,6 +151,7 @@ class Question:
     agent: str | None = None
     edition: int = EDITION
     versions: tuple[int, ...] = ()
+    task: RemoteTask | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +193,9 @@ class WireFormat:
 
     ``sends_media`` says whether the body for a question has a content of one of its messages, ``Media`` or a service's
     own part for media, as what it is: neither words in its place nor nothing. Without it, all media count as sent.
+
+    ``has_tasks`` says that the service is a remote agent. It answers a message with a task, which continues when the
+    connection is cut: a run then reads the task and does not send the message again. Such an agent has its own tools.
     """
 
     name: str
@@ -193,6 +210,7 @@ class WireFormat:
     options_on: Callable[[ThreadKind, JsonObject], JsonObject] | None = None
     as_held: Callable[[Message], Sequence[Message]] | None = None
     sends_media: Callable[[Question, Message, Content], bool] | None = None
+    has_tasks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,9 +240,13 @@ class CallDelta:
 
 @dataclass(frozen=True, slots=True)
 class ServiceBound:
-    """The service has sent its id of the conversation or response. It is sent as soon as the id is known."""
+    """The service has sent its id of the conversation or response. It is sent as soon as the id is known.
+
+    ``task`` is the id of the task of a remote agent that answers.
+    """
 
     service: ServiceReference
+    task: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

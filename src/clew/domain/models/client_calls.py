@@ -1,6 +1,7 @@
 """Items of a service's answer that wait for the client: approvals of its MCP servers, custom calls, computer calls.
 
-The items are those of OpenAI's Responses. Their results are items, too, and are sent as they are.
+The items are those of OpenAI's Responses. Their results are items, too, and are sent as they are. A task of a remote
+agent over A2A may also wait, for the caller's input.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import FunctionCall, Media, Message, Raw
 
-CallKind: TypeAlias = Literal["function", "approval", "custom", "computer", "other"]
+CallKind: TypeAlias = Literal["function", "approval", "input", "custom", "computer", "other"]
 """What an answer waits for: the result of a function, or one of the items of this module."""
 
 _KINDS: dict[str, CallKind] = {
@@ -31,6 +32,9 @@ COMPUTER = "computer"
 
 _WIRE = "openai-responses"
 
+A2A = "a2a"
+"""The name of A2A's format. A content of an answer with this key says what the task waits for."""
+
 
 class ClientCall(NamedTuple):
     """An item that waits: its kind, and the call that it asks for. ``asks`` says that a person must approve it."""
@@ -42,13 +46,24 @@ class ClientCall(NamedTuple):
 
 def client_calls(message: Message) -> Iterator[tuple[int, ClientCall]]:
     """The items of an answer that wait for the client, each with its place among the contents."""
-    if message.native is None or message.native.wire != _WIRE:
+    if message.native is None or message.native.wire not in {_WIRE, A2A}:
+        return
+    if message.native.wire == A2A:
+        yield from _task_inputs(message)
         return
     items = [content.value if isinstance(content, Raw) else None for content in message.contents]
     done = answered_ids(items)
     for place, item in enumerate(items):
         if isinstance(item, dict) and (kind := _KINDS.get(_text(item, "type"))) is not None and id_of(item) not in done:
             yield place, _client_call(kind, item)
+
+
+def _task_inputs(message: Message) -> Iterator[tuple[int, ClientCall]]:
+    for place, content in enumerate(message.contents):
+        match content:
+            case Raw(value={"a2a": str(state), "taskId": str(id_)}):
+                asked = json.dumps({"question": message.text}, ensure_ascii=False)
+                yield place, ClientCall("input", FunctionCall(call_id=id_, name=state, arguments=asked), asks=True)
 
 
 def _client_call(kind: CallKind, item: JsonObject) -> ClientCall:
@@ -131,8 +146,10 @@ def arguments_for(kind: CallKind, call: FunctionCall, parameters: JsonObject) ->
     return json.dumps(dict.fromkeys(names, value), ensure_ascii=False)
 
 
-def approval_result(call: FunctionCall, *, approved: bool, reason: str | None) -> Raw:
-    """The decision about a call of the service's MCP server."""
+def decision_of(kind: CallKind, call: FunctionCall, *, approved: bool, reason: str | None) -> Raw:
+    """The decision about a call of the service's MCP server, or the input that a remote agent's task waits for."""
+    if kind == "input":
+        return Raw(value={"a2a": "input", "taskId": call.call_id, "approved": approved, "text": reason})
     item: JsonObject = {"type": "mcp_approval_response", "approval_request_id": call.call_id, "approve": approved}
     return Raw(value={**item, "reason": reason} if reason else item)
 

@@ -126,6 +126,10 @@ class ServiceThreadExpiredError(ModelRequestError):
     """The service no longer has the response or the conversation that a remote thread continues."""
 
 
+class RemoteTaskError(ModelError):
+    """The task of a remote agent failed or was cancelled. A run that continues begins another task."""
+
+
 class AnswerFormatError(ClewError):
     """An answer is not in the requested format. ``text`` is the text of the answer."""
 

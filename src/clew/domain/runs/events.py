@@ -15,7 +15,7 @@ from clew.domain import event_sentences
 from clew.domain.event_types import ACTIVE, event_type, without
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Value, is_none
-from clew.domain.models.client import ServiceKind, ServiceReference, TokenUsage
+from clew.domain.models.client import RemoteTask, ServiceKind, ServiceReference, TokenUsage
 from clew.domain.models.prices import Cost
 
 ValueT = TypeVar("ValueT", bound=Value)
@@ -139,12 +139,14 @@ class ServiceCall(Value):
     """The part of the history that a service already had when it was called.
 
     ``reference`` is the response or conversation that the request continues, None for the first request. The service
-    had all messages up to the call at version ``sent``, and its own answer, the message at version ``answer``.
+    had all messages up to the call at version ``sent``, and its own answer, the message at version ``answer``. ``task``
+    is what the request says of the tasks of a remote agent, None for other services.
     """
 
     reference: ServiceReference | None = None
     sent: int = 0
     answer: int = 0
+    task: RemoteTask | None = Field(default=None, exclude_if=is_none)
 
 
 @event_type(
@@ -520,10 +522,14 @@ class RunAbandoned(Value):
     statuses=ACTIVE,
 )
 class ServiceThreadBound(Value):
-    """The service that holds the thread has sent its id of the conversation or response."""
+    """The service that holds the thread has sent its id of the conversation or response.
+
+    ``task`` is the id of the task with which a remote agent answers the call, None for other services.
+    """
 
     id: str
     kind: ServiceKind
+    task: str | None = Field(default=None, exclude_if=is_none)
 
 
 RunEvent: TypeAlias = (

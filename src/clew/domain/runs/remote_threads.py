@@ -10,9 +10,22 @@ from clew.domain.differences.diff import Diff, diff
 from clew.domain.events import Event, HistoryRewound
 from clew.domain.history import History, HistoryMessage, spans
 from clew.domain.messages import Message, Text
+from clew.domain.models.a2a_answers import WAITING
 from clew.domain.models.client import ServiceReference, WireFormat
 from clew.domain.models.native import bare
-from clew.domain.runs.events import ModelAnswered, ModelCalled, ModelFailed, ServiceCall, ServiceThreadBound
+from clew.domain.runs.errors import RemoteTaskError
+from clew.domain.runs.events import (
+    AnswerInterrupted,
+    Failure,
+    ModelAnswered,
+    ModelCalled,
+    ModelFailed,
+    ServiceCall,
+    ServiceThreadBound,
+)
+
+TASK_ENDED = RemoteTaskError.__name__
+"""The kind of the error with which a task of a remote agent ended."""
 
 
 class Bound(NamedTuple):
@@ -25,6 +38,23 @@ class Bound(NamedTuple):
     stream: str
     reference: ServiceReference
     is_initial: bool = False
+    task: str | None = None
+    run_id: str | None = None
+
+
+class Tasks(NamedTuple):
+    """The tasks of a remote agent that matter for the next request of a thread.
+
+    ``open`` is the task that has not answered yet, ``failed`` the last one if it ended without an answer, and
+    ``waiting`` the one whose answer asks for input. For the first two, ``run_id`` is their run, and ``heard`` the
+    version of the call whose message they have.
+    """
+
+    open: str | None = None
+    run_id: str | None = None
+    waiting: str | None = None
+    failed: str | None = None
+    heard: int = 0
 
 
 class ServiceState(NamedTuple):
@@ -39,6 +69,7 @@ class ServiceState(NamedTuple):
     bound: tuple[Bound, ...] = ()
     call: ServiceCall = ServiceCall()
     diverged: bool = False
+    tasks: Tasks = Tasks()
 
 
 class _Lineage:
@@ -50,19 +81,28 @@ class _Lineage:
         self.answers: list[ModelAnswered] = []
         rewinds: dict[int, int] = {}
         failed: set[int] = set()
+        self.ended_tasks: list[int] = []
+        self.asked: list[int] = []
         version = 0
         for event in events:
             version = event.version
             match event.data:
                 case HistoryRewound(to=to):
                     rewinds[version] = to
-                case ServiceThreadBound(id=id_, kind=kind):
+                case ServiceThreadBound(id=id_, kind=kind, task=task):
                     reference = ServiceReference(kind=kind, id=id_)
-                    self.bound.append(Bound(version, event.stream, reference, event.run_id is None))
+                    run_id = event.run_id
+                    self.bound.append(Bound(version, event.stream, reference, run_id is None, task, run_id))
                 case ModelCalled(service=service):
+                    if service is not None and (service.task is None or not service.task.reads):
+                        self.asked.append(version)
                     self.calls[version] = None if service is None else service.reference
-                case ModelFailed(call=call):
+                case ModelFailed(call=call, error=error):
                     failed.add(call)
+                    if error.kind == TASK_ENDED:
+                        self.ended_tasks.append(version)
+                case AnswerInterrupted(error=Failure(kind=kind)) if kind == TASK_ENDED:
+                    self.ended_tasks.append(version)
                 case ModelAnswered():
                     self.answers.append(event.data)
         self.answers += [event.data for event in after_cuts if isinstance(event.data, ModelAnswered)]
@@ -86,8 +126,21 @@ def service_state(stream: str, events: Iterable[Event], after_cuts: Iterable[Eve
         into = {at for at, reference in lineage.calls.items() if reference == last.reference}
         holds = (*into, *(answer.message for answer in lineage.answers if answer.call in into))
         diverged = last.stream != stream or not all(map(lineage.on_path, holds))
-        return ServiceState(bound, _conversation(last, answers, lineage.calls), diverged)
+        return ServiceState(
+            bound, _conversation(last, answers, lineage.calls), diverged, _tasks(last, answers, lineage)
+        )
     return ServiceState(bound, _chain(bound, answers))
+
+
+def _tasks(last: Bound, answers: Sequence[ModelAnswered], lineage: _Lineage) -> Tasks:
+    if answers and (last.task is None or answers[-1].message > last.version):
+        newest = answers[-1]
+        waits = newest.finish_reason in WAITING.values()
+        return Tasks(waiting=newest.response_id if waits else None)
+    heard = 0 if last.task is None else max([at for at in lineage.asked if at < last.version], default=0)
+    if any(version > last.version for version in lineage.ended_tasks):
+        return Tasks(failed=last.task, run_id=last.run_id, heard=heard)
+    return Tasks(open=last.task, run_id=last.run_id, heard=heard)
 
 
 def _conversation(

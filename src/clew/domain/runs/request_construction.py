@@ -239,6 +239,7 @@ def question_of(
         provider=call.provider,
         agent=definitions.agent,
         edition=call.edition,
+        task=None if call.service is None else call.service.task,
     )
 
 

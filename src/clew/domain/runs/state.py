@@ -293,7 +293,7 @@ def plan_calls(
     answer: list[CallState] = []
     for call in calls:
         rule = rules.get(call.call.name, Rule())
-        if call.status in {"approved", "rejected"} and call.kind == "approval":
+        if call.status in {"approved", "rejected"} and call.kind in {"approval", "input"}:
             answer.append(call)
         elif call.status == "new" and (call.asks or (rule.approval and call.place not in exempt)):
             ask.append((call, "approval"))
