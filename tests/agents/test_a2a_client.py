@@ -48,7 +48,7 @@ class Remote(NamedTuple):
 def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
     received = tmp_path_factory.mktemp("a2a") / "received"
     received.touch()
-    command = [sys.executable, "-m", "tests.servers.a2a_agent", received]
+    command = [sys.executable, "-m", "tests.servers.a2a_agent", str(received)]
     with ServerProcess(command, ready=r"http://127\.0\.0\.1:(\d+)", folder=ROOT) as server:
         yield Remote(f"http://127.0.0.1:{server.port}", server.port, received)
 
@@ -77,7 +77,7 @@ TASK = {
 
 
 async def test_keeps_the_contract_of_model_clients() -> None:
-    whole_answer = {"jsonrpc": "2.0", "id": "1", "result": {"task": TASK}}
+    whole_answer: Any = {"jsonrpc": "2.0", "id": "1", "result": {"task": TASK}}
     with HttpModelService(A2AClient, whole=whole_answer, pieces=PIECES) as service:
         await check_model_client(service)
 
@@ -297,12 +297,17 @@ async def test_late_and_repeated_updates_add_nothing(tmp_path: Path) -> None:
             assert (await agent.run("hello", thread=await agent.get_remote_thread())).text == "Hello there 🧶"
 
 
+def count(body: Any) -> str:
+    """How many messages a model receives."""
+    return str(len(body["messages"]))
+
+
 async def test_a_context_cannot_be_forked_and_a_local_fork_is_offered(agent: Agent) -> None:
     thread = await agent.get_remote_thread()
     await agent.run("hello", thread=thread)
     with pytest.raises(ServiceCannotForkError, match="local"):
         await thread.fork()
-    local = Agent(ScriptedChatClient(lambda body: str(len(body["messages"]))), engine=agent.engine)
+    local = Agent(ScriptedChatClient(count), engine=agent.engine)
     assert (await local.run("Go on", thread=await thread.fork(kind="local"))).text == "3"
     with pytest.raises(AgentConfigurationError, match=r"no service_history\(\)"):
         await thread.service_history()
@@ -330,14 +335,18 @@ async def test_refuses_tools_and_an_error_of_the_server_is_not_retried(agent: Ag
 
 
 async def test_takes_turns_in_a_chat_and_keeps_its_context_in_a_document(agent: Agent, tmp_path: Path) -> None:
-    other = Agent(ScriptedChatClient(lambda body: f"heard {body['messages'][-1]['content']}"), id="b", name="Bo")
-    chat = await agent.engine.start_chat([agent, other], max_turns=2)
+    def heard(body: Any) -> str:
+        return f"heard {body['messages'][-1]['content']}"
+
+    other, engine = Agent(ScriptedChatClient(heard), id="b", name="Bo"), agent.engine
+    assert isinstance(engine, Engine)
+    chat = await engine.start_chat([agent, other], max_turns=2)
     first = await chat.run("hello all", actor="user:1")
     assert [each.text for each in first.messages] == ["You said: hello all", "heard You said: hello all"]
     channel = next(each.thread for each in chat.participants if each.name == "Echo")
     document = await channel.serialize()
-    async with Engine.open(f"sqlite:///{tmp_path / 'other.db'}") as engine:
-        restored = await Agent(agent.client, engine=engine, id=agent.id, name="Echo").deserialize_thread(document)
+    async with Engine.open(f"sqlite:///{tmp_path / 'other.db'}") as store:
+        restored = await Agent(agent.client, engine=store, id=agent.id, name="Echo").deserialize_thread(document)
         await restored.run("one more")
         ids = {event.data.id async for event in restored.events() if isinstance(event.data, ServiceThreadBound)}
     assert len(ids) == 1
