@@ -375,7 +375,7 @@ async def test_a_package_declares_its_own_format(
     response = await Agent(Parrot(), engine=engine).run("Hello")
     assert response.text == '{"ask":["Hello"]}'
     (called,) = [event.version async for event in response.thread.events() if isinstance(event.data, ModelCalled)]
-    known = "'parrot', and there are anthropic-bedrock, .*, openai-chat, openai-responses"
+    known = "'parrot', and there are a2a, anthropic-bedrock, .*, openai-chat, openai-responses"
     with pytest.raises(UnknownWireFormatError, match=known) as unknown:
         await response.thread.request(called)
     assert unknown.value.wire == "parrot"
