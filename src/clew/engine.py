@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 
 from clew.agents.agent import Agent as AgentOf
 from clew.agents.agent import set_engine_factory
-from clew.agents.run_loop import ends_recorded
+from clew.agents.run_loop import leave_runs
 from clew.aio.batch import Batch
 from clew.aio.memory import DocumentStore, MemoryScope
 from clew.aio.subscription import Subscription
@@ -688,8 +688,8 @@ class Engine:
 
     async def close(self) -> None:
         """Write all submitted appends, end the subscriptions and close the store."""
-        # First record the ends of runs that were cancelled, or whose streams were dropped.  # asyncio only
-        await ends_recorded(lambda log: isinstance(log, ThreadRuns) and log.is_in(self._core))  # asyncio only
+        # First record the ends of cancelled runs, and let other processes continue the others.  # asyncio only
+        await leave_runs(lambda log: isinstance(log, ThreadRuns) and log.is_in(self._core))  # asyncio only
         for subscription in list(self._live):
             subscription.close()
         await drive(read(self._core.close))

@@ -14,7 +14,7 @@ from tests.agents.turns import PATIENCE, Gate, events_of, taking_turns, types_of
 
 from clew import Agent, Engine, ScriptedChatClient, tool
 from clew.agents.journal import run_to_end
-from clew.agents.run_loop import ends_recorded
+from clew.agents.run_loop import leave_runs
 from clew.domain.errors import ConflictError
 from clew.domain.messages import Message
 from clew.domain.runs.errors import ApprovalPendingError, NoOpenRunError, RunInProgressError
@@ -134,7 +134,7 @@ async def _cancelled(work: Any) -> bool:
 
 async def _check(engine: Engine, thread: Any, *, started: bool) -> str:
     """Check that the messages are recorded and the thread is free; return the type of the last event."""
-    await ends_recorded(lambda _: True)  # a twice cancelled stream does not wait for its end
+    await leave_runs(lambda _: True)  # a twice cancelled stream does not wait for its end
     events = await events_of(thread)
     last = types_of(events)[-1]
     control = await check_store(engine, thread, events)

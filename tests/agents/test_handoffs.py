@@ -468,6 +468,49 @@ async def test_middleware_sees_the_lifecycle_of_all_agents(engine: Engine) -> No
     assert (response.text, response.agent, len(response.messages)) == ("You get it back.", refunds, 5)
 
 
+async def test_the_other_agents_middleware_surrounds_its_run_that_continues(engine: Engine) -> None:
+    seen: list[str] = []
+    pay = tool(lambda: "paid", name="pay", approval="always")
+    refunds = agent_of(engine, "Refunds", call("pay"), "Paid.", tools=[pay], middleware=[Hooks(seen)])
+    agent = desk(engine, refunds, middleware=[Hooks(seen)])
+    response = await agent.run("Refund!")
+    await response.approvals[0].approve()
+    seen.clear()
+    again = await agent.continue_run(response.thread)
+    assert (seen[:2], seen[-2:]) == (
+        ["on_agent_start Desk", "on_agent_start Refunds"],
+        ["on_agent_end Refunds", "on_agent_end Desk"],
+    )
+    assert (again.text, again.agent) == ("Paid.", refunds)
+
+
+async def test_middleware_of_the_other_agent_that_refuses_its_run_fails_it(engine: Engine) -> None:
+    class Refusing(Middleware):
+        async def run(self, context: Any, proceed: Any) -> Any:
+            del context, proceed
+            raise PermissionError("not now")
+
+    thread = await engine.start_thread()
+    refunds = agent_of(engine, "Refunds", "Never.", middleware=[Refusing()])
+    with pytest.raises(PermissionError, match="not now"):
+        await desk(engine, refunds).run("Refund!", thread=thread)
+    assert [event.type for event in await events_of(thread)][-2:] == ["run-started", "run-failed"]
+    assert await engine.threads_with_lease() == []
+    await check(engine, thread)
+
+
+async def test_max_seconds_counts_the_time_of_all_agents(engine: Engine) -> None:
+    async def look() -> str:
+        await asyncio.sleep(0.4)
+        return "looked"
+
+    tools = [tool(look)]
+    refunds = agent_of(engine, "Refunds", call("look"), "Late.", tools=tools)
+    agent = desk(engine, refunds, call("look"), TRANSFER, tools=tools)
+    with pytest.raises(RunLimitError, match="max_seconds"):
+        await agent.run("Refund!", max_seconds=0.6)
+
+
 async def test_middleware_of_the_other_agent_may_answer_itself(engine: Engine) -> None:
     class Closed(Middleware):
         async def run(self, context: Any, proceed: Any) -> Any:

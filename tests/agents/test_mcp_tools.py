@@ -23,6 +23,7 @@ from clew.errors import (
     AgentConfigurationError,
     ContextProviderError,
     MCPServerError,
+    ToolNameTakenError,
     ToolsChangedError,
     ToolsChangedWarning,
 )
@@ -176,6 +177,22 @@ async def test_only_allowed_tools_are_offered_and_hints_count_only_if_asked_for(
                 assert list(offered(agent, 0)) == ["forecast"]
                 (tool,) = (await tools.invoking(_Context(), [])).tools  # type: ignore[arg-type]  # unused
                 assert tool.idempotent is repeats
+
+
+async def test_a_name_that_another_tool_has_is_refused_with_what_to_do(http: ServerProcess) -> None:
+    def forecast() -> str:
+        """Say the weather."""
+        return "sunny"
+
+    async with Engine.open("memory:") as engine, http_tools(http, allowed=["forecast"]) as tools:
+        with pytest.raises(ContextProviderError, match=r"'forecast' has the name of another tool.*prefix=") as raised:
+            await agent_of(engine, tools, "Hello.").run("Hello?", tools=[forecast])
+        assert isinstance(raised.value.__cause__, ToolNameTakenError)
+        assert "on_failure" not in str(raised.value)
+    async with Engine.open("memory:") as engine, http_tools(http, allowed=["forecast"], prefix="their_") as tools:
+        agent = agent_of(engine, tools, "Hello.")
+        await agent.run("Hello?", tools=[forecast])
+        assert set(offered(agent, 0)) == {"forecast", "their_forecast"}
 
 
 class _Context:

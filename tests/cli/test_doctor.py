@@ -82,9 +82,9 @@ def test_reports_what_runs_store_next_to_the_events(filled: CalledClew, tmp_path
     result = findings(filled)["runs"]
     assert result["state"] == "warning"
     assert result["found"].startswith(
-        "1 in progress, 1 with a partial answer; 2 definitions of agents and tools (3.0 KiB). 1 run crashed: "
+        "1 in progress, 1 with a partial answer; 2 definitions of agents and tools (3.0 KiB). 1 run left open: "
     )
-    assert any(result["found"].endswith(f"1 run crashed: run you on thread {id_}.") for id_ in filled.ids())
+    assert any(result["found"].endswith(f"1 run left open: run you on thread {id_}.") for id_ in filled.ids())
     assert "agent.continue_run" in result["advice"]
 
 

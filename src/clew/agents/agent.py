@@ -48,7 +48,7 @@ from clew.agents.stream import AgentStream
 from clew.agents.telemetry import Telemetry, run_span
 from clew.agents.tools import Approval, Tool, as_tools
 from clew.domain.context.provider import ContextProvider, ContextProviders, as_providers
-from clew.domain.errors import InvalidContentError, ThreadDeletedError
+from clew.domain.errors import InvalidContentError, ThreadDeletedError, UnknownThreadError
 from clew.domain.history_stores import StoreFactory
 from clew.domain.json_values import Json, JsonObject, canonical, check_flags, check_text
 from clew.domain.messages import Message
@@ -370,27 +370,40 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
     async def continue_runs(self, **options: Unpack[ContinueOptions]) -> list[BackgroundRun[LocalT_co | RemoteT_co]]:
         """Continue, in the background, the runs of this agent whose process has ended. For services that start.
 
-        It waits until no process executes them: up to thirty seconds after a process was killed. Runs that wait for
-        approvals stay open, and those of calls of other agents continue with these. The options are those of
+        It waits until no process executes them: up to thirty seconds after a process was killed, and not at all after
+        one that has closed its engine. Runs whose approvals are decided continue, too; those that wait for approvals
+        stay open, and those of calls of other agents continue with these. The options are those of
         ``continue_run``. Raises an ExceptionGroup of the errors of runs that cannot be continued, after the others
         continue.
         """
-        ids = await self.engine.threads_with_lease()
+        left = await asyncio.gather(*(self._outermost(id_) for id_ in await self.engine.threads_with_lease()))
+        ids = dict.fromkeys(id_ for id_ in left if id_ is not None)
         continued = await asyncio.gather(*(self._continued(id_, options) for id_ in ids), return_exceptions=True)
         if errors := [each for each in continued if isinstance(each, Exception)]:
             raise ExceptionGroup("continue_runs: some runs cannot be continued", errors)
         return [each for each in continued if isinstance(each, BackgroundRun)]
 
+    async def _outermost(self, thread_id: str) -> str | None:
+        """The thread of the run that has called, also through others, the open one of a thread; None without one."""
+        try:
+            while True:
+                log = (await self.engine.thread(thread_id)).runs
+                run = (await log.control(fresh=True)).run
+                started = None if run is None else (await log.event(run.began)).data
+                if not isinstance(started, RunStarted):
+                    return None
+                if started.caller is None:
+                    return thread_id if self._runs(started) else None
+                thread_id = started.caller.thread_id
+        except (UnknownThreadError, ThreadDeletedError):
+            return None
+
     async def _continued(
         self, thread_id: str, options: ContinueOptions
     ) -> BackgroundRun[LocalT_co | RemoteT_co] | None:
-        """The run that was in progress on a thread, in the background; None if it is over or not this agent's."""
+        """The run that was in progress on a thread, in the background; None if it is over, or waits for approvals."""
         try:
             thread = await self.engine.thread(thread_id)
-            run = (await thread.runs.control(fresh=True)).run
-            started = None if run is None else (await thread.runs.event(run.began)).data
-            if not isinstance(started, RunStarted) or started.caller is not None or not self._runs(started):
-                return None
             waiting: ContinueOptions = {**options, "on_conflict": "wait"}
             return await self.continue_run(thread, background=True, **waiting)
         except (NoOpenRunError, ApprovalPendingError, ThreadDeletedError):

@@ -152,6 +152,12 @@ class PartialAnswer:
             await asyncio.wait([self._saving])
             self._retrieve_outcome()
 
+    async def save_last(self) -> None:
+        """Save what has arrived, as the last draft."""
+        await self.drain()
+        if self.begun and self._kept:
+            await self._save(draft_of(self.call, self.message()))
+
     def _save_draft(self) -> None:
         self._timer = None
         if self._saving is not None:

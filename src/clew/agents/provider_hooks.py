@@ -21,7 +21,7 @@ from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message
 from clew.domain.models.client import ToolSchema, joined
 from clew.domain.ports import Blob
-from clew.domain.runs.errors import ContextProviderError
+from clew.domain.runs.errors import ContextProviderError, ToolNameTakenError
 from clew.domain.runs.events import AgentIdentity
 from clew.domain.runs.ports import ThreadPort
 from clew.domain.runs.request_construction import Definitions
@@ -278,7 +278,7 @@ class ProviderHooks:
             if provider.on_failure == "fail" and self.raises:
                 late = isinstance(error, TimeoutError) and scope.expired()
                 why = f"it took longer than {provider.timeout:g} s." if late else _why(error)
-                raise ContextProviderError(provider.id, hook, why) from error
+                raise ContextProviderError(provider.id, hook, why, _advice(error)) from error
 
 
 async def _load(session: ProviderSession, recorded: ProviderState | None, seen: int) -> None:
@@ -295,6 +295,11 @@ def _cancel_requests() -> int:
 
 async def _outcome(result: Any) -> Any:
     return await result if inspect.isawaitable(result) else result
+
+
+def _advice(error: BaseException) -> str:
+    """What to do about it. An agent whose parts do not fit together is mended, and not run without one of them."""
+    return "" if isinstance(error, ToolNameTakenError) else "To continue without it, give it on_failure='continue'."
 
 
 def _why(error: BaseException) -> str:

@@ -23,6 +23,7 @@ from clew.domain.memory.facts import Fact
 from clew.domain.memory.ports import MemoryPort
 from clew.domain.messages import Message, check_message, explain
 from clew.domain.models.client import ThreadKind
+from clew.domain.runs.errors import ToolNameTakenError
 from clew.domain.runs.events import AgentIdentity
 from clew.domain.runs.ports import ThreadPort
 from clew.domain.runs.request_construction import Definitions
@@ -256,7 +257,10 @@ class ProviderSession:
 
     def _tools_of(self, context: Context, others: Sequence[Tool]) -> tuple[Tool, ...]:
         tools = as_tools([self._as_tool(each) for each in context.tools])
-        as_tools((*others, *tools))  # raises if a name is taken
+        taken = {tool.name for tool in others}
+        for each in tools:
+            if each.name in taken:
+                raise ToolNameTakenError(each.name)
         return tools
 
     def _as_tool(self, given: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from clew.agents.response_formats import answer_value
 from clew.domain.decider import Advance, Intent, RecordEvents
+from clew.domain.decider_state import OpenRun, holder_of
 from clew.domain.errors import ConflictError, ThreadDeletedError
 from clew.domain.history import HistoryMessage, NotSeen
 from clew.domain.json_values import Json
@@ -16,7 +17,7 @@ from clew.domain.messages import FunctionCall
 from clew.domain.models.client import TokenUsage
 from clew.domain.runs.errors import AgentConfigurationError
 from clew.domain.runs.events import ApprovalGiven
-from clew.domain.runs.ports import RunLog, ThreadPort
+from clew.domain.runs.ports import LEFT_OPEN, Holding, RunLog, ThreadPort
 from clew.domain.runs.standing_approvals import StandingApproval, standing_approvals, with_approval
 from clew.domain.runs.state import RunState, fold
 
@@ -88,6 +89,7 @@ class Approval:
                     Advance(self.run_id, self.attempt, (decision, with_approval(approvals, standing))),
                 ],
                 actor,
+                await self._left_open(),
             )
             return
         standing = standing.model_copy(update={"thread_id": self.thread_id})
@@ -101,7 +103,14 @@ class Approval:
         await self._decide(ApprovalGiven(request=self.version, approved=False, reason=reason), actor=actor)
 
     async def _decide(self, decision: ApprovalGiven, *, actor: str | None) -> None:
-        await self._log.record([Advance(self.run_id, self.attempt, (decision,))], actor=actor)
+        advance = Advance(self.run_id, self.attempt, (decision,))
+        await self._log.record([advance], actor=actor, holding=await self._left_open())
+
+    async def _left_open(self) -> Holding | None:
+        """An expired lease, by which ``continue_runs`` finds the run; None while a process executes it."""
+        if await self._log.lease() is not None:
+            return None
+        return Holding(holder_of(OpenRun(self.run_id, 0, self.attempt)), LEFT_OPEN)
 
 
 async def pending_approvals(log: RunLog, state: RunState, top: RunLog | None = None) -> list[Approval]:
@@ -136,7 +145,10 @@ async def approvals_of_child(log: RunLog, child: str, top: RunLog | None = None)
 
 
 async def change_standing_approvals(
-    log: RunLog, change: Callable[[Mapping[str, StandingApproval]], Sequence[Intent]], actor: str | None
+    log: RunLog,
+    change: Callable[[Mapping[str, StandingApproval]], Sequence[Intent]],
+    actor: str | None,
+    holding: Holding | None = None,
 ) -> None:
     """Record a change of the standing approvals of a thread, which is computed again if another one was first."""
     while True:
@@ -144,7 +156,7 @@ async def change_standing_approvals(
         intents = change(standing_approvals(history.context))
         try:
             if intents:
-                await log.record(intents, actor=actor, expected_version=history.version)
+                await log.record(intents, actor=actor, expected_version=history.version, holding=holding)
         except ConflictError:
             continue
         return

@@ -21,7 +21,7 @@ from clew.agents.run_setup import OnConflict, RunSetup
 from clew.agents.thread_provider_hooks import OrphanedRun, notify_abandoned
 from clew.agents.tool_calls import calling
 from clew.domain.context.state import OWN_IDS
-from clew.domain.decider import Advance
+from clew.domain.decider import Advance, Intent
 from clew.domain.decider_state import Control, OpenRun, holder_of
 from clew.domain.errors import ConflictError
 from clew.domain.history import NotSeen
@@ -152,20 +152,31 @@ async def _after(run: Run, thread: ThreadT, admission: Admission | None) -> Carr
 
 
 async def _observed(
-    agent: Any, run: Run, before: Run, thread: ThreadT, admit: Callable[[], Awaitable[CarriedOut[ThreadT]]]
+    agent: Any, run: Run, before: Run | None, thread: ThreadT, admit: Callable[[], Awaitable[CarriedOut[ThreadT]]]
 ) -> CarriedOut[ThreadT]:
-    """Carry out the run of another agent within its telemetry span and its middleware."""
+    """Carry out the run of another agent within its telemetry span and its middleware.
+
+    The run ``before`` has begun it; None for a run that continues.
+    """
     done: CarriedOut[ThreadT] | None = None
+    proceeded = False
 
     async def admitted() -> CarriedOut[ThreadT]:
-        nonlocal done
+        nonlocal done, proceeded
+        proceeded = True
         done = await admit()
         return done
 
     run_id = run.state.run_id
-    response = await agent._observe(run.setup, thread.id, run_id, (), admitted)  # noqa: SLF001  # private to Clew
+    try:
+        response = await agent._observe(run.setup, thread.id, run_id, (), admitted)  # noqa: SLF001  # private to Clew
+    except BaseException as error:
+        if before is not None and not proceeded:
+            await run.give_up(before, error if isinstance(error, Exception) else None)
+        raise
     if done is None:  # the middleware has answered itself
-        await run.give_up(before)
+        if before is not None:
+            await run.give_up(before)
         done = CarriedOut(run_id, run.state, thread)
     return done._replace(agent=response.agent, response=response)
 
@@ -194,6 +205,7 @@ async def _next_run(run: Run, thread: ThreadPort, handed: HandedOff) -> tuple[Ru
     following = Run(its_setup, thread, RunState(uuid.uuid4().hex[:16]), run.journal.emit)
     following.next_run = partial(_next_run, following, thread)
     following.takes_over = True
+    following.clock_began = run.clock_began
     if thread.kind == "remote":
         await following.journal.leave_to_service()
     handed_from = HandedFrom(run_id=state.run_id, since=state.since, rounds=state.all_rounds)
@@ -284,15 +296,25 @@ async def resume_run(
         before = [Advance(state.run_id, opened.attempt, first, state.by)] if first else []
         fingerprint = run_setup.fingerprint
         run.journal.add(RunResumed(attempt=run.journal.attempt, agent=setup.identity, fingerprint=fingerprint))
+        admit = partial(_resumed, run, thread, admission, before)
         try:
-            await run.carry_out(admission, before)
+            if handoff is None or not setup.is_observed:
+                done = await admit()
+            else:
+                done = await _observed(handoff.agent, run, None, thread, admit)
         except ConflictError:
             if run.resumed:
                 raise
             # Another process continued the run first, or the run is over: read the control again.
         else:
-            done = await _after(run, thread, admission)
             return done if done.agent is not None else done._replace(agent=_agent_of(asked, done.state))
+
+
+async def _resumed(
+    run: Run, thread: ThreadT, admission: Admission | None, before: Sequence[Intent]
+) -> CarriedOut[ThreadT]:
+    await run.carry_out(admission, before)
+    return await _after(run, thread, admission)
 
 
 def _handoff_of(setup: RunSetup, state: RunState) -> Handoff | None:

@@ -28,9 +28,15 @@ from clew.domain.decider import Actor, Advance, Intent
 from clew.domain.decider_state import holder_of
 from clew.domain.errors import ClewError, StoreError, ThreadDeletedError, ThreadStatusError, UnknownThreadError
 from clew.domain.messages import Message
-from clew.domain.runs.errors import GuardrailTrippedError, RunLimitError, RunStoppedError, RunTakenOverError
+from clew.domain.runs.errors import (
+    GuardrailTrippedError,
+    RunInterruptedError,
+    RunLimitError,
+    RunStoppedError,
+    RunTakenOverError,
+)
 from clew.domain.runs.events import HandedOff, RunAbandoned, RunCompleted, RunEvent, RunFailed
-from clew.domain.runs.ports import Holding, RunLog, ThreadPort
+from clew.domain.runs.ports import LEFT_OPEN, Holding, RunLog, ThreadPort
 from clew.domain.runs.state import CallState, RunState, calls_of, fold, interrupted
 
 live_runs: WeakValueDictionary[str, Run] = WeakValueDictionary()
@@ -41,6 +47,9 @@ unrecorded_ends: set[str] = set()
 
 HANDED_OFF = "handed-off"
 """Why a run ended whose agent handed the conversation to another one."""
+
+GRACE_SECONDS = 5.0
+"""How long tools that are running may take to end when the engine of their run is closed."""
 
 _enclosing: ContextVar[tuple[str, ...]] = ContextVar("clew_enclosing_runs", default=())
 """The lease holders of the runs that the current code runs inside, as a tool or as middleware."""
@@ -67,6 +76,8 @@ class Run:
         """Makes the run of the agent to which this one hands the conversation."""
         self.next: Run | None = None
         """That run. It begins when this one ends."""
+        self.clock_began: float | None = None
+        """The time of the event loop from which on ``max_seconds`` counts: over all agents of a conversation."""
         self.takes_over = False
         """Whether the run before it has begun this one."""
         self._stopped = False
@@ -130,8 +141,10 @@ class Run:
         """
         with self._live(admission):
             limit = self._setup.limits.seconds
+            if self.clock_began is None:
+                self.clock_began = asyncio.get_running_loop().time()
             try:
-                async with asyncio.timeout(limit) as scope:
+                async with asyncio.timeout_at(None if limit is None else self.clock_began + limit) as scope:
                     await self._rounds(await self._first_calls(resuming))
             except TimeoutError as error:
                 if not scope.expired():
@@ -161,8 +174,20 @@ class Run:
 
     async def _leave_to_other(self, error: RunTakenOverError) -> None:
         """End without a record: the other process records the end of the run."""
+        if isinstance(error, RunInterruptedError):
+            await run_to_end(self._leave_open())
+            return
         await self._tools.stop()
         await self._providers.handle_takeover(error)
+
+    async def _leave_open(self) -> None:
+        """Record the results of calls that end soon, and let any process continue the run at once."""
+        journal = self.journal
+        await self._tools.finish(GRACE_SECONDS)
+        if journal.answer is not None:
+            await journal.answer.save_last()  # a later draft would renew the lease
+        journal.stop_renewing()
+        await journal.log.hold(Holding(journal.holder, LEFT_OPEN))
 
     @contextmanager
     def _live(self, admission: Admission | None) -> Iterator[None]:
@@ -273,12 +298,15 @@ class Run:
             await self.next.give_up(self)
             raise
 
-    async def give_up(self, before: Run) -> None:
-        """Record that this run, which the cancelled run ``before`` may have begun, is not carried out."""
+    async def give_up(self, before: Run, error: Exception | None = None) -> None:
+        """Record that this run, which ``before`` may have begun, is not carried out: because of an error, or at all."""
         reason: InterruptReason = "stopped" if before._stopped else "cancelled"  # of this class
         with suppress(ClewError), self._live(None):
             await self.journal.take_over()
-            await self._end(RunAbandoned(reason=reason), reason)
+            if error is None:
+                await self._end(RunAbandoned(reason=reason), reason)
+            else:
+                await self._fail(error)
 
     async def _fail(self, error: Exception) -> None:
         if self.state.began:  # the caller may not have given a thread
@@ -313,10 +341,17 @@ class Run:
         await self._providers.feed_store()
 
 
-async def ends_recorded(selected: Callable[[RunLog], bool]) -> None:
-    """Wait until the ending runs of this event loop on ``selected`` logs have recorded their ends."""
-    for run in list(live_runs.values()):
-        if run.in_this_loop and run.ending and selected(run.journal.log):
+async def leave_runs(selected: Callable[[RunLog], bool]) -> None:
+    """Leave the runs of this event loop on ``selected`` logs to other processes, which can continue them at once.
+
+    Waits until those that are ending have recorded their ends. A run that the caller runs in is not left.
+    """
+    live = [run for run in live_runs.values() if run.in_this_loop and selected(run.journal.log)]
+    for run in live:
+        if run.journal.under_way and not run.ending and not run.encloses_caller:
+            run.end_with(RunInterruptedError(run.journal.log.thread_id, run.state.run_id))
+    for run in live:
+        if run.ending and not run.encloses_caller:
             await run.over.wait()
 
 

@@ -300,6 +300,27 @@ class ToolCalls:
         """The agent to which a call hands the conversation, None if it calls another tool."""
         return next((tool.hands_to for tool in self._setup.tools if tool.name == call.call.name), None)
 
+    async def finish(self, seconds: float) -> None:
+        """Let the calls in progress end, at most that long, and record their results. Others are cancelled.
+
+        Calls that run an agent are cancelled at once: their own runs are left open, too.
+        """
+        ending = [task for task, call in self._tasks.items() if call.child is None]
+        if ending:
+            await asyncio.wait(ending, timeout=seconds)
+        done = [task for task in ending if task.done()]
+        left = [task for task in self._tasks if task not in done]
+        for each in self._take_finished(done):
+            self._record(each)
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left)
+        if self._progress is not None:
+            await self._progress.stop()
+        if done:
+            await self._journal.write()
+
     async def stop(self) -> None:
         """Stop the calls that are in progress, and queue their outcomes to be written.
 

@@ -41,10 +41,10 @@ def runs_finding(
     if len(crashed) > _NAMED_RUNS:
         names.append(f"{len(crashed) - _NAMED_RUNS:,} more")
     advice = (
-        "Their processes ended in the middle. agent.continue_run(thread) continues a run, the next agent.run(thread) "
-        "closes it, and `clew rewind THREAD --to X --abandon-run` goes back to before it."
+        "Their processes ended, or what they waited for is decided. agent.continue_run(thread) continues a run, the "
+        "next agent.run(thread) closes it, and `clew rewind THREAD --to X --abandon-run` goes back to before it."
     )
-    return Finding("runs", "warning", f"{found} {count(len(crashed), 'run')} crashed: {', '.join(names)}.", advice)
+    return Finding("runs", "warning", f"{found} {count(len(crashed), 'run')} left open: {', '.join(names)}.", advice)
 
 
 def count(number: int, word: str) -> str:

@@ -13,6 +13,7 @@ ClewError
 ├── AnswerFormatError              an answer is not in the requested format
 ├── AgentConfigurationError        an agent, a client or a call has wrong or contradictory arguments
 │   ├── InvalidToolError           a function cannot be a tool
+│   │   └── ToolNameTakenError     … a context provider gives one with the name of another tool
 │   ├── MissingExtraError          an optional package is not installed
 │   └── UnsupportedThreadError     the client or the service does not support this kind of thread
 │       └── ServiceCannotForkError … the service cannot fork or rewind its conversation
@@ -42,6 +43,7 @@ ClewError
 └── ConflictError
     ├── RunInProgressError         another run is in progress on the thread
     └── RunTakenOverError          another process ended or continued the run
+        └── RunInterruptedError    … or may continue it, because this one has closed its engine
 """
 
 from __future__ import annotations
@@ -144,6 +146,17 @@ class AgentConfigurationError(ClewError):
 
 class InvalidToolError(AgentConfigurationError):
     """A function cannot be a tool, or two tools have the same name."""
+
+
+class ToolNameTakenError(InvalidToolError):
+    """A context provider, such as an MCP server, gives a tool with the name of another tool of the run."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"Its tool {name!r} has the name of another tool of the run. Rename one: tool(function, name='…'), or give "
+            "the tools of an MCP server other names: MCPTools.http(…, prefix='…')."
+        )
+        self.name = name
 
 
 class MissingExtraError(AgentConfigurationError):
@@ -444,14 +457,21 @@ class RunTakenOverError(ConflictError):
         self.expected = self.actual = 0
 
 
+class RunInterruptedError(RunTakenOverError):
+    """This process has closed the engine of the run, which is still open: any process can continue it at once."""
+
+    def __init__(self, stream: str, run_id: str) -> None:
+        super().__init__(stream, run_id)
+        said = f"{stream}: the engine was closed while the run {run_id} was in progress. The run is still open"
+        self.args = (f"{said}: agent.continue_run(thread) or agent.continue_runs() continues it, in any process.",)
+
+
 class ContextProviderError(ClewError):
     """A context provider failed or took too long, and its policy is to fail the run. The cause is its error."""
 
-    def __init__(self, provider: str, hook: str, why: str) -> None:
-        super().__init__(
-            f"Context provider {provider!r} failed in {hook}: {why} What was recorded until then stands. "
-            "To continue without it, give it on_failure='continue'."
-        )
+    def __init__(self, provider: str, hook: str, why: str, advice: str = "") -> None:
+        said = f"Context provider {provider!r} failed in {hook}: {why} What was recorded until then stands. {advice}"
+        super().__init__(said.rstrip())
         self.provider = provider
         self.hook = hook
 

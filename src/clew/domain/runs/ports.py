@@ -23,6 +23,10 @@ LEASE_SECONDS = 30.0
 """How long a run counts as under way after its last write."""
 
 
+LEFT_OPEN = 1e-9
+"""The seconds of a lease that has expired when it is written: any process may continue the run, and finds it by it."""
+
+
 class Holding(NamedTuple):
     """The thread's lease after an append: taken or renewed for that many seconds; 0 releases it.
 
