@@ -7,7 +7,7 @@ import io
 import itertools
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -133,6 +133,36 @@ async def test_refuses_a_document_that_was_changed(change: Callable[[Any], None]
                 await ChatSerializer.deserialize(io.StringIO(text[:end]))
         with pytest.raises(ChatDocumentError, match="signature"):
             await ChatSerializer.deserialize(io.StringIO(text), key=b"k")
+
+
+async def test_every_changed_value_is_refused_or_means_the_same() -> None:
+    async with Engine.open("memory:") as engine:
+        chat = await engine.start_chat([make(engine, "A"), Human("ann", "Ann")], max_turns=1)
+        await chat.run("One.")
+        document = json.loads(await written(chat))
+        content = (await ChatSerializer.deserialize(io.StringIO(json.dumps(document)))).content
+        for *steps, last in list(places(document)):
+            parent = document
+            for step in steps:
+                parent = parent[step]
+            value = parent[last]
+            parent[last] = f"{value}x" if isinstance(value, str) else 1
+            try:
+                again = (await ChatSerializer.deserialize(io.StringIO(json.dumps(document)))).content
+            except ChatDocumentError:
+                pass
+            else:
+                assert again == content, (*steps, last)
+            parent[last] = value
+
+
+def places(value: Any, *steps: Any) -> Iterator[tuple[Any, ...]]:
+    """Where the texts, numbers and nulls in a document are."""
+    if not isinstance(value, dict | list):
+        yield steps
+        return
+    for step in value if isinstance(value, dict) else range(len(value)):
+        yield from places(value[step], *steps, step)
 
 
 async def test_a_changed_channel_leaves_nothing_half_restored() -> None:

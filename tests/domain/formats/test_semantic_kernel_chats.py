@@ -166,6 +166,7 @@ def test_refuses_a_message_without_a_role() -> None:
 def test_other_json_is_not_a_chat() -> None:
     for value in ([], {}, [{"role": "user", "content": "Hi"}], {"messages": [{"role": "user", "content": "Hi"}]}):
         assert not is_semantic_kernel(value)
+    assert is_semantic_kernel({"Participants": [], "History": HISTORY})
     own = {"format": "clew-chat", "history": [], "channels": []}
     assert not is_semantic_kernel(own)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hmac
 import json
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from pydantic import Field, ValidationError, field_validator
@@ -112,13 +113,23 @@ class ChatContent(Value):
     channels: tuple[ChannelItem, ...]
 
 
+@cache
 def json_schema() -> JsonObject:
     """The JSON Schema of documents, as docs/chat-document.schema.json has it."""
-    schema: Any = ChatContent.model_json_schema(mode="serialization")
+    schema: Any = _standard(ChatContent.model_json_schema(mode="serialization"))
     hash_ = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
     schema["properties"] |= {"digest": hash_, "signature": hash_}
     schema["required"] = [*schema["required"], "digest"]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "A group chat of Clew"}
+
+
+def _standard(schema: Any) -> Any:
+    """The schema without OpenAPI's ``discriminator``, which strict validators refuse."""
+    if isinstance(schema, list):
+        return [_standard(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {name: _standard(each) for name, each in schema.items() if name != "discriminator"}
 
 
 def write_chat(content: ChatContent, key: bytes | None) -> str:
@@ -147,7 +158,8 @@ def read_chat_document(text: str, key: bytes | None) -> ChatContent:
         raise ChatDocumentError(f"format: this is not a chat document, whose format is {FORMAT!r}.")
     if body.get("version") != VERSION:
         raise ChatDocumentError(
-            f"version: the document has version {body.get('version')!r}, but this Clew reads {VERSION}: use another."
+            f"version: the document has version {body.get('version')!r}, but this Clew reads version {VERSION}. "
+            "Restore it with the Clew that wrote it, or a newer one."
         )
     content = _content(body, text)
     sums: JsonObject = {"digest": _digest(_body(content))}

@@ -37,8 +37,8 @@ def is_semantic_kernel(value: object) -> bool:
     if not isinstance(value, dict) or "format" in value:
         return False
     fields = _folded(value)
-    if isinstance(fields.get("channels"), list) and isinstance(fields.get("history"), list | str):
-        return True
+    if isinstance(fields.get("history"), list | str):  # a chat has no parts that are empty
+        return any(isinstance(fields.get(name), list) for name in ("participants", "channels"))
     messages = value.get("messages")
     return isinstance(messages, list) and bool(messages) and all(map(_is_message, messages))
 
