@@ -260,6 +260,20 @@ async def test_a_restored_chat_ends_no_thread_that_it_did_not_begin() -> None:
         assert [await each.thread.status for each in other.participants] == ["active", "ended"]
 
 
+async def test_an_agent_of_another_kind_under_the_same_id_is_new() -> None:
+    async with Engine.open("memory:") as engine:
+        chat = await engine.start_chat([make(engine, kind) for kind in "CX"], max_turns=2)
+        await chat.run("One.")
+        text = await written(chat)
+    async with Engine.open("memory:") as there:
+        remote = agent_of(there, "C", remote=True)
+        other = await there.start_chat([remote, make(there, "X")], max_turns=1)
+        report = await (await ChatSerializer.deserialize(io.StringIO(text))).restore(other)
+        assert (report.restored, report.new, report.missing) == (["X"], ["C"], [])
+        await other.run("Two.", next_speaker="C")
+        assert heard(requests_of(remote)[0]) == ["One.", "I heard 1.", "X: I heard 2.", "Two."]
+
+
 async def test_a_chat_that_was_rewound_is_written_as_it_was_there() -> None:
     async with Engine.open("memory:") as engine:
         agent = make(engine, "A")

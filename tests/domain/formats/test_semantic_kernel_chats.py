@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from tests.agents.group_chats import agent_of, requests_of
 from tests.domain.formats.test_traces import VALUES
 
-from clew import Conversations, Message
+from clew import Conversations, Engine, Message
 from clew.domain.errors import ImportFormatError, InvalidContentError
 from clew.domain.formats.semantic_kernel_chats import is_semantic_kernel, read_semantic_kernel
 from clew.domain.formats.sources import is_foreign
@@ -156,6 +157,28 @@ def test_a_chat_becomes_a_thread_with_records_and_a_second_import_adds_nothing(
             for thread in found
         ]
         assert [[], "thread_abc"] in states, "the id of the thread at its service is kept"
+
+
+@pytest.mark.anyio
+async def test_an_imported_chat_continues_as_a_group_chat(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/chats.db?synchronous=OFF"
+    answer = {**HISTORY[3], "Items": HISTORY[3]["Items"][:1]}
+    (tmp_path / "chat.json").write_text(json.dumps({**CHAT, "History": [*HISTORY[:3], answer]}), encoding="utf-8")
+    with Conversations.open(url) as conversations:
+        conversations.import_files(tmp_path / "chat.json")
+        imported = conversations.thread(next(conversations.threads()).id).history()
+    async with Engine.open(url) as engine:
+        desk = agent_of(engine, "Desk", lambda _: "Anything else?")
+        chat = await engine.start_chat([desk], max_turns=1)
+        await chat.thread.append([each.message for each in imported if each.message is not None])
+        await chat.run("Thanks.")
+        (body,) = requests_of(desk)
+        said: Any = body["messages"]
+        assert [(each["role"], each["content"]) for each in said] == [
+            ("user", "Where is parcel 7?"),
+            ("assistant", "In Cork."),
+            ("user", "Thanks."),
+        ]
 
 
 def test_refuses_a_message_without_a_role() -> None:
