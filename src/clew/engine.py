@@ -721,7 +721,9 @@ class Agent(AgentOf[LocalThread, RemoteThread]):
 
     ``max_rounds`` is the number of model calls, and ``max_seconds`` the time, that a run may take; ``retries`` is how
     often a request is repeated after a temporary fault. With ``reset_tool_choice``, options that force a call
-    (``tool_choice="required"``) count for the first answer of a run only. ``on_changed_agent`` says whether to warn or
+    (``tool_choice="required"``) count for the first answer of a run only. ``tool_use_behavior`` says which results of
+    tools are the answer of a run: ``"stop_on_first_tool"``, a list of tools' names, or a function of the results.
+    ``on_changed_agent`` says whether to warn or
     raise if the agent with this id ran on the thread before with other instructions, tools or another client.
     ``on_missing_provider`` says the same for a context provider that the thread used before.
     ``on_expired_service_thread="reseed"`` sends the whole record again if the service no longer has what a remote

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     )
     from clew.agents.stream import AgentStream
     from clew.agents.tool_schemas import Signature as ToolSignature
+    from clew.agents.tool_use import ToolResult, ToolUseBehavior
     from clew.agents.tools import Approval as ToolApproval
     from clew.agents.tools import Tool, ToolErrors, ToolFailure, ToolOutcome
     from clew.aio.batch import Batch
@@ -336,8 +337,10 @@ __all__ = [
     "ToolFailure",
     "ToolFunction",
     "ToolOutcome",
+    "ToolResult",
     "ToolSchema",
     "ToolSignature",
+    "ToolUseBehavior",
     "TurnSelection",
     "UsageBy",
     "UsageCounts",
@@ -537,8 +540,10 @@ _HOMES = {
     "ToolFailure": "clew.agents.tools",
     "ToolFunction": "clew.agents.run_setup",
     "ToolOutcome": "clew.agents.tools",
+    "ToolResult": "clew.agents.tool_use",
     "ToolSchema": "clew.domain.models.client",
     "ToolSignature": "clew.agents.tool_schemas:Signature",
+    "ToolUseBehavior": "clew.agents.tool_use",
     "TurnSelection": "clew.chats.turn_selection",
     "UsageBy": "clew.service.usage_queries:By",
     "UsageCounts": "clew.service.usage_queries",

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from tests.agents.turns import PATIENCE
 
-from clew import Agent, Engine, ScriptedChatClient, ToolContext, tool
+from clew import Agent, Engine, Guardrail, ScriptedChatClient, ToolContext, tool
 from clew.agents import tools
+from clew.agents.tool_use import ToolResult
 from clew.domain.errors import InvalidContentError
-from clew.domain.runs.errors import InvalidToolError
+from clew.domain.runs.errors import AgentConfigurationError, GuardrailTrippedError, InvalidToolError
 from clew.domain.runs.events import ModelCalled, ToolFailed, ToolFinished
 from clew.testing import call
 
@@ -145,3 +147,59 @@ async def test_calls_of_a_tool_are_limited_over_all_runs_of_a_loop() -> None:
 def test_refuses_counts_that_are_none(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidToolError, match="not a number of calls"):
         tool(lambda: 1, name="one", **options)
+
+
+def total(results: Sequence[ToolResult]) -> str | None:
+    """Return the sum of two results."""
+    return str(sum(int(each.text) for each in results)) if len(results) > 1 else None
+
+
+@pytest.mark.parametrize(
+    ("behavior", "text", "rounds"),
+    [
+        ("run_llm_again", "Six.", 3),
+        ("stop_on_first_tool", "1", 1),
+        (["double"], "2", 2),
+        (total, "6", 2),
+    ],
+)
+async def test_a_run_ends_with_the_result_of_a_tool(url: str, behavior: Any, text: str, rounds: int) -> None:
+    def double(number: int) -> int:
+        return 2 * number
+
+    one = tool(lambda: 1, name="one")
+    script = [call("one"), [call("double", number=1), call("double", number=2)], "Six."]
+    async with Engine.open(url) as engine:
+        client = ScriptedChatClient(script)
+        agent = Agent(client, engine=engine, tools=[one, double], tool_use_behavior=behavior)
+        response = await agent.run("Count.")
+        assert (response.text, len(client.requests)) == (text, rounds)
+        assert response.finish_reason == ("stop" if text == "Six." else "tool-result")
+        assert (await response.thread.history()).messages[-1].text == text
+        assert (await engine.verify()).first_bad is None
+        with pytest.raises(AgentConfigurationError, match="tool_use_behavior"):
+            Agent(client, engine=engine, tool_use_behavior="stop")
+
+
+async def test_failed_calls_end_no_run_and_a_guardrail_checks_the_result(url: str) -> None:
+    async def fails() -> str:
+        raise OSError("no")
+
+    options: Any = {"tool_use_behavior": "stop_on_first_tool"}
+    async with Engine.open(url) as engine:
+        agent = Agent(ScriptedChatClient([call("fails"), "It failed."]), engine=engine, tools=[fails], **options)
+        assert (await agent.run("Go.")).text == "It failed."
+        one = tool(lambda: "secret", name="one")
+        guard = Guardrail(lambda context: "no" if "secret" in context.text else None, "after")
+        agent = Agent(ScriptedChatClient([call("one")]), engine=engine, tools=[one], guardrails=[guard], **options)
+        with pytest.raises(GuardrailTrippedError):
+            await agent.run("Go.")
+
+
+async def test_a_run_that_was_killed_before_its_last_step_ends_with_the_result(url: str) -> None:
+    pay = tool(lambda: "paid", name="pay", approval="always")
+    async with Engine.open(url) as engine:
+        agent = Agent(ScriptedChatClient([call("pay")]), engine=engine, tools=[pay], tool_use_behavior=["pay"])
+        response = await agent.run("Pay.")
+        await response.approvals[0].approve()
+        assert (await agent.continue_run(response.thread)).text == "paid"

@@ -46,6 +46,7 @@ from clew.agents.run_setup import (
 )
 from clew.agents.stream import AgentStream
 from clew.agents.telemetry import Telemetry, run_span
+from clew.agents.tool_use import ToolUseBehavior, checked_behavior
 from clew.agents.tools import Approval, Tool, as_tools
 from clew.domain.context.provider import ContextProvider, ContextProviders, as_providers
 from clew.domain.errors import InvalidContentError, ThreadDeletedError, UnknownThreadError
@@ -104,6 +105,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         max_seconds: float | None = None,
         retries: int = 2,
         reset_tool_choice: bool = True,
+        tool_use_behavior: ToolUseBehavior = "run_llm_again",
         guardrails: Sequence[Guardrail] = (),
         handoffs: Sequence[Any] = (),
         on_changed_agent: OnChangedAgent = "warn",
@@ -136,6 +138,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         self._limits = checked_limits(max_rounds, max_seconds, retries)
         self._stores = None if history_store is None else HistoryStores(history_store)
         self._read_from = read_history_from
+        self._tool_use = checked_behavior(tool_use_behavior)
         self._resets_tool_choice = reset_tool_choice
         self._guardrails = checked_guardrails(guardrails)
         self.handoffs: Sequence[Any] = as_handoffs(handoffs)
@@ -560,6 +563,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
                 middleware=self._middleware,
                 rules=rules_of(tools),
                 providers=Providers(self.context_providers),
+                tool_use=self._tool_use,
                 resets_tool_choice=self._resets_tool_choice,
                 guardrails=self._guardrails,
                 handoffs=handoffs,

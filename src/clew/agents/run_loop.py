@@ -24,10 +24,12 @@ from clew.agents.model_calls import InterruptReason, ModelCalls
 from clew.agents.response import AgentUpdate
 from clew.agents.run_setup import RunSetup
 from clew.agents.tool_calls import ToolCalls, calling
+from clew.agents.tool_use import ToolUseBehavior, answer_of
 from clew.domain.decider import Actor, Advance, Intent
 from clew.domain.decider_state import holder_of
 from clew.domain.errors import ClewError, StoreError, ThreadDeletedError, ThreadStatusError, UnknownThreadError
-from clew.domain.messages import Message
+from clew.domain.messages import Message, Text
+from clew.domain.models.client import Answer
 from clew.domain.runs.errors import (
     GuardrailTrippedError,
     RunInterruptedError,
@@ -37,7 +39,7 @@ from clew.domain.runs.errors import (
 )
 from clew.domain.runs.events import HandedOff, RunAbandoned, RunCompleted, RunEvent, RunFailed
 from clew.domain.runs.ports import LEFT_OPEN, Holding, RunLog, ThreadPort
-from clew.domain.runs.state import CallState, RunState, calls_of, fold, interrupted
+from clew.domain.runs.state import TOOL_RESULT, CallState, RunState, calls_of, fold, interrupted
 
 live_runs: WeakValueDictionary[str, Run] = WeakValueDictionary()
 """The runs of this process, by the names under which they hold their leases."""
@@ -241,12 +243,9 @@ class Run:
 
     async def _rounds(self, calls: Sequence[CallState]) -> None:
         state = self.journal.state
-        if calls or state.handed_off is not None:
-            pauses = await self._tools.handle(calls, orphaned=True)
-            if pauses or self._tools.handed_off is not None:
-                await self._leave(pauses=pauses)
-                return
-            state = self.journal.state
+        if (state.calls or state.handed_off is not None) and await self._ends_with_calls(calls):
+            return
+        state = self.journal.state
         if state.answered:
             await self._complete(state.finish_reason)
             return
@@ -256,9 +255,7 @@ class Run:
             await self._providers.before_next_call()
         while True:
             if self._setup.guardrails:
-                answer = await self._guard.beside(self._models.ask)
-                message, index = self._models.record(answer)
-                await self._guard.check_answer(message)
+                answer, message, index = await self._checked_answer()
             else:
                 answer = await self._models.ask()
                 message, index = self._models.record(answer)
@@ -266,11 +263,40 @@ class Run:
             if not calls:
                 await self._complete(answer.finish_reason)
                 return
-            pauses = await self._tools.handle(calls, answer=index)
-            if pauses or self._tools.handed_off is not None:
-                await self._leave(pauses=pauses)
+            if await self._ends_with_calls(calls, index):
                 return
             await self._providers.before_next_call()
+
+    async def _ends_with_calls(self, calls: Sequence[CallState], answer: int | None = None) -> bool:
+        """Handle the calls of an answer; returns whether the run leaves the thread, or ends with a result.
+
+        ``answer`` is the index of the answer among the waiting steps; None in a run that continues.
+        """
+        pauses = await self._tools.handle(calls, answer=answer or 0, orphaned=answer is None)
+        if pauses or self._tools.handed_off is not None:
+            await self._leave(pauses=pauses)
+            return True
+        return self._setup.tool_use is not None and await self._ends_with_result(self._setup.tool_use)
+
+    async def _ends_with_result(self, behavior: ToolUseBehavior) -> bool:
+        """End the run with the result of a tool as its answer, if the behaviour says so; returns whether it ended."""
+        await self.journal.write()
+        text = await answer_of(behavior, self.state)
+        if text is None:
+            return False
+        message = Message(role="assistant", author=self._setup.identity.name, contents=(Text(text=text),))
+        self.journal.add(message)
+        if self._setup.guardrails:
+            await self._guard.check_answer(message)
+        await self._complete(TOOL_RESULT)
+        return True
+
+    async def _checked_answer(self) -> tuple[Answer, Message, int]:
+        """The model's answer, once the guardrails have checked it."""
+        answer = await self._guard.beside(self._models.ask)
+        message, index = self._models.record(answer)
+        await self._guard.check_answer(message)
+        return answer, message, index
 
     async def _leave(self, *, pauses: bool) -> None:
         """Leave the thread to the user, who decides about approvals, or to the agent that gets the conversation."""

@@ -13,6 +13,7 @@ from clew.agents.handoffs import Handoff
 from clew.agents.history_replication import HistoryStores
 from clew.agents.middleware import Middleware
 from clew.agents.telemetry import Telemetry
+from clew.agents.tool_use import ToolUseBehavior
 from clew.agents.tools import BecomesTool, Tool, as_tools
 from clew.domain.context.provider import ContextProvider, ContextProviders, as_providers
 from clew.domain.context.state import HISTORY_STORE
@@ -230,6 +231,8 @@ class RunSetup:
     """The options of the run that also hold for an agent to which it hands the conversation."""
     resets_tool_choice: bool = True
     """Whether options that force a call count for the first answer of a run only."""
+    tool_use: ToolUseBehavior | None = None
+    """Which results of tools end a run as its answer, None if none does."""
     on_changed: OnChangedAgent = "warn"
     compared: dict[str, None] = field(default_factory=dict)
     """The last threads on which the agent was compared with its last run there."""

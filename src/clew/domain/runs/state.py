@@ -41,6 +41,9 @@ from clew.domain.runs.events import (
     ToolStarted,
 )
 
+TOOL_RESULT = "tool-result"
+"""Why a run ended whose answer is the result of a tool."""
+
 CallStatus: TypeAlias = Literal["new", "asked", "approved", "rejected", "started", "done"]
 
 
@@ -50,7 +53,8 @@ class CallState(NamedTuple):
     ``request`` is the version of the approval request, ``why`` its reason, and ``rejection`` the reason of a rejection.
     ``child`` is the id of the thread on which the call runs an agent. ``kind`` is another than ``function`` for an item
     of the service that waits for the client, and ``asks`` says that it needs an approval whatever the rules are.
-    ``tool`` is the digest of the schema of its tool, as its request has it.
+    ``tool`` is the digest of the schema of its tool, as its request has it. ``failed`` is set for one that is done and
+    has no result of its tool.
     """
 
     place: CallLocation
@@ -63,6 +67,7 @@ class CallState(NamedTuple):
     kind: CallKind = "function"
     asks: bool = False
     tool: str | None = None
+    failed: bool = False
 
 
 _Move: TypeAlias = ToolStarted | ChildThread | ToolFinished | ToolFailed | ApprovalRequested | ApprovalGiven
@@ -176,6 +181,8 @@ def after(state: RunState, event: Event) -> RunState:
 
 
 def _ending(state: RunState, data: GuardrailTripped | RunCompleted | RunFailed | RunAbandoned) -> RunState:
+    if isinstance(data, RunCompleted) and data.finish_reason == TOOL_RESULT:
+        return replace(state, ended=data, finish_reason=TOOL_RESULT)
     if not isinstance(data, GuardrailTripped):
         return replace(state, ended=data)
     return replace(state, added=state.added[:-1]) if data.stage == "after" else state
@@ -251,6 +258,8 @@ def _after(call: CallState, version: int, data: _Move) -> CallState:
             return call._replace(child=thread_id)
         case ApprovalRequested(reason=why, tool=tool):
             return call._replace(status="asked", request=version, why=why, tool=tool)
+        case ToolFailed():
+            return call._replace(status="done", failed=True)
         case _:
             return call._replace(status="done")
 
