@@ -203,3 +203,24 @@ async def test_a_run_that_was_killed_before_its_last_step_ends_with_the_result(u
         response = await agent.run("Pay.")
         await response.approvals[0].approve()
         assert (await agent.continue_run(response.thread)).text == "paid"
+
+
+async def test_a_tool_is_called_as_often_as_a_run_allows(url: str) -> None:
+    made: list[int] = []
+
+    @tool(max_invocations=2)
+    def count(number: int) -> str:
+        """Count."""
+        made.append(number)
+        return "counted"
+
+    script = [call("count", number=1), [call("count", number=2), call("count", number=3)], "Done."] * 2
+    async with Engine.open(url) as engine:
+        agent = Agent(ScriptedChatClient(script), engine=engine, tools=[count])
+        response = await agent.run("Count.")
+        failed = [event.data async for event in response.thread.events() if isinstance(event.data, ToolFailed)]
+        assert (made, [each.reason for each in failed]) == ([1, 2], ["limit"])
+        await agent.run("Again.", thread=response.thread)
+        assert made == [1, 2, 1, 2]
+    with pytest.raises(InvalidToolError, match="max_invocations"):
+        tool(lambda: 1, name="one", max_invocations=0)

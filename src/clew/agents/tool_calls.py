@@ -112,10 +112,10 @@ class ToolCalls:
         for call in plan.refuse:
             self._refuse(call, _rejection(call), "rejected")
         started = set()
-        changed = self._providers.changed_tools if orphaned else ()
+        refused = self._refusals(plan.start, calls, tools, orphaned=orphaned)
         for call in plan.start:
-            if call.call.name in changed and call.status != "started":
-                self._refuse(call, CHANGED, "changed")
+            if call.place.content in refused:
+                self._refuse(call, *refused[call.place.content])
             elif call.call.name in tools:
                 given = standing.get(call.place)
                 journal.add(ToolStarted(message=self._message(call), index=call.place.content, standing=given))
@@ -138,6 +138,29 @@ class ToolCalls:
             await journal.write(final=True)
             await journal.emit_added()
         return waits
+
+    def _refusals(
+        self, starting: Sequence[CallState], calls: Sequence[CallState], tools: Mapping[str, Tool], *, orphaned: bool
+    ) -> dict[int, tuple[str, str]]:
+        """What the model receives for calls that do not start, and why, by their places in the answer.
+
+        Their tool is another one now, or the model has called it as often as a run allows: the log says how often.
+        """
+        refused: dict[int, tuple[str, str]] = {}
+        changed = self._providers.changed_tools if orphaned else ()
+        for call in starting:
+            name, called = call.call.name, tools.get(call.call.name)
+            if call.status == "started":
+                continue
+            if name in changed:
+                refused[call.place.content] = CHANGED, "changed"
+            elif called is not None and called.max_invocations is not None:
+                added = [each.message for each in self._journal.state.added if each.version != call.place.message]
+                names = [made.call.name for made in self._journal.state.calls or calls if made.place < call.place]
+                names += [made.name for message in added if message is not None for made in message.calls]
+                if names.count(name) >= called.max_invocations:
+                    refused[call.place.content] = f"Error: {name} was called as often as a run allows.", "limit"
+        return refused
 
     async def _without_request(
         self, calls: Sequence[CallState], tools: Mapping[str, Tool]

@@ -130,6 +130,7 @@ class Tool:
     errors: ToolErrors = "tell"
     retries: int = 0
     concurrency: int | None = None
+    max_invocations: int | None = None
     runs_agent: bool = False
     """Whether each call runs an agent on a thread of its own."""
     hands_to: Any = field(default=None, repr=False)
@@ -174,6 +175,7 @@ def tool(
     timeout: float | None = None,
     retries: int = 0,
     concurrency: int | None = None,
+    max_invocations: int | None = None,
     errors: ToolErrors = "tell",
     schema: JsonObject | None = None,
 ) -> Tool: ...
@@ -190,6 +192,7 @@ def tool(
     timeout: float | None = None,
     retries: int = 0,
     concurrency: int | None = None,
+    max_invocations: int | None = None,
     errors: ToolErrors = "tell",
     schema: JsonObject | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
@@ -205,6 +208,7 @@ def tool(  # noqa: PLR0913  # named options, each documented below
     timeout: float | None = None,
     retries: int = 0,
     concurrency: int | None = None,
+    max_invocations: int | None = None,
     errors: ToolErrors = "tell",
     schema: JsonObject | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
@@ -218,7 +222,8 @@ def tool(  # noqa: PLR0913  # named options, each documented below
     the arguments as a dict and the ToolContext, and returns whether this call needs an approval.
 
     A call that raises, or gives no result in time, is repeated up to ``retries`` times, after waits of 0.5, 1, 2… s. At
-    most ``concurrency`` calls run at once in an event loop. Raises InvalidToolError.
+    most ``concurrency`` calls run at once in an event loop. A model can call it ``max_invocations`` times in a run: the
+    model receives an error for further calls. Raises InvalidToolError.
     """
     if function is None:
         return lambda decorated: tool(
@@ -230,12 +235,13 @@ def tool(  # noqa: PLR0913  # named options, each documented below
             timeout=timeout,
             retries=retries,
             concurrency=concurrency,
+            max_invocations=max_invocations,
             errors=errors,
             schema=schema,
         )
     tool_name = _name(function, name)
     _check_options(tool_name, approval, timeout, errors)
-    _check_counts(tool_name, retries, concurrency)
+    _check_counts(tool_name, retries, concurrency, max_invocations)
     signature = read_signature(function, tool_name, ToolContext, schema)
     tool_description = signature.description if description is None else description
     return Tool(
@@ -247,6 +253,7 @@ def tool(  # noqa: PLR0913  # named options, each documented below
         timeout=timeout,
         retries=retries,
         concurrency=concurrency,
+        max_invocations=max_invocations,
         errors=errors,
     )
 
@@ -486,8 +493,9 @@ def _check_options(name: str, approval: object, timeout: float | None, errors: s
         raise InvalidToolError(f"Tool {name!r}: timeout={timeout!r} is not a number of seconds above 0.")
 
 
-def _check_counts(name: str, retries: object, concurrency: object) -> None:
-    for what, number, least in (("retries", retries, 0), ("concurrency", 1 if concurrency is None else concurrency, 1)):
+def _check_counts(name: str, retries: object, concurrency: object, most: object) -> None:
+    optional = ("concurrency", concurrency, 1), ("max_invocations", most, 1)
+    for what, number, least in (("retries", retries, 0), *(each for each in optional if each[1] is not None)):
         if type(number) is not int or number < least:
             raise InvalidToolError(f"Tool {name!r}: {what}={number!r} is not a number of calls. Give {least} or more.")
 

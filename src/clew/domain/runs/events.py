@@ -377,8 +377,9 @@ class ToolFinished(Value):
 class ToolFailed(Value):
     """The function call failed or was not executed. The message at ``result`` reports this to the model.
 
-    ``reason`` is ``raised``, ``timeout``, ``invalid-arguments``, ``unknown-tool``, ``rejected``, ``stopped``, or
-    ``changed``: the tool of an approved call is another one now.
+    ``reason`` is ``raised``, ``timeout``, ``invalid-arguments``, ``unknown-tool``, ``rejected``, ``stopped``,
+    ``changed`` (the tool of an approved call is another one now), or ``limit`` (the run has called it as often as it
+    may).
     """
 
     message: int
