@@ -81,6 +81,7 @@ def main(received: str) -> None:
     """Serve on a free port."""
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
+    listening.listen()
     port = listening.getsockname()[1]
     url = f"http://127.0.0.1:{port}/rpc"
     card = AgentCard(
