@@ -301,7 +301,7 @@ class _Task:
         state = await self.state()
         status = await self._status(state)
         answers = [each.message for each in state.added if each.message is not None and each.role == "assistant"]
-        parts = [part for message in answers for part in _parts(message.contents)]
+        parts = [part for message in answers if not message.cut for part in _parts(message.contents)]
         artifacts = [{"artifactId": "answer", "parts": parts}] if parts and not begins else []
         if begins:
             status = {"state": "TASK_STATE_WORKING"}
@@ -330,14 +330,18 @@ class _Task:
     async def updates(self) -> AsyncIterator[dict[str, Any]]:
         """The updates of the task from its beginning, until it ends or waits. The run continues without a reader."""
         yield {"task": await self.shown(begins=True)}
-        append = False
+        append, whole = False, list[dict[str, Any]]()
         with suppress(RunNotCompletedError):
             async for update in self.thread.follow(self.run_id, continue_run=True):
                 parts: list[dict[str, Any]] = []
+                answer = None if update.message is None else update.message.message
                 if update.type == "text":
                     parts = [{"text": update.text}]
-                elif update.type == "answer" and update.message is not None and update.message.message is not None:
-                    parts = [each for each in _parts(update.message.message.contents) if "text" not in each]
+                elif update.type == "answer" and answer is not None and answer.cut:
+                    append, parts = False, [*whole]  # what was cut off is answered again
+                elif update.type == "answer" and answer is not None:
+                    whole += _parts(answer.contents)
+                    parts = [each for each in _parts(answer.contents) if "text" not in each]
                 if parts:
                     artifact = {"artifactId": "answer", "parts": parts}
                     yield {"artifactUpdate": {**self._ids, "artifact": artifact, "append": append}}
