@@ -351,7 +351,7 @@ def test_every_module_that_a_page_names_exists(page: Path) -> None:
     text = BLOCK.sub("", page.read_text(encoding="utf-8"))
     named = re.findall(r"`((?:[\w-]+/)*\w+\.py)`", text)
     assert [each for each in named if not any(file.endswith(f"/{each}") for file in files)] == []
-    dotted = set(re.findall(r"(?<![\w./@-])clew\.[a-z_]+(?:\.\w+)*", text))
+    dotted = set(re.findall(r"(?<![\w./@-])clew\.[a-z_][a-z_0-9]*(?:\.\w+)*", text))
     assert [each for each in sorted(dotted) if not each.startswith(NOT_MODULES) and not exists(each)] == []
 
 
