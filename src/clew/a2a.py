@@ -17,7 +17,7 @@ from typing import Any
 from clew.agents.agent import Agent
 from clew.agents.followed_runs import find_run, read_runs
 from clew.agents.response import Approval, pending_approvals
-from clew.domain.errors import ClewError, ThreadExistsError, UnknownThreadError
+from clew.domain.errors import ClewError, IdempotencyKeyReusedError, ThreadExistsError, UnknownThreadError
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Content, Media, Message, Text
 from clew.domain.runs.errors import (
@@ -214,6 +214,8 @@ class _Server:
             run = await self._agent.run(said, thread=thread, actor=actor, idempotency_key=key, background=True)
         except (ApprovalPendingError, RunInProgressError):
             raise _RpcError(-32004, "Another task of this context is not over. Answer it, or cancel it.") from None
+        except IdempotencyKeyReusedError:
+            raise _RpcError(-32602, "Another message has this messageId.") from None
         return _Task(self._agent, thread, run.run_id)
 
     async def _thread(self, context: Any, message_id: str, actor: str) -> Any:

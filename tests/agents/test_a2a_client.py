@@ -277,6 +277,7 @@ async def test_reads_a_task_that_works_until_it_answers(tmp_path: Path) -> None:
     with RawServer() as server:
         server.add_replies(
             stream({"jsonrpc": "2.0", "id": "1", "result": {"task": working}}, done=False),  # it ends early
+            whole({"jsonrpc": "2.0", "id": "1", "error": {"code": -32603, "message": "busy"}}),
             whole({"jsonrpc": "2.0", "id": "1", "result": working}),
             whole({"jsonrpc": "2.0", "id": "1", "error": {"code": -32004, "message": "no streams"}}),
             whole({"jsonrpc": "2.0", "id": "1", "result": TASK}),
@@ -285,7 +286,21 @@ async def test_reads_a_task_that_works_until_it_answers(tmp_path: Path) -> None:
             agent = Agent(A2AClient(f"http://127.0.0.1:{server.port}"), engine=engine)
             assert (await agent.run("hello", thread=await agent.get_remote_thread())).text == "Hello there 🧶"
     methods = [request.json()["method"] for request in server.requests]
-    assert methods == ["SendStreamingMessage", "GetTask", "SubscribeToTask", "GetTask"]
+    assert methods == ["SendStreamingMessage", "GetTask", "GetTask", "SubscribeToTask", "GetTask"]
+
+
+async def test_a_task_that_the_agent_has_lost_is_an_error(tmp_path: Path) -> None:
+    working = {"id": "t-1", "contextId": "c-1", "status": {"state": "TASK_STATE_WORKING"}}
+    with RawServer() as server:
+        server.add_replies(
+            stream({"jsonrpc": "2.0", "id": "1", "result": {"task": working}}, end=CUT),
+            whole({"jsonrpc": "2.0", "id": "1", "error": {"code": -32001, "message": "Task not found"}}),
+        )
+        async with Engine.open(f"sqlite:///{tmp_path / 'clew.db'}") as engine:
+            agent = Agent(A2AClient(f"http://127.0.0.1:{server.port}"), engine=engine)
+            with pytest.raises(RemoteTaskError, match="does not have the task"):
+                await agent.run("hello", thread=await agent.get_remote_thread())
+        assert len(server.requests) == 2
 
 
 async def test_late_and_repeated_updates_add_nothing(tmp_path: Path) -> None:

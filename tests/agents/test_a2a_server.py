@@ -84,6 +84,8 @@ async def test_a_repeated_message_begins_one_task(address: str) -> None:
     async with caller(address) as client:
         both = await asyncio.gather(*(sent(client, "Once", "same-id") for _ in range(2)))
         again = await sent(client, "Once", "same-id")
+        with pytest.raises(InvalidParamsError, match="messageId"):
+            await sent(client, "Twice", "same-id")
     assert {updates[0].task.id for updates in (*both, again)} == {again[0].task.id}
     assert {words(updates) for updates in (*both, again)} == {"You said: Once (1)"}
 

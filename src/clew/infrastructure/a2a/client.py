@@ -29,6 +29,7 @@ CARD = "/.well-known/agent-card.json"
 """Where an agent has its card, below its address."""
 
 _HEADERS = {"content-type": "application/json", "accept": "application/json, text/event-stream", "a2a-version": "1.0"}
+_UNKNOWN_TASK = "a2a-32001"
 _POLL_SECONDS = 1.0
 """Seconds between two looks at a task that works and cannot be followed."""
 
@@ -171,10 +172,10 @@ def _settled(raised: ModelError, reader: A2AAnswer, request: ModelRequest) -> Mo
     """The error for a task: that it ended without an answer, or that its answer can still be read."""
     if reader.outcome is not None:
         return RemoteTaskError(str(raised), status=raised.status, code=raised.code)
-    if reader.failure is not None and _reads(request):
+    if _reads(request) and as_object(reader.failure).get("code") == _UNKNOWN_TASK:
         return RemoteTaskError(f"{raised} The agent does not have the task any more.", code=raised.code)
     passes = raised.status is None or raised.retryable
-    if passes and reader.failure is None and (reader.task_id is not None or _reads(request)):
+    if passes and (_reads(request) or (reader.failure is None and reader.task_id is not None)):
         return ModelStreamError(str(raised), status=raised.status, retryable=True, retry_after=raised.retry_after)
     return raised
 
