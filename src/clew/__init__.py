@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from clew.agents.tools import ToolContext, tool
     from clew.aio.memory import DocumentStore, MemoryScope
     from clew.chats.group_chat import GroupChat
+    from clew.chats.manager_selection import ManagerSelection
     from clew.chats.participants import Human, Participant
     from clew.chats.serializer import ChatSerializer
     from clew.chats.termination import FunctionTermination, MaxTokens, MaxTurns, ModelTermination, TextMentioned
@@ -119,6 +120,7 @@ __all__ = [
     "KeepLast",
     "LocalEmbedder",
     "MCPTools",
+    "ManagerSelection",
     "ManualSelection",
     "MaxTokens",
     "MaxTurns",
@@ -214,6 +216,7 @@ _HOMES = {
     "KeepLast": "clew.domain.reducers.strategies",
     "LocalEmbedder": "clew.infrastructure.minilm",
     "MCPTools": "clew.infrastructure.mcp.tools",
+    "ManagerSelection": "clew.chats.manager_selection",
     "ManualSelection": "clew.chats.turn_selection",
     "MaxTokens": "clew.chats.termination",
     "MaxTurns": "clew.chats.termination",

@@ -13,6 +13,7 @@ from clew.domain.chats.events import (
     ParticipantLeft,
     TurnFailed,
     TurnFinished,
+    TurnSelected,
     TurnStarted,
 )
 from clew.domain.context.events import ContextFailed, ContextProvided, ContextStateRecorded, HistoryReduced, Hook
@@ -159,5 +160,6 @@ __all__ = [
     "ToolStarted",
     "TurnFailed",
     "TurnFinished",
+    "TurnSelected",
     "TurnStarted",
 ]

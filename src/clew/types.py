@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from clew.chats.participants import Joining
     from clew.chats.serializer import ChatDocument, OnTurn, RestoredChat, TextReader, TextWriter
     from clew.chats.termination import Termination
-    from clew.chats.turn_selection import Speakers, TurnSelection
+    from clew.chats.turn_selection import Decision, Speakers, TurnSelection
     from clew.domain.authorization import Action, Authorize, ThreadFilter
     from clew.domain.call_pairing import ModelView, Repair, RepairReason
     from clew.domain.chats.channel_documents import ChannelBlob, ChannelEvent, ChannelStream, ChannelThread
@@ -194,6 +194,7 @@ __all__ = [
     "Cost",
     "Costs",
     "CostsBy",
+    "Decision",
     "Diff",
     "DiffCounts",
     "DiffKind",
@@ -397,6 +398,7 @@ _HOMES = {
     "Cost": "clew.domain.models.prices",
     "Costs": "clew.service.cost_queries",
     "CostsBy": "clew.service.cost_queries",
+    "Decision": "clew.chats.turn_selection",
     "Diff": "clew.domain.differences.diff",
     "DiffCounts": "clew.domain.differences.diff",
     "DiffKind": "clew.domain.differences.word_diff:Kind",

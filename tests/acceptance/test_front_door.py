@@ -55,6 +55,7 @@ def test_clew_exports_these_names() -> None:
         "KeepLast",
         "LocalEmbedder",
         "MCPTools",
+        "ManagerSelection",
         "ManualSelection",
         "MaxTokens",
         "MaxTurns",

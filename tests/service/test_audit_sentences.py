@@ -137,6 +137,7 @@ RESULT = {"type": "function-result", "call_id": "1", "result": "secret"}
         ("channel-restored", {"participant": {"id": "e"}, "thread_id": "c"}, "restored a channel, on thread 'c'"),
         ("chat-restored", {"chat": "c", "head": "ab"}, "restored the history of chat 'c'"),
         ("chat-run-started", {}, "began a run of the group chat"),
+        ("turn-selected", {"state": {}}, "let the turn selection decide"),
         ("turn-started", {"participant": "e", "thread_id": "c"}, "gave the turn to 'e', on thread 'c'"),
         ("turn-finished", {"turn": 7}, "finished the turn of version 7"),
         ("turn-failed", {"turn": 7, "error": {"kind": "E"}}, "ended the turn of version 7 with an error"),

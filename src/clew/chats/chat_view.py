@@ -8,6 +8,7 @@ from clew.aio.threads import Thread
 from clew.domain.chats.events import ParticipantIdentity
 from clew.domain.chats.state import ChatState
 from clew.domain.history import History
+from clew.domain.json_values import JsonObject
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class ChatView:
 
     ``turns`` and ``tokens`` are those of the run, ``total_turns`` those of the chat. ``handoff`` is the participant to
     whom the last turn of the run was handed. ``key`` is the same whenever this decision is made again, in any process:
-    an idempotency key for what the decision calls.
+    an idempotency key for what the decision calls. ``selection_state`` is what the last Decision recorded.
     """
 
     participants: tuple[ParticipantIdentity, ...]
@@ -28,6 +29,7 @@ class ChatView:
     key: str
     version: int
     thread: Thread = field(repr=False)
+    selection_state: JsonObject | None = None
 
     async def history(self, *, last: int | None = None) -> History:
         """The messages of the chat at this version, or the last ones."""
@@ -47,4 +49,5 @@ def view_of(thread: Thread, version: int, state: ChatState) -> ChatView:
         key=f"{thread.id}:{version}",
         version=version,
         thread=thread,
+        selection_state=state.selection_state,
     )

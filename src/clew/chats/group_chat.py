@@ -17,7 +17,16 @@ from clew.aio.threads import LocalThread, RemoteThread, Thread
 from clew.chats.chat_view import ChatView, view_of
 from clew.chats.participants import Human, Joining, Member, member_of, members_of
 from clew.chats.termination import MAX_TURNS, MaxTurns, Termination, terminations_of
-from clew.chats.turn_selection import HandoffSelection, RoundRobin, TurnSelection, handoff_tools, selection_of
+from clew.chats.turn_selection import (
+    HandoffSelection,
+    RoundRobin,
+    TurnSelection,
+    decision_of,
+    handoff_tools,
+    selected,
+    selection_of,
+    speakers_of,
+)
 from clew.chats.turns import TurnSetup, finish_turn, read_chat, take_turn
 from clew.domain.chats.errors import ChatRunAbandonedError, ChatRunOpenError, NextSpeakerError
 from clew.domain.chats.events import (
@@ -27,6 +36,7 @@ from clew.domain.chats.events import (
     ParticipantJoined,
     ParticipantLeft,
     TurnFinished,
+    TurnSelected,
     TurnStarted,
 )
 from clew.domain.chats.state import CHAT_STATE, ChannelState, ChatState
@@ -288,7 +298,7 @@ class GroupChat:
                 continue
             step, speaker = await self._next(view, speaker, actor)
             try:
-                await self.thread.runs.record([RecordEvents(step)], actor=actor, expected_version=version)
+                await self.thread.runs.record(step, actor=actor, expected_version=version)
             except ConflictError:
                 continue
 
@@ -311,23 +321,23 @@ class GroupChat:
                 raise outcome
         return [each for outcome in outcomes if isinstance(outcome, list) for each in outcome]
 
-    async def _next(
-        self, view: ChatView, speaker: str | None, actor: str | None
-    ) -> tuple[tuple[ThreadEvent, ...], str | None]:
+    async def _next(self, view: ChatView, speaker: str | None, actor: str | None) -> tuple[list[Intent], str | None]:
         """The next step, and who still takes the turn after it: a turn, several turns, or the end of the run."""
         run = self._state.run
         if run is None:
-            return (), None
+            return [], None
         reason = await self._over(view) if view.turns else None
-        selected = None if reason else speaker or await self.selection.select(view)
-        speakers = [selected] if isinstance(selected, str) else list(selected or ())
-        if reason or not speakers:
-            await self._learn(run.began, actor)
-            return (ChatRunEnded(run=run.began, reason=reason or "nobody"),), None
+        decision = decision_of(None if reason else speaker or await self.selection.select(view))
+        speakers = speakers_of(decision)
         for each in speakers:
             if each not in self._state.present:
                 raise NextSpeakerError(each, self._state.present)
-        return tuple([await self._turn(each) for each in speakers]), None
+        step: list[ThreadEvent] = [*selected(decision), *[await self._turn(each) for each in speakers]]
+        if not speakers:
+            step.append(ChatRunEnded(run=run.began, reason=reason or decision.reason))
+            await self._learn(run.began, actor)
+        said: list[Intent] = [] if decision.message is None else [Append((decision.message,))]
+        return [*said, RecordEvents(tuple(step))], None
 
     async def _over(self, view: ChatView) -> str | None:
         for each in self.termination:
@@ -384,6 +394,8 @@ class GroupChat:
             elif isinstance(event.data, TurnFinished):
                 who = speakers.get(event.data.turn, "")
                 usage[who] = usage.get(who, TokenUsage()) + (event.data.usage or TokenUsage())
+            elif isinstance(event.data, TurnSelected) and event.data.by is not None:
+                usage[event.data.by] = usage.get(event.data.by, TokenUsage()) + (event.data.usage or TokenUsage())
             elif isinstance(event.data, ChatRunEnded) and event.data.run == began:
                 reason, ended = event.data.reason, event.version
                 break
@@ -435,7 +447,7 @@ class GroupChat:
                     await thread.end(reason=reason, actor=actor)
 
 
-_OF_RUN = frozenset({"turn-started", "turn-finished", "chat-run-ended"})
+_OF_RUN = frozenset({"turn-selected", "turn-started", "turn-finished", "chat-run-ended"})
 
 
 def _human(member: Member) -> Human:

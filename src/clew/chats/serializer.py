@@ -23,7 +23,7 @@ from clew.domain.chats.document import (
     write_chat,
 )
 from clew.domain.chats.errors import ChatDocumentError, ChatNotRestoredError, ChatRunOpenError
-from clew.domain.chats.events import ChannelRestored, ChatRestored
+from clew.domain.chats.events import ChannelRestored, ChatRestored, TurnSelected
 from clew.domain.chats.state import ChannelState, ChatState
 from clew.domain.context.events import ContextStateRecorded
 from clew.domain.credential_detection import check_no_credentials
@@ -32,6 +32,7 @@ from clew.domain.errors import ConflictError
 from clew.domain.events import ThreadEvent
 from clew.domain.formats.lineage import Lineage
 from clew.domain.history import History
+from clew.domain.json_values import JsonObject
 from clew.infrastructure.envelope import decode_row, json_begins
 from clew.service import thread_documents
 from clew.service.async_effects import drive
@@ -104,6 +105,7 @@ class ChatDocument:
         events.append(
             ChatRestored(chat=chosen.id, head=chosen.head, turns=chosen.turns, last_speaker=chosen.last_speaker)
         )
+        events += [] if chosen.selection_state is None else [TurnSelected(state=chosen.selection_state)]
         events += [
             ContextStateRecorded(provider=each.provider, state=each.state, seen=heard[each.seen])
             for each in chosen.states
@@ -218,6 +220,7 @@ async def _content(chat: GroupChat, on_turn: OnTurn) -> ChatContent:
             turns=state.taken,
             last_speaker=state.last_speaker,
             states=_states(history, versions),
+            selection_state=_selection_state(state),
         ),
         history=tuple([each.message for each in messages if each.message is not None]),
         participants=tuple([_participant(state, id_) for id_ in state.present]),
@@ -234,6 +237,11 @@ async def _quiet(chat: GroupChat, on_turn: OnTurn) -> tuple[int, ChatState]:
         if on_turn == "raise":
             raise ChatRunOpenError(chat.id, "serialize")
         await chat.thread.runs.changed(version, _POLL_SECONDS)
+
+
+def _selection_state(state: ChatState) -> JsonObject | None:
+    check_no_credentials(state.selection_state, "state of the turn selection")
+    return state.selection_state
 
 
 def _states(history: History, versions: Sequence[int]) -> tuple[ProviderStateItem, ...]:

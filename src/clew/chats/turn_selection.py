@@ -5,14 +5,18 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from clew.agents.agent import Agent
 from clew.agents.tools import Tool, tool
 from clew.chats.chat_view import ChatView
 from clew.domain.chats.channels import spoken
+from clew.domain.chats.events import TurnSelected
+from clew.domain.events import ThreadEvent
 from clew.domain.json_values import JsonObject
-from clew.domain.messages import Text
+from clew.domain.messages import Message, Text
+from clew.domain.models.client import TokenUsage
 from clew.domain.runs.errors import AgentConfigurationError
 
 Speakers: TypeAlias = str | Sequence[str] | None
@@ -21,6 +25,45 @@ Speakers: TypeAlias = str | Sequence[str] | None
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]+")
 _SHOWN = 20
 """How many messages a model sees that selects the next speaker."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a turn selection decides, if that is more than who speaks next.
+
+    ``message`` is added to the chat before the turns, or as the last one of the run. ``reason`` is why the run ends, if
+    nobody speaks. ``state`` is recorded in the same commit: the next decision, in any process, reads it as
+    ``chat.selection_state``, and forks and rewinds take it along. If a model decided, ``by`` is its agent,
+    ``thread_id`` the thread of its run, and ``usage`` its tokens, which count as tokens of the run.
+    """
+
+    speakers: Speakers = None
+    message: Message | None = None
+    reason: str = "nobody"
+    state: JsonObject | None = None
+    by: str | None = None
+    thread_id: str | None = None
+    usage: TokenUsage | None = None
+
+
+def decision_of(selection: Speakers | Decision) -> Decision:
+    """The decision, also of a selection that only says who speaks."""
+    return selection if isinstance(selection, Decision) else Decision(selection)
+
+
+def speakers_of(decision: Decision) -> list[str]:
+    """The ids of those who speak next."""
+    speakers = decision.speakers
+    return [speakers] if isinstance(speakers, str) else list(speakers or ())
+
+
+def selected(decision: Decision) -> list[ThreadEvent]:
+    """The event of a decision that has more than speakers, if it has."""
+    if decision.state is None and decision.by is None:
+        return []
+    return [
+        TurnSelected(state=decision.state or {}, by=decision.by, thread_id=decision.thread_id, usage=decision.usage)
+    ]
 
 
 @runtime_checkable
@@ -32,8 +75,8 @@ class TurnSelection(Protocol):
         """The selection as JSON."""
         ...
 
-    async def select(self, chat: ChatView) -> Speakers:
-        """The next speaker, several, or None to end the run."""
+    async def select(self, chat: ChatView) -> Speakers | Decision:
+        """The next speaker, several, or None to end the run; or a Decision with more than that."""
         ...
 
 
@@ -76,10 +119,10 @@ class FunctionSelection:
 
     data: JsonObject = {"type": "function"}  # noqa: RUF012  # never changed
 
-    def __init__(self, function: Callable[[ChatView], Speakers | Awaitable[Speakers]]) -> None:
+    def __init__(self, function: Callable[[ChatView], Speakers | Decision | Awaitable[Speakers | Decision]]) -> None:
         self._function = function
 
-    async def select(self, chat: ChatView) -> Speakers:
+    async def select(self, chat: ChatView) -> Speakers | Decision:
         """What the function returns."""
         selected = self._function(chat)
         return await selected if inspect.isawaitable(selected) else selected
@@ -103,7 +146,7 @@ class ModelSelection:
         """The participant that the agent names. Raises NextSpeakerError in the chat if it names nobody."""
         who = "\n".join(f"- {each.author}: {each.description or each.type}" for each in chat.participants)
         said = "\n".join(
-            f"{each.message.author or each.role}: {_text(each.message)}"
+            f"{each.message.author or each.role}: {spoken_text(each.message)}"
             for each in await chat.history(last=_SHOWN)
             if each.message is not None
         )
@@ -118,7 +161,8 @@ class ModelSelection:
         )
 
 
-def _text(message: Any) -> str:
+def spoken_text(message: Message) -> str:
+    """The text of a message that others hear."""
     return " ".join(each.text for each in spoken(message) if isinstance(each, Text))
 
 

@@ -30,7 +30,7 @@ from clew.domain.chats.portable_json import (
     with_names_of,
 )
 from clew.domain.json_values import Json, JsonObject
-from clew.domain.messages import Message, Value, explain
+from clew.domain.messages import Message, Value, explain, is_none
 from clew.domain.streams import digest
 
 FORMAT, VERSION = "clew-chat", 1
@@ -47,7 +47,7 @@ class ProviderStateItem(Value):
 
 
 class ChatItem(Value):
-    """The chat itself: ``last_speaker`` and ``turns`` are the state of its turn selection."""
+    """The chat itself: ``last_speaker``, ``turns`` and ``selection_state`` are the state of its turn selection."""
 
     id: str
     head: str
@@ -56,6 +56,7 @@ class ChatItem(Value):
     turns: int = Field(ge=0)
     last_speaker: str | None = None
     states: tuple[ProviderStateItem, ...] = ()
+    selection_state: JsonObject | None = Field(default=None, exclude_if=is_none)
 
 
 class ParticipantItem(Value):

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from pydantic import Field
 
-from clew.domain.event_types import ACTIVE, event_type
+from clew.domain.event_types import ACTIVE, event_type, without
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Value, is_none
 from clew.domain.models.client import TokenUsage
@@ -143,6 +143,27 @@ class ChatRunStarted(Value):
 
 
 @event_type(
+    "turn-selected",
+    headline="The turn selection recorded its state",
+    sentence="let the turn selection decide",
+    sample={"state": {"plan": ["Ask."]}, "by": "manager", "thread_id": "c"},
+    statuses=ACTIVE,
+    remains=without("state"),
+)
+class TurnSelected(Value):
+    """A turn selection decided, and recorded its ``state`` for the next decision.
+
+    If a model decided, ``by`` is its agent, ``thread_id`` the thread of its run, and ``usage`` the tokens of this run,
+    which are counted on that thread, too.
+    """
+
+    state: JsonObject = Field(default_factory=dict)
+    by: str | None = Field(default=None, exclude_if=is_none)
+    thread_id: str | None = Field(default=None, exclude_if=is_none)
+    usage: TokenUsage | None = Field(default=None, exclude_if=is_none)
+
+
+@event_type(
     "turn-started",
     headline="A turn began",
     sentence="gave the turn to {participant}, on thread {thread_id}",
@@ -218,6 +239,7 @@ class ChatRunEnded(Value):
 
 ChatEvent: TypeAlias = (
     ChatConfigured
+    | TurnSelected
     | ParticipantJoined
     | ParticipantLeft
     | ChannelRestored

@@ -19,6 +19,7 @@ from clew.domain.chats.events import (
     ParticipantLeft,
     TurnFailed,
     TurnFinished,
+    TurnSelected,
     TurnStarted,
 )
 from clew.domain.event_types import TYPE_NAMES
@@ -81,6 +82,8 @@ class ChatState(Value):
     taken: int = 0
     """All finished turns."""
     last_speaker: str | None = None
+    selection_state: JsonObject | None = None
+    """What the turn selection recorded at its last decision."""
 
     @property
     def participants(self) -> tuple[ParticipantIdentity, ...]:
@@ -144,6 +147,14 @@ def _chat_restored(_: ChatState, __: Event, data: ChatRestored) -> dict[str, Any
 
 def _run_started(_: ChatState, event: Event, __: ChatRunStarted) -> dict[str, Any]:
     return {"run": ChatRun(began=event.version), "turns": ()}
+
+
+def _turn_selected(state: ChatState, _: Event, data: TurnSelected) -> dict[str, Any]:
+    who, usage, run = data.by, data.usage or TokenUsage(), state.run
+    if run is not None:
+        run = run.model_copy(update={"tokens": run.tokens + usage.total_tokens})
+    spent = {} if who is None else {who: state.usage.get(who, TokenUsage()) + usage}
+    return {"selection_state": data.state, "run": run, "usage": {**state.usage, **spent}}
 
 
 def _turn_started(state: ChatState, event: Event, data: TurnStarted) -> dict[str, Any]:
@@ -216,6 +227,7 @@ _CHANGES: dict[type, Callable[[ChatState, Event, Any], dict[str, Any]]] = {
     ChannelRestored: _restored,
     ChatRestored: _chat_restored,
     ChatRunStarted: _run_started,
+    TurnSelected: _turn_selected,
     TurnStarted: _turn_started,
     TurnFinished: _turn_finished,
     TurnFailed: _turn_failed,
