@@ -20,7 +20,8 @@ from clew.aio.batch import Batch
 from clew.aio.memory import DocumentStore, MemoryScope
 from clew.aio.subscription import Subscription
 from clew.aio.threads import LocalThread, RemoteThread, thread_class, unstarted_thread
-from clew.chats.group_chat import GroupChat, open_chat, start_chat
+from clew.chats.group_chat import GroupChat
+from clew.chats.opening import open_chat, start_chat
 from clew.chats.participants import Joining
 from clew.chats.termination import Termination
 from clew.chats.turn_selection import TurnSelection

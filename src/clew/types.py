@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     from clew.aio.subscription import Subscription
     from clew.aio.threads import LocalThread, RemoteThread, Thread
     from clew.chats.chat_view import ChatView
-    from clew.chats.group_chat import ChatParticipant, ChatResponse, ChatStream
+    from clew.chats.group_chat import ChatParticipant
     from clew.chats.participants import Joining
+    from clew.chats.response import ChatResponse, ChatStream
     from clew.chats.serializer import ChatDocument, OnTurn, RestoredChat, TextReader, TextWriter
     from clew.chats.termination import Termination
     from clew.chats.turn_selection import Decision, Speakers, TurnSelection
@@ -382,10 +383,10 @@ _HOMES = {
     "ChatDocument": "clew.chats.serializer",
     "ChatItem": "clew.domain.chats.document",
     "ChatParticipant": "clew.chats.group_chat",
-    "ChatResponse": "clew.chats.group_chat",
+    "ChatResponse": "clew.chats.response",
     "ChatRun": "clew.domain.chats.state",
     "ChatState": "clew.domain.chats.state",
-    "ChatStream": "clew.chats.group_chat",
+    "ChatStream": "clew.chats.response",
     "ChatView": "clew.chats.chat_view",
     "ColumnKind": "clew.domain.projection:Kind",
     "Content": "clew.domain.messages",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from clew.agents.agent import Agent as AnyAgent
 from clew.domain.json_values import JsonObject
 from clew.engine import Agent, Engine
 from clew.infrastructure.scripted_client import ScriptedChatClient
@@ -30,7 +31,7 @@ def agent_of(engine: Engine, name: str, script: Any = counting, *, remote: bool 
     return Agent(client, engine=engine, name=name, **options)
 
 
-def requests_of(agent: Agent) -> list[JsonObject]:
+def requests_of(agent: AnyAgent[Any, Any]) -> list[JsonObject]:
     client: Any = agent.client
     requests: list[JsonObject] = client.requests
     return requests

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_type
 
 import pytest
 from hypothesis import given, settings
@@ -45,6 +45,7 @@ from clew.domain.json_values import JsonObject
 from clew.domain.runs.errors import AgentConfigurationError, ModelError, NoOpenRunError, UnsupportedThreadError
 from clew.infrastructure import clock
 from clew.testing import call, check_channel, fault
+from clew.types import ChatResponse, ChatStream
 
 pytestmark = pytest.mark.anyio
 
@@ -81,13 +82,18 @@ async def test_participants_take_turns_and_hear_each_other(url: str) -> None:
 async def test_a_stream_names_the_author_of_each_update(url: str) -> None:
     async with Engine.open(url) as engine:
         chat = await engine.start_chat([agent_of(engine, "Writer"), agent_of(engine, "Editor")], max_turns=2)
-        stream = chat.run("A slogan.", stream=True)
+        stream = assert_type(chat.run("A slogan.", stream=True), ChatStream)
         texts: dict[str | None, str] = {}
         async for update in stream:
             if update.type == "text":
                 texts[update.author] = texts.get(update.author, "") + update.text
         assert texts == {"Writer": "I heard 1.", "Editor": "I heard 2."}
-        assert (await stream.get_final_response()).reason == "max-turns"
+        assert assert_type(await stream.get_final_response(), ChatResponse).reason == "max-turns"
+        assert_type(await chat.run("Another.", stream=False), ChatResponse)
+        with pytest.raises(NoOpenRunError):
+            assert_type(await chat.continue_run(), ChatResponse)
+        with pytest.raises(NoOpenRunError):
+            await assert_type(chat.continue_run(stream=True), ChatStream)
 
 
 @pytest.mark.parametrize("remote", [False, True])

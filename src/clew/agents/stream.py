@@ -6,31 +6,26 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Generic, Self
+from typing import Any, Generic, Self, TypeVar
 
 from clew.agents.admission import Admission
 from clew.agents.journal import Emit
 from clew.agents.response import AgentResponse, AgentUpdate, ThreadT_co
 from clew.domain.runs.errors import RunStoppedError
 
+ResponseT_co = TypeVar("ResponseT_co", covariant=True)
+
 _BUFFERED = 32
 """How many updates a run may be ahead of its reader. Waiting for the reader after each one would cost too much."""
 
 
-class AgentStream(AsyncIterator[AgentUpdate], Generic[ThreadT_co]):
-    """The updates of a run, as they arrive: ``async for update in agent.run(…, stream=True)``.
+class UpdateStream(AsyncIterator[AgentUpdate], Generic[ResponseT_co]):
+    """The updates of a run, as they arrive, and its response."""
 
-    The run waits for its reader when it is some updates ahead. Leaving the loop stops the run: the part of the answer
-    that has arrived is kept, and the stop is recorded. With ``async with``, that is done when the block is left.
-
-    ``await stream``, like ``async with``, waits until the run is on the log, and raises the error of one that is
-    refused: before a service has sent the first byte of its reply.
-    """
-
-    def __init__(self, execute: Callable[[Emit, Admission], Awaitable[AgentResponse[ThreadT_co]]]) -> None:
+    def __init__(self, execute: Callable[[Emit, Admission], Awaitable[ResponseT_co]]) -> None:
         self._execute = execute
         self._updates: asyncio.Queue[AgentUpdate | None] = asyncio.Queue(maxsize=_BUFFERED)
-        self._task: asyncio.Task[AgentResponse[ThreadT_co]] | None = None
+        self._task: asyncio.Task[ResponseT_co] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._admission = Admission()
         self._left = False
@@ -59,7 +54,7 @@ class AgentStream(AsyncIterator[AgentUpdate], Generic[ThreadT_co]):
         task.result()
         raise StopAsyncIteration
 
-    async def get_final_response(self) -> AgentResponse[ThreadT_co]:
+    async def get_final_response(self) -> ResponseT_co:
         """Read to the end of the run, and return its response. Raises the errors of the run."""
         try:
             while True:
@@ -108,14 +103,14 @@ class AgentStream(AsyncIterator[AgentUpdate], Generic[ThreadT_co]):
         self._left = True
         task.get_loop().call_soon_threadsafe(task.cancel)  # any thread may collect a stream that was left
 
-    def _started(self) -> asyncio.Task[AgentResponse[ThreadT_co]]:
+    def _started(self) -> asyncio.Task[ResponseT_co]:
         if self._task is None:
             self._loop = asyncio.get_running_loop()
             self._task = asyncio.ensure_future(self._carry_out())
             self._task.add_done_callback(retrieve_outcome)
         return self._task
 
-    async def _carry_out(self) -> AgentResponse[ThreadT_co]:
+    async def _carry_out(self) -> ResponseT_co:
         try:
             return await self._execute(self._updates.put, self._admission)
         finally:
@@ -127,10 +122,21 @@ class AgentStream(AsyncIterator[AgentUpdate], Generic[ThreadT_co]):
             self._updates.put_nowait(None)
 
 
+class AgentStream(UpdateStream[AgentResponse[ThreadT_co]], Generic[ThreadT_co]):
+    """The updates of a run, as they arrive: ``async for update in agent.run(…, stream=True)``.
+
+    The run waits for its reader when it is some updates ahead. Leaving the loop stops the run: the part of the answer
+    that has arrived is kept, and the stop is recorded. With ``async with``, that is done when the block is left.
+
+    ``await stream``, like ``async with``, waits until the run is on the log, and raises the error of one that is
+    refused: before a service has sent the first byte of its reply.
+    """
+
+
 class _Loop(AsyncIterator[AgentUpdate]):
     """The iterator of a loop over a stream. When the loop is left, Python deletes it, and that stops the run."""
 
-    def __init__(self, stream: AgentStream[Any]) -> None:
+    def __init__(self, stream: UpdateStream[Any]) -> None:
         self._stream = stream
         self._over = False
 

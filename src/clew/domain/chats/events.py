@@ -55,6 +55,10 @@ def _joined(data: ParticipantJoined) -> ParticipantJoined:
     return data.model_copy(update={"participant": _nameless(data.participant)})
 
 
+def _restored(data: ChannelRestored) -> ChannelRestored:
+    return data.model_copy(update={"participant": _nameless(data.participant), "state": None})
+
+
 def _nameless(participant: ParticipantIdentity) -> ParticipantIdentity:
     return participant.model_copy(update={"name": None, "description": None})
 
@@ -99,7 +103,7 @@ class ParticipantLeft(Value):
     sentence="restored a channel, on thread {thread_id}",
     sample={"participant": {"id": "editor", "channel": "ab"}, "thread_id": "c", "version": 9, "synced": 2},
     statuses=ACTIVE,
-    remains=_joined,
+    remains=_restored,
 )
 class ChannelRestored(Value):
     """The channel of a participant was restored from a document, whether or not the participant is present.
