@@ -278,13 +278,15 @@ async def test_reads_a_task_that_works_until_it_answers(tmp_path: Path) -> None:
         server.add_replies(
             stream({"jsonrpc": "2.0", "id": "1", "result": {"task": working}}, done=False),  # it ends early
             whole({"jsonrpc": "2.0", "id": "1", "error": {"code": -32603, "message": "busy"}}),
-            whole({"jsonrpc": "2.0", "id": "1", "result": working}),
+            whole({"jsonrpc": "2.0", "id": "1", "result": {**working, "artifacts": TASK["artifacts"]}}),
             whole({"jsonrpc": "2.0", "id": "1", "error": {"code": -32004, "message": "no streams"}}),
             whole({"jsonrpc": "2.0", "id": "1", "result": TASK}),
         )
         async with Engine.open(f"sqlite:///{tmp_path / 'clew.db'}") as engine:
             agent = Agent(A2AClient(f"http://127.0.0.1:{server.port}"), engine=engine)
-            assert (await agent.run("hello", thread=await agent.get_remote_thread())).text == "Hello there 🧶"
+            async with agent.run("hello", thread=await agent.get_remote_thread(), stream=True) as updates:
+                texts = [update.text async for update in updates if update.type == "text"]
+            assert "".join(texts) == "Hello there 🧶"
     methods = [request.json()["method"] for request in server.requests]
     assert methods == ["SendStreamingMessage", "GetTask", "GetTask", "SubscribeToTask", "GetTask"]
 

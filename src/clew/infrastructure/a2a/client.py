@@ -116,14 +116,20 @@ class A2AClient:
         A request that reads a task waits until the task answers: it follows the task, which changes nothing there.
         """
         reader = A2AAnswer()
+        read: list[Update] = []  # of a task that works, which is read once more
         try:
             async with aclosing(self._connection.ask("", replace(request, streams=True), reader)) as updates:
                 async for update in updates:
-                    yield update
+                    if _reads(request):
+                        read.append(update)
+                    else:
+                        yield update
         except ModelError as raised:
             if not (_reads(request) and reader.failure is None and reader.state):
                 raise _settled(raised, reader, request) from None
         else:
+            for update in read:
+                yield update
             return
         async with aclosing(self._follow(request)) as updates:
             async for update in updates:
@@ -144,10 +150,14 @@ class A2AClient:
         while True:
             reader = A2AAnswer()
             request = replace(read, content=content if follows else read.content, streams=True)
+            looked: list[Update] = []
             try:
                 async with aclosing(self._connection.ask("", request, reader)) as updates:
                     async for update in updates:
-                        yield update
+                        if follows:
+                            yield update
+                        else:
+                            looked.append(update)
             except ModelError as raised:
                 refused = follows and reader.failure is not None and reader.outcome is None
                 works = not follows and reader.failure is None and bool(reader.state)
@@ -157,6 +167,8 @@ class A2AClient:
                     await asyncio.sleep(_POLL_SECONDS)
                 follows = False
             else:
+                for update in looked:
+                    yield update
                 return
 
 
