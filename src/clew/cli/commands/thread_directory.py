@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, get_args
 
@@ -27,7 +28,7 @@ from clew.cli.options import (
     parse_said,
     thread_argument,
 )
-from clew.cli.output import NO_THREADS, catch_up, one_line, safe, write_json_lines
+from clew.cli.output import NO_THREADS, catch_up, one_line, safe, use_utf_8, write_json_lines
 from clew.cli.output import console as new_console
 from clew.cli.rendering import json_shapes
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from clew.conversations import Conversations
+    from clew.domain.chats.flow import ChatFlow, FlowApproval
     from clew.domain.event_types import Status
     from clew.domain.fork_tree import Branch
     from clew.domain.json_values import Json
@@ -44,6 +46,9 @@ if TYPE_CHECKING:
 
 FIRST_EVENTS = 8
 """Events at the start of a thread that may contain its first words."""
+
+FORMATS = ("text", "mermaid", "svg")
+"""The forms of the picture of a chat."""
 
 NAMED_FORKS = 3
 """Forks that a hit names; the others are counted."""
@@ -90,18 +95,38 @@ def threads(
             print_threads(conversations, new_console(), wanted, most, newest=newest, nothing=nothing)
 
 
-@command("clew tree", "clew tree 3f2a --json", heading="Read")
+@command(
+    "clew tree",
+    "clew tree 3f2a --json",
+    "clew tree --chat 3f2a",
+    "clew tree --chat 3f2a --format svg > chat.svg",
+    heading="Read",
+)
 def tree(
     context: typer.Context,
     thread: Annotated[
         str | None,
         thread_argument("A thread's id, or a unique prefix of it: draws its whole tree. By default all trees."),
     ] = None,
+    chat: Annotated[
+        str | None,
+        typer.Option(
+            "--chat", metavar="CHAT", help="Draw the flow of a group chat instead.", autocompletion=thread_ids
+        ),
+    ] = None,
+    form: Annotated[
+        str, typer.Option("--format", metavar="F", help="With --chat: text, mermaid or svg. Default: text.")
+    ] = "text",
     all_: AllOption = False,
     as_json: AsJson = False,
 ) -> None:
-    """Draw threads with their forks and checkpoints."""
+    """Draw threads with their forks and checkpoints, or the flow of a group chat."""
+    _check_picture(thread, chat, form, as_json=as_json)
     with open_store(context) as conversations:
+        if chat is not None:
+            shown = "json" if as_json else form
+            print_flow(conversations, conversations.find(chat), shown, None if all_ else DEFAULT_LIMIT)
+            return
         id_ = None if thread is None else conversations.find(thread)
         catch_up(conversations, "directory")
         if as_json:
@@ -150,6 +175,62 @@ def search(
         print_hits(conversations, hits, new_console())
         if len(hits) == limit:
             typer.echo(f"\nThese are the newest {limit:,}. There may be more: `--limit N`.")
+
+
+def _check_picture(thread: str | None, chat: str | None, form: str, *, as_json: bool) -> None:
+    if form not in FORMATS:
+        raise WrongUsage(f"--format {form!r} does not exist. Give {', '.join(FORMATS)}")
+    if chat is None and form != "text":
+        raise WrongUsage("--format is for the flow of a chat. Give --chat CHAT, too")
+    if chat is not None and thread is not None:
+        raise WrongUsage("Give a THREAD or --chat CHAT, not both")
+    if as_json and form != "text":
+        raise WrongUsage("Give --json or --format, not both")
+
+
+def print_flow(conversations: Conversations, id_: str, form: str, most: int | None) -> None:
+    """Print the flow of a chat: its newest steps, or all."""
+    from clew.cli.rendering.chat_flow import flow_lines
+    from clew.cli.rendering.chat_flow_mermaid import mermaid
+    from clew.cli.rendering.chat_flow_svg import svg
+
+    flow = read_flow(conversations, id_).newest(None if form == "json" else most)
+    if form == "json":
+        write_json_lines(map(json_shapes.flow_step, flow.steps))
+    elif form == "svg":
+        use_utf_8()
+        typer.echo(svg(flow, conversations.thread(id_).summary().title or id_), nl=False)
+    elif form == "mermaid":
+        use_utf_8()
+        typer.echo(mermaid(flow), nl=False)
+    else:
+        out = new_console()
+        for line in flow_lines(flow, out.width):
+            out.print(line, soft_wrap=True)
+        if flow.earlier:
+            out.print(f"These are the newest {len(flow.steps):,} steps. `--all` draws every one.")
+
+
+def read_flow(conversations: Conversations, id_: str) -> ChatFlow:
+    """The flow of a chat, with the approvals on the threads of its participants. Raises WrongUsage if it is none."""
+    from clew.domain.chats.flow import APPROVAL_TYPES, FLOW_TYPES, approvals_of, flow_of, path_of
+    from clew.domain.errors import ThreadDeletedError, UnknownThreadError
+
+    thread = conversations.thread(id_)
+    flow = flow_of(path_of(thread.events(types=FLOW_TYPES), thread.version))
+    if all(lane.type is None for lane in flow.lanes):
+        raise WrongUsage(f"Thread {id_!r} is not a group chat. `clew show` shows it")
+    steps = []
+    for step in flow.steps:
+        approvals: tuple[FlowApproval, ...] = ()
+        if step.kind == "turn":
+            try:
+                own = conversations.thread(step.thread_id)
+                approvals = approvals_of(own.events(after=step.began, at=step.upto or None, types=APPROVAL_TYPES))
+            except (UnknownThreadError, ThreadDeletedError):
+                approvals = ()  # its run has not begun, or its thread was deleted
+        steps.append(replace(step, approvals=approvals))
+    return replace(flow, steps=tuple(steps))
 
 
 def print_threads(

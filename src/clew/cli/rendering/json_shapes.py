@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clew.cli.commands.completion import Installation
+    from clew.domain.chats.flow import FlowStep
     from clew.domain.differences.diff import Diff, DiffRow
     from clew.domain.differences.record_diff import RecordDiff
     from clew.domain.events import Event
@@ -56,6 +57,15 @@ def thread(summary: ThreadSummary) -> dict[str, Any]:
 def branch(branch: Branch[ThreadSummary]) -> dict[str, Any]:
     """A thread in a tree, with the checkpoints that were made in it."""
     return {**thread(branch.thread), **_fields(branch, "depth", "forks", "checkpoints")}
+
+
+def flow_step(step: FlowStep) -> dict[str, Any]:
+    """A step in the flow of a chat. The lane of the user is empty; the end of a run has none."""
+    return {
+        **_fields(step, "kind", "version", "lane", "text", "outcome", "at_once", "handoff"),
+        "thread_id": step.thread_id or None,
+        "approvals": [{"call": each.call, "verdict": each.verdict} for each in step.approvals],
+    }
 
 
 def hit(hit: Hit) -> dict[str, Any]:
