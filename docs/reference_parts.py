@@ -14,7 +14,7 @@ CONSTRUCTED = frozenset(
     "Agent Telemetry OpenAIChatClient OpenAIResponsesClient AnthropicClient BedrockClient GeminiClient "
     "GeminiInteractionsClient AnyClient ScriptedChatClient A2AClient OpenAIEmbedder LocalEmbedder HashingEmbedder "
     "Document Reducers RedisHistory ThreadStore HandoffSelection ModelSelection ManagerSelection FunctionSelection "
-    "MaxTurns MaxTokens TextMentioned FunctionTermination ModelTermination "
+    "MaxTurns MaxTokens MaxCost TextMentioned FunctionTermination ModelTermination "
     f"{PROVIDERS}".split()
 )
 """The classes that people construct and whose parameters are not fields."""
@@ -70,7 +70,7 @@ PARTS = {
         "GroupChat Participant Human types.ChatParticipant types.ChatResponse types.ChatStream types.ChatView "
         "types.TurnSelection types.Decision RoundRobin HandoffSelection ModelSelection "
         "ManagerSelection FunctionSelection ManualSelection Together "
-        "types.Termination MaxTurns MaxTokens TextMentioned FunctionTermination ModelTermination "
+        "types.Termination MaxTurns MaxTokens MaxCost TextMentioned FunctionTermination ModelTermination "
         "ChatSerializer types.ChatDocument types.RestoredChat types.ParticipantItem "
         "types.Channel types.AgentChannel testing.check_channel types.ChatState types.ChannelState types.ChatRun "
         "types.OpenTurn"

@@ -22,7 +22,14 @@ if TYPE_CHECKING:
     from clew.chats.manager_selection import ManagerSelection
     from clew.chats.participants import Human, Participant
     from clew.chats.serializer import ChatSerializer
-    from clew.chats.termination import FunctionTermination, MaxTokens, MaxTurns, ModelTermination, TextMentioned
+    from clew.chats.termination import (
+        FunctionTermination,
+        MaxCost,
+        MaxTokens,
+        MaxTurns,
+        ModelTermination,
+        TextMentioned,
+    )
     from clew.chats.turn_selection import (
         FunctionSelection,
         HandoffSelection,
@@ -122,6 +129,7 @@ __all__ = [
     "MCPTools",
     "ManagerSelection",
     "ManualSelection",
+    "MaxCost",
     "MaxTokens",
     "MaxTurns",
     "Media",
@@ -218,6 +226,7 @@ _HOMES = {
     "MCPTools": "clew.infrastructure.mcp.tools",
     "ManagerSelection": "clew.chats.manager_selection",
     "ManualSelection": "clew.chats.turn_selection",
+    "MaxCost": "clew.chats.termination",
     "MaxTokens": "clew.chats.termination",
     "MaxTurns": "clew.chats.termination",
     "Media": "clew.domain.messages",

@@ -217,9 +217,11 @@ class Engine:
         return self._thread(thread_id, control.kind)
 
     # asyncio only: begin
-    def unstarted_thread(self, kind: ThreadKind, thread_id: str | None = None) -> LocalThread | RemoteThread:
-        """A thread that does not exist yet and starts with its first run: for agents."""
-        return unstarted_thread(self._core, self._live, kind, thread_id)
+    def unstarted_thread(
+        self, kind: ThreadKind, thread_id: str | None = None, labels: JsonObject | None = None
+    ) -> LocalThread | RemoteThread:
+        """A thread that does not exist yet and starts with its first run, with these labels: for agents."""
+        return unstarted_thread(self._core, self._live, kind, thread_id, labels)
 
     async def threads_with_lease(self) -> list[str]:
         """The ids of the threads with a run that a process executes, or executed when it ended: for agents."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from clew.aio.threads import LocalThread, RemoteThread, Thread
     from clew.chats.chat_view import ChatView
     from clew.chats.group_chat import ChatParticipant
-    from clew.chats.participants import Joining
+    from clew.chats.participants import Joining, SubChat
     from clew.chats.response import ChatResponse, ChatStream
     from clew.chats.serializer import ChatDocument, OnTurn, RestoredChat, TextReader, TextWriter
     from clew.chats.termination import Termination
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from clew.domain.chats.channel_documents import ChannelBlob, ChannelEvent, ChannelStream, ChannelThread
     from clew.domain.chats.channels import AgentChannel, Channel
     from clew.domain.chats.document import ChannelItem, ChatContent, ChatItem, ParticipantItem, ProviderStateItem
+    from clew.domain.chats.events import ChatTurn
     from clew.domain.chats.state import ChannelState, ChatRun, ChatState, OpenTurn
     from clew.domain.context.provider import (
         ContextProviders,
@@ -183,6 +184,7 @@ __all__ = [
     "ChatRun",
     "ChatState",
     "ChatStream",
+    "ChatTurn",
     "ChatView",
     "ColumnKind",
     "Content",
@@ -310,6 +312,7 @@ __all__ = [
     "Status",
     "Step",
     "StoreFactory",
+    "SubChat",
     "Subscription",
     "SyncBatch",
     "SyncLocalThread",
@@ -387,6 +390,7 @@ _HOMES = {
     "ChatRun": "clew.domain.chats.state",
     "ChatState": "clew.domain.chats.state",
     "ChatStream": "clew.chats.response",
+    "ChatTurn": "clew.domain.chats.events",
     "ChatView": "clew.chats.chat_view",
     "ColumnKind": "clew.domain.projection:Kind",
     "Content": "clew.domain.messages",
@@ -514,6 +518,7 @@ _HOMES = {
     "Status": "clew.domain.event_types",
     "Step": "clew.domain.history",
     "StoreFactory": "clew.domain.history_stores",
+    "SubChat": "clew.chats.participants",
     "Subscription": "clew.aio.subscription",
     "SyncBatch": "clew.sync.batch:Batch",
     "SyncLocalThread": "clew.sync.threads:LocalThread",

@@ -57,6 +57,7 @@ def test_clew_exports_these_names() -> None:
         "MCPTools",
         "ManagerSelection",
         "ManualSelection",
+        "MaxCost",
         "MaxTokens",
         "MaxTurns",
         "Media",

@@ -836,11 +836,15 @@ def thread_class(kind: ThreadKind) -> type[LocalThread | RemoteThread]:
 
 # asyncio only: begin
 def unstarted_thread(
-    core: Core, live: weakref.WeakSet[Subscription], kind: ThreadKind, thread_id: str | None = None
+    core: Core,
+    live: weakref.WeakSet[Subscription],
+    kind: ThreadKind,
+    thread_id: str | None = None,
+    labels: JsonObject | None = None,
 ) -> LocalThread | RemoteThread:
-    """A thread that does not exist yet, with that id or a new one. It starts with its first run."""
+    """A thread that does not exist yet, with that id or a new one, and these labels. It starts with its first run."""
     thread = thread_class(kind)(core, live, thread_id or core.thread_id())
-    thread.runs = ThreadRuns(core, thread.id, Beginning(Start(kind=kind), Control()))
+    thread.runs = ThreadRuns(core, thread.id, Beginning(Start(kind=kind, labels=labels or {}), Control()))
     return thread
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from decimal import Decimal
 
 from clew.aio.threads import Thread
 from clew.domain.chats.events import ParticipantIdentity
@@ -15,7 +16,8 @@ from clew.domain.json_values import JsonObject
 class ChatView:
     """A chat at a version, between two turns of a run.
 
-    ``turns`` and ``tokens`` are those of the run, ``total_turns`` those of the chat. ``handoff`` is the participant to
+    ``turns``, ``tokens`` and ``cost`` are those of the run, ``total_turns`` those of the chat. ``cost`` is in US
+    dollars, None if it is not known of all turns. ``handoff`` is the participant to
     whom the last turn of the run was handed. ``key`` is the same whenever this decision is made again, in any process:
     an idempotency key for what the decision calls. ``selection_state`` is what the last Decision recorded.
     """
@@ -24,6 +26,7 @@ class ChatView:
     turns: int
     total_turns: int
     tokens: int
+    cost: Decimal | None
     last_speaker: str | None
     handoff: str | None
     key: str
@@ -44,6 +47,7 @@ def view_of(thread: Thread, version: int, state: ChatState) -> ChatView:
         turns=0 if run is None else run.turns,
         total_turns=state.taken,
         tokens=0 if run is None else run.tokens,
+        cost=None if run is None else run.cost,
         last_speaker=state.last_speaker,
         handoff=None if run is None else run.handoff,
         key=f"{thread.id}:{version}",

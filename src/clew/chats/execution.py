@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import cast
 
 from clew.agents.journal import Emit
-from clew.agents.response import Approval
+from clew.agents.response import Approval, approvals
 from clew.aio.threads import LocalThread, RemoteThread, Thread
 from clew.chats.chat_view import ChatView, view_of
-from clew.chats.participants import Member
+from clew.chats.participants import CHAT, Human, Member
 from clew.chats.response import ChatResponse
 from clew.chats.termination import Termination
 from clew.chats.turn_selection import (
@@ -22,26 +25,38 @@ from clew.chats.turn_selection import (
     selected,
     speakers_of,
 )
-from clew.chats.turns import TurnSetup, read_chat, take_turn
+from clew.chats.turns import ChatContext, Outcome, TurnSetup, answer_of, key_of, read_chat, run_agent, take_turn
 from clew.domain.chats.errors import ChatRunAbandonedError, ChatRunOpenError, NextSpeakerError
-from clew.domain.chats.events import ChatRunEnded, ChatRunStarted, TurnFinished, TurnSelected, TurnStarted
-from clew.domain.chats.state import ChannelState, ChatState
+from clew.domain.chats.events import (
+    ChatRunEnded,
+    ChatRunStarted,
+    ChatTurn,
+    TurnFailed,
+    TurnFinished,
+    TurnSelected,
+    TurnStarted,
+)
+from clew.domain.chats.state import ChannelState, ChatState, OpenTurn
 from clew.domain.decider import Append, Intent, RecordEvents
 from clew.domain.errors import ConflictError, InvalidContentError, UnknownThreadError
 from clew.domain.events import ThreadEvent
 from clew.domain.json_values import canonical
 from clew.domain.messages import Message
 from clew.domain.models.client import TokenUsage
+from clew.domain.models.prices import plus
 from clew.domain.runs.errors import AgentConfigurationError
 from clew.domain.runs.ports import EnginePort, RunKey
 from clew.domain.streams import check_idempotency_key
 
-_OF_RUN = frozenset({"turn-selected", "turn-started", "turn-finished", "chat-run-ended"})
+_OF_RUN = frozenset({"turn-selected", "turn-started", "turn-finished", "turn-failed", "chat-run-ended"})
 
 
 @dataclass(frozen=True)
 class Execution:
-    """What a run of a chat needs: the chat with the participants of this process, and the caller."""
+    """What a run of a chat needs: the chat with the participants of this process, and the caller.
+
+    ``given`` is what the chats give of which this one is a participant.
+    """
 
     engine: EnginePort[LocalThread, RemoteThread]
     chat: Thread
@@ -50,9 +65,15 @@ class Execution:
     termination: tuple[Termination, ...]
     actor: str | None = None
     emit: Emit | None = None
+    given: tuple[ChatContext, ...] = ()
 
-    async def begin(self, messages: tuple[Message, ...], given: str | None, *, abandon: bool) -> int:
-        """Begin a run; returns the version at which it began. That of the first run with the key, if there is one."""
+    async def begin(
+        self, messages: Sequence[Message], given: str | None, *, abandon: bool = False, within: ChatTurn | None = None
+    ) -> int:
+        """Begin a run; returns the version at which it began. That of the first run with the key, if there is one.
+
+        A run ``within`` a turn of another chat abandons an open run of an earlier turn there, which has failed.
+        """
         key = None
         if given is not None:
             check_idempotency_key(given)
@@ -64,14 +85,14 @@ class Execution:
             version, state = await read_chat(self.chat)
             steps: list[ThreadEvent] = []
             if state.run is not None:
-                if not abandon:
+                if not abandon and (within is None or state.run.within != within.chat):
                     raise ChatRunOpenError(self.chat.id, "chat.run")
                 steps.append(ChatRunEnded(run=state.run.began, reason="abandoned"))
             if not messages and not (await self.chat.history(last=1)).messages:
                 raise InvalidContentError("chat.run: there is nothing to answer. Give some input.")
-            steps.append(ChatRunStarted())
+            steps.append(ChatRunStarted(within=within))
             intents: list[Intent] = [RecordEvents(tuple(steps))]
-            intents += [Append(messages)] if messages else []
+            intents += [Append(tuple(messages))] if messages else []
             try:
                 await log.record(intents, actor=self.actor, expected_version=version, key=key)
             except ConflictError:
@@ -93,9 +114,10 @@ class Execution:
                 return await self._response(began)
             view = view_of(self.chat, version, state)
             if state.turns:
-                pending = await self._take(state, view)
+                outcomes = await self._take(state, view)
                 _, state = await read_chat(self.chat)
-                people = self._waiting_for(state)
+                pending = [approval for each in outcomes for approval in each.approvals]
+                people = (*self._people(state), *(person for each in outcomes for person in each.waiting_for))
                 if pending or people:
                     return await self._response(began, pending, people)
                 continue
@@ -108,9 +130,9 @@ class Execution:
 
     def setup(self, state: ChatState) -> TurnSetup:
         """What a turn of the chat needs."""
-        return TurnSetup(self.engine, self.chat, state.newcomers_read, self.actor, self.emit)
+        return TurnSetup(self.engine, self.chat, state.newcomers_read, self.actor, self.emit, given=self.given)
 
-    async def _take(self, state: ChatState, view: ChatView) -> list[Approval]:
+    async def _take(self, state: ChatState, view: ChatView) -> list[Outcome]:
         """Take the open turns, those of several participants at the same time."""
         taken = []
         for turn in state.turns:
@@ -119,19 +141,71 @@ class Execution:
                 raise AgentConfigurationError(
                     f"It is the turn of {turn.participant!r}, who is not here. Give this agent: chat.add(agent)."
                 )
-            if member.agent is not None:
+            if not isinstance(member.joining, Human):
                 handoffs = isinstance(self.selection, HandoffSelection)
                 tools = handoff_tools(view, member.id) if handoffs else {}
-                taken.append(take_turn(replace(self.setup(state), handoffs=tools), turn, member))
+                run = run_agent if member.chat is None else self._run_chat
+                taken.append(take_turn(replace(self.setup(state), handoffs=tools), turn, member, run))
         outcomes = await asyncio.gather(*taken, return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
-        return [each for outcome in outcomes if isinstance(outcome, list) for each in outcome]
+        return [each for each in outcomes if isinstance(each, Outcome)]
 
-    def _waiting_for(self, state: ChatState) -> tuple[str, ...]:
+    async def _run_chat(  # as RunTurn
+        self,
+        setup: TurnSetup,
+        turn: OpenTurn,
+        member: Member,
+        thread: Thread,
+        messages: list[Message],
+        context: tuple[ChatContext, ...],
+    ) -> Outcome:
+        """Run a chat that is a participant. Its answer is the last message that was added to it."""
+        inner = self._within(member, thread, context)
+        within = ChatTurn(chat=self.chat.id, turn=turn.version)
+        began = await inner.begin(messages, key_of(setup, turn), within=within)
+        response = await inner.drive(began)
+        return Outcome(
+            answer=answer_of(member, response.messages),
+            usage=sum(response.usage.values(), TokenUsage()),
+            cost=response.cost,
+            approvals=response.approvals,
+            waiting_for=response.waiting_for,
+        )
+
+    def _within(self, member: Member, thread: Thread, context: tuple[ChatContext, ...] = ()) -> Execution:
+        """The execution of a participant's chat, on the thread of its turn."""
+        chat = member.chat
+        if chat is None:
+            raise AgentConfigurationError(f"{member.id!r} is not a chat.")
+        if thread.id == chat.thread.id:
+            thread = cast("Thread", chat.thread)  # with its components
+        else:
+            thread.context_providers.add(*chat.thread.context_providers)
+        return Execution(
+            self.engine, thread, chat.members, chat.selection, chat.termination, self.actor, self.emit, context
+        )
+
+    def _people(self, state: ChatState) -> tuple[str, ...]:
         members = [self.members.get(each.participant) for each in state.turns]
-        return tuple([each.id for each in members if each is not None and each.agent is None])
+        return tuple([each.id for each in members if each is not None and isinstance(each.joining, Human)])
+
+    async def turn_of(self, person: str) -> tuple[Execution, OpenTurn, Member] | None:
+        """The open turn of a person in this chat, or in a chat that has a turn in it."""
+        _, state = await read_chat(self.chat)
+        inner: list[Execution] = []
+        for turn in state.turns:
+            member = self.members.get(turn.participant)
+            if member is not None and turn.participant == person and isinstance(member.joining, Human):
+                return self, turn, member
+            if member is not None and member.chat is not None:
+                with suppress(UnknownThreadError):
+                    inner.append(self._within(member, await self.engine.thread(turn.thread_id)))
+        for each in inner:
+            if found := await each.turn_of(person):
+                return found
+        return None
 
     async def _next(self, state: ChatState, view: ChatView, speaker: str | None) -> list[Intent]:
         """The next step of an open run: a turn, several turns, or the end of the run."""
@@ -196,16 +270,19 @@ class Execution:
         self, began: int, pending: Sequence[Approval] = (), people: tuple[str, ...] = ()
     ) -> ChatResponse:
         usage: dict[str, TokenUsage] = {}
+        costs: dict[str, Decimal | None] = {}
         speakers: dict[int, str] = {}
         reason, ended = None, None
         async for event in self.chat.events(after=began, types=_OF_RUN):
             if isinstance(event.data, TurnStarted):
                 speakers[event.version] = event.data.participant
-            elif isinstance(event.data, TurnFinished):
+            elif isinstance(event.data, TurnFinished) or (isinstance(event.data, TurnFailed) and event.data.usage):
                 who = speakers.get(event.data.turn, "")
                 usage[who] = usage.get(who, TokenUsage()) + (event.data.usage or TokenUsage())
+                costs[who] = plus(costs.get(who, Decimal(0)), event.data.cost)
             elif isinstance(event.data, TurnSelected) and event.data.by is not None:
                 usage[event.data.by] = usage.get(event.data.by, TokenUsage()) + (event.data.usage or TokenUsage())
+                costs[event.data.by] = None  # the decision does not record what it cost
             elif isinstance(event.data, ChatRunEnded) and event.data.run == began:
                 reason, ended = event.data.reason, event.version
                 break
@@ -213,4 +290,19 @@ class Execution:
             raise ChatRunAbandonedError(self.chat.id, began)
         said = await self.chat.history(at=ended, after=began)
         answers = [each for each in said if each.role == "assistant" or (each.message and each.message.author)]
-        return ChatResponse(answers, reason, usage, list(pending), people)
+        return ChatResponse(answers, reason, usage, list(pending), people, costs)
+
+
+async def open_approvals(chat: Thread) -> list[Approval]:
+    """The function calls of a chat's open turns that wait for an approval, also of chats that have a turn in it."""
+    pending: list[Approval] = []
+    _, state = await read_chat(chat)
+    for turn in state.turns:
+        try:
+            if state.known[turn.participant].type == CHAT:
+                pending += await open_approvals(type(chat)(chat._core, chat._live, turn.thread_id))  # noqa: SLF001  # its thread
+            else:
+                pending += await approvals(chat.runs.of(turn.thread_id))
+        except UnknownThreadError:
+            continue  # the turn has begun, and its run has not, or a person has it
+    return pending

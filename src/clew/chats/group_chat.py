@@ -4,31 +4,39 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Literal, overload
 
 from clew.agents.admission import Admission
 from clew.agents.journal import Emit
-from clew.agents.response import Approval, approvals
+from clew.agents.response import Approval
 from clew.agents.run_setup import Input, input_messages
 from clew.aio.threads import LocalThread, RemoteThread, Thread
-from clew.chats.execution import Execution
-from clew.chats.participants import Human, Joining, Member, member_of, members_of
+from clew.chats.execution import Execution, open_approvals
+from clew.chats.participants import Joining, Member, SubChat, member_of, members_of
 from clew.chats.response import ChatResponse, ChatStream
 from clew.chats.termination import Termination
 from clew.chats.turn_selection import TurnSelection
 from clew.chats.turns import finish_turn, read_chat
 from clew.domain.chats.errors import NextSpeakerError
-from clew.domain.chats.events import ParticipantJoined, ParticipantLeft, TurnFinished
+from clew.domain.chats.events import CHANNEL_OF, GROUP_CHAT, ParticipantJoined, ParticipantLeft, TurnFinished
 from clew.domain.chats.state import CHAT_STATE, ChatState
 from clew.domain.decider import RecordEvents
-from clew.domain.errors import UnknownThreadError
+from clew.domain.errors import NotRedactableError, UnknownThreadError
+from clew.domain.event_types import Status
+from clew.domain.events import MemoryReading, ThreadEvent
 from clew.domain.history import History
 from clew.domain.messages import Message
-from clew.domain.models.client import ThreadKind
+from clew.domain.models.client import ThreadKind, TokenUsage
+from clew.domain.models.prices import recorded
 from clew.domain.runs.errors import NoOpenRunError
 from clew.domain.runs.ports import EnginePort
-from clew.service.thread_queries import At
+from clew.service.async_effects import drive
+from clew.service.redactions import Purged, check_purge
+from clew.service.thread_directory import threads
+from clew.service.thread_queries import At, ThreadSummary
 
 
 @dataclass(frozen=True)
@@ -109,7 +117,7 @@ class GroupChat:
         Does nothing if it is present. Raises AgentConfigurationError for another one with its id or name.
         """
         member = member_of(joining)
-        members_of([*(each.participant or _human(each) for each in self._members.values()), joining])
+        members_of([*(each.joining for each in self._members.values()), joining])
         state = await self.refresh()
         if member.id not in state.present:
             await self.thread.runs.record([RecordEvents((await joined(member),))], actor=actor)
@@ -219,73 +227,142 @@ class GroupChat:
         return ChatStream(execute) if stream else execute(None, None)
 
     async def respond(self, participant: str, message: Message | str, *, actor: str | None = None) -> None:
-        """Answer as a person whose turn it is; then ``continue_run``. Raises NextSpeakerError if it is not."""
-        state = await self.refresh()
-        turn = next((each for each in state.turns if each.participant == participant), None)
-        member = self._members.get(participant)
-        if turn is None or member is None or member.agent is not None:
-            raise NextSpeakerError(participant, [each.participant for each in state.turns])
+        """Answer as a person whose turn it is, also in a chat that is a participant; then ``continue_run``.
+
+        Raises NextSpeakerError if it is not the person's turn.
+        """
+        found = await self._execution(actor).turn_of(participant)
+        if found is None:
+            raise NextSpeakerError(participant, [each.participant for each in (await self.refresh()).turns])
+        execution, turn, member = found
         (said,) = input_messages("chat.respond", message)
         authored = said.model_copy(update={"author": member.identity.author})
-        await finish_turn(self._execution(actor).setup(state), turn, authored, TurnFinished(turn=turn.version))
+        nothing = TurnFinished(turn=turn.version, usage=TokenUsage(), cost=recorded(Decimal(0)))
+        await finish_turn(execution.setup(ChatState()), turn, authored, nothing)
         await self.refresh()
 
     def _execution(self, actor: str | None, emit: Emit | None = None) -> Execution:
         return Execution(self._engine, self.thread, self._members, self.selection, self.termination, actor, emit)
 
     async def approvals(self) -> list[Approval]:
-        """The function calls of open turns that wait for an approval, requested by any process."""
-        pending: list[Approval] = []
-        for turn in (await self.refresh()).turns:
-            log = self.thread.runs.of(turn.thread_id)
-            try:
-                pending += await approvals(log)
-            except UnknownThreadError:
-                continue  # the turn has begun, and its run has not, or a person has it
-        return pending
+        """The function calls of open turns that wait for an approval, requested by any process.
+
+        They are those of all agents, also in chats that are participants.
+        """
+        await self.refresh()
+        return await open_approvals(self.thread)
+
+    def as_participant(self, name: str, *, description: str | None = None) -> SubChat:
+        """This chat as a participant of another one. In the other chat its id is ``name``.
+
+        A turn of it is a run of this chat. Its input is what this chat has not heard, and its last message is the
+        answer of the turn. Its tokens and costs count in the other chat; what it waits for is in the other response.
+        """
+        return SubChat(name, description, self.thread, self._members, self.selection, self.termination)
 
     # The life of a chat
 
-    async def fork(self, *, at: At = None, title: str | None = None, actor: str | None = None) -> GroupChat:
+    async def fork(
+        self,
+        *,
+        at: At = None,
+        title: str | None = None,
+        participants: Sequence[Joining] | None = None,
+        memory: MemoryReading | None = None,
+        actor: str | None = None,
+    ) -> GroupChat:
         """A new chat whose past is this one up to a version, with the same participants in this process.
 
-        It costs one event. A channel is forked when its participant has its next turn there.
+        It costs one event. A channel is forked when its participant has its next turn there. With ``participants`` the
+        fork continues with these: the others leave, and new ones join. One with the id of a participant takes its
+        place, and has its channel. ``memory`` is as in ``thread.fork``.
         """
-        forked = await self.thread.fork(at=at, title=title, actor=actor)
+        members = self._members if participants is None else members_of(participants)
+        forked = await self.thread.fork(at=at, title=title, memory=memory, actor=actor)
+        forked.context_providers.add(*self.thread.context_providers)
         other = GroupChat(
             self._engine,
             forked,
-            dict(self._members),
+            dict(members),
             selection=self.selection,
             termination=self.termination,
         )
-        await other.refresh()
+        present = (await other.refresh()).present
+        if participants is not None:
+            steps: list[ThreadEvent] = [ParticipantLeft(participant=id_) for id_ in present if id_ not in members]
+            steps += [await joined(member) for id_, member in members.items() if id_ not in present]
+            if steps:
+                await forked.runs.record([RecordEvents(tuple(steps))], actor=actor)
+                await other.refresh()
         return other
 
     async def end(self, *, reason: str | None = None, actor: str | None = None) -> None:
         """End the chat, and the channel threads that it began. Threads that participants brought stay as they are.
 
-        Nothing is ended at a service. The chat's components are notified before.
+        Nothing is ended at a service. The chat's components are notified before. If a crash interrupts it, call it
+        again.
         """
-        state = await self.refresh()
-        await self.thread.end(reason=reason, actor=actor)
-        for channel in state.channels.values():
-            if channel.chat == self.id and not channel.brought:
-                try:
-                    thread = await self._engine.thread(channel.thread_id)
-                except UnknownThreadError:
-                    continue  # it had no turn
-                if await thread.status in {"active", "suspended"}:
-                    await thread.end(reason=reason, actor=actor)
+        threads = await self._begun()
+        if await self.thread.status != "ended":
+            await self.thread.end(reason=reason, actor=actor)
+        for thread, status in threads:
+            if status in {"active", "suspended"}:
+                await thread.end(reason=reason, actor=actor)
+
+    async def delete(self, *, reason: str | None = None, actor: str | None = None) -> None:
+        """Delete the chat, and the channel threads that it began, as ``thread.delete`` does; nothing at a service.
+
+        If a crash interrupts it, call it again: the chat itself is deleted last.
+        """
+        for thread, status in await self._begun():
+            if status != "deleted":
+                await thread.delete(reason=reason, actor=actor)
+        await self.thread.delete(reason=reason, actor=actor)
+
+    async def purge(self, *, reason: str | None = None, forks: bool = False, actor: str | None = None) -> list[Purged]:
+        """Destroy every text of the chat and of the channel threads that it began, as ``thread.purge`` does.
+
+        Threads that participants brought keep their texts. A chat with forks is refused, unless ``forks`` is true. If a
+        crash interrupts it, call it again: the chat itself is purged last. Raises ThreadHasForksError, and
+        NotRedactableError for a chat that is already purged.
+        """
+        await drive(check_purge(self.thread._core, self.id, forks=forks))  # noqa: SLF001  # before the channels
+        purged = []
+        for thread, _ in await self._begun():
+            with suppress(NotRedactableError):  # it is already purged
+                purged.append(await thread.purge(reason=reason, forks=True, actor=actor))
+        return [*purged, await self.thread.purge(reason=reason, forks=forks, actor=actor)]
+
+    async def _begun(self) -> list[tuple[Thread, Status]]:
+        """The threads that the chat began, and those that a chat among them began, with their statuses."""
+        thread = self.thread
+        begun = {each.id: each.status for each in await _labelled(thread, thread.id)}
+        for channel in (await self.refresh()).channels.values() if await thread.status != "deleted" else ():
+            if channel.chat == self.id and not channel.brought and channel.thread_id not in begun:
+                with suppress(UnknownThreadError):  # it had no turn
+                    begun[channel.thread_id] = (await _sibling(thread, channel.thread_id).summary()).status
+        return [(_sibling(thread, id_), status) for id_, status in begun.items()]
 
 
-def _human(member: Member) -> Human:
-    return Human(member.id, member.identity.name, member.identity.description)
+def _sibling(thread: Thread, thread_id: str) -> Thread:
+    """Another thread of the same store, also a deleted one."""
+    return type(thread)(thread._core, thread._live, thread_id)  # noqa: SLF001  # a thread of the same engine
+
+
+async def _labelled(thread: Thread, chat: str) -> list[ThreadSummary]:
+    """The threads whose label names the chat, the newest first; those of chats among them come before these."""
+    pages = threads(thread._core, labels={CHANNEL_OF: chat}, newest_first=True)  # noqa: SLF001  # as engine.threads
+    found: list[ThreadSummary] = []
+    while page := await drive(pages.next()):
+        for each in page:
+            found += await _labelled(thread, each.id) if each.labels.get(GROUP_CHAT) else []
+            found.append(each)
+    return found
 
 
 async def joined(member: Member) -> ParticipantJoined:
     """The event of a participant who joins: on the thread that it brings, or on a new one."""
-    brought = None if member.participant is None else member.participant.thread
+    brought = member.brought
     if brought is None:
         return ParticipantJoined(participant=member.identity, thread_id=uuid.uuid4().hex[:16])
     version = (await brought.runs.control(fresh=True)).version

@@ -10,7 +10,7 @@ from clew.chats.participants import Joining, members_of
 from clew.chats.termination import MAX_TURNS, MaxTurns, Termination, terminations_of
 from clew.chats.turn_selection import RoundRobin, TurnSelection, selection_of
 from clew.chats.turns import read_chat
-from clew.domain.chats.events import ChatConfigured
+from clew.domain.chats.events import GROUP_CHAT, ChatConfigured
 from clew.domain.context.provider import ContextProviders, as_providers
 from clew.domain.decider import RecordEvents
 from clew.domain.events import ThreadEvent
@@ -32,7 +32,7 @@ async def start_chat(  # noqa: PLR0913  # named arguments, each documented at th
 ) -> GroupChat:
     """Start a chat. See ``engine.start_chat``."""
     members = members_of(participants)
-    thread = engine.unstarted_thread("local", chat_id)
+    thread = engine.unstarted_thread("local", chat_id, {GROUP_CHAT: True})
     thread.context_providers.add(*as_providers(context_providers))
     chosen = selection or RoundRobin()
     ends = _terminations(termination, max_turns) or (MaxTurns(MAX_TURNS),)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from clew.agents.agent import Agent
+from clew.chats.termination import Termination
+from clew.chats.turn_selection import TurnSelection
 from clew.domain.chats.channels import AgentChannel, Channel, channel_key
 from clew.domain.chats.events import ParticipantIdentity
 from clew.domain.models.client import ThreadKind
@@ -14,8 +16,8 @@ from clew.domain.runs.errors import AgentConfigurationError, UnsupportedThreadEr
 from clew.domain.runs.ports import ThreadPort
 from clew.domain.streams import check_id
 
-HUMAN = "human"
-"""The type of participants who are people."""
+HUMAN, CHAT = "human", "chat"
+"""The types of participants who are people, and of those that are chats."""
 
 
 @dataclass(frozen=True)
@@ -41,16 +43,31 @@ class Human:
     description: str | None = None
 
 
-Joining: TypeAlias = Agent[Any, Any] | Participant | Human
+@dataclass(frozen=True)
+class SubChat:
+    """A chat as a participant of another one: ``chat.as_participant("Research")``.
+
+    In its turn, what it has not heard is the input of a run of it, and the last message of this run is its answer.
+    """
+
+    name: str
+    description: str | None
+    thread: ThreadPort = field(repr=False)
+    members: Mapping[str, Any] = field(repr=False)
+    selection: TurnSelection = field(repr=False)
+    termination: tuple[Termination, ...] = field(repr=False)
+
+
+Joining: TypeAlias = Agent[Any, Any] | Participant | Human | SubChat
 """Who can join a chat."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """A participant of this process: its identity on the log, and the agent with its channel, None for a person."""
+    """A participant of this process: its identity on the log, how it joined, and its channel."""
 
     identity: ParticipantIdentity
-    participant: Participant | None
+    joining: Participant | Human | SubChat
     channel: Channel
 
     @property
@@ -60,8 +77,18 @@ class Member:
 
     @property
     def agent(self) -> Agent[Any, Any] | None:
-        """The agent, None for a person."""
-        return None if self.participant is None else self.participant.agent
+        """The agent, None for a person or a chat."""
+        return self.joining.agent if isinstance(self.joining, Participant) else None
+
+    @property
+    def chat(self) -> SubChat | None:
+        """The chat, None for an agent or a person."""
+        return self.joining if isinstance(self.joining, SubChat) else None
+
+    @property
+    def brought(self) -> ThreadPort | None:
+        """The thread that it brings."""
+        return None if isinstance(self.joining, Human) else self.joining.thread
 
 
 def members_of(joining: Sequence[Joining]) -> dict[str, Member]:
@@ -70,7 +97,7 @@ def members_of(joining: Sequence[Joining]) -> dict[str, Member]:
     for each in joining:
         member = member_of(each)
         known = members.setdefault(member.id, member)
-        if known.agent is not member.agent or known.identity != member.identity:
+        if known.agent is not member.agent or known.identity != member.identity or known.chat != member.chat:
             raise AgentConfigurationError(f"Two participants have the id {member.id!r}. Give one of them another id.")
     authors = [each.identity.author for each in members.values()]
     repeated = next((each for each in authors if authors.count(each) > 1), None)
@@ -86,11 +113,18 @@ def member_of(joining: Joining) -> Member:
         identity = ParticipantIdentity(
             id=joining.id, name=joining.name, type=HUMAN, description=joining.description, channel=_HUMAN_KEY
         )
-        return Member(identity, None, _HUMAN_CHANNEL)
+        return Member(identity, joining, _HUMAN_CHANNEL)
+    if isinstance(joining, SubChat):
+        check_id(joining.name, "name of a participant")
+        identity = ParticipantIdentity(
+            id=joining.name, type=CHAT, description=joining.description, channel=channel_key(_CHAT_CHANNEL)
+        )
+        return Member(identity, joining, _CHAT_CHANNEL)
     participant = Participant(joining) if isinstance(joining, Agent) else joining
     if not isinstance(participant, Participant) or not isinstance(participant.agent, Agent):
         raise AgentConfigurationError(
-            f"{type(joining).__name__} cannot join a chat. Give an Agent, a Participant(agent, …) or a Human(id)."
+            f"{type(joining).__name__} cannot join a chat. Give an Agent, a Participant(agent, …), a "
+            "Human(id) or chat.as_participant(name)."
         )
     agent = participant.agent
     channel = participant.channel or channel_of(participant)
@@ -115,5 +149,5 @@ def channel_of(participant: Participant) -> Channel:
     return AgentChannel(f"remote:{agent.client.kind}", str(getattr(agent.client, "provider", "") or ""), "remote")
 
 
-_HUMAN_CHANNEL = AgentChannel(HUMAN)
+_HUMAN_CHANNEL, _CHAT_CHANNEL = AgentChannel(HUMAN), AgentChannel(CHAT)
 _HUMAN_KEY = channel_key(_HUMAN_CHANNEL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
+from decimal import Decimal, InvalidOperation
 from typing import Any, Protocol, runtime_checkable
 
 from clew.agents.agent import Agent
@@ -59,6 +60,35 @@ class MaxTokens:
     async def is_over(self, chat: ChatView) -> bool:
         """Whether the tokens are used."""
         return chat.tokens >= self.tokens
+
+
+class MaxCost:
+    """The run ends when its participants have cost that many US dollars. The last turn may exceed the amount.
+
+    Costs are by the price list of the engine. A turn whose cost is not known raises AgentConfigurationError.
+    """
+
+    def __init__(self, usd: Decimal | str | int) -> None:
+        try:
+            self.usd = Decimal(usd) if isinstance(usd, Decimal | str) or type(usd) is int else Decimal("NaN")
+        except InvalidOperation:
+            self.usd = Decimal("NaN")
+        if not (self.usd.is_finite() and self.usd > 0):
+            raise AgentConfigurationError(f"MaxCost({usd!r}): give an amount in US dollars as text, such as '0.50'.")
+
+    @property
+    def data(self) -> JsonObject:
+        """The termination as JSON."""
+        return {"type": "max-cost", "usd": f"{self.usd:f}"}
+
+    async def is_over(self, chat: ChatView) -> bool:
+        """Whether the amount is spent."""
+        if chat.cost is None:
+            raise AgentConfigurationError(
+                f"{self.data}: the cost of a turn is not known, because the engine has no price for its model. Open it "
+                "with Engine.open(…, prices=…), or limit tokens with MaxTokens."
+            )
+        return chat.cost >= self.usd
 
 
 class TextMentioned:
@@ -136,6 +166,8 @@ def _termination_of(data: JsonObject) -> Termination:
             return MaxTurns(turns)
         case {"type": "max-tokens", "tokens": tokens}:
             return MaxTokens(tokens)
+        case {"type": "max-cost", "usd": str(usd)}:
+            return MaxCost(usd)
         case {"type": "text", "text": str(text), "by": by}:
             return TextMentioned(text, by=by)
     raise AgentConfigurationError(

@@ -1,4 +1,4 @@
-"""The runs of agents that the calls of a run began on threads of their own."""
+"""The threads of agents that runs asked, and of participants of chats: found by the links on the log."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 
+from clew.domain.chats.events import TurnFinished, TurnStarted
 from clew.domain.decider import Advance
 from clew.domain.decider_state import OpenRun, holder_of
 from clew.domain.errors import ThreadStatusError
@@ -71,9 +72,10 @@ def own_children(core: Core, thread_id: str) -> list[str]:
 
 
 def with_children(core: Core, thread_ids: Iterable[str]) -> tuple[list[str], IntegrityFault | None]:
-    """The threads, and those on which their calls ran agents, each once; and the first link that is cut.
+    """The threads, those on which their calls ran agents, and those of their turns, each once; and the first cut link.
 
-    A link is cut if the thread of a call that has finished does not exist, or has no run that names the call.
+    A link is cut if the thread of a call that has finished does not exist, or has no run that names the call; or if the
+    thread of a turn does not exist, and the turn has finished there.
     """
     found: dict[str, None] = dict.fromkeys(thread_ids)
     cut: IntegrityFault | None = None
@@ -81,8 +83,16 @@ def with_children(core: Core, thread_ids: Iterable[str]) -> tuple[list[str], Int
     for thread_id in waiting:  # grows
         events = core.log.lineage(core.stream(thread_id), types=_LINKS)
         done = {(each.data.message, each.data.index) for each in events if isinstance(each.data, ToolFinished)}
+        taken = {each.data.turn for each in events if isinstance(each.data, TurnFinished) and each.data.thread_version}
         for event in events:
             link = event.data
+            if isinstance(link, TurnStarted) and link.thread_id not in found:
+                if core.log.stream(core.stream(link.thread_id)) is not None:
+                    found[link.thread_id] = None
+                    waiting.append(link.thread_id)
+                elif event.version in taken:
+                    reason = f"a turn was taken on the thread {link.thread_id!r}, which does not exist"
+                    cut = cut or IntegrityFault(thread_id, event.version, reason)
             if not isinstance(link, ChildThread) or link.thread_id in found:
                 continue
             if _names_call(core, link):
@@ -110,4 +120,4 @@ def _is_of(caller: Caller, link: ChildThread, thread_id: str | None = None) -> b
     return (caller.message, caller.index) == (link.message, link.index) and thread_id in {None, caller.thread_id}
 
 
-_LINKS = ("child-thread", "tool-finished")
+_LINKS = ("child-thread", "tool-finished", "turn-started", "turn-finished")

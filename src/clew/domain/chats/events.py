@@ -11,14 +11,18 @@ from clew.domain.event_types import ACTIVE, event_type, without
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Value, is_none
 from clew.domain.models.client import TokenUsage
+from clew.domain.models.prices import Cost
 from clew.domain.runs.events import Failure, without_quotes
+
+GROUP_CHAT, CHANNEL_OF = "clew:group-chat", "clew:channel-of"
+"""The labels of threads that are chats, and of those that chats began: the latter has the id of the chat."""
 
 
 class ParticipantIdentity(Value):
     """A participant, as the log knows it.
 
-    ``type`` is the class of the agent, or ``human``. ``channel`` is the key of its channel: the digest of the kind of
-    the agent and of the address of its service.
+    ``type`` is the class of the agent, ``human``, or ``chat``. ``channel`` is the key of its channel: the digest of the
+    kind of the agent and of the address of its service.
     """
 
     id: str
@@ -31,6 +35,13 @@ class ParticipantIdentity(Value):
     def author(self) -> str:
         """The author of its messages."""
         return self.name or self.id
+
+
+class ChatTurn(Value):
+    """The turn that began at version ``turn`` of a chat."""
+
+    chat: str
+    turn: int
 
 
 @event_type(
@@ -143,7 +154,12 @@ class ChatRestored(Value):
     statuses=ACTIVE,
 )
 class ChatRunStarted(Value):
-    """A run of the chat began. Its input messages follow in the same commit."""
+    """A run of the chat began. Its input messages follow in the same commit.
+
+    ``within`` is the turn of another chat for which it began: that chat has this one as a participant.
+    """
+
+    within: ChatTurn | None = Field(default=None, exclude_if=is_none)
 
 
 @event_type(
@@ -197,14 +213,16 @@ class TurnStarted(Value):
 class TurnFinished(Value):
     """A turn is finished. Its message, if there is one, is the event before this one.
 
-    ``thread_version`` is the version of the channel's thread after the run. ``usage`` are the tokens of the run, which
-    are counted on that thread, too. ``handoff`` is the participant to whom the turn was handed.
+    ``thread_version`` is the version of the channel's thread after the run. ``usage`` are the tokens of the run, and
+    ``cost`` is what they cost, None if that is not known of all. Both are counted on that thread, too. ``handoff`` is
+    the participant to whom the turn was handed.
     """
 
     turn: int
     thread_version: int = 0
     run_id: str | None = Field(default=None, exclude_if=is_none)
     usage: TokenUsage | None = Field(default=None, exclude_if=is_none)
+    cost: Cost | None = Field(default=None, exclude_if=is_none)
     handoff: str | None = Field(default=None, exclude_if=is_none)
 
 
@@ -217,11 +235,16 @@ class TurnFinished(Value):
     remains=without_quotes,
 )
 class TurnFailed(Value):
-    """A turn ended without a message. ``thread_version`` is that of the channel's thread, 0 if it did not begin."""
+    """A turn ended without a message. ``thread_version`` is that of the channel's thread, 0 if it did not begin.
+
+    ``usage`` and ``cost`` are those of the run until it failed.
+    """
 
     turn: int
     error: Failure
     thread_version: int = 0
+    usage: TokenUsage | None = Field(default=None, exclude_if=is_none)
+    cost: Cost | None = Field(default=None, exclude_if=is_none)
 
 
 @event_type(

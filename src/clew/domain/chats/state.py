@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 from pydantic import Field
@@ -27,6 +28,7 @@ from clew.domain.events import Event, HistoryRewound, ThreadForked
 from clew.domain.json_values import JsonObject, canonical
 from clew.domain.messages import Value
 from clew.domain.models.client import TokenUsage
+from clew.domain.models.prices import plus
 
 
 class ChannelState(Value):
@@ -47,7 +49,10 @@ class ChannelState(Value):
 
 
 class OpenTurn(Value):
-    """A turn that has begun at ``version`` of the chat and has not ended; ``synced`` is that of the channel."""
+    """A turn that has begun at ``version`` of the chat and has not ended.
+
+    Its run began after version ``after`` of the thread; ``synced`` is that of the channel.
+    """
 
     version: int
     participant: str
@@ -56,15 +61,22 @@ class OpenTurn(Value):
     source_version: int
     synced: int
     answered: bool
+    after: int = 0
 
 
 class ChatRun(Value):
-    """An open run of a chat: where it began, its finished turns, their tokens, and whom the last one named next."""
+    """An open run of a chat: where it began, its finished turns, and to whom the last one handed over.
+
+    ``tokens`` and ``cost`` are those of all its turns, also of failed ones. ``within`` is the chat for whose turn it
+    began.
+    """
 
     began: int
     turns: int = 0
     tokens: int = 0
+    cost: Decimal | None = Decimal(0)
     handoff: str | None = None
+    within: str | None = None
 
 
 class ChatState(Value):
@@ -77,6 +89,8 @@ class ChatState(Value):
     known: dict[str, ParticipantIdentity] = Field(default_factory=dict)
     channels: dict[str, ChannelState] = Field(default_factory=dict)
     usage: dict[str, TokenUsage] = Field(default_factory=dict)
+    costs: dict[str, Decimal | None] = Field(default_factory=dict)
+    """What each participant's turns cost in US dollars, None if that is not known of all."""
     turns: tuple[OpenTurn, ...] = ()
     run: ChatRun | None = None
     taken: int = 0
@@ -145,14 +159,16 @@ def _chat_restored(_: ChatState, __: Event, data: ChatRestored) -> dict[str, Any
     return {"taken": data.turns, "last_speaker": data.last_speaker}
 
 
-def _run_started(_: ChatState, event: Event, __: ChatRunStarted) -> dict[str, Any]:
-    return {"run": ChatRun(began=event.version), "turns": ()}
+def _run_started(_: ChatState, event: Event, data: ChatRunStarted) -> dict[str, Any]:
+    within = None if data.within is None else data.within.chat
+    return {"run": ChatRun(began=event.version, within=within), "turns": ()}
 
 
 def _turn_selected(state: ChatState, _: Event, data: TurnSelected) -> dict[str, Any]:
     who, usage, run = data.by, data.usage or TokenUsage(), state.run
     if run is not None:
-        run = run.model_copy(update={"tokens": run.tokens + usage.total_tokens})
+        cost = run.cost if data.usage is None else None  # the decision does not record what it cost
+        run = run.model_copy(update={"tokens": run.tokens + usage.total_tokens, "cost": cost})
     spent = {} if who is None else {who: state.usage.get(who, TokenUsage()) + usage}
     return {"selection_state": data.state, "run": run, "usage": {**state.usage, **spent}}
 
@@ -169,6 +185,7 @@ def _turn_started(state: ChatState, event: Event, data: TurnStarted) -> dict[str
         source_version=data.source_version,
         synced=channel.synced,
         answered=channel.answered,
+        after=channel.version,
     )
     return {"turns": (*state.turns, turn)}
 
@@ -177,23 +194,35 @@ def _turn_finished(state: ChatState, event: Event, data: TurnFinished) -> dict[s
     turn = _turn(state, data.turn)
     if turn is None:
         return {}
-    who, usage = turn.participant, data.usage or TokenUsage()
-    run = state.run
-    if run is not None:
-        tokens = run.tokens + usage.total_tokens
-        run = run.model_copy(update={"turns": run.turns + 1, "tokens": tokens, "handoff": data.handoff})
+    used = _used(state, turn, data)
+    if used["run"] is not None:
+        used["run"] = used["run"].model_copy(update={"turns": used["run"].turns + 1, "handoff": data.handoff})
     return {
         **_closed(state, event, turn, data.thread_version, answered=True),
-        "run": run,
+        **used,
         "taken": state.taken + 1,
-        "last_speaker": who,
-        "usage": {**state.usage, who: state.usage.get(who, TokenUsage()) + usage},
+        "last_speaker": turn.participant,
     }
 
 
 def _turn_failed(state: ChatState, event: Event, data: TurnFailed) -> dict[str, Any]:
     turn = _turn(state, data.turn)
-    return {} if turn is None else _closed(state, event, turn, data.thread_version, answered=False)
+    if turn is None:
+        return {}
+    closed = _closed(state, event, turn, data.thread_version, answered=False)
+    return {**closed, **_used(state, turn, data)} if data.usage is not None else closed
+
+
+def _used(state: ChatState, turn: OpenTurn, data: TurnFinished | TurnFailed) -> dict[str, Any]:
+    """What a turn used, added to that of its participant and of the run."""
+    who, usage, run = turn.participant, data.usage or TokenUsage(), state.run
+    if run is not None:
+        run = run.model_copy(update={"tokens": run.tokens + usage.total_tokens, "cost": plus(run.cost, data.cost)})
+    return {
+        "run": run,
+        "usage": {**state.usage, who: state.usage.get(who, TokenUsage()) + usage},
+        "costs": {**state.costs, who: plus(state.costs.get(who, Decimal(0)), data.cost)},
+    }
 
 
 def _turn(state: ChatState, version: int) -> OpenTurn | None:
@@ -237,6 +266,6 @@ _CHANGES: dict[type, Callable[[ChatState, Event, Any], dict[str, Any]]] = {
 }
 
 CHAT_STATE: Fold[ChatState] = Fold(
-    "clew-chat", 2, ChatState(), evolve, types=frozenset({TYPE_NAMES[each] for each in _CHANGES}), state_type=ChatState
+    "clew-chat", 3, ChatState(), evolve, types=frozenset({TYPE_NAMES[each] for each in _CHANGES}), state_type=ChatState
 )
 """The fold of a chat's events."""

@@ -234,8 +234,10 @@ RemoteT_co = TypeVar("RemoteT_co", bound=ThreadPort, covariant=True)
 class EnginePort(Protocol[LocalT_co, RemoteT_co]):
     """Where threads come from: threads whose history Clew holds, and threads that a service holds."""
 
-    def unstarted_thread(self, kind: ThreadKind, thread_id: str | None = None) -> LocalT_co | RemoteT_co:
-        """A thread with that id or a new one. It begins with the first run on it."""
+    def unstarted_thread(
+        self, kind: ThreadKind, thread_id: str | None = None, labels: JsonObject | None = None
+    ) -> LocalT_co | RemoteT_co:
+        """A thread with that id or a new one, and these labels. It begins with the first run on it."""
         ...
 
     async def start_thread(self, *, messages: Sequence[Message] = ()) -> LocalT_co:
