@@ -279,7 +279,6 @@ class GroupChat:
         """
         members = self._members if participants is None else members_of(participants)
         forked = await self.thread.fork(at=at, title=title, memory=memory, actor=actor)
-        forked.context_providers.add(*self.thread.context_providers)
         other = GroupChat(
             self._engine,
             forked,
