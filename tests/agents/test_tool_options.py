@@ -15,6 +15,7 @@ from clew.agents.tool_use import ToolResult
 from clew.domain.errors import InvalidContentError
 from clew.domain.runs.errors import AgentConfigurationError, GuardrailTrippedError, InvalidToolError
 from clew.domain.runs.events import ModelCalled, ToolFailed, ToolFinished
+from clew.infrastructure.scripted_client import Line
 from clew.testing import call
 
 pytestmark = pytest.mark.anyio
@@ -168,7 +169,7 @@ async def test_a_run_ends_with_the_result_of_a_tool(url: str, behavior: Any, tex
         return 2 * number
 
     one = tool(lambda: 1, name="one")
-    script = [call("one"), [call("double", number=1), call("double", number=2)], "Six."]
+    script: list[Line] = [call("one"), [call("double", number=1), call("double", number=2)], "Six."]
     async with Engine.open(url) as engine:
         client = ScriptedChatClient(script)
         agent = Agent(client, engine=engine, tools=[one, double], tool_use_behavior=behavior)
@@ -214,7 +215,7 @@ async def test_a_tool_is_called_as_often_as_a_run_allows(url: str) -> None:
         made.append(number)
         return "counted"
 
-    script = [call("count", number=1), [call("count", number=2), call("count", number=3)], "Done."] * 2
+    script: list[Line] = [call("count", number=1), [call("count", number=2), call("count", number=3)], "Done."] * 2
     async with Engine.open(url) as engine:
         agent = Agent(ScriptedChatClient(script), engine=engine, tools=[count])
         response = await agent.run("Count.")
