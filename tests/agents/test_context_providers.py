@@ -374,7 +374,7 @@ async def test_a_slow_provider_is_a_failure(any_url: str) -> None:
         (lambda _: Context(instructions=7), "instructions"),  # type: ignore[arg-type]  # the test passes a wrong type
         (lambda _: Context(messages="words"), "messages of a Context"),  # type: ignore[arg-type]  # the test passes a wrong type
         (lambda _: Context(tools=[7]), "cannot be a tool"),
-        (lambda _: Context(tools=[lookup]), "Two tools have the name 'lookup'"),
+        (lambda _: Context(tools=[lookup]), "Its tool 'lookup' has the name of another tool"),
         (lambda ctx: setattr(ctx, "state", {1: 2}), "state of watching"),
         (lambda ctx: setattr(ctx, "state", object()), "state of watching"),
     ],
