@@ -161,3 +161,9 @@ def test_list_prices_are_those_of_the_time_of_the_call(  # the arguments of a ca
     prices = GenaiPrices(required=True)
     assert prices.name.startswith("genai-prices ")
     assert prices.cost(used, model=model, provider=provider, at=at) == (None if dollars is None else Decimal(dollars))
+
+
+def test_a_sum_keeps_the_tier_of_its_calls() -> None:
+    flex = usage(1, 2, tier="flex")
+    assert (TokenUsage() + flex + flex).tier == "flex"
+    assert (TokenUsage() + flex + usage(1, 2)).tier is None

@@ -243,8 +243,10 @@ class Run:
 
     async def _rounds(self, calls: Sequence[CallState]) -> None:
         state = self.journal.state
-        if (state.calls or state.handed_off is not None) and await self._ends_with_calls(calls):
-            return
+        if state.calls or state.handed_off is not None:
+            pauses = await self._tools.handle(calls, orphaned=True)
+            if await self._ends_after_calls(pauses=pauses):
+                return
         state = self.journal.state
         if state.answered:
             await self._complete(state.finish_reason)
@@ -263,16 +265,13 @@ class Run:
             if not calls:
                 await self._complete(answer.finish_reason)
                 return
-            if await self._ends_with_calls(calls, index):
+            pauses = await self._tools.handle(calls, answer=index)
+            if await self._ends_after_calls(pauses=pauses):
                 return
             await self._providers.before_next_call()
 
-    async def _ends_with_calls(self, calls: Sequence[CallState], answer: int | None = None) -> bool:
-        """Handle the calls of an answer; returns whether the run leaves the thread, or ends with a result.
-
-        ``answer`` is the index of the answer among the waiting steps; None in a run that continues.
-        """
-        pauses = await self._tools.handle(calls, answer=answer or 0, orphaned=answer is None)
+    async def _ends_after_calls(self, *, pauses: bool) -> bool:
+        """Leave the thread or end with a result, if the calls of an answer say so; returns whether it did."""
         if pauses or self._tools.handed_off is not None:
             await self._leave(pauses=pauses)
             return True

@@ -95,13 +95,16 @@ class TokenUsage(Value):
         return self.input_tokens + self.output_tokens
 
     def __add__(self, other: TokenUsage) -> TokenUsage:
+        tier = self.tier if self.tier == other.tier else None
+        if not (self.input_tokens or self.output_tokens):  # the beginning of a sum has no tier of its own
+            tier = other.tier
         return TokenUsage(
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
             cached_tokens=self.cached_tokens + other.cached_tokens,
             reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
             parts=_added(self.parts, other.parts) if self.parts and other.parts else self.parts or other.parts,
-            tier=self.tier if self.tier == other.tier else None,
+            tier=tier,
         )
 
 
