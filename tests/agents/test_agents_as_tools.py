@@ -397,3 +397,32 @@ def test_a_tree_that_is_killed_at_any_point_calls_nothing_twice_and_adds_up(tree
     assert len(costs) == len(range(1, point + 1, 1 if scale >= 1 else 3))
     assert {(each.output_tokens, each.cost) for each in costs} == {(*usages, Decimal(usages.pop()))}, "counted once"
     assert max(each.unpriced_calls for each in costs) == 1, "a call that was in progress may have cost something"
+
+
+async def test_an_imported_thread_has_no_part_in_a_thread_that_it_names(url: str) -> None:
+    """The link is real, but not in this store: here another's thread has the id of the inner agent's."""
+    paid: list[str] = []
+
+    def pay(parcel: str) -> str:
+        paid.append(parcel)
+        return "paid"
+
+    def clerk_of(engine: Engine) -> Agent:
+        tools = [tool(pay, approval="always")]
+        return agent_of(engine, "Clerk", call("pay", parcel="7"), "Paid.", tools=tools, description="Pays.")
+
+    async with Engine.open("memory:") as elsewhere:
+        desk = agent_of(elsewhere, "Desk", call("Clerk", input="Pay."), "Done.", tools=[clerk_of(elsewhere)])
+        forged = (await desk.run("Pay.")).thread
+        [inner] = await children_of(forged)
+        assert len(await forged.approvals()) == 1
+        content = BytesIO(b"".join([line async for line in elsewhere.export_events(forged.id)]))
+    async with Engine.open(url) as engine:
+        victim = await engine.start_thread(thread_id=inner)
+        await clerk_of(engine).run("Pay.", thread=victim)
+        await engine.import_events(content)
+        thread = await engine.thread(forged.id)
+        assert await thread.approvals() == []
+        await thread.end()
+        assert len(await victim.approvals()) == 1  # its run was not abandoned
+        assert paid == []

@@ -199,7 +199,7 @@ RUNS = {
     "draft": [refused(lambda held: held.thread.runs.draft(), shows=False)],
 }
 HARMLESS_OF_RUNS = {
-    *("is_in", "begins", "reads_at", "of"),
+    *("is_in", "begins", "reads_at", "of", "inner", "outer"),
     "repeated",  # finds nothing without the key
     "cost",  # looks a price up
     *("claim_state", "supply", "record", "hold", "put_draft", "changed"),  # write, or wait

@@ -6,6 +6,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 
 from clew.agents.tools import Tool, ToolContext, needs_approval
 from clew.domain.decider_state import CallLocation
+from clew.domain.errors import UnknownThreadError
 from clew.domain.history import NotSeen
 from clew.domain.models.client_calls import arguments_for
 from clew.domain.runs.events import Caller, GivenBy, RunStarted
@@ -60,7 +61,10 @@ async def _standing(
             found |= dict.fromkeys(wanted.pop(digest), by)
         if above is None:
             break
-        log = log.of(above.thread_id)
+        try:
+            log = await log.outer(above)
+        except UnknownThreadError:
+            break  # it does not name this thread: its approvals are for others
         run = (await log.control(fresh=True)).run
         began = None if run is None else (await log.event(run.began)).data
         above = began.caller if isinstance(began, RunStarted) else None

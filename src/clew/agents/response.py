@@ -9,8 +9,8 @@ from typing import Any, Generic, Literal, TypeVar
 
 from clew.agents.response_formats import answer_value
 from clew.domain.decider import Advance, Intent, RecordEvents
-from clew.domain.decider_state import OpenRun, holder_of
-from clew.domain.errors import ConflictError, ThreadDeletedError
+from clew.domain.decider_state import CallLocation, OpenRun, holder_of
+from clew.domain.errors import ConflictError, ThreadDeletedError, UnknownThreadError
 from clew.domain.history import HistoryMessage, NotSeen
 from clew.domain.json_values import Json
 from clew.domain.messages import FunctionCall
@@ -122,7 +122,7 @@ async def pending_approvals(log: RunLog, state: RunState, top: RunLog | None = N
     run = state.run_id, state.attempt
     for each in state.calls:
         if each.status == "asked" and each.why == "child" and each.child is not None:
-            pending += await approvals_of_child(log, each.child, top)
+            pending += await approvals_of_child(log, each.place, each.child, top)
         elif each.status == "asked":
             pending.append(Approval(log.thread_id, each.request, each.call, each.why, *run, log, each.tool, top))
     return pending
@@ -136,11 +136,14 @@ async def approvals(log: RunLog, top: RunLog | None = None) -> list[Approval]:
     return await pending_approvals(log, fold(run.id, await log.events(run.began - 1)), top)
 
 
-async def approvals_of_child(log: RunLog, child: str, top: RunLog | None = None) -> list[Approval]:
-    """The approvals that the agent of a call waits for; none if its thread was deleted: then the call fails."""
+async def approvals_of_child(log: RunLog, call: CallLocation, child: str, top: RunLog | None = None) -> list[Approval]:
+    """The approvals that the agent of a call waits for.
+
+    None if its thread was deleted, or is not the call's: then the call fails.
+    """
     try:
-        return await approvals(log.of(child), top or log)
-    except ThreadDeletedError:
+        return await approvals(await log.inner(call, child), top or log)
+    except (ThreadDeletedError, UnknownThreadError):
         return []
 
 

@@ -432,7 +432,7 @@ async def _undecided(log: RunLog, state: RunState) -> list[int]:
         call.request
         for call in state.calls
         if call.status == "asked"
-        and (call.why != "child" or call.child is None or await approvals_of_child(log, call.child))
+        and (call.why != "child" or call.child is None or await approvals_of_child(log, call.place, call.child))
     ]
 
 

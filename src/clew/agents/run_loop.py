@@ -387,8 +387,8 @@ async def abandon_children(log: RunLog, calls: Sequence[CallState]) -> None:
     """
     for call in calls:
         if call.child is not None and call.status != "done":
-            child = log.of(call.child)
             try:
+                child = await log.inner(call.place, call.child)
                 run = (await child.control(fresh=True)).run
             except (UnknownThreadError, ThreadDeletedError):
                 continue  # the process may have ended after the call was recorded, and before the thread began

@@ -254,7 +254,7 @@ class ToolCalls:
         began = time.monotonic()
         outcome = await self._call(call, tool)
         if call.child is not None and outcome.error is not None:
-            outcome = await _with_usage_of(self._journal.log.of(call.child), outcome)
+            outcome = await _with_usage_of(self._journal.log, call.place, call.child, outcome)
         return Finished(call, outcome, round((time.monotonic() - began) * 1000))
 
     async def _call(self, call: CallState, tool: Tool) -> ToolOutcome:
@@ -365,9 +365,10 @@ class ToolCalls:
                 self._record(_stopped(call))
 
 
-async def _with_usage_of(child: RunLog, outcome: ToolOutcome) -> ToolOutcome:
+async def _with_usage_of(log: RunLog, place: CallLocation, child_id: str, outcome: ToolOutcome) -> ToolOutcome:
     """The outcome with the tokens and the cost of the newest run on a child's thread, and of those that handed over."""
     try:
+        child = await log.inner(place, child_id)
         newest = await read_run(child, await find_run(child, None))
         state = reduce(joined_runs, await read_runs(child, newest.since))
     except (UnknownThreadError, ThreadDeletedError, UnknownRunError):

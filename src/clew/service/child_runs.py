@@ -30,8 +30,12 @@ def waiting_children(
         if lease is not None and lease.until > core.now():
             return []  # what executes the run ends its children itself
     events = yield from read(lambda: core.log.lineage(stream, after=run.began - 1))
-    calls = fold(run.id, events).calls
-    return [call.child for call in calls if call.child is not None and call.status != "done"]
+    links = [
+        ChildThread(message=call.place.message, index=call.place.content, thread_id=call.child)
+        for call in fold(run.id, events).calls
+        if call.child is not None and call.status != "done"
+    ]
+    return (yield from read(lambda: [each.thread_id for each in links if are_linked(core, thread_id, each)]))
 
 
 def abandon_children(core: Core, children: list[str], actor: str | None) -> Operation[None]:
@@ -69,6 +73,19 @@ def own_children(core: Core, thread_id: str) -> list[str]:
     own = core.log.lineage(stream, after=(info and info.cut) or 0, types=["child-thread"])
     links = (event.data for event in own if isinstance(event.data, ChildThread))
     return [link.thread_id for link in links if any(_is_of(each, link, thread_id) for each in _callers(core, link))]
+
+
+def are_linked(core: Core, thread_id: str, link: ChildThread) -> bool:
+    """Whether a thread has this link, and the thread of the call a run that names the call.
+
+    Only then who may use one of the threads may use the other for this: an imported thread can name any thread.
+    """
+    if not any(_is_of(each, link, thread_id) for each in _callers(core, link)):
+        return False
+    stream = core.stream(thread_id)
+    if core.log.stream(stream) is None:
+        return False
+    return any(each.data == link for each in core.log.lineage(stream, after=link.message, types=["child-thread"]))
 
 
 def with_children(core: Core, thread_ids: Iterable[str]) -> tuple[list[str], IntegrityFault | None]:

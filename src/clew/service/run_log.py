@@ -9,8 +9,8 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from clew.domain.decider import Branch, Intent, Rewind, Start, check_readable
-from clew.domain.decider_state import Control
-from clew.domain.errors import ConflictError, HistoryStoreSharedError, ThreadExistsError
+from clew.domain.decider_state import CallLocation, Control
+from clew.domain.errors import ConflictError, HistoryStoreSharedError, ThreadExistsError, UnknownThreadError
 from clew.domain.events import TYPE_NAMES, Event, StateClaimed, to_time
 from clew.domain.history import History, HistoryMessage, NeededHistory
 from clew.domain.history_stores import claim_stream
@@ -19,12 +19,14 @@ from clew.domain.models.client import TokenUsage
 from clew.domain.models.prices import Cost, cost_of
 from clew.domain.ports import Blob, Claim, Draft, Fork, Key, Lease, Write
 from clew.domain.runs.errors import PricesFailedWarning, RunInProgressError
+from clew.domain.runs.events import Caller, ChildThread
 from clew.domain.runs.ports import Holding, RunKey
 from clew.domain.runs.remote_threads import ServiceState
 from clew.domain.streams import ROOT, stream_id
 from clew.service import thread_queries
 from clew.service.async_effects import ThreadsafeEvent, drive, outcome_of
 from clew.service.authorization import check
+from clew.service.child_runs import are_linked
 from clew.service.core import CommitOptions, Core, cache_new_history, commit, load, with_checkpoint
 from clew.service.effects import Operation, Read, read, wait
 from clew.service.memory.scope_view import visible_version
@@ -77,6 +79,21 @@ class ThreadRuns:
     def of(self, thread_id: str) -> ThreadRuns:
         """The log of a thread that this one names, which who may use this one may use, too."""
         return ThreadRuns(self._core.with_linked(thread_id), thread_id)
+
+    async def inner(self, call: CallLocation, thread_id: str) -> ThreadRuns:
+        """The log of a thread on which a call runs an agent. Raises UnknownThreadError if it does not name the call."""
+        return await self._linked(thread_id, self.thread_id, (*call, thread_id))
+
+    async def outer(self, caller: Caller) -> ThreadRuns:
+        """The log of the thread whose call began a run. Raises UnknownThreadError if it does not name this one."""
+        return await self._linked(caller.thread_id, caller.thread_id, (caller.message, caller.index, self.thread_id))
+
+    async def _linked(self, other: str, caller: str, link: tuple[int, int, str]) -> ThreadRuns:
+        message, index, child = link
+        named = ChildThread(message=message, index=index, thread_id=child)
+        if not await self._read(read(lambda: are_linked(self._core, caller, named))):
+            raise UnknownThreadError(other)
+        return self.of(other)
 
     async def control(self, *, fresh: bool = False, checkpoint: str | None = None) -> Control:
         """The newest control that this process knows; with ``fresh`` the one in the store."""

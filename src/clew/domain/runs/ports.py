@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 from clew.domain.context.events import Hook
 from clew.domain.context.provider import ThreadProviders
 from clew.domain.decider import Intent
-from clew.domain.decider_state import Control
+from clew.domain.decider_state import CallLocation, Control
 from clew.domain.events import Event
 from clew.domain.history import History, HistoryMessage, NeededHistory
 from clew.domain.json_values import Json, JsonObject
@@ -17,6 +17,7 @@ from clew.domain.messages import Message
 from clew.domain.models.client import ServiceKind, ThreadKind, TokenUsage
 from clew.domain.models.prices import Cost, Prices
 from clew.domain.ports import Blob, Draft, Lease
+from clew.domain.runs.events import Caller
 from clew.domain.runs.remote_threads import ServiceState
 
 LEASE_SECONDS = 30.0
@@ -58,6 +59,14 @@ class RunLog(Protocol):
 
     def of(self, thread_id: str) -> RunLog:
         """The log of another thread of the tenant."""
+        ...
+
+    async def inner(self, call: CallLocation, thread_id: str) -> RunLog:
+        """The log of a thread on which a call runs an agent. Raises UnknownThreadError if it does not name the call."""
+        ...
+
+    async def outer(self, caller: Caller) -> RunLog:
+        """The log of the thread whose call began a run. Raises UnknownThreadError if it does not name this one."""
         ...
 
     async def control(self, *, fresh: bool = False, checkpoint: str | None = None) -> Control:
