@@ -57,7 +57,7 @@ DECISIONS = [
 class Outcome:
     """What was said, why the work ended, and the tokens of each participant and the manager."""
 
-    said: list[str]
+    messages: list[str]
     reason: str | None
     tokens: dict[str, int]
 
@@ -84,11 +84,11 @@ async def research(url: str, question: str, *, max_turns: int = 8, max_tokens: i
             selection=ManagerSelection(manager, max_turns=max_turns, max_tokens=max_tokens),
         )
         response = await chat.run(question)
-        said = [f"{each.message.author}: {each.text}" for each in response.messages if each.message is not None]
-        return Outcome(said, response.reason, {who: each.total_tokens for who, each in response.usage.items()})
+        messages = [f"{each.message.author}: {each.text}" for each in response.messages if each.message is not None]
+        return Outcome(messages, response.reason, {who: each.total_tokens for who, each in response.usage.items()})
 
 
 if __name__ == "__main__":
     given = " ".join(sys.argv[1:]) or "Can a lamp of tree bark be safe?"
     outcome = asyncio.run(research("sqlite:///chats.db", given))
-    print("\n".join(outcome.said), f"\n({outcome.reason}, {outcome.tokens})")
+    print("\n".join(outcome.messages), f"\n({outcome.reason}, {outcome.tokens})")

@@ -201,17 +201,17 @@ class _Server:
         contents = tuple(_contents(message.get("parts")))
         if not contents:
             raise _RpcError(-32602, "params.message must have parts with text, data or files.")
-        said = Message(role="user", contents=contents)
+        question = Message(role="user", contents=contents)
         if task_id := message.get("taskId"):
             task = await self._task({"id": task_id}, actor)
             if (context := message.get("contextId")) and context != task.thread.id:
                 raise _RpcError(-32602, "The task belongs to another context.")
-            await task.answer(said.text, actor)
+            await task.answer(question.text, actor)
             return task
         thread = await self._thread(message.get("contextId"), id_, actor)
         key = digest(id_.encode()).hex()
         try:
-            run = await self._agent.run(said, thread=thread, actor=actor, idempotency_key=key, background=True)
+            run = await self._agent.run(question, thread=thread, actor=actor, idempotency_key=key, background=True)
         except (ApprovalPendingError, RunInProgressError):
             raise _RpcError(-32004, "Another task of this context is not over. Answer it, or cancel it.") from None
         except IdempotencyKeyReusedError:

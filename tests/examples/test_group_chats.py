@@ -35,14 +35,14 @@ def test_the_judge_speaks_after_two_rounds_of_which_the_first_is_at_the_same_tim
 
 def test_the_manager_instructs_three_workers_and_answers() -> None:
     outcome = asyncio.run(research("memory:", "Can a lamp of tree bark be safe?"))
-    assert [each.partition(":")[0] for each in outcome.said] == [
+    assert [each.partition(":")[0] for each in outcome.messages] == [
         *("Manager", "Researcher", "Manager", "Analyst", "Manager", "Writer", "Manager"),
     ]
-    assert outcome.said[-1] == "Manager: Yes: an LED is far too cold to burn bark."
+    assert outcome.messages[-1] == "Manager: Yes: an LED is far too cold to burn bark."
     assert outcome.reason == "satisfied"
     assert set(outcome.tokens) == {"Manager", "Researcher", "Analyst", "Writer"}
 
 
 def test_the_manager_answers_when_the_budget_is_used_up() -> None:
     outcome = asyncio.run(research("memory:", "Can a lamp of tree bark be safe?", max_turns=3))
-    assert (outcome.reason, outcome.said[-1]) == ("max-turns", "Manager: Yes: an LED is far too cold to burn bark.")
+    assert (outcome.reason, outcome.messages[-1]) == ("max-turns", "Manager: Yes: an LED is far too cold to burn bark.")

@@ -221,8 +221,8 @@ class Execution:
         if not speakers:
             step.append(ChatRunEnded(run=began, reason=reason or decision.reason))
             await self._learn(began)
-        said: list[Intent] = [] if decision.message is None else [Append((decision.message,))]
-        return [*said, RecordEvents(tuple(step))]
+        message: list[Intent] = [] if decision.message is None else [Append((decision.message,))]
+        return [*message, RecordEvents(tuple(step))]
 
     async def _over(self, view: ChatView) -> str | None:
         for each in self.termination:
@@ -261,9 +261,9 @@ class Execution:
         """Let the components of the chat learn from the messages of a run that is about to end."""
         if not len(self.chat.context_providers):
             return
-        said = list(await self.chat.history(after=began))
-        asked = [each for each in said if each.role != "assistant"]
-        answers = [each for each in said if each.role == "assistant"]
+        messages = list(await self.chat.history(after=began))
+        asked = [each for each in messages if each.role != "assistant"]
+        answers = [each for each in messages if each.role == "assistant"]
         await self.chat.notify("invoked", asked, answers, actor=self.actor)
 
     async def _response(
@@ -288,8 +288,8 @@ class Execution:
                 break
         if reason == "abandoned" or (reason is None and not pending and not people):
             raise ChatRunAbandonedError(self.chat.id, began)
-        said = await self.chat.history(at=ended, after=began)
-        answers = [each for each in said if each.role == "assistant" or (each.message and each.message.author)]
+        messages = await self.chat.history(at=ended, after=began)
+        answers = [each for each in messages if each.role == "assistant" or (each.message and each.message.author)]
         return ChatResponse(answers, reason, usage, list(pending), people, costs)
 
 

@@ -235,8 +235,8 @@ class GroupChat:
         if found is None:
             raise NextSpeakerError(participant, [each.participant for each in (await self.refresh()).turns])
         execution, turn, member = found
-        (said,) = input_messages("chat.respond", message)
-        authored = said.model_copy(update={"author": member.identity.author})
+        (given,) = input_messages("chat.respond", message)
+        authored = given.model_copy(update={"author": member.identity.author})
         nothing = TurnFinished(turn=turn.version, usage=TokenUsage(), cost=recorded(Decimal(0)))
         await finish_turn(execution.setup(ChatState()), turn, authored, nothing)
         await self.refresh()

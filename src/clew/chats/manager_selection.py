@@ -119,10 +119,10 @@ class ManagerSelection:
         kept = {"facts": tuple(ledger.facts), "plan": tuple(ledger.plan), "progress": ledger.progress}
         state = state.model_copy(update=kept)
         over = end is not None or ledger.is_satisfied
-        said = (ledger.answer if over else ledger.instruction) or ""
+        words = (ledger.answer if over else ledger.instruction) or ""
         return Decision(
             None if over else asking.speaker(ledger),
-            message=Message.assistant(said, author=self._agent.name or self._agent.id),
+            message=Message.assistant(words, author=self._agent.name or self._agent.id),
             reason=end or "satisfied",
             state=state.model_dump(mode="json"),
             by=self._agent.id,
@@ -143,7 +143,7 @@ async def _state_before(chat: ChatView) -> ManagerState:
 
 async def _context(chat: ChatView, state: ManagerState) -> str:
     who = "\n".join(f"- {each.author}: {each.description or each.type}" for each in chat.participants)
-    said = "\n".join(
+    newest = "\n".join(
         f"{each.message.author or each.role}: {spoken_text(each.message)}"
         for each in await chat.history(last=_SHOWN)
         if each.message is not None
@@ -152,7 +152,7 @@ async def _context(chat: ChatView, state: ManagerState) -> str:
     ledger = "\n".join(
         f"{name}:\n" + "\n".join(f"- {each}" for each in items) for name, items in lines.items() if items
     )
-    parts = {"Task": state.task, "Participants": who, "Ledger": ledger, "Newest messages": said}
+    parts = {"Task": state.task, "Participants": who, "Ledger": ledger, "Newest messages": newest}
     return "\n\n".join(f"{name}:\n{text}" for name, text in parts.items() if text)
 
 

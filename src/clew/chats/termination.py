@@ -138,12 +138,12 @@ class ModelTermination:
 
     async def is_over(self, chat: ChatView) -> bool:
         """Whether the agent answers yes."""
-        said = "\n".join(
+        lines = "\n".join(
             f"{each.message.author or each.role}: {each.text}"
             for each in await chat.history(last=20)
             if each.message is not None
         )
-        prompt = f"Conversation:\n{said}\n\nIs it finished? Answer yes or no."
+        prompt = f"Conversation:\n{lines}\n\nIs it finished? Answer yes or no."
         response = await self._agent.run(prompt, idempotency_key=f"{chat.key}:over")
         return response.text.strip().casefold().startswith("yes")
 

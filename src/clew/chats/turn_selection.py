@@ -145,14 +145,12 @@ class ModelSelection:
     async def select(self, chat: ChatView) -> Speakers:
         """The participant that the agent names. Raises NextSpeakerError in the chat if it names nobody."""
         who = "\n".join(f"- {each.author}: {each.description or each.type}" for each in chat.participants)
-        said = "\n".join(
+        lines = "\n".join(
             f"{each.message.author or each.role}: {spoken_text(each.message)}"
             for each in await chat.history(last=_SHOWN)
             if each.message is not None
         )
-        prompt = (
-            f"Participants:\n{who}\n\nConversation:\n{said}\n\nWho speaks next? Answer with one name and nothing else."
-        )
+        prompt = f"Participants:\n{who}\n\nConversation:\n{lines}\n\nWho speaks next? Answer with one name and nothing else."
         response = await self._agent.run(prompt, idempotency_key=f"{chat.key}:next")
         named = response.text.strip().strip("\"'.*").casefold()
         return next(

@@ -47,8 +47,8 @@ def step_words(step: FlowStep, names: Mapping[str, str]) -> str:
         return "was abandoned"
     if step.outcome == "open":
         return "has the turn"
-    said = words(step.text) or "says nothing"
-    return f"{said} → {words(names.get(step.handoff, step.handoff))}" if step.handoff else said
+    shown = words(step.text) or "says nothing"
+    return f"{shown} → {words(names.get(step.handoff, step.handoff))}" if step.handoff else shown
 
 
 def flow_lines(flow: ChatFlow, width: int) -> Iterator[Text]:

@@ -22,8 +22,8 @@ _UPDATES = frozenset({"taskId", "contextId", "status", "artifact", "append", "la
 def ends(response: JsonObject) -> bool:
     """Whether nothing more belongs to an answer after this response."""
     result = as_object(response.get("result"))
-    told = as_object(result.get("statusUpdate")) or as_object(result.get("task")) or result
-    state = as_text(as_object(told.get("status")).get("state"))
+    update = as_object(result.get("statusUpdate")) or as_object(result.get("task")) or result
+    state = as_text(as_object(update.get("status")).get("state"))
     return "message" in result or "error" in response or state in _ENDED or state in _FAILED
 
 

@@ -462,16 +462,16 @@ class RunInterruptedError(RunTakenOverError):
 
     def __init__(self, stream: str, run_id: str) -> None:
         super().__init__(stream, run_id)
-        said = f"{stream}: the engine was closed while the run {run_id} was in progress. The run is still open"
-        self.args = (f"{said}: agent.continue_run(thread) or agent.continue_runs() continues it, in any process.",)
+        text = f"{stream}: the engine was closed while the run {run_id} was in progress. The run is still open"
+        self.args = (f"{text}: agent.continue_run(thread) or agent.continue_runs() continues it, in any process.",)
 
 
 class ContextProviderError(ClewError):
     """A context provider failed or took too long, and its policy is to fail the run. The cause is its error."""
 
     def __init__(self, provider: str, hook: str, why: str, advice: str = "") -> None:
-        said = f"Context provider {provider!r} failed in {hook}: {why} What was recorded until then stands. {advice}"
-        super().__init__(said.rstrip())
+        text = f"Context provider {provider!r} failed in {hook}: {why} What was recorded until then stands. {advice}"
+        super().__init__(text.rstrip())
         self.provider = provider
         self.hook = hook
 
