@@ -150,7 +150,9 @@ class ModelSelection:
             for each in await chat.history(last=_SHOWN)
             if each.message is not None
         )
-        prompt = f"Participants:\n{who}\n\nConversation:\n{lines}\n\nWho speaks next? Answer with one name and nothing else."
+        prompt = (
+            f"Participants:\n{who}\n\nConversation:\n{lines}\n\nWho speaks next? Answer with one name and nothing else."
+        )
         response = await self._agent.run(prompt, idempotency_key=f"{chat.key}:next")
         named = response.text.strip().strip("\"'.*").casefold()
         return next(
