@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import gc
 import sys
 from collections.abc import Callable, Collection, Iterator
 from types import FrameType
@@ -68,6 +69,7 @@ class Interruptions:
             return None if interrupts is None else trace
 
         previous = sys.gettrace()
+        gc.disable()  # it could close a log of an earlier test here, and that would be interrupted instead
         sys.settrace(trace)
         try:
             for _ in _with_own_exception_state(action):
@@ -77,6 +79,7 @@ class Interruptions:
             return error
         finally:
             sys.settrace(previous)
+            gc.enable()
         return None
 
 
