@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, get_args
 
@@ -13,6 +12,7 @@ import typer
 
 from clew.cli.app import command
 from clew.cli.candidates import thread_ids
+from clew.cli.chat_flows import check_picture, print_flow
 from clew.cli.errors import WrongUsage
 from clew.cli.options import (
     DEFAULT_LIMIT,
@@ -28,7 +28,7 @@ from clew.cli.options import (
     parse_said,
     thread_argument,
 )
-from clew.cli.output import NO_THREADS, catch_up, one_line, safe, use_utf_8, write_json_lines
+from clew.cli.output import NO_THREADS, catch_up, one_line, safe, write_json_lines
 from clew.cli.output import console as new_console
 from clew.cli.rendering import json_shapes
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from clew.conversations import Conversations
-    from clew.domain.chats.flow import ChatFlow, FlowApproval
     from clew.domain.event_types import Status
     from clew.domain.fork_tree import Branch
     from clew.domain.json_values import Json
@@ -46,9 +45,6 @@ if TYPE_CHECKING:
 
 FIRST_EVENTS = 8
 """Events at the start of a thread that may contain its first words."""
-
-FORMATS = ("text", "mermaid", "svg")
-"""The forms of the picture of a chat."""
 
 NAMED_FORKS = 3
 """Forks that a hit names; the others are counted."""
@@ -121,7 +117,7 @@ def tree(
     as_json: AsJson = False,
 ) -> None:
     """Draw threads with their forks and checkpoints, or the flow of a group chat."""
-    _check_picture(thread, chat, form, as_json=as_json)
+    check_picture(thread, chat, form, as_json=as_json)
     with open_store(context) as conversations:
         if chat is not None:
             shown = "json" if as_json else form
@@ -175,62 +171,6 @@ def search(
         print_hits(conversations, hits, new_console())
         if len(hits) == limit:
             typer.echo(f"\nThese are the newest {limit:,}. There may be more: `--limit N`.")
-
-
-def _check_picture(thread: str | None, chat: str | None, form: str, *, as_json: bool) -> None:
-    if form not in FORMATS:
-        raise WrongUsage(f"--format {form!r} does not exist. Give {', '.join(FORMATS)}")
-    if chat is None and form != "text":
-        raise WrongUsage("--format is for the flow of a chat. Give --chat CHAT, too")
-    if chat is not None and thread is not None:
-        raise WrongUsage("Give a THREAD or --chat CHAT, not both")
-    if as_json and form != "text":
-        raise WrongUsage("Give --json or --format, not both")
-
-
-def print_flow(conversations: Conversations, id_: str, form: str, most: int | None) -> None:
-    """Print the flow of a chat: its newest steps, or all."""
-    from clew.cli.rendering.chat_flow import flow_lines
-    from clew.cli.rendering.chat_flow_mermaid import mermaid
-    from clew.cli.rendering.chat_flow_svg import svg
-
-    flow = read_flow(conversations, id_).newest(None if form == "json" else most)
-    if form == "json":
-        write_json_lines(map(json_shapes.flow_step, flow.steps))
-    elif form == "svg":
-        use_utf_8()
-        typer.echo(svg(flow, conversations.thread(id_).summary().title or id_), nl=False)
-    elif form == "mermaid":
-        use_utf_8()
-        typer.echo(mermaid(flow), nl=False)
-    else:
-        out = new_console()
-        for line in flow_lines(flow, out.width):
-            out.print(line, soft_wrap=True)
-        if flow.earlier:
-            out.print(f"These are the newest {len(flow.steps):,} steps. `--all` draws every one.")
-
-
-def read_flow(conversations: Conversations, id_: str) -> ChatFlow:
-    """The flow of a chat, with the approvals on the threads of its participants. Raises WrongUsage if it is none."""
-    from clew.domain.chats.flow import APPROVAL_TYPES, FLOW_TYPES, approvals_of, flow_of, path_of
-    from clew.domain.errors import ThreadDeletedError, UnknownThreadError
-
-    thread = conversations.thread(id_)
-    flow = flow_of(path_of(thread.events(types=FLOW_TYPES), thread.version))
-    if all(lane.type is None for lane in flow.lanes):
-        raise WrongUsage(f"Thread {id_!r} is not a group chat. `clew show` shows it")
-    steps = []
-    for step in flow.steps:
-        approvals: tuple[FlowApproval, ...] = ()
-        if step.kind == "turn":
-            try:
-                own = conversations.thread(step.thread_id)
-                approvals = approvals_of(own.events(after=step.began, at=step.upto or None, types=APPROVAL_TYPES))
-            except (UnknownThreadError, ThreadDeletedError):
-                approvals = ()  # its run has not begun, or its thread was deleted
-        steps.append(replace(step, approvals=approvals))
-    return replace(flow, steps=tuple(steps))
 
 
 def print_threads(

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from clew.domain.chats.flow import ChatFlow, FlowLane, FlowStep
 
 LANE, BOX, ROW, MARGIN, HEAD = 190, 170, 24, 24, 52
-LINE, CELLS, MOST_LINES = 15, 26, 3
-"""Pixels of a line of text, its cells, and how many lines a box has."""
+LINE, CELLS, MOST_LINES = 15, 23, 3
+"""Pixels of a line of text, its cells (6.5 pixels each, as wide fonts need), and how many lines a box has."""
 
 COLORS = ("#2563eb", "#9333ea", "#059669", "#d97706", "#dc2626", "#0891b2", "#4f46e5", "#be185d")
 GREY, INK, PAPER = "#94a3b8", "#1e293b", "#ffffff"
