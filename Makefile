@@ -18,8 +18,8 @@ VERSION := $(word 2,$(CHOSEN))
 VENV_PYTHON := .venv/bin/python
 PIP := $(VENV_PYTHON) -m pip --disable-pip-version-check
 INSTALL := install --quiet --quiet --no-compile --constraint constraints.txt
-# One more than there are cores: many tests wait for a disk, a server or a process. PROCESSES=… chooses another number.
-PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# Two more than there are cores: many tests wait for a disk, a server or a process. PROCESSES=… chooses another number.
+PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 PYTEST := -m pytest --numprocesses $(PROCESSES)
 
 # The Pythons that the wheel is tested on, as far as they are there.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from clew.domain.json_values import JsonObject
 from clew.domain.models.client import ModelRequest
 from clew.domain.runs.request_construction import request_bytes
-from clew.infrastructure.sdk_connection import SdkConnection
+from clew.infrastructure.sdk_connection import SdkConnection, certificates
 
 if TYPE_CHECKING:
     import httpx2
@@ -48,7 +48,7 @@ class PlainHttp:
 
         self.base_url = httpx2.URL(address)
         self.default_headers = dict(headers)
-        self._client = httpx2.AsyncClient(headers=self.default_headers, timeout=timeout)
+        self._client = httpx2.AsyncClient(headers=self.default_headers, timeout=timeout, verify=certificates())
 
     async def send(
         self,

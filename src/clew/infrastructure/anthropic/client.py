@@ -16,7 +16,14 @@ from clew.domain.models.client import ModelRequest, ThreadKind, Update, WireForm
 from clew.domain.runs.errors import AgentConfigurationError, MissingExtraError
 from clew.domain.runs.request_construction import checked_options
 from clew.infrastructure.bedrock.event_stream import FrameDecoder, event_of, named_error
-from clew.infrastructure.sdk_connection import TIMEOUT, SdkConnection, is_address, service_name, timeout_of
+from clew.infrastructure.sdk_connection import (
+    TIMEOUT,
+    SdkConnection,
+    certificates,
+    is_address,
+    service_name,
+    timeout_of,
+)
 
 if TYPE_CHECKING:
     import anthropic
@@ -163,7 +170,11 @@ class _AnthropicConnection(SdkConnection):
         def make() -> anthropic.AsyncAnthropic:
             wait = timeout_of(TIMEOUT if timeout is None else timeout)
             made: anthropic.AsyncAnthropic = sdk.AsyncAnthropic(
-                api_key=key, base_url=address, timeout=wait, max_retries=0
+                api_key=key,
+                base_url=address,
+                timeout=wait,
+                max_retries=0,
+                http_client=sdk.DefaultAsyncHttpxClient(timeout=wait, verify=certificates()),
             )
             return made
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from clew.domain.models.client import ModelRequest
 from clew.domain.runs.errors import AgentConfigurationError
-from clew.infrastructure.sdk_connection import TIMEOUT, SdkConnection, host_of, is_address, timeout_of
+from clew.infrastructure.sdk_connection import TIMEOUT, SdkConnection, certificates, host_of, is_address, timeout_of
 
 if TYPE_CHECKING:
     import httpx2
@@ -77,7 +77,10 @@ def _client_factory(
     def make() -> openai.AsyncOpenAI:
         url, headers = without_password(address) if address is not None else (None, None)
         wait = timeout_of(TIMEOUT if timeout is None else timeout)
-        return openai.AsyncOpenAI(api_key=key, base_url=url, timeout=wait, max_retries=0, default_headers=headers)
+        http = openai.DefaultAsyncHttpxClient(timeout=wait, verify=certificates())
+        return openai.AsyncOpenAI(
+            api_key=key, base_url=url, timeout=wait, max_retries=0, default_headers=headers, http_client=http
+        )
 
     return make
 
