@@ -36,7 +36,7 @@ from clew.domain.formats.event_import import EventsReport
 from clew.domain.json_values import Json, JsonObject, check_flags
 from clew.domain.memory.ports import Embedder, Screen
 from clew.domain.messages import Message
-from clew.domain.models.client import ServiceKind, ThreadKind
+from clew.domain.models.client import ServiceReference, ThreadKind
 from clew.domain.models.prices import Prices
 from clew.domain.ports import Verdict
 from clew.domain.projection import Projection, Query, RowValues, said_within
@@ -228,10 +228,10 @@ class Engine:
         return await drive(thread_queries.with_lease(self._core))
 
     async def start_remote_thread(
-        self, service_thread_id: str | None, held: Sequence[Message] = (), kind: ServiceKind | None = None
+        self, service_thread_id: str | ServiceReference | None, held: Sequence[Message] = ()
     ) -> RemoteThread:
         """Start a thread that a service holds, with the service's id and the messages held there if any: for agents."""
-        started = await drive(thread_commands.start_remote(self._core, service_thread_id, held, kind))
+        started = await drive(thread_commands.start_remote(self._core, service_thread_id, held))
         return RemoteThread(self._core, self._live, started)
 
     async def start_chat(  # every option has its own parameter

@@ -20,6 +20,7 @@ from clew.domain.models.gemini_requests import GEMINI
 from clew.domain.models.interactions_requests import INTERACTIONS
 from clew.domain.runs.events import ModelCalled
 from clew.domain.runs.request_construction import Request
+from clew.domain.streams import digest
 from clew.engine import Engine
 
 RoleAndText = tuple[str, str]
@@ -48,7 +49,8 @@ async def check_requests(thread: Thread, events: Iterable[Event]) -> list[Reques
     for event in events:
         if isinstance(event.data, ModelCalled):
             request = await thread.request(event.version)
-            assert request.verified, f"the request of version {event.version} differs from the sent one"
+            assert request.verified is (request.sent is True), f"the request of version {event.version} differs"
+            assert digest(request.content).hex() == event.data.as_sent
             check_body(request.body, event.data.wire)
             requests.append(request)
     return requests

@@ -300,8 +300,12 @@ async def test_a_task_that_the_agent_has_lost_is_an_error(tmp_path: Path) -> Non
         )
         async with Engine.open(f"sqlite:///{tmp_path / 'clew.db'}") as engine:
             agent = Agent(A2AClient(f"http://127.0.0.1:{server.port}"), engine=engine)
-            with pytest.raises(RemoteTaskError, match="does not have the task"):
-                await agent.run("hello", thread=await agent.get_remote_thread())
+            thread = await agent.get_remote_thread()
+            with pytest.raises(RemoteTaskError, match="does not have the task") as raised:
+                await agent.run("hello", thread=thread)
+            assert raised.value.sent
+            calls = [event async for event in thread.events() if isinstance(event.data, ModelCalled)]
+            assert [(await thread.request(call.version)).verified for call in calls] == [True, True]
         assert len(server.requests) == 2
 
 

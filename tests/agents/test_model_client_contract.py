@@ -205,14 +205,56 @@ class ForgetsTheStatus(ParrotClient):
             raise
 
 
-class RetriesAlways(ForgetsTheStatus):
+class RetriesAlways(ParrotClient):
     async def ask(self, request: ModelRequest) -> AsyncGenerator[Update]:
         try:
             async for update in super().ask(request):
                 yield update
         except ModelError as error:
-            error.retryable = True
+            error.retryable = error.status is not None or error.retryable
             raise
+
+
+class RetriesWhatBreaksOff(ParrotClient):
+    async def ask(self, request: ModelRequest) -> AsyncGenerator[Update]:
+        begun = False
+        try:
+            async for update in super().ask(request):
+                begun = True
+                yield update
+        except ModelError as error:
+            error.retryable = begun or error.retryable
+            raise
+
+
+class CannotReadAgain(RetriesWhatBreaksOff):
+    """Its format has tasks, but no task was named."""
+
+    wire = replace(ParrotClient.wire, has_tasks=True)
+
+
+class KeepsTheCause(ParrotClient):
+    async def ask(self, request: ModelRequest) -> AsyncGenerator[Update]:
+        try:
+            async for update in super().ask(request):
+                yield update
+        except ModelError as error:
+            raise error from ConnectionError("Bearer hunter2")
+
+
+class KeepsTheContext(ParrotClient):
+    async def ask(self, request: ModelRequest) -> AsyncGenerator[Update]:
+        failed: ModelError | None = None
+        try:
+            async for update in super().ask(request):
+                yield update
+        except ModelError as error:
+            failed = error
+        if failed is not None:
+            try:
+                raise ConnectionError("Bearer hunter2")  # noqa: TRY301  # as a package does
+            except ConnectionError:
+                raise type(failed)(str(failed), status=failed.status, retryable=failed.retryable)  # noqa: B904
 
 
 class OneAtATime(ParrotClient):
@@ -322,6 +364,10 @@ async def _check(client: type[ParrotClient], monkeypatch: pytest.MonkeyPatch) ->
         (RaisesItsOwn, "only ModelError: .*LookupError"),
         (ForgetsTheStatus, "an error has the status.*None"),
         (RetriesAlways, "429 and 5xx are retryable.*HTTP 400"),
+        (RetriesWhatBreaksOff, "breaks off is retryable only if it can be read again.*: For 1 of 3"),
+        (CannotReadAgain, "breaks off is retryable only if it can be read again.*: For 1 of 3"),
+        (KeepsTheCause, "errors keep no other error.*keeps a ConnectionError"),
+        (KeepsTheContext, "errors keep no other error.*keeps a ConnectionError"),
         (OneAtATime, "each request ends: During another answer"),
         (StaysConnected, "closing the iterator closes the connection"),
         (NamesChange, "always the same"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -9,18 +10,35 @@ from pathlib import Path
 from typing import Any
 
 import anthropic
+import botocore.session
 import openai
 import pytest
 from tests.agents.scripted_wires import CANARY, WIRES, Calls, Trouble
 from tests.agents.services import calls, service_of
-from tests.servers.raw_server import RawServer, whole
+from tests.servers.raw_server import CUT, STALL, RawServer, Reply, whole
 
-from clew import Agent, AnthropicClient, Engine, Message, Middleware, OpenAIChatClient, ScriptedChatClient
+from clew import (
+    Agent,
+    AnthropicClient,
+    BedrockClient,
+    Engine,
+    Message,
+    Middleware,
+    OpenAIChatClient,
+    ScriptedChatClient,
+)
 from clew.agents.middleware import ModelCallContext, Proceed
 from clew.domain.errors import InvalidContentError
 from clew.domain.json_values import JsonObject
 from clew.domain.models.client import Answer, ModelRequest, Question, ThreadKind, Update, WireFormat
-from clew.domain.runs.errors import AgentConfigurationError, ModelError, RequestAlteredError, UnknownWireFormatError
+from clew.domain.runs.errors import (
+    AgentConfigurationError,
+    ModelAccessError,
+    ModelError,
+    ModelUnavailableError,
+    RequestAlteredError,
+    UnknownWireFormatError,
+)
 from clew.domain.runs.events import ModelAnswered, ModelCalled, ModelFailed, RequestChanged, RequestWithheld
 from clew.domain.runs.request_construction import Request
 from clew.domain.streams import digest
@@ -290,13 +308,78 @@ async def test_middleware_of_the_package_cannot_send_unseen(
             assert error in failed
 
 
-async def test_a_redirected_request_is_not_sent_again(engine: Engine) -> None:
+@pytest.mark.parametrize("status", [303, 307])
+@pytest.mark.parametrize("kind", WIRES)
+async def test_a_redirected_request_is_not_sent_again(kind: str, status: int, engine: Engine) -> None:
     with RawServer() as server:
-        server.add_replies(whole({}, status=307, headers={"location": f"{server.url}/elsewhere"}))
-        agent = Agent(OpenAIChatClient("m-1", api_key=CANARY, base_url=server.url), engine=engine, retries=0)
-        with pytest.raises(ModelError):
-            await agent.run("Hi", thread=await engine.start_thread())
+        server.add_replies(whole({}, status=status, headers={"location": f"{server.url}/elsewhere"}))
+        agent = Agent(WIRES[kind].client(server.url, 60), engine=engine, retries=0)
+        thread = await engine.start_thread()
+        with pytest.raises(ModelError, match=f"refused the request with HTTP {status}") as raised:
+            await agent.run("Hi", thread=thread)
+        assert (raised.value.status, raised.value.retryable) == (status, False)
         assert len(server.requests) == 1
+    (request,) = await requests_of(thread)
+    assert (request.sent, request.verified) == (True, True)
+
+
+@pytest.mark.parametrize("kind", WIRES)
+async def test_a_request_to_a_service_that_cannot_be_reached_is_not_verified(kind: str, engine: Engine) -> None:
+    with RawServer() as server:
+        address = server.url  # nobody listens there when the server has closed
+    agent = Agent(WIRES[kind].client(address, 60), engine=engine, retries=1)
+    thread = await engine.start_thread()
+    with pytest.raises(ModelUnavailableError):
+        await agent.run("Hi", thread=thread)
+    assert [(each.sent, each.verified) for each in await requests_of(thread)] == [(False, False)] * 2
+
+
+async def test_a_request_that_cannot_be_signed_is_not_verified(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    thread = await engine.start_thread()
+    with RawServer() as server:
+        client = BedrockClient("m-1", session=botocore.session.Session(), region="eu-west-1", base_url=server.url)
+        with pytest.raises(ModelAccessError, match="no AWS credentials"):
+            await Agent(client, engine=engine).run("Hi", thread=thread)
+        assert not server.requests
+    assert [(each.sent, each.verified) for each in await requests_of(thread)] == [(False, False)]
+
+
+@pytest.mark.parametrize("steps", [(), (CUT,)])
+async def test_a_request_without_a_reply_is_not_verified(steps: tuple[Any, ...], engine: Engine) -> None:
+    thread = await engine.start_thread()
+    with RawServer() as server:
+        server.add_replies(Reply(steps or (STALL,)))
+        agent = Agent(
+            OpenAIChatClient("m-1", api_key=CANARY, base_url=server.url, timeout=0.2), engine=engine, retries=0
+        )
+        with pytest.raises(ModelUnavailableError):
+            await agent.run("Hi", thread=thread)
+        assert len(server.requests) == 1
+    assert [(each.sent, each.verified) for each in await requests_of(thread)] == [(None, False)]
+
+
+class Impatient(Middleware):
+    """Does not wait for the model."""
+
+    async def model_call(self, context: ModelCallContext, proceed: Proceed[Answer]) -> Answer:
+        del context
+        asking = asyncio.ensure_future(proceed())
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait([asking])
+        return Answer(Message.assistant("Too slow"))
+
+
+async def test_a_request_that_middleware_cancels_is_not_verified(engine: Engine) -> None:
+    thread = await engine.start_thread()
+    agent = Agent(ScriptedChatClient("Hello", delay=60), engine=engine, middleware=[Impatient()])
+    assert (await agent.run("Hi", thread=thread)).text == "Too slow"
+    assert [(each.sent, each.verified) for each in await requests_of(thread)] == [(None, False)]
 
 
 class Cache(Middleware):

@@ -171,6 +171,7 @@ def test_shows_the_newest_request_or_that_of_a_version(clew: Clew, server: RawSe
         "path": "/chat/completions",
         "digest": second.split()[-1],
         "verified": True,
+        "sent": True,
         "redacted": [],
         "changed_by": [],
         "withheld_by": None,

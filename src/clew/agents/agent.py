@@ -53,7 +53,7 @@ from clew.domain.errors import InvalidContentError, ThreadDeletedError, UnknownT
 from clew.domain.history_stores import StoreFactory
 from clew.domain.json_values import Json, JsonObject, canonical, check_flags, check_text
 from clew.domain.messages import Message
-from clew.domain.models.client import ModelClient, ServiceKind, ServiceReference, ThreadKind
+from clew.domain.models.client import ModelClient, ServiceReference, ThreadKind
 from clew.domain.reducers.reducer import Reducer
 from clew.domain.runs.errors import (
     AgentConfigurationError,
@@ -183,31 +183,35 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         return thread
 
     async def get_remote_thread(
-        self, service_thread_id: str | None = None, *, read_history: bool = False
+        self, service_thread_id: str | ServiceReference | None = None, *, read_history: bool = False
     ) -> RemoteT_co:
         """A new thread whose history the client's service holds, or one that continues there.
 
-        ``service_thread_id`` is the service's id of a response or a conversation. With ``read_history`` the record
-        begins with the messages that the service has; their metadata says that they come from it (``service``). Raises
-        UnsupportedThreadError if the client cannot run on such a thread, and ModelError if they cannot be read.
+        ``service_thread_id`` is the service's id of a response or a conversation; give a ``ServiceReference`` if the id
+        does not begin with its kind, as OpenAI's ids do. With ``read_history`` the record begins with the messages that
+        the service has; their metadata says that they come from it (``service``). Raises UnsupportedThreadError if the
+        client cannot run on such a thread, and ModelError if they cannot be read.
         """
         self._check_kind("remote")
         held: tuple[Message, ...] = ()
         if read_history:
             held = await self._held(service_thread_id)
-        kind: ServiceKind | None = "conversation" if self.client.wire.has_tasks else None
-        thread = (await self.engine.start_remote_thread(service_thread_id, held, kind)).bound_to(self)
+        if isinstance(service_thread_id, str) and self.client.wire.has_tasks:
+            service_thread_id = ServiceReference(kind="conversation", id=service_thread_id)
+        thread = (await self.engine.start_remote_thread(service_thread_id, held)).bound_to(self)
         await thread.notify("on_thread_created", [])
         return thread
 
-    async def _held(self, service_thread_id: str | None) -> tuple[Message, ...]:
+    async def _held(self, service_thread_id: str | ServiceReference | None) -> tuple[Message, ...]:
         read = getattr(self.client, "service_history", None)
         if service_thread_id is None or read is None:
             raise AgentConfigurationError(
                 "read_history: give service_thread_id=, the service's id of a response or a conversation, and a client "
                 "that can read it."
             )
-        reference = ServiceReference.named(service_thread_id)
+        reference = service_thread_id
+        if not isinstance(reference, ServiceReference):
+            reference = ServiceReference.named(reference)
         read_from: JsonObject = {"service": reference.model_dump()}
         return tuple([message.model_copy(update={"metadata": read_from}) for message in await read(reference)])
 

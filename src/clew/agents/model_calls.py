@@ -101,6 +101,8 @@ class ModelCalls:
         self._shown = 0
         self._lost_media: set[UnsentMedia] = set()
         self._intervention = Intervention()
+        self._arrived: bool | None = None
+        """Whether the service has received the request of the open call; None if that is not known."""
         self._cost: Cost | None = None
         if setup.client.wire.has_tasks:
             journal.keeps_drafts = False  # the agent has the whole answer, and the run reads it there
@@ -137,6 +139,7 @@ class ModelCalls:
         while True:
             question, request = await self._record_call()
             self._sent, self._first, self._intervention = time.monotonic(), None, Intervention()
+            self._arrived = None
             try:
                 if self._setup.is_observed:
                     return await self._observed(question, request)
@@ -361,6 +364,7 @@ class ModelCalls:
         updates = self._setup.client.ask(request)
         try:
             async for update in updates:
+                self._arrived = True
                 if isinstance(update, Answer):
                     return update
                 if isinstance(update, ServiceBound):
@@ -376,6 +380,9 @@ class ModelCalls:
                     self._shown += len(new.text)
                 if emit is not None and new != _NOTHING:
                     await emit(_as_agent_update(new))
+        except ModelError as error:
+            self._arrived = self._arrived or error.sent
+            raise
         finally:
             close = getattr(updates, "aclose", None)
             if close is not None:
@@ -431,7 +438,8 @@ class ModelCalls:
                 usage=answer.usage,
                 model=answer.model,
                 response_id=answer.response_id,
-                answered_by=self._intervention.answered_by,
+                answered_by=(by := self._intervention.answered_by),
+                sent=None if by is None or self._intervention.withheld_by is not None else self._arrived,
                 first_ms=None if journal.emit is None or self._first is None else round(self._first * 1000),
                 ms=round((time.monotonic() - self._sent) * 1000),
                 cost=self._cost,
@@ -474,12 +482,19 @@ class ModelCalls:
                 message=None if message is None else -1,
                 reason=reason,
                 error=None if error is None else failure(error),
+                sent=self._arrived,
             )
         )
 
     def _failed(self, error: ModelError, retry_in: float | None = None) -> ModelFailed:
         ms = round((time.monotonic() - self._sent) * 1000)
-        return ModelFailed(call=self._journal.state.called, error=failure(error), retry_in=retry_in, ms=ms)
+        return ModelFailed(
+            call=self._journal.state.called,
+            error=failure(error),
+            retry_in=retry_in,
+            ms=ms,
+            sent=None if error.status is not None else self._arrived,  # a status says that it was
+        )
 
 
 def _check_sendable(wire: WireFormat, question: Question) -> None:

@@ -201,7 +201,7 @@ class ReadingTools:
         opened = self._thread(thread)
         rebuilt = opened.request(newest_call(opened) if version is None else version)
         more = {"thread_id": opened.id, "version": rebuilt.version, "model": rebuilt.model, "path": rebuilt.path}
-        more |= {"verified": rebuilt.verified, "verification": verification_text(rebuilt)}
+        more |= {"verified": rebuilt.verified, "sent": rebuilt.sent, "verification": verification_text(rebuilt)}
         return _slice(json_text(rebuilt.body), offset, more)
 
     def _thread(self, prefix: str) -> Thread:

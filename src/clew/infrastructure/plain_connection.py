@@ -64,7 +64,7 @@ class PlainHttp:
             method, self.url(path), content=content, headers=headers, params=params or None
         )
         response = await self._client.send(request, stream=True)
-        if response.status_code < 400:  # noqa: PLR2004  # HTTP's errors
+        if response.is_success:  # a redirect is not followed, and is an error
             return response
         try:
             received = await response.aread()

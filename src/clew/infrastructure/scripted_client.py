@@ -68,12 +68,13 @@ class Fault:
     tokens: int | None = None
     limit: int | None = None
 
-    def error(self) -> ModelError:
-        """The error that the client raises."""
+    def error(self, *, begun: bool) -> ModelError:
+        """The error that the client raises; ``begun`` is True if a part of the answer was shown."""
         if self.kind in _BROKEN_OFF:
-            return ModelStreamError(_BROKEN_OFF[self.kind], retryable=True)
+            return ModelStreamError(_BROKEN_OFF[self.kind], retryable=not begun, sent=True)
         if self.kind == "refused":
-            return ModelUnavailableError("The connection was refused. Is the service running?", retryable=True)
+            words = "The connection was refused. Is the service running?"
+            return ModelUnavailableError(words, retryable=True, sent=False)
         if self.kind == "overloaded":
             message = "The service accepts no more requests for now (HTTP 429)."
             return ModelOverloadedError(message, status=429, retryable=True, retry_after=self.retry_after)
@@ -197,7 +198,7 @@ class ScriptedChatClient:
         if isinstance(end, Fault):
             if end.kind == "stall":
                 await _stall(end.seconds)
-            raise end.error()
+            raise end.error(begun=stream and bool(end.after))
         if service is not None and not stream:
             yield ServiceBound(service)
         yield end

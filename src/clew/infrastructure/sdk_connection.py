@@ -128,9 +128,12 @@ class SdkConnection(ABC):
                 failed = _altered(raised, sent) or model_error(
                     raised, context(raised=raised), begun=reader.begun, sdk=self._sdk()
                 )
+            if failed is not None:
+                failed.sent = sent.reached(raised)
         if failed is None and answer is None:
             failed = incomplete_answer_error(context()) if request.streams else invalid_reply_error(context())
         if failed is not None:
+            failed.sent = sent.reached() if failed.sent is None else failed.sent
             raise failed
         yield cast("Answer", answer)
 

@@ -65,6 +65,15 @@ class SentRequests:
                 "requests with Middleware.model_request, which is recorded."
             )
 
+    def reached(self, raised: BaseException | None = None) -> bool | None:
+        """Whether the service has received a request; None if that is not known, because nothing came back.
+
+        ``raised`` is the error without a response: if there was no connection, nothing was sent.
+        """
+        if self.status is not None:
+            return True
+        return None if self._sent and not _is_unconnected(raised) else False
+
     def before(self, request: httpx2.Request) -> None:
         """Note a request that is about to be sent.
 
@@ -79,6 +88,16 @@ class SentRequests:
     def after(self, response: httpx2.Response) -> None:
         """Note a response."""
         self.status = response.status_code
+
+
+def _is_unconnected(raised: BaseException | None) -> bool:
+    """Whether an error, or what caused it, says that no connection was made."""
+    import httpx2
+
+    unconnected = httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol
+    while raised is not None and not isinstance(raised, unconnected):
+        raised = raised.__cause__ or raised.__context__
+    return raised is not None
 
 
 def _content(request: httpx2.Request) -> bytes | None:

@@ -23,6 +23,7 @@ from clew.domain.runs.events import (
     RunFailed,
     RunResumed,
     RunStarted,
+    was_sent,
 )
 from clew.domain.runs.request_construction import Contributions, Request, read_definitions, read_tools, rebuilt
 from clew.domain.runs.state import provided_to
@@ -72,32 +73,32 @@ def request(core: Core, thread_id: str, version: int) -> Operation[Request]:
         None if reduction is None else reduction[1],
         [(each.version, each.data) for each in changes if isinstance(each.data, RequestChanged)],
     )
-    if made.verified:
-        made = yield from _as_sent(core, thread_id, call, made)
+    made = yield from _as_sent(core, call, made)
     gone = {each.version for each in (*given, *late) if each.redacted}
     return replace(made, redacted=tuple(sorted({*made.redacted, *gone}))) if gone and not made.verified else made
 
 
-def _as_sent(core: Core, thread_id: str, call: Event, made: Request) -> Operation[Request]:
-    """The request, not verified if it was not sent so: middleware withheld it, or the HTTP client sent other bytes."""
-    stream, after = core.stream(thread_id), call.version
+def _as_sent(core: Core, call: Event, made: Request) -> Operation[Request]:
+    """The request, verified only if the log says that it was sent, with these bytes.
+
+    The end of a call may be behind the cut of a fork, so it is read in the stream of the call itself.
+    """
+    stream, after = call.stream, call.version
     while page := (yield from read(partial(core.log.lineage, stream, after=after, upto=after + PAGE))):
         for each in page:
             data = each.data
             if each.run_id != call.run_id:
                 continue
             if isinstance(data, RequestWithheld):
-                return replace(made, verified=False, withheld_by=data.by)
-            if isinstance(data, _ENDS):
-                error = getattr(data, "error", None)
+                return replace(made, verified=False, sent=False, withheld_by=data.by)
+            if isinstance(data, ModelFailed | ModelAnswered | AnswerInterrupted):
+                error, sent = getattr(data, "error", None), was_sent(data)
                 altered = error is not None and error.kind == RequestAlteredError.__name__
-                return replace(made, verified=not altered)
+                return replace(made, sent=sent, verified=made.verified and sent is True and not altered)
+            if isinstance(data, ModelCalled | RunCompleted | RunFailed | RunAbandoned):
+                return replace(made, verified=False)
         after += PAGE
-    return made
-
-
-_ENDS = ModelFailed | ModelAnswered | AnswerInterrupted | ModelCalled | RunCompleted | RunFailed | RunAbandoned
-"""The events of a run after which a call is over."""
+    return replace(made, verified=False)
 
 
 def instructions(core: Core, thread_id: str, agent_id: str) -> Operation[str | None]:

@@ -49,7 +49,7 @@ from clew.domain.events import (
 from clew.domain.history import HistoryMessage, as_message
 from clew.domain.json_values import Json, JsonObject, check_json, check_text
 from clew.domain.messages import Message, Text, check_message
-from clew.domain.models.client import ServiceKind, ServiceReference, ThreadKind
+from clew.domain.models.client import ServiceReference, ThreadKind
 from clew.domain.ports import Claim, Draft, Fork, Key
 from clew.domain.records import Record, ThreadRecord, as_record, record_appended
 from clew.domain.runs.errors import RunInProgressError, RunTakenOverError
@@ -166,17 +166,18 @@ def _restart(core: Core, thread_id: str, intents: Sequence[Intent], actor: str |
 
 
 def start_remote(
-    core: Core, service_thread_id: str | None, held: Sequence[Message] = (), kind: ServiceKind | None = None
+    core: Core, service_thread: str | ServiceReference | None, held: Sequence[Message] = ()
 ) -> Operation[str]:
     """Begin a thread that a service holds, with its id and messages there if known; returns its id in Clew."""
     thread_id = core.thread_id()
     intents: list[Intent] = [Start(kind="remote")]
-    if service_thread_id is not None:
-        check_text(service_thread_id, "service_thread_id")
+    if service_thread is not None:
+        id_ = service_thread.id if isinstance(service_thread, ServiceReference) else service_thread
+        check_text(id_, "service_thread_id")
         if held:
             intents.append(Append(checked_items(held)))
-        named = ServiceReference.named(service_thread_id)
-        intents.append(RecordEvents((ServiceThreadBound(id=named.id, kind=kind or named.kind),)))
+        named = service_thread if isinstance(service_thread, ServiceReference) else ServiceReference.named(id_)
+        intents.append(RecordEvents((ServiceThreadBound(id=named.id, kind=named.kind),)))
     yield from commit(core, thread_id, intents, CommitOptions(base=Control()))
     return thread_id
 

@@ -18,7 +18,9 @@ from clew.domain.models.client import (
     ModelClient,
     ModelRequest,
     Question,
+    ReasoningDelta,
     ResponseFormat,
+    ServiceBound,
     TextDelta,
     ThreadKind,
     ToolSchema,
@@ -64,8 +66,9 @@ async def check_model_client(service: ModelService) -> None:
 
     The check covers: the names, options and kinds of threads of the client; its format, which must be a pure function
     of the question; the bytes that the service receives; an answer, whole and streamed; an answer that ends early after
-    each of its pieces, is cut, or cannot be read; errors of HTTP; a caller who closes the answer or is cancelled; and
-    several requests at once. Nothing may be sent twice: a run retries, and records each attempt.
+    each of its pieces, is cut, or cannot be read; errors of HTTP; that no error keeps another one; a caller who closes
+    the answer or is cancelled; and several requests at once. Nothing may be sent twice: a run retries, and records each
+    attempt.
     """
     client = service.client()
     contract = _Contract(service, client)
@@ -264,14 +267,34 @@ async def _check_faults(contract: _Contract) -> None:
 def _failed(contract: _Contract, asked: _Asked, what: str) -> ModelError:
     if asked.error is None:
         contract.broken("an answer that is not complete is a ModelError", f"{what}, it yields {asked.updates[-1:]}.")
+    _check_origin(contract, asked.error, what)
     if any(isinstance(each, Answer) for each in asked.updates):
         contract.broken("an Answer is yielded only if it is complete", f"{what}, it yields one, and raises.")
-    begun = any(isinstance(each, TextDelta | CallDelta) for each in asked.updates)
+    begun = any(isinstance(each, TextDelta | ReasoningDelta | CallDelta) for each in asked.updates)
     if begun and not isinstance(asked.error, ModelStreamError):
         contract.broken(
             "an answer that breaks off is a ModelStreamError", f"{what}, it raises {type(asked.error).__name__}."
         )
+    reads_again = contract.client.wire.has_tasks and any(
+        isinstance(each, ServiceBound) and each.task is not None for each in asked.updates
+    )
+    if begun and asked.error.retryable and not reads_again:
+        contract.broken(
+            "an answer that breaks off is retryable only if it can be read again, because a part of it may have been "
+            "shown",
+            f"{what}, retryable is True.",
+        )
     return asked.error
+
+
+def _check_origin(contract: _Contract, error: ModelError, what: str) -> None:
+    """A traceback shows the cause of an error, and the error that was being handled unless it is suppressed."""
+    origin = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if origin is not None:
+        contract.broken(
+            "its errors keep no other error, which may hold the key and the request (raise … from None)",
+            f"{what}, {type(error).__name__} keeps a {type(origin).__name__}.",
+        )
 
 
 async def _check_statuses(contract: _Contract) -> None:

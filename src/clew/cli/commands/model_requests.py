@@ -46,7 +46,7 @@ def request(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Rebuild the request of a model call from the log. The exit code is 3 if it differs from what was sent."""
+    """Rebuild the request of a model call from the log. The exit code is 3 unless the log says that it was sent so."""
     if as_curl + as_python + as_json > 1:
         raise WrongUsage("--curl, --python and --json exclude each other. Choose one")
     with open_thread(context, thread) as opened:
@@ -89,11 +89,15 @@ def verification_text(rebuilt: Request) -> str:
         return "Verified: this is what was sent, byte for byte."
     if rebuilt.withheld_by is not None:
         return f"NOT VERIFIED: nothing was sent. The middleware {one_line(rebuilt.withheld_by)} did not proceed."
+    if rebuilt.sent is False:
+        return "NOT VERIFIED: nothing was sent. The service could not be reached, or the request could not be made."
     if rebuilt.redacted:
         versions = ", ".join(map(str, rebuilt.redacted))
         if len(rebuilt.redacted) > 1:
             return f"NOT VERIFIED: this is not what was sent. The messages at versions {versions} were redacted since."
         return f"NOT VERIFIED: this is not what was sent. The message at version {versions} was redacted since."
+    if rebuilt.sent is None:
+        return "NOT VERIFIED: it is not known whether this was sent, because no reply has arrived."
     return "NOT VERIFIED: this is not what was sent. It does not match the digest on the log. Run `clew verify`."
 
 

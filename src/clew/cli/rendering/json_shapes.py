@@ -302,7 +302,9 @@ def request(thread_id: str, request: Request) -> dict[str, Any]:
     return {
         "thread_id": thread_id,
         **_fields(
-            request, "version", "client", "model", "path", "digest", "verified", "redacted", "changed_by", "withheld_by"
+            request,
+            *("version", "client", "model", "path", "digest", "verified", "sent", "redacted", "changed_by"),
+            "withheld_by",
         ),
         "body": request.body,
     }

@@ -16,7 +16,10 @@ ThreadKind: TypeAlias = Literal["local", "remote"]
 """Who holds the history of a thread: Clew, or a service."""
 
 ServiceKind: TypeAlias = Literal["response", "conversation"]
-"""What a service's id names: an answer from which the next request continues, or a conversation that grows."""
+"""What a service's id names: an answer from which the next request continues, or a conversation that grows.
+
+A client says which of the two its service's ids are: the first can be forked and rewound, the second cannot.
+"""
 
 
 class ToolSchema(Value):
@@ -42,7 +45,7 @@ class ServiceReference(Value):
 
     @classmethod
     def named(cls, id_: str) -> ServiceReference:
-        """The response or the conversation with that id, which begins with its kind."""
+        """What an id without a kind names: a conversation if it begins with ``conv``, as OpenAI's ids do."""
         return cls(kind="conversation" if id_.startswith("conv") else "response", id=id_)
 
 

@@ -1,7 +1,7 @@
 """Items of a service's answer that wait for the client: approvals of its MCP servers, custom calls, computer calls.
 
-The items are those of OpenAI's Responses. Their results are items, too, and are sent as they are. A task of a remote
-agent over A2A may also wait, for the caller's input.
+The items are those of OpenAI's Responses, in the answer of any client. Their results are items, too, and are sent as
+they are. A task of a remote agent over A2A may also wait, for the caller's input.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ _RESULTS = frozenset({"mcp_approval_response", *(f"{kind}_output" for kind in _K
 COMPUTER = "computer"
 """The name of the function that carries out computer calls."""
 
-_WIRE = "openai-responses"
-
 A2A = "a2a"
 """The name of A2A's format. A content of an answer with this key says what the task waits for."""
 
@@ -46,7 +44,7 @@ class ClientCall(NamedTuple):
 
 def client_calls(message: Message) -> Iterator[tuple[int, ClientCall]]:
     """The items of an answer that wait for the client, each with its place among the contents."""
-    if message.native is None or message.native.wire not in {_WIRE, A2A}:
+    if message.native is None:
         return
     if message.native.wire == A2A:
         yield from _task_inputs(message)

@@ -60,8 +60,9 @@ class ModelError(ClewError):
     """A model service did not answer.
 
     Attributes: ``status`` (of HTTP, None when there was no response), ``code`` (the service's error code, None if
-    it sent none), ``retryable`` (whether the same request may succeed later) and ``retry_after`` (the seconds to wait,
-    None if the service did not say).
+    it sent none), ``retryable`` (whether the same request may succeed later), ``retry_after`` (the seconds to wait,
+    None if the service did not say) and ``sent`` (whether the service has received the request, None if that is not
+    known; a service that answers with a status has).
     """
 
     def __init__(
@@ -72,8 +73,10 @@ class ModelError(ClewError):
         code: str | None = None,
         retryable: bool = False,
         retry_after: float | None = None,
+        sent: bool | None = None,
     ) -> None:
         super().__init__(message)
+        self.sent = True if status is not None else sent
         self.status = status
         self.code = code
         self.retryable = retryable

@@ -234,7 +234,8 @@ class RequestWithheld(Value):
 class ModelAnswered(Value):
     """The model has answered ``call`` with the message at version ``message``. Times are in milliseconds.
 
-    ``answered_by`` names the middleware that gave this answer instead of the model; None if the model gave it.
+    ``answered_by`` names the middleware that gave this answer instead of the model; None if the model gave it. Then
+    ``sent`` says whether the service has received the request, None if that is not known.
     ``cost`` is by the price list of that time; None if it had no price, or there was no list.
     """
 
@@ -249,6 +250,7 @@ class ModelAnswered(Value):
     ms: int
     answered_by: str | None = Field(default=None, exclude_if=is_none)
     cost: Cost | None = Field(default=None, exclude_if=is_none)
+    sent: bool | None = Field(default=None, exclude_if=is_none)
 
 
 @event_type(
@@ -259,12 +261,17 @@ class ModelAnswered(Value):
     remains=without_quotes,
 )
 class ModelFailed(Value):
-    """The model did not answer ``call``. With ``retry_in`` it is called again after that many seconds."""
+    """The model did not answer ``call``. With ``retry_in`` it is called again after that many seconds.
+
+    ``sent`` says whether the service has received the request: False if it could not be reached, or nothing could be
+    sent. None if that is not known.
+    """
 
     call: int
     error: Failure
     retry_in: float | None = Field(default=None, exclude_if=is_none)
     ms: int
+    sent: bool | None = Field(default=None, exclude_if=is_none)
 
 
 @event_type(
@@ -278,13 +285,28 @@ class AnswerInterrupted(Value):
     """The answer to ``call`` was cut off. The part that arrived is the message at ``message``, None if there is none.
 
     ``reason`` is ``fault`` (the stream broke), ``cancelled`` (the caller was cancelled), ``stopped`` (the caller left
-    the stream) or ``crashed`` (the process ended, and another process recorded this event).
+    the stream) or ``crashed`` (the process ended, and another process recorded this event). ``sent`` says whether the
+    service has received the request; None if that is not known.
     """
 
     call: int
     message: int | None = Field(default=None, exclude_if=is_none)
     reason: Literal["fault", "cancelled", "stopped", "crashed"]
     error: Failure | None = Field(default=None, exclude_if=is_none)
+    sent: bool | None = Field(default=None, exclude_if=is_none)
+
+
+def was_sent(ended: RequestWithheld | ModelAnswered | ModelFailed | AnswerInterrupted) -> bool | None:
+    """Whether the service has received the request of a call, from the event that ends it; None if it is not known."""
+    match ended:
+        case RequestWithheld():
+            return False
+        case ModelAnswered(answered_by=None):
+            return True
+        case AnswerInterrupted(message=int()) | ModelFailed(error=Failure(status=int())):
+            return True
+        case _:
+            return ended.sent
 
 
 class GivenBy(Value):

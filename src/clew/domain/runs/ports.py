@@ -14,7 +14,7 @@ from clew.domain.history import History, HistoryMessage, NeededHistory
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.memory.ports import MemoryPort
 from clew.domain.messages import Message
-from clew.domain.models.client import ServiceKind, ThreadKind, TokenUsage
+from clew.domain.models.client import ServiceReference, ThreadKind, TokenUsage
 from clew.domain.models.prices import Cost, Prices
 from clew.domain.ports import Blob, Draft, Lease
 from clew.domain.runs.events import Caller
@@ -254,12 +254,9 @@ class EnginePort(Protocol[LocalT_co, RemoteT_co]):
         ...
 
     async def start_remote_thread(
-        self, service_thread_id: str | None, held: Sequence[Message] = (), kind: ServiceKind | None = None
+        self, service_thread_id: str | ServiceReference | None, held: Sequence[Message] = ()
     ) -> RemoteT_co:
-        """A thread that begins now, with the service's id of it and the messages ``held`` there, if it has them.
-
-        ``kind`` is what the id names; without it, the id itself says so.
-        """
+        """A thread that begins now, with the service's id of it and the messages ``held`` there, if it has them."""
         ...
 
     async def thread(self, thread_id: str) -> LocalT_co | RemoteT_co:

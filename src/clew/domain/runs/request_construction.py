@@ -189,10 +189,11 @@ class Request:
     """The request of a model call, rebuilt from the log.
 
     ``version`` is the version of the call. ``body`` is the request as JSON values, ``content`` as bytes, and ``path``
-    where it was sent, below the service's address. ``digest`` is the one on the log, in hex; ``verified`` says whether
-    the rebuilt request has the digests on the log. It has others if a text was redacted since; ``redacted`` are the
-    versions of such messages and changes. ``changed_by`` names the middleware that changed the request, ``withheld_by``
-    the one that did not send it: then nothing was sent, and it is not verified.
+    where it was sent, below the service's address. ``digest`` is the one on the log, in hex. ``sent`` says whether the
+    service has received the request: False if it could not be reached or a middleware did not proceed, None if that is
+    not known, because nothing came back. ``verified`` says that it was sent, and that the rebuilt request has the
+    digests on the log. It has others if a text was redacted since; ``redacted`` are the versions of such messages and
+    changes. ``changed_by`` names the middleware that changed the request, ``withheld_by`` the one that did not send it.
     """
 
     version: int
@@ -207,6 +208,7 @@ class Request:
     redacted: tuple[int, ...] = ()
     changed_by: tuple[str, ...] = ()
     withheld_by: str | None = None
+    sent: bool | None = None
 
 
 def question_of(

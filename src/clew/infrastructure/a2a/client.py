@@ -183,12 +183,14 @@ def _reads(request: ModelRequest) -> bool:
 def _settled(raised: ModelError, reader: A2AAnswer, request: ModelRequest) -> ModelError:
     """The error for a task: that it ended without an answer, or that its answer can still be read."""
     if reader.outcome is not None:
-        return RemoteTaskError(str(raised), status=raised.status, code=raised.code)
+        return RemoteTaskError(str(raised), status=raised.status, code=raised.code, sent=raised.sent)
     if _reads(request) and as_object(reader.failure).get("code") == _UNKNOWN_TASK:
-        return RemoteTaskError(f"{raised} The agent does not have the task any more.", code=raised.code)
+        words = f"{raised} The agent does not have the task any more."
+        return RemoteTaskError(words, code=raised.code, sent=raised.sent)
     passes = raised.status is None or raised.retryable
     if passes and (_reads(request) or (reader.failure is None and reader.task_id is not None)):
-        return ModelStreamError(str(raised), status=raised.status, retryable=True, retry_after=raised.retry_after)
+        wait = raised.retry_after
+        return ModelStreamError(str(raised), status=raised.status, retryable=True, retry_after=wait, sent=raised.sent)
     return raised
 
 
