@@ -63,8 +63,8 @@ PARTS = {
     "Agents": (
         "Agent types.RunOptions types.ContinueOptions AgentResponse types.AgentUpdate types.AgentStream types.Approval "
         "types.StandingApproval Handoff "
-        "ThreadStore types.Request tool types.Tool ToolContext Middleware types.RunContext types.ModelCallContext "
-        "types.ToolCallContext types.ToolOutcome types.ToolSignature Telemetry"
+        "ThreadStore types.Request tool types.ToolOptions types.Tool ToolContext Middleware types.RunContext "
+        "types.ModelCallContext types.ToolCallContext types.ToolOutcome types.ToolSignature Telemetry"
     ),
     "Group chats": (
         "GroupChat Participant Human types.ChatParticipant types.ChatResponse types.ChatStream types.ChatView "

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from clew.agents.tool_schemas import Signature as ToolSignature
     from clew.agents.tool_use import ToolResult, ToolUseBehavior
     from clew.agents.tools import Approval as ToolApproval
-    from clew.agents.tools import Tool, ToolErrors, ToolFailure, ToolOutcome
+    from clew.agents.tools import IsEnabled, Tool, ToolErrors, ToolFailure, ToolOptions, ToolOutcome
     from clew.aio.batch import Batch
     from clew.aio.subscription import Subscription
     from clew.aio.threads import LocalThread, RemoteThread, Thread
@@ -233,6 +233,7 @@ __all__ = [
     "ImportReport",
     "Input",
     "IntegrityFault",
+    "IsEnabled",
     "Item",
     "Joining",
     "Json",
@@ -341,6 +342,7 @@ __all__ = [
     "ToolErrors",
     "ToolFailure",
     "ToolFunction",
+    "ToolOptions",
     "ToolOutcome",
     "ToolResult",
     "ToolSchema",
@@ -439,6 +441,7 @@ _HOMES = {
     "ImportReport": "clew.domain.formats.conversation_import",
     "Input": "clew.agents.run_setup",
     "IntegrityFault": "clew.domain.ports",
+    "IsEnabled": "clew.agents.tools",
     "Item": "clew.domain.formats.conversation_import",
     "Joining": "clew.chats.participants",
     "Json": "clew.domain.json_values",
@@ -547,6 +550,7 @@ _HOMES = {
     "ToolErrors": "clew.agents.tools",
     "ToolFailure": "clew.agents.tools",
     "ToolFunction": "clew.agents.run_setup",
+    "ToolOptions": "clew.agents.tools",
     "ToolOutcome": "clew.agents.tools",
     "ToolResult": "clew.agents.tool_use",
     "ToolSchema": "clew.domain.models.client",

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from tests.agents.turns import PATIENCE
 
-from clew import Agent, Engine, Guardrail, ScriptedChatClient, ToolContext, tool
+from clew import Agent, Engine, Guardrail, Handoff, ScriptedChatClient, ToolContext, tool
 from clew.agents import tools
 from clew.agents.tool_use import ToolResult
 from clew.domain.errors import InvalidContentError
-from clew.domain.runs.errors import AgentConfigurationError, GuardrailTrippedError, InvalidToolError
+from clew.domain.runs.errors import AgentConfigurationError, GuardrailTrippedError, InvalidToolError, ToolFailedError
 from clew.domain.runs.events import ModelCalled, ToolFailed, ToolFinished
 from clew.infrastructure.scripted_client import Line
 from clew.testing import call
@@ -225,3 +225,140 @@ async def test_a_tool_is_called_as_often_as_a_run_allows(url: str) -> None:
         assert made == [1, 2, 1, 2]
     with pytest.raises(InvalidToolError, match="max_invocations"):
         tool(lambda: 1, name="one", max_invocations=0)
+
+
+def offered(client: ScriptedChatClient) -> list[list[str]]:
+    """The names of the tools in each request."""
+    requests: Any = client.requests
+    return [[each["function"]["name"] for each in request["tools"]] for request in requests]
+
+
+async def test_a_tool_that_is_not_enabled_is_not_offered_and_its_call_is_that_of_an_unknown_tool(url: str) -> None:
+    asked: list[tuple[Any, str]] = []
+    made: list[str] = []
+
+    async def for_staff(context: ToolContext) -> bool:
+        asked.append((context.deps, context.call_id))
+        return bool(context.deps == "staff")
+
+    refund = tool(lambda: made.append("refund"), name="refund", is_enabled=for_staff)
+    secret = tool(lambda: made.append("secret"), name="secret", is_enabled=False)
+    look = tool(lambda: "looked", name="look")
+    till = Agent(ScriptedChatClient(["Paid."]), name="Till")
+    async with Engine.open(url) as engine:
+        script: list[Line] = [[call("refund"), call("secret"), call("Till", input="?"), call("look")], "No."]
+        client = ScriptedChatClient([*script, call("refund"), "Yes."])
+        tools = [refund, secret, look, till.as_tool(is_enabled=False)]
+        agent = Agent(client, engine=engine, tools=tools, handoffs=[Handoff(till, is_enabled=lambda _: False)])
+        response = await agent.run("Go.", deps="guest")
+        assert asked == [("guest", "")] * 2, "before each request"
+        assert offered(client) == [["look"]] * 2
+        failed = [event.data async for event in response.thread.events() if isinstance(event.data, ToolFailed)]
+        assert [each.reason for each in failed] == ["unknown-tool"] * 3
+        assert "There are: look." in str(client.requests[-1]["messages"])
+        await agent.run("Go.", deps="staff", thread=response.thread)
+        assert offered(client)[-1] == ["refund", "look"]
+        assert made == ["refund"]
+        called = [event async for event in response.thread.events() if isinstance(event.data, ModelCalled)]
+        assert [(await response.thread.request(event.version)).verified for event in called] == [True] * 4
+    with pytest.raises(InvalidToolError, match="is_enabled"):
+        tool(lambda: 1, name="one", is_enabled="no")  # type: ignore[call-overload]  # the fault
+
+
+async def test_a_call_is_judged_by_what_was_offered_and_not_by_what_is_enabled_now(url: str) -> None:
+    open_ = [True]
+    pay = tool(lambda: "paid", name="pay", approval="always", is_enabled=lambda _: open_[0])
+    async with Engine.open(url) as engine:
+        agent = Agent(ScriptedChatClient([call("pay"), "Paid."]), engine=engine, tools=[pay])
+        response = await agent.run("Pay.")
+        open_[0] = False
+        await response.approvals[0].approve()
+        done = await agent.continue_run(response.thread)
+        assert [result.result for each in done.messages if each.message for result in each.message.results] == ["paid"]
+
+
+async def test_a_function_that_cannot_say_whether_a_tool_is_enabled_ends_the_run() -> None:
+    answers = [True]
+
+    def broken(_: ToolContext) -> bool:
+        return answers.pop()
+
+    look = tool(lambda: "looked", name="look", is_enabled=broken)
+    async with Engine.open("memory:") as engine:
+        thread = await engine.start_thread()
+        with pytest.raises(IndexError):
+            await Agent(ScriptedChatClient([call("look")]), engine=engine, tools=[look]).run("Go", thread=thread)
+        assert [event.type async for event in thread.events()][-1] == "run-failed"
+
+
+async def test_a_tool_is_not_called_again_after_it_has_failed_as_often_as_a_run_allows(url: str) -> None:
+    made: list[int] = []
+
+    @tool(max_invocation_exceptions=2)
+    def fetch(number: int) -> str:
+        made.append(number)
+        if number:
+            raise ConnectionError
+        return "there"
+
+    script: list[Line] = [call("fetch", number="x"), *(call("fetch", number=each) for each in (1, 0, 2, 3)), "Done."]
+    async with Engine.open(url) as engine:
+        agent = Agent(ScriptedChatClient(script * 2), engine=engine, tools=[fetch])
+        response = await agent.run("Fetch.")
+        failed = [event.data async for event in response.thread.events() if isinstance(event.data, ToolFailed)]
+        assert (made, [each.reason for each in failed]) == (
+            [1, 0, 2], ["invalid-arguments", "raised", "raised", "limit"],
+        )  # fmt: skip
+        await agent.run("Again.", thread=response.thread)
+        assert made == [1, 0, 2] * 2
+    with pytest.raises(InvalidToolError, match="max_invocation_exceptions"):
+        tool(lambda: 1, name="one", max_invocation_exceptions=0)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_function_words_the_errors_of_a_tool_for_the_model(*, is_async: bool) -> None:
+    def words(context: ToolContext, error: Exception) -> str:
+        return f"{context.deps}: {type(error).__name__}"
+
+    async def words_later(context: ToolContext, error: Exception) -> str:
+        return words(context, error)
+
+    def broken(context: ToolContext, error: Exception) -> str:
+        raise LookupError(context.call_id, error)
+
+    @tool(errors=words_later if is_async else words, timeout=0.001)
+    async def slow(number: int) -> str:
+        if number:
+            raise ValueError("secret")
+        await asyncio.sleep(PATIENCE)
+        return ""
+
+    worse = tool(slow.function, name="worse", errors=broken)
+    calls = [call("slow", number=1), call("slow", number=0), call("worse", number=1)]
+    async with Engine.open("memory:") as engine:
+        agent = Agent(ScriptedChatClient([calls, "Done."]), engine=engine, tools=[slow, worse])
+        response = await agent.run("Go.", deps="Sorry")
+        results = [result.result for each in response.messages if each.message for result in each.message.results]
+        assert set(map(str, results)) == {
+            "Sorry: ValueError",
+            "Sorry: TimeoutError",
+            "Error: LookupError: ('call_3', ValueError('secret'))",
+        }
+        failed = [event.data async for event in response.thread.events() if isinstance(event.data, ToolFailed)]
+        assert {each.kind for each in failed} == {"ValueError", "TimeoutError", "LookupError"}
+
+
+@pytest.mark.parametrize("kind", [ValueError, TimeoutError])
+async def test_an_error_or_a_timeout_of_a_tool_can_end_the_run(kind: type[Exception]) -> None:
+    @tool(errors="raise", timeout=0.001)
+    async def slow() -> None:
+        if kind is ValueError:
+            raise ValueError
+        await asyncio.sleep(PATIENCE)
+
+    async with Engine.open("memory:") as engine:
+        thread = await engine.start_thread()
+        with pytest.raises(ToolFailedError) as raised:
+            await Agent(ScriptedChatClient([call("slow")]), engine=engine, tools=[slow]).run("Go.", thread=thread)
+        assert isinstance(raised.value.__cause__, kind)
+        assert [event.type async for event in thread.events()][-2:] == ["tool-failed", "run-failed"]

@@ -47,7 +47,7 @@ from clew.agents.run_setup import (
 from clew.agents.stream import AgentStream
 from clew.agents.telemetry import Telemetry, run_span
 from clew.agents.tool_use import ToolUseBehavior, checked_behavior
-from clew.agents.tools import Approval, Tool, as_tools
+from clew.agents.tools import Approval, IsEnabled, Tool, as_tools
 from clew.domain.context.provider import ContextProvider, ContextProviders, as_providers
 from clew.domain.errors import InvalidContentError, ThreadDeletedError, UnknownThreadError
 from clew.domain.history_stores import StoreFactory
@@ -421,14 +421,25 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         handed = started.handed_from is not None and find_handoff(self._own_setup().handoffs, started.agent.id)
         return started.agent.id == self.id or bool(handed)
 
-    def as_tool(self, *, name: str | None = None, description: str | None = None, approval: Approval = "never") -> Tool:
+    def as_tool(
+        self,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        approval: Approval = "never",
+        is_enabled: IsEnabled = True,
+    ) -> Tool:
         """A tool with which another agent asks this one. Its name and description are those of the agent unless given.
+
+        ``approval`` and ``is_enabled`` are as in ``tool``.
 
         Each call runs this agent on a new thread. The thread is linked with the call on both logs, its tokens count in
         the response of the caller, and so do its approvals. If the process dies, ``continue_run`` of the caller also
         continues the run on that thread. Raises InvalidToolError.
         """
-        return agent_tool(self, name, description, approval)
+        return agent_tool(
+            self, {"name": name, "description": description, "approval": approval, "is_enabled": is_enabled}
+        )
 
     def run_sync(
         self,

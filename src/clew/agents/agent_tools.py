@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from clew.agents.response import AgentResponse
-from clew.agents.tools import Approval, Tool, ToolContext, tool
+from clew.agents.tools import Tool, ToolContext, ToolOptions, tool
 from clew.domain.runs.errors import InvalidToolError
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]+")
 
 
-def agent_tool(agent: Any, name: str | None, description: str | None, approval: Approval) -> Tool:
+def agent_tool(agent: Any, options: ToolOptions) -> Tool:
     """A tool that runs an agent. Raises InvalidToolError."""
 
     async def ask(input: str, context: ToolContext) -> AgentResponse[Any]:
@@ -25,6 +25,10 @@ def agent_tool(agent: Any, name: str | None, description: str | None, approval: 
         )
         return response
 
-    shown = name or _NOT_IN_NAMES.sub("_", agent.name or agent.id).strip("_")
-    about = description or agent.description or f"Ask {agent.name or agent.id}."
-    return replace(tool(ask, name=shown, description=about, approval=approval, idempotent=True), runs_agent=True)
+    named: ToolOptions = {
+        **options,
+        "name": options.get("name") or _NOT_IN_NAMES.sub("_", agent.name or agent.id).strip("_"),
+        "description": options.get("description") or agent.description or f"Ask {agent.name or agent.id}.",
+        "idempotent": True,
+    }
+    return replace(tool(ask, **named), runs_agent=True)

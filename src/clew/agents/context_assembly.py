@@ -11,7 +11,7 @@ from clew.agents.journal import Journal, Successor
 from clew.agents.model_history import ModelHistory
 from clew.agents.provider_hooks import ProviderHooks
 from clew.agents.run_setup import RunSetup, rules_of
-from clew.agents.tools import Tool
+from clew.agents.tools import Tool, ToolContext, enabled
 from clew.domain.call_pairing import model_view
 from clew.domain.context.events import ContextFailed, ContextProvided, HistoryReduced
 from clew.domain.errors import ConflictError, InvalidContentError, StoreError
@@ -78,6 +78,22 @@ class ContextAssembly:
     def tools(self) -> tuple[Tool, ...]:
         """All tools of the run: the agent's, and those that providers gave."""
         return (*self._setup.tools, *self._hooks.tools) if self._has_providers else self._setup.tools
+
+    @property
+    def offered(self) -> tuple[Tool, ...]:
+        """The tools that the last request offered to the model."""
+        call, tools = self._journal.state.model_call, self.tools
+        if call is None or not call.disabled:
+            return tools
+        return tuple([each for each in tools if each.name not in call.disabled])
+
+    async def disabled(self) -> tuple[str, ...]:
+        """The names of the tools that the next request does not offer. Raises what the tools' functions raise."""
+        setup = self._setup
+        if not self._has_providers and not setup.has_conditional_tools:
+            return ()
+        context = ToolContext(setup.deps, self._thread, setup.actor, self._journal.state.run_id)
+        return tuple([each.name for each in self.tools if not await enabled(each, context)])
 
     @property
     def rules(self) -> dict[str, Rule]:

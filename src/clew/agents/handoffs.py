@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from clew.agents.tool_progress import MAX_TEXT
-from clew.agents.tools import Approval, Tool, ToolContext, tool
+from clew.agents.tools import Approval, IsEnabled, Tool, ToolContext, tool
 from clew.domain.models.client import joined
 from clew.domain.reducers.reducer import Reducer, checked_reducer
 from clew.domain.runs.errors import AgentConfigurationError
@@ -30,7 +30,8 @@ class Handoff:
 
     The model sees it as a tool. ``name`` and ``description`` are those of the tool, by default ``transfer_to_…`` with
     the agent's name, and the agent's description. ``reducer`` chooses what the other agent sees of the history; None
-    for its own reducer. ``approval`` is as in ``tool``: the conversation is then handed over when that is approved.
+    for its own reducer. ``approval`` is as in ``tool``: the conversation is then handed over when that is approved. So
+    is ``is_enabled``: whether the model is offered the handoff.
     """
 
     agent: Any
@@ -38,6 +39,7 @@ class Handoff:
     description: str | None = None
     reducer: Reducer | None = None
     approval: Approval = "never"
+    is_enabled: IsEnabled = True
 
     def as_tool(self) -> Tool:
         """The tool that the model calls. Raises InvalidToolError."""
@@ -55,7 +57,14 @@ class Handoff:
 
         name = self.name or f"transfer_to_{_NOT_IN_NAMES.sub('_', called.lower()).strip('_')}"[:_LONGEST_NAME]
         about = self.description or f"Hand the conversation to {called}. {agent.description or ''}".rstrip()
-        made = tool(transfer, name=name, description=about, approval=self.approval, idempotent=True)
+        made = tool(
+            transfer,
+            name=name,
+            description=about,
+            approval=self.approval,
+            is_enabled=self.is_enabled,
+            idempotent=True,
+        )
         return replace(made, hands_to=agent)
 
 

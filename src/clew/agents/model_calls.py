@@ -225,6 +225,7 @@ class ModelCalls:
             service=service,
             streamed=streams,
             attempt=journal.state.tries + 1,
+            disabled=await providers.disabled(),
         )
         contributions = providers.contributions()
         parts = wire, call, setup.definitions, history, contributions, providers.reduction

@@ -261,6 +261,11 @@ class RunSetup:
         return bool(self.middleware) or self.telemetry._instruments is not None  # noqa: SLF001  # private to Clew
 
     @cached_property
+    def has_conditional_tools(self) -> bool:
+        """Whether some of its tools are not always offered."""
+        return any(each.is_enabled is not True for each in self.tools)
+
+    @cached_property
     def checks_answers(self) -> bool:
         """Whether guardrails check each answer, so that no part of it may leave the run before."""
         return any(each.stage == "after" for each in self.guardrails)

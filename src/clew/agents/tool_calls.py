@@ -101,7 +101,8 @@ class ToolCalls:
         the process that started the calls has ended.
         """
         self._answer, self._child_waits = answer, False
-        journal, tools = self._journal, {tool.schema.name: tool for tool in self._providers.tools}
+        journal, offered = self._journal, self._providers.offered
+        tools = {tool.schema.name: tool for tool in offered}
         rules = self._providers.rules
         needs_any = any(map(attrgetter("approval"), rules.values()))
         standing, exempt = await self._without_request(calls, tools) if needs_any else ({}, ())
@@ -124,7 +125,7 @@ class ToolCalls:
                     journal.add(ChildThread(message=self._message(call), index=at, thread_id=child))
                 started.add(call.place.content)
             else:
-                outcome = unknown_tool(call.call.name, self._providers.tools)
+                outcome = unknown_tool(call.call.name, offered)
                 self._refuse(call, str(outcome.result), "unknown-tool", outcome.error)
         for call, why in plan.ask:
             self._ask(call, why, tools)
@@ -144,7 +145,8 @@ class ToolCalls:
     ) -> dict[int, tuple[str, str]]:
         """What the model receives for calls that do not start, and why, by their places in the answer.
 
-        Their tool is another one now, or the model has called it as often as a run allows: the log says how often.
+        Their tool is another one now, or the model has called it, or it has failed, as often as a run allows: the log
+        says how often.
         """
         refused: dict[int, tuple[str, str]] = {}
         changed = self._providers.changed_tools if orphaned else ()
@@ -154,13 +156,21 @@ class ToolCalls:
                 continue
             if name in changed:
                 refused[call.place.content] = CHANGED, "changed"
-            elif called is not None and called.max_invocations is not None:
-                added = [each.message for each in self._journal.state.added if each.version != call.place.message]
-                names = [made.call.name for made in self._journal.state.calls or calls if made.place < call.place]
-                names += [made.name for message in added if message is not None for made in message.calls]
-                if names.count(name) >= called.max_invocations:
-                    refused[call.place.content] = f"Error: {name} was called as often as a run allows.", "limit"
+            elif called is not None and (problem := self._limit(called, call, calls)):
+                refused[call.place.content] = f"Error: {name} {problem} as often as a run allows.", "limit"
         return refused
+
+    def _limit(self, called: Tool, call: CallState, calls: Sequence[CallState]) -> str | None:
+        """What the tool has done as often as a run allows, None if its call may start."""
+        state, name = self._journal.state, call.call.name
+        if called.max_invocations is not None:
+            added = [each.message for each in state.added if each.version != call.place.message]
+            names = [made.call.name for made in state.calls or calls if made.place < call.place]
+            names += [made.name for message in added if message is not None for made in message.calls]
+            if names.count(name) >= called.max_invocations:
+                return "was called"
+        most = called.max_invocation_exceptions
+        return "has failed" if most is not None and state.failures.count(name) >= most else None
 
     async def _without_request(
         self, calls: Sequence[CallState], tools: Mapping[str, Tool]

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from typing import Any, Literal, Protocol, TypeAlias, overload
+from typing import Any, Literal, Protocol, TypeAlias, TypedDict, Unpack, overload
 from weakref import WeakKeyDictionary
 
 from pydantic_core import to_jsonable_python
@@ -25,7 +25,7 @@ from clew.agents.tool_schemas import (
     read_signature,
 )
 from clew.domain.errors import InvalidContentError
-from clew.domain.json_values import MAX_BYTES, Json, JsonObject, check_json
+from clew.domain.json_values import MAX_BYTES, Json, JsonObject, check_json, check_text
 from clew.domain.messages import Media, Message, Text, check_message
 from clew.domain.models.chat_requests import result_text
 from clew.domain.models.client import TokenUsage, ToolSchema
@@ -34,8 +34,14 @@ from clew.domain.runs.errors import InvalidToolError
 Approval: TypeAlias = Literal["never", "always"] | Callable[[dict[str, Any], "ToolContext"], bool | Awaitable[bool]]
 """Whether each call of a tool needs approval before it runs, or a function of its arguments that says so."""
 
-ToolErrors: TypeAlias = Literal["tell", "raise"]
-"""What happens to an error of a tool: it is sent to the model and the run continues, or it ends the run."""
+IsEnabled: TypeAlias = bool | Callable[["ToolContext"], bool | Awaitable[bool]]
+"""Whether a model is offered a tool, or a function that says so before each request."""
+
+ToolErrors: TypeAlias = Literal["tell", "raise"] | Callable[["ToolContext", Exception], str | Awaitable[str]]
+"""What happens to an error of a tool: it is sent to the model and the run continues, or it ends the run.
+
+A function returns what the model gets in its place.
+"""
 
 ToolFailure: TypeAlias = Literal["raised", "timeout", "invalid-arguments", "unknown-tool", "stopped"]
 """Why a call has no result."""
@@ -62,15 +68,15 @@ class ToolContext:
     ``deps`` is the application's object for the run, ``thread`` the thread of the run, ``actor`` the caller of the run.
     ``idempotency_key`` stays the same if the run continues after a crash, and differs in a fork. Pass it on to the
     services that the tool calls, so that a repeated call has no second effect. ``child_thread_id`` is set for a tool
-    that runs an agent.
+    that runs an agent. Where a tool is not called yet, as for ``is_enabled``, the ids of the call are empty.
     """
 
     deps: Any = field(repr=False)
     thread: Any
     actor: str | None
     run_id: str
-    call_id: str
-    idempotency_key: str
+    call_id: str = ""
+    idempotency_key: str = ""
     child_thread_id: str | None = None
     _report: Callable[[str, float | None, Json], Awaitable[None]] | None = field(
         default=None, repr=False, compare=False
@@ -115,22 +121,21 @@ class ToolOutcome:
 class Tool:
     """A function that a model may call; made by :func:`tool`. You can still call it like the function.
 
-    ``timeout`` is in seconds. ``retries`` is how often it is called again after it raised, or gave no result in time.
-    ``concurrency`` limits how many of its calls an event loop makes at once. An ``idempotent`` tool has no second
-    effect if it is called again with the same idempotency key. It is called again when a crash left its outcome
-    unknown.
+    ToolOptions describes the options.
     """
 
     function: Callable[..., Any]
     schema: ToolSchema
     signature: Signature = field(repr=False)
     approval: Approval = "never"
+    is_enabled: IsEnabled = True
     idempotent: bool = False
     timeout: float | None = None
     errors: ToolErrors = "tell"
     retries: int = 0
     concurrency: int | None = None
     max_invocations: int | None = None
+    max_invocation_exceptions: int | None = None
     runs_agent: bool = False
     """Whether each call runs an agent on a thread of its own."""
     hands_to: Any = field(default=None, repr=False)
@@ -164,98 +169,66 @@ class Tool:
         return self.signature.read(text)
 
 
-@overload
-def tool(
-    function: Callable[..., Any],
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    approval: Approval = "never",
-    idempotent: bool = False,
-    timeout: float | None = None,
-    retries: int = 0,
-    concurrency: int | None = None,
-    max_invocations: int | None = None,
-    errors: ToolErrors = "tell",
-    schema: JsonObject | None = None,
-) -> Tool: ...
+class ToolOptions(TypedDict, total=False):
+    """The options of ``tool``.
+
+    ``name``, ``description`` and ``schema`` (a JSON schema of an object) replace what comes from the function.
+    ``approval`` is also a function, sync or async, that gets the arguments as a dict and the ToolContext, and returns
+    whether this call needs an approval. ``is_enabled`` says whether the model is offered the tool: True, False, or a
+    function, sync or async, that is asked before each request. Its ToolContext has no call.
+
+    ``timeout`` is in seconds; after it, a function that is not async keeps running in its thread, but the run does not
+    wait for it. A call that raises, or gives no result in time, is repeated up to ``retries`` times, after waits of
+    0.5, 1, 2… s. At most ``concurrency`` calls run at once in an event loop. An ``idempotent`` tool has no second
+    effect if it is called again with the same idempotency key. It is called again when a crash left its outcome
+    unknown.
+
+    A model can call the tool ``max_invocations`` times in a run, and until ``max_invocation_exceptions`` of its calls
+    in the run have raised or given no result in time: it receives an error for further calls. ``errors`` says what
+    happens to an error of the function: the model gets it (``tell``), it ends the run (``raise``), or a function, sync
+    or async, gets the ToolContext and the exception, and returns the text for the model.
+    """
+
+    name: str | None
+    description: str | None
+    schema: JsonObject | None
+    approval: Approval
+    is_enabled: IsEnabled
+    idempotent: bool
+    timeout: float | None
+    retries: int
+    concurrency: int | None
+    max_invocations: int | None
+    max_invocation_exceptions: int | None
+    errors: ToolErrors
 
 
 @overload
+def tool(function: Callable[..., Any], **options: Unpack[ToolOptions]) -> Tool: ...
+@overload
+def tool(function: None = None, **options: Unpack[ToolOptions]) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
-    function: None = None,
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    approval: Approval = "never",
-    idempotent: bool = False,
-    timeout: float | None = None,
-    retries: int = 0,
-    concurrency: int | None = None,
-    max_invocations: int | None = None,
-    errors: ToolErrors = "tell",
-    schema: JsonObject | None = None,
-) -> Callable[[Callable[..., Any]], Tool]: ...
-
-
-def tool(  # noqa: PLR0913  # named options, each documented below
-    function: Callable[..., Any] | None = None,
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    approval: Approval = "never",
-    idempotent: bool = False,
-    timeout: float | None = None,
-    retries: int = 0,
-    concurrency: int | None = None,
-    max_invocations: int | None = None,
-    errors: ToolErrors = "tell",
-    schema: JsonObject | None = None,
+    function: Callable[..., Any] | None = None, **options: Unpack[ToolOptions]
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a function a tool: ``@tool``, ``@tool(approval="always")`` or ``tool(function, …)``.
 
     Its name, its description and the schema of its parameters come from the function, its docstring (in Google's,
     NumPy's or Sphinx' style) and its annotations, unless they are given. The model does not see a parameter annotated
-    with :class:`ToolContext`. With a ``schema`` (a JSON schema of an object), the function is called with the keywords
-    that the model gives, without validation. ``timeout`` is in seconds; after it, a function that is not async keeps
-    running in its thread, but the run does not wait for it. ``approval`` is also a function, sync or async, that gets
-    the arguments as a dict and the ToolContext, and returns whether this call needs an approval.
-
-    A call that raises, or gives no result in time, is repeated up to ``retries`` times, after waits of 0.5, 1, 2… s. At
-    most ``concurrency`` calls run at once in an event loop. A model can call it ``max_invocations`` times in a run: the
-    model receives an error for further calls. Raises InvalidToolError.
+    with :class:`ToolContext`. With a ``schema``, the function is called with the keywords that the model gives,
+    without validation. ToolOptions describes the options. Raises InvalidToolError.
     """
     if function is None:
-        return lambda decorated: tool(
-            decorated,
-            name=name,
-            description=description,
-            approval=approval,
-            idempotent=idempotent,
-            timeout=timeout,
-            retries=retries,
-            concurrency=concurrency,
-            max_invocations=max_invocations,
-            errors=errors,
-            schema=schema,
-        )
-    tool_name = _name(function, name)
-    _check_options(tool_name, approval, timeout, errors)
-    _check_counts(tool_name, retries, concurrency, max_invocations)
-    signature = read_signature(function, tool_name, ToolContext, schema)
-    tool_description = signature.description if description is None else description
-    return Tool(
-        function=function,
-        schema=ToolSchema(name=tool_name, description=tool_description, parameters=signature.parameters),
-        signature=signature,
-        approval=approval,
-        idempotent=idempotent,
-        timeout=timeout,
-        retries=retries,
-        concurrency=concurrency,
-        max_invocations=max_invocations,
-        errors=errors,
-    )
+        return lambda decorated: tool(decorated, **options)
+    name = _name(function, options.get("name"))
+    _check_options(name, options)
+    schema, description = options.get("schema"), options.get("description")
+    signature = read_signature(function, name, ToolContext, schema)
+    shown = signature.description if description is None else description
+    kept: Any = {option: value for option, value in options.items() if option not in _OF_SCHEMA}
+    return Tool(function, ToolSchema(name=name, description=shown, parameters=signature.parameters), signature, **kept)
+
+
+_OF_SCHEMA = frozenset({"name", "description", "schema"})
 
 
 class BecomesTool(Protocol):
@@ -313,6 +286,8 @@ async def call_tool(called: Tool, arguments_text: str, context: ToolContext) -> 
             if outcome.error is None or outcome.reason not in {"raised", "timeout"} or attempt > called.retries:
                 break
             await asyncio.sleep(min(_RETRY_SECONDS * 2.0 ** (attempt - 1), _MAX_RETRY_SECONDS))
+    if outcome.raised is not None and callable(called.errors):
+        outcome = await _in_own_words(called.errors, context, outcome, outcome.raised)
     return outcome if attempt == 1 else replace(outcome, attempts=attempt)
 
 
@@ -329,6 +304,14 @@ async def needs_approval(called: Tool, arguments_text: str, context: ToolContext
         return False
     needed = called.approval(arguments, context)
     return bool(await needed if inspect.isawaitable(needed) else needed)
+
+
+async def enabled(offered: Tool, context: ToolContext) -> bool:
+    """Whether a model is offered a tool. Raises what the tool's own function raises."""
+    if not callable(offered.is_enabled):
+        return offered.is_enabled
+    says = offered.is_enabled(context)
+    return bool(await says if inspect.isawaitable(says) else says)
 
 
 _slots: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Callable[..., Any], asyncio.Semaphore]] = WeakKeyDictionary()
@@ -355,6 +338,17 @@ async def _attempt(called: Tool, arguments_text: str, context: ToolContext) -> T
         message = f"Error: {called.name} gave no result in {called.timeout:g} s."
         return ToolOutcome(message, "TimeoutError", error, "timeout")
     return _result_outcome(called.name, result) if raised is None else raised_outcome(raised)
+
+
+async def _in_own_words(words: Any, context: ToolContext, outcome: ToolOutcome, raised: Exception) -> ToolOutcome:
+    """The outcome of a call that raised, with the text that a function of the tool gives the model."""
+    try:
+        text = words(context, raised)
+        text = await text if inspect.isawaitable(text) else text
+        check_text(text, "errors")
+    except Exception as error:  # noqa: BLE001  # as that of the tool
+        return raised_outcome(error)
+    return replace(outcome, result=text)
 
 
 async def _call(called: Tool, arguments: dict[str, Any]) -> tuple[Any, Exception | None]:
@@ -484,20 +478,31 @@ def checked_name(name: str) -> str:
     return name
 
 
-def _check_options(name: str, approval: object, timeout: float | None, errors: str) -> None:
+def _check_options(name: str, options: ToolOptions) -> None:
+    if unknown := options.keys() - ToolOptions.__annotations__.keys():
+        known = ", ".join(ToolOptions.__annotations__)
+        raise InvalidToolError(f"Tool {name!r}: there is no option {', '.join(sorted(unknown))}. There are: {known}.")
+    approval, errors, timeout = options.get("approval", "never"), options.get("errors", "tell"), options.get("timeout")
     if not callable(approval) and approval not in {"never", "always"}:
         raise InvalidToolError(f"Tool {name!r}: approval={approval!r} is neither 'never', 'always' nor a function.")
-    if errors not in {"tell", "raise"}:
-        raise InvalidToolError(f"Tool {name!r}: errors={errors!r} is neither 'tell' nor 'raise'.")
+    if not callable(errors) and errors not in {"tell", "raise"}:
+        raise InvalidToolError(f"Tool {name!r}: errors={errors!r} is neither 'tell', 'raise' nor a function.")
     if timeout is not None and not (timeout > 0 and math.isfinite(timeout)):
         raise InvalidToolError(f"Tool {name!r}: timeout={timeout!r} is not a number of seconds above 0.")
+    is_enabled = options.get("is_enabled", True)
+    if not callable(is_enabled) and not isinstance(is_enabled, bool):
+        raise InvalidToolError(f"Tool {name!r}: is_enabled={is_enabled!r} is neither True, False nor a function.")
+    counts: Any = options
+    for option, least in _LEAST.items():
+        number = counts.get(option)
+        if number is not None and (type(number) is not int or number < least):
+            raise InvalidToolError(
+                f"Tool {name!r}: {option}={number!r} is not a number of calls. Give {least} or more."
+            )
 
 
-def _check_counts(name: str, retries: object, concurrency: object, most: object) -> None:
-    optional = ("concurrency", concurrency, 1), ("max_invocations", most, 1)
-    for what, number, least in (("retries", retries, 0), *(each for each in optional if each[1] is not None)):
-        if type(number) is not int or number < least:
-            raise InvalidToolError(f"Tool {name!r}: {what}={number!r} is not a number of calls. Give {least} or more.")
+_LEAST = {"retries": 0, "concurrency": 1, "max_invocations": 1, "max_invocation_exceptions": 1}
+"""The options that count calls, and the least value of each."""
 
 
 def _unicode(text: str) -> str:

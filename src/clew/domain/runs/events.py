@@ -192,6 +192,8 @@ class ModelCalled(Value):
     """
     edition: int = Field(default=1, exclude_if=partial(eq, 1))
     """By which rules the format writes the request. Each is kept, so that an old request gets its old bytes."""
+    disabled: tuple[str, ...] = Field(default=(), exclude_if=not_)
+    """The names of the tools of the run that the request does not offer, because they were not enabled."""
 
 
 @event_type(
@@ -401,7 +403,7 @@ class ToolFailed(Value):
 
     ``reason`` is ``raised``, ``timeout``, ``invalid-arguments``, ``unknown-tool``, ``rejected``, ``stopped``,
     ``changed`` (the tool of an approved call is another one now), or ``limit`` (the run has called it as often as it
-    may).
+    may, or it has failed as often as it may).
     """
 
     message: int

@@ -229,12 +229,15 @@ def question_of(
     if remote or contributions.provided or contributions.late:
         merged = unsent(view, call.service) if remote else contributions.messages(unsent(view, None))
         messages, versions = tuple([each for _, each in merged]), tuple([version for version, _ in merged])
+    tools = (*definitions.tools, *contributions.tools)
+    if call.disabled:
+        tools = tuple([each for each in tools if each.name not in call.disabled])
     return Question(
         model=call.model,
         messages=messages,
         versions=versions,
         instructions=contributions.instructions(definitions.instructions, with_messages=remote),
-        tools=(*definitions.tools, *contributions.tools),
+        tools=tools,
         response_format=definitions.response_format,
         options=call.options,
         service=None if call.service is None else call.service.reference,

@@ -85,6 +85,7 @@ class RunState:
     is the agent, on behalf of the caller who started the run. ``cost`` is what the model calls cost in US dollars, also
     those of agents that the run asked; None if that is not known of all.
     ``handed_off`` is the handoff to another agent, and ``handed_from`` the run whose conversation it continues.
+    ``failures`` are the names of the tools that have raised or given no result in time, one for each such call.
     """
 
     run_id: str
@@ -109,6 +110,7 @@ class RunState:
     agent: str = ""
     handed_off: HandedOff | None = None
     handed_from: HandedFrom | None = None
+    failures: tuple[str, ...] = ()
 
     @property
     def since(self) -> int:
@@ -227,6 +229,9 @@ def _after_call_step(state: RunState, version: int, data: _Move | HandedOff) -> 
     if isinstance(data, HandedOff):
         return replace(state, handed_off=data)
     moved = replace(state, calls=_moved(state.calls, version, data), lost=not state.calls)
+    if isinstance(data, ToolFailed) and data.reason in {"raised", "timeout"}:
+        failed = [each.call.name for each in state.calls if each.place == (data.message, data.index)]
+        moved = replace(moved, failures=(*moved.failures, *failed))
     if not isinstance(data, ToolFinished | ToolFailed) or data.usage is None:
         return moved
     return replace(moved, usage=moved.usage + data.usage, cost=plus(moved.cost, data.cost))
