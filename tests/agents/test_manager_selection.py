@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,23 @@ import pytest
 from tests.agents.group_chats import agent_of, requests_of
 from tests.agents.killed_processes import PassPoint, run_until
 
-from clew import Agent, ChatSerializer, Engine, ManagerSelection, MaxTokens, ScriptedChatClient
+from clew import (
+    Agent,
+    ChatSerializer,
+    Engine,
+    ManagerSelection,
+    MaxCost,
+    MaxTokens,
+    Message,
+    ModelSelection,
+    ModelTermination,
+    Price,
+    PriceTable,
+    ScriptedChatClient,
+)
 from clew.domain.chats.events import TurnSelected
 from clew.domain.json_values import JsonObject
+from clew.domain.models.client import Answer, TokenUsage
 from clew.domain.runs.errors import AgentConfigurationError, AnswerFormatError
 from clew.infrastructure import clock
 
@@ -90,6 +105,39 @@ async def test_the_tokens_of_the_manager_count_for_a_termination_too() -> None:
         response = await chat.run("How many?")
         assert response.reason == "max-tokens"
         assert response.usage["Worker"].total_tokens < 10 < sum(each.total_tokens for each in response.usage.values())
+
+
+async def test_the_cost_of_the_manager_counts_and_ends_a_run() -> None:
+    prices = PriceTable({"scripted": Price(input=Decimal(0), output=Decimal(1_000))})
+    async with Engine.open("memory:", prices=prices) as engine:
+        answers = [
+            Answer(Message.assistant(ASK), "stop", TokenUsage(output_tokens=tokens), model="scripted")
+            for tokens in (100, 900)
+        ]
+        manager, worker = manager_of(engine, *answers), agent_of(engine, "Worker")
+        chat = await engine.start_chat([worker], selection=ManagerSelection(manager), termination=MaxCost("1"))
+        response = await chat.run("How many?")
+        assert response.reason == "max-cost"
+        assert response.costs["Manager"] == Decimal(1)
+        assert response.costs == (await chat.state()).costs
+        assert response.cost == sum(each or 0 for each in response.costs.values())
+
+
+@pytest.mark.parametrize("by", [ManagerSelection, ModelSelection, ModelTermination])
+async def test_what_models_decide_belongs_to_the_chat(by: Any) -> None:
+    async with Engine.open("memory:") as engine:
+        script = [ASK, DONE] if by is ManagerSelection else ["Worker", "Worker"] if by is ModelSelection else ["yes"]
+        decides = by(manager_of(engine, *script))
+        how: Any = {"termination": decides, "max_turns": 2} if by is ModelTermination else {"selection": decides}
+        chat = await engine.start_chat([agent_of(engine, "Worker")], **({"max_turns": 2} | how))
+        response = await chat.run("How many?", actor="user:ann")
+        assert (by is ModelTermination) == ("Manager" not in response.usage)
+        of_chat = [each async for each in engine.threads(labels={"clew:channel-of": chat.id})]
+        assert {each.id for each in of_chat} == {each.id async for each in engine.threads()} - {chat.id}
+        done = [each async for each in engine.audit(actor="Manager")]
+        assert {each.on_behalf_of for each in done} == {"user:ann"}
+        await chat.purge()
+        assert "How many?" not in str([line async for line in engine.export_events()])
 
 
 @pytest.mark.parametrize("first", ["Sorry?", ledger(next_speaker="Nobody", instruction="Work."), ledger()])

@@ -121,16 +121,18 @@ class Execution:
                 if pending or people:
                     return await self._response(began, pending, people)
                 continue
-            step = await self._next(state, view, speaker)
+            step, decider = await self._next(state, view, speaker)
             speaker = None
+            actor, caller = (self.actor, None) if decider is None else (decider, view.caller)
             try:
-                await self.chat.runs.record(step, actor=self.actor, expected_version=version)
+                await self.chat.runs.record(step, actor=actor, on_behalf_of=caller, expected_version=version)
             except ConflictError:
                 continue
 
     def setup(self, state: ChatState) -> TurnSetup:
-        """What a turn of the chat needs."""
-        return TurnSetup(self.engine, self.chat, state.newcomers_read, self.actor, self.emit, given=self.given)
+        """What a turn of the chat needs. It is taken for the caller of the run, whoever continues it."""
+        caller = self.actor if state.run is None else state.run.caller or self.actor
+        return TurnSetup(self.engine, self.chat, state.newcomers_read, caller, self.emit, given=self.given)
 
     async def _take(self, state: ChatState, view: ChatView) -> list[Outcome]:
         """Take the open turns, those of several participants at the same time."""
@@ -162,7 +164,7 @@ class Execution:
         context: tuple[ChatContext, ...],
     ) -> Outcome:
         """Run a chat that is a participant. Its answer is the last message that was added to it."""
-        inner = self._within(member, thread, context)
+        inner = self._within(member, thread, setup.actor, context)
         within = ChatTurn(chat=self.chat.id, turn=turn.version)
         began = await inner.begin(messages, key_of(setup, turn), within=within)
         response = await inner.drive(began)
@@ -174,7 +176,9 @@ class Execution:
             waiting_for=response.waiting_for,
         )
 
-    def _within(self, member: Member, thread: Thread, context: tuple[ChatContext, ...] = ()) -> Execution:
+    def _within(
+        self, member: Member, thread: Thread, actor: str | None, context: tuple[ChatContext, ...] = ()
+    ) -> Execution:
         """The execution of a participant's chat, on the thread of its turn."""
         chat = member.chat
         if chat is None:
@@ -183,9 +187,7 @@ class Execution:
             thread = cast("Thread", chat.thread)  # with its components
         else:
             thread.context_providers.add(*chat.thread.context_providers)
-        return Execution(
-            self.engine, thread, chat.members, chat.selection, chat.termination, self.actor, self.emit, context
-        )
+        return Execution(self.engine, thread, chat.members, chat.selection, chat.termination, actor, self.emit, context)
 
     def _people(self, state: ChatState) -> tuple[str, ...]:
         members = [self.members.get(each.participant) for each in state.turns]
@@ -201,14 +203,14 @@ class Execution:
                 return self, turn, member
             if member is not None and member.chat is not None:
                 with suppress(UnknownThreadError):
-                    inner.append(self._within(member, await self.engine.thread(turn.thread_id)))
+                    inner.append(self._within(member, await self.engine.thread(turn.thread_id), self.actor))
         for each in inner:
             if found := await each.turn_of(person):
                 return found
         return None
 
-    async def _next(self, state: ChatState, view: ChatView, speaker: str | None) -> list[Intent]:
-        """The next step of an open run: a turn, several turns, or the end of the run."""
+    async def _next(self, state: ChatState, view: ChatView, speaker: str | None) -> tuple[list[Intent], str | None]:
+        """The next step of an open run, and the agent that decided it: a turn, several turns, or the end of the run."""
         began = 0 if state.run is None else state.run.began
         reason = await self._over(view) if view.turns else None
         decision = decision_of(None if reason else speaker or await self.selection.select(view))
@@ -220,9 +222,9 @@ class Execution:
         step: list[ThreadEvent] = [*selected(decision), *turns]
         if not speakers:
             step.append(ChatRunEnded(run=began, reason=reason or decision.reason))
-            await self._learn(began)
+            await self._learn(began, view.caller or self.actor)
         message: list[Intent] = [] if decision.message is None else [Append((decision.message,))]
-        return [*message, RecordEvents(tuple(step))]
+        return [*message, RecordEvents(tuple(step))], decision.by
 
     async def _over(self, view: ChatView) -> str | None:
         for each in self.termination:
@@ -257,14 +259,14 @@ class Execution:
             return True  # it has not begun
         return control.version == channel.version and control.status == "active"
 
-    async def _learn(self, began: int) -> None:
+    async def _learn(self, began: int, actor: str | None) -> None:
         """Let the components of the chat learn from the messages of a run that is about to end."""
         if not len(self.chat.context_providers):
             return
         messages = list(await self.chat.history(after=began))
         asked = [each for each in messages if each.role != "assistant"]
         answers = [each for each in messages if each.role == "assistant"]
-        await self.chat.notify("invoked", asked, answers, actor=self.actor)
+        await self.chat.notify("invoked", asked, answers, actor=actor)
 
     async def _response(
         self, began: int, pending: Sequence[Approval] = (), people: tuple[str, ...] = ()
@@ -282,7 +284,7 @@ class Execution:
                 costs[who] = plus(costs.get(who, Decimal(0)), event.data.cost)
             elif isinstance(event.data, TurnSelected) and event.data.by is not None:
                 usage[event.data.by] = usage.get(event.data.by, TokenUsage()) + (event.data.usage or TokenUsage())
-                costs[event.data.by] = None  # the decision does not record what it cost
+                costs[event.data.by] = plus(costs.get(event.data.by, Decimal(0)), event.data.cost)
             elif isinstance(event.data, ChatRunEnded) and event.data.run == began:
                 reason, ended = event.data.reason, event.version
                 break

@@ -6,6 +6,7 @@ The loop is that of Magentic-One (Fourney et al., 2024, arXiv:2411.04468), with 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 from pydantic import BaseModel
@@ -128,6 +129,7 @@ class ManagerSelection:
             by=self._agent.id,
             thread_id=asking.thread.id,
             usage=asking.usage,
+            cost=asking.cost,
         )
 
 
@@ -166,6 +168,7 @@ class _Asking:
     agent: Agent[Any, Any]
     chat: ChatView
     usage: TokenUsage = field(default_factory=TokenUsage)
+    cost: Decimal | None = Decimal(0)
     thread: Any = None
     asked: int = 0
 
@@ -179,10 +182,10 @@ class _Asking:
     async def _ask(self, prompt: str, *, ends: bool) -> Ledger:
         self.asked += 1
         options: dict[str, Any] = {} if self.thread is None else {"thread": self.thread}
-        key = f"{self.chat.key}:next:{self.asked}"
-        response = await self.agent.run(prompt, response_format=Ledger, idempotency_key=key, **options)
+        response = await self.chat.ask(self.agent, prompt, f"next:{self.asked}", response_format=Ledger, **options)
         self.thread = response.thread
         self.usage += response.usage
+        self.cost = None if self.cost is None or response.cost is None else self.cost + response.cost
         ledger: Ledger = response.value
         if problem := self._problem(ledger, ends=ends):
             raise AnswerFormatError(problem, response.text)

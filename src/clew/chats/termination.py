@@ -144,7 +144,7 @@ class ModelTermination:
             if each.message is not None
         )
         prompt = f"Conversation:\n{lines}\n\nIs it finished? Answer yes or no."
-        response = await self._agent.run(prompt, idempotency_key=f"{chat.key}:over")
+        response = await chat.ask(self._agent, prompt, "over")
         return response.text.strip().casefold().startswith("yes")
 
 

@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from clew.agents.agent import Agent
@@ -17,6 +18,7 @@ from clew.domain.events import ThreadEvent
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message, Text
 from clew.domain.models.client import TokenUsage
+from clew.domain.models.prices import recorded
 from clew.domain.runs.errors import AgentConfigurationError
 
 Speakers: TypeAlias = str | Sequence[str] | None
@@ -34,7 +36,8 @@ class Decision:
     ``message`` is added to the chat before the turns, or as the last one of the run. ``reason`` is why the run ends, if
     nobody speaks. ``state`` is recorded in the same commit: the next decision, in any process, reads it as
     ``chat.selection_state``, and forks and rewinds take it along. If a model decided, ``by`` is its agent,
-    ``thread_id`` the thread of its run, and ``usage`` its tokens, which count as tokens of the run.
+    ``thread_id`` the thread of its run, ``usage`` its tokens, and ``cost`` what they cost in US dollars, None if that
+    is not known. Both count for the run.
     """
 
     speakers: Speakers = None
@@ -44,6 +47,7 @@ class Decision:
     by: str | None = None
     thread_id: str | None = None
     usage: TokenUsage | None = None
+    cost: Decimal | None = None
 
 
 def decision_of(selection: Speakers | Decision) -> Decision:
@@ -62,7 +66,13 @@ def selected(decision: Decision) -> list[ThreadEvent]:
     if decision.state is None and decision.by is None:
         return []
     return [
-        TurnSelected(state=decision.state or {}, by=decision.by, thread_id=decision.thread_id, usage=decision.usage)
+        TurnSelected(
+            state=decision.state or {},
+            by=decision.by,
+            thread_id=decision.thread_id,
+            usage=decision.usage,
+            cost=None if decision.cost is None else recorded(decision.cost),
+        )
     ]
 
 
@@ -142,7 +152,7 @@ class ModelSelection:
         """The selection as JSON, with the id of the agent."""
         return {"type": "model", "agent": self._agent.id}
 
-    async def select(self, chat: ChatView) -> Speakers:
+    async def select(self, chat: ChatView) -> Decision:
         """The participant that the agent names. Raises NextSpeakerError in the chat if it names nobody."""
         who = "\n".join(f"- {each.author}: {each.description or each.type}" for each in chat.participants)
         lines = "\n".join(
@@ -153,11 +163,19 @@ class ModelSelection:
         prompt = (
             f"Participants:\n{who}\n\nConversation:\n{lines}\n\nWho speaks next? Answer with one name and nothing else."
         )
-        response = await self._agent.run(prompt, idempotency_key=f"{chat.key}:next")
+        response = await chat.ask(self._agent, prompt, "next")
         named = response.text.strip().strip("\"'.*").casefold()
-        return next(
+        speaker = next(
             (each.id for each in chat.participants if named in {each.id.casefold(), each.author.casefold()}),
             response.text.strip()[:100] or "nobody",
+        )
+        return Decision(
+            speaker,
+            state=chat.selection_state,
+            by=self._agent.id,
+            thread_id=response.thread.id,
+            usage=response.usage,
+            cost=response.cost,
         )
 
 

@@ -49,7 +49,7 @@ class ChatContext(ContextProvider):
 
 @dataclass(frozen=True)
 class TurnSetup:
-    """What a turn needs: the chat's engine and thread, the caller, and the tools that hand the turn over.
+    """What a turn needs: the chat's engine and thread, the ``actor`` for whom it is taken, and tools that hand it over.
 
     ``given`` is what the chats give of which this one is a participant.
     """
@@ -104,7 +104,7 @@ async def take_turn(setup: TurnSetup, turn: OpenTurn, member: Member, run: RunTu
         outcome = await run(setup, turn, member, thread, messages, await _context(setup, messages))
     except (Exception, asyncio.CancelledError) as error:
         with suppress(ClewError):  # the turn stays open if it cannot be recorded, and can be continued
-            await run_to_end(_fail(setup, turn, thread, Failure(kind=failure(error).kind)))
+            await run_to_end(_fail(setup, turn, thread, member.id, Failure(kind=failure(error).kind)))
         raise
     if not outcome.approvals and not outcome.waiting_for:
         finished = TurnFinished(
@@ -115,11 +115,11 @@ async def take_turn(setup: TurnSetup, turn: OpenTurn, member: Member, run: RunTu
             cost=None if outcome.cost is None else recorded(outcome.cost),
             handoff=outcome.handoff,
         )
-        await finish_turn(setup, turn, outcome.answer, finished)
+        await finish_turn(setup, turn, outcome.answer, finished, by=member.id)
     return outcome
 
 
-async def _fail(setup: TurnSetup, turn: OpenTurn, thread: Thread, error: Failure) -> None:
+async def _fail(setup: TurnSetup, turn: OpenTurn, thread: Thread, by: str, error: Failure) -> None:
     try:
         version = await thread.version
         usage, cost = await _used(thread, turn.after)
@@ -132,7 +132,7 @@ async def _fail(setup: TurnSetup, turn: OpenTurn, thread: Thread, error: Failure
         usage=usage,
         cost=None if cost is None else recorded(cost),
     )
-    await finish_turn(setup, turn, None, ended)
+    await finish_turn(setup, turn, None, ended, by=by)
 
 
 async def _used(thread: Thread, after: int) -> tuple[TokenUsage | None, Decimal | None]:
@@ -233,9 +233,13 @@ def answer_of(member: Member, messages: Sequence[HistoryMessage]) -> Message | N
 
 
 async def finish_turn(
-    setup: TurnSetup, turn: OpenTurn, answer: Message | None, ended: TurnFinished | TurnFailed
+    setup: TurnSetup, turn: OpenTurn, answer: Message | None, ended: TurnFinished | TurnFailed, *, by: str | None = None
 ) -> bool:
-    """Record the end of a turn with its answer; False if the turn is not open any more."""
+    """Record the end of a turn with its answer; False if the turn is not open any more.
+
+    What an agent or a chat answers is ``by`` it, on behalf of the caller. A person is the actor.
+    """
+    actor, caller = (setup.actor, None) if by is None else (by, setup.actor)
     intents: list[Intent] = [] if answer is None else [Append((answer,))]
     while True:
         version, state = await read_chat(setup.chat)
@@ -243,7 +247,7 @@ async def finish_turn(
             return False  # another process has ended it, or the chat was rewound
         try:
             await setup.chat.runs.record(
-                [*intents, RecordEvents((ended,))], actor=setup.actor, expected_version=version
+                [*intents, RecordEvents((ended,))], actor=actor, on_behalf_of=caller, expected_version=version
             )
         except ConflictError:
             continue

@@ -173,14 +173,15 @@ class ChatRunStarted(Value):
 class TurnSelected(Value):
     """A turn selection decided, and recorded its ``state`` for the next decision.
 
-    If a model decided, ``by`` is its agent, ``thread_id`` the thread of its run, and ``usage`` the tokens of this run,
-    which are counted on that thread, too.
+    If a model decided, ``by`` is its agent, ``thread_id`` the thread of its run, ``usage`` the tokens of this run, and
+    ``cost`` what they cost, None if that is not known. Both are counted on that thread, too.
     """
 
     state: JsonObject = Field(default_factory=dict)
     by: str | None = Field(default=None, exclude_if=is_none)
     thread_id: str | None = Field(default=None, exclude_if=is_none)
     usage: TokenUsage | None = Field(default=None, exclude_if=is_none)
+    cost: Cost | None = Field(default=None, exclude_if=is_none)
 
 
 @event_type(

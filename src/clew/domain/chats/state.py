@@ -67,8 +67,8 @@ class OpenTurn(Value):
 class ChatRun(Value):
     """An open run of a chat: where it began, its finished turns, and to whom the last one handed over.
 
-    ``tokens`` and ``cost`` are those of all its turns, also of failed ones. ``within`` is the chat for whose turn it
-    began.
+    ``tokens`` and ``cost`` are those of all its turns, also of failed ones, and of the decisions of models. ``caller``
+    is the actor for whom it is. ``within`` is the chat for whose turn it began.
     """
 
     began: int
@@ -76,6 +76,7 @@ class ChatRun(Value):
     tokens: int = 0
     cost: Decimal | None = Decimal(0)
     handoff: str | None = None
+    caller: str | None = None
     within: str | None = None
 
 
@@ -161,16 +162,13 @@ def _chat_restored(_: ChatState, __: Event, data: ChatRestored) -> dict[str, Any
 
 def _run_started(_: ChatState, event: Event, data: ChatRunStarted) -> dict[str, Any]:
     within = None if data.within is None else data.within.chat
-    return {"run": ChatRun(began=event.version, within=within), "turns": ()}
+    caller = event.on_behalf_of or event.actor
+    return {"run": ChatRun(began=event.version, caller=caller, within=within), "turns": ()}
 
 
 def _turn_selected(state: ChatState, _: Event, data: TurnSelected) -> dict[str, Any]:
-    who, usage, run = data.by, data.usage or TokenUsage(), state.run
-    if run is not None:
-        cost = run.cost if data.usage is None else None  # the decision does not record what it cost
-        run = run.model_copy(update={"tokens": run.tokens + usage.total_tokens, "cost": cost})
-    spent = {} if who is None else {who: state.usage.get(who, TokenUsage()) + usage}
-    return {"selection_state": data.state, "run": run, "usage": {**state.usage, **spent}}
+    used = {} if data.by is None else _used(state, data.by, data)
+    return {"selection_state": data.state, **used}
 
 
 def _turn_started(state: ChatState, event: Event, data: TurnStarted) -> dict[str, Any]:
@@ -194,7 +192,7 @@ def _turn_finished(state: ChatState, event: Event, data: TurnFinished) -> dict[s
     turn = _turn(state, data.turn)
     if turn is None:
         return {}
-    used = _used(state, turn, data)
+    used = _used(state, turn.participant, data)
     if used["run"] is not None:
         used["run"] = used["run"].model_copy(update={"turns": used["run"].turns + 1, "handoff": data.handoff})
     return {
@@ -210,12 +208,12 @@ def _turn_failed(state: ChatState, event: Event, data: TurnFailed) -> dict[str, 
     if turn is None:
         return {}
     closed = _closed(state, event, turn, data.thread_version, answered=False)
-    return {**closed, **_used(state, turn, data)} if data.usage is not None else closed
+    return {**closed, **_used(state, turn.participant, data)} if data.usage is not None else closed
 
 
-def _used(state: ChatState, turn: OpenTurn, data: TurnFinished | TurnFailed) -> dict[str, Any]:
-    """What a turn used, added to that of its participant and of the run."""
-    who, usage, run = turn.participant, data.usage or TokenUsage(), state.run
+def _used(state: ChatState, who: str, data: TurnFinished | TurnFailed | TurnSelected) -> dict[str, Any]:
+    """What a turn or a decision used, added to that of its participant or model and of the run."""
+    usage, run = data.usage or TokenUsage(), state.run
     if run is not None:
         run = run.model_copy(update={"tokens": run.tokens + usage.total_tokens, "cost": plus(run.cost, data.cost)})
     return {
@@ -266,6 +264,6 @@ _CHANGES: dict[type, Callable[[ChatState, Event, Any], dict[str, Any]]] = {
 }
 
 CHAT_STATE: Fold[ChatState] = Fold(
-    "clew-chat", 3, ChatState(), evolve, types=frozenset({TYPE_NAMES[each] for each in _CHANGES}), state_type=ChatState
+    "clew-chat", 4, ChatState(), evolve, types=frozenset({TYPE_NAMES[each] for each in _CHANGES}), state_type=ChatState
 )
 """The fold of a chat's events."""
