@@ -6,11 +6,11 @@ import asyncio
 import itertools
 import os
 import signal
-import sqlite3
 import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
+from clew.infrastructure.postgres.appends import PostgresWriter
 from clew.infrastructure.sqlite.writer import SQLiteWriter
 
 PassPoint = Callable[[str], None]
@@ -50,14 +50,18 @@ def _end_in_child(point: int | None, work: Callable[[PassPoint], Coroutine[Any, 
             os.kill(os.getpid(), signal.SIGKILL)
         os.write(pipe, f"{name}\n".encode())
 
-    commit_changes = SQLiteWriter.commit
+    def with_points(commit: Callable[..., Any]) -> Callable[..., Any]:
+        def passing(*arguments: Any, **options: Any) -> Any:
+            pass_point("before a commit")
+            result = commit(*arguments, **options)
+            pass_point("after a commit")
+            return result
 
-    def commit(self: SQLiteWriter, connection: sqlite3.Connection) -> None:
-        pass_point("before a commit")
-        commit_changes(self, connection)
-        pass_point("after a commit")
+        return passing
 
-    SQLiteWriter.commit = commit  # type: ignore[method-assign]  # only in this process, which ends
+    # Only in this process, which ends.
+    SQLiteWriter.commit = with_points(SQLiteWriter.commit)  # type: ignore[method-assign]
+    PostgresWriter.write = with_points(PostgresWriter.write)  # type: ignore[method-assign]
     try:
         asyncio.run(work(pass_point))
     except BaseException:  # noqa: BLE001  # the child must not run the parent's code

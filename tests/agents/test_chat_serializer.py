@@ -8,6 +8,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 from tests.agents.group_chats import agent_of, heard, requests_of
 from tests.agents.killed_processes import PassPoint, run_until
 from tests.agents.test_group_chats import Own
+from tests.servers.postgres_server import Databases
 
 from clew import Agent, ChatSerializer, Engine, GroupChat, Human, Participant, ScriptedChatClient
 from clew.chats.serializer import ChatDocument
@@ -183,7 +185,7 @@ async def test_a_changed_channel_leaves_nothing_half_restored() -> None:
         assert [each.id async for each in there.threads()] == [other.id]
 
 
-def test_a_process_killed_while_it_restores_has_stored_all_or_nothing(tmp_path: Path) -> None:
+def test_a_process_killed_while_it_restores_has_stored_all_or_nothing(tmp_path: Path, databases: Databases) -> None:
     async def serialized() -> str:
         async with Engine.open("memory:") as engine:
             chat = await engine.start_chat([make(engine, kind) for kind in "CX"], max_turns=2)
@@ -206,18 +208,20 @@ def test_a_process_killed_while_it_restores_has_stored_all_or_nothing(tmp_path: 
             assert (await engine.verify()).first_bad is None
             return len([each.id async for each in engine.threads()])
 
-    found = []
-    for point in itertools.count(1):
-        url = f"sqlite:///{tmp_path}/{point}.db?synchronous=OFF"
-        chat_id = asyncio.run(begin(url))
-        killed = run_until(point, partial(restore, url, chat_id)).killed
-        found.append(asyncio.run(threads(url)))
-        if not killed:
-            break
-        if found[-1] == 1:  # nothing is there, and it can be tried again
-            asyncio.run(restore(url, chat_id, print))
-            assert asyncio.run(threads(url)) == 3  # the chat and two channels
-    assert set(found) == {1, 3}
+    files = (f"sqlite:///{tmp_path}/{number}.db?synchronous=OFF" for number in itertools.count())
+    for stores in (lambda: nullcontext(next(files)), databases.one):
+        found = []
+        for point in itertools.count(1):
+            with stores() as url:
+                chat_id = asyncio.run(begin(url))
+                killed = run_until(point, partial(restore, url, chat_id)).killed
+                found.append(asyncio.run(threads(url)))
+                if killed and found[-1] == 1:  # nothing is there, and it can be tried again
+                    asyncio.run(restore(url, chat_id, print))
+                    assert asyncio.run(threads(url)) == 3  # the chat and two channels
+            if not killed:
+                break
+        assert set(found) == {1, 3}
 
 
 async def test_the_state_of_an_unknown_channel_is_kept_byte_for_byte() -> None:

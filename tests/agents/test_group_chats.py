@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import Any, assert_type
 
@@ -13,12 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.agents.group_chats import agent_of, heard, requests_of
-from tests.agents.killed_processes import PassPoint, run_until
 
 from clew import (
     Agent,
     ContextProvider,
-    Conversations,
     Engine,
     FunctionSelection,
     GroupChat,
@@ -41,9 +38,7 @@ from clew.chats.participants import member_of
 from clew.domain.chats.channels import AgentChannel, channel_key
 from clew.domain.chats.errors import ChannelContractError, ChatRunAbandonedError, ChatRunOpenError, NextSpeakerError
 from clew.domain.context.provider import Context
-from clew.domain.json_values import JsonObject
 from clew.domain.runs.errors import AgentConfigurationError, ModelError, NoOpenRunError, UnsupportedThreadError
-from clew.infrastructure import clock
 from clew.testing import call, check_channel, fault
 from clew.types import ChatResponse, ChatStream
 
@@ -391,53 +386,3 @@ def test_forking_a_long_chat_costs_one_event_and_little_time(tmp_path: Path) -> 
             assert sorted(took)[2] < 0.01, took
 
     asyncio.run(work())
-
-
-# Kills
-
-KILLED = "killed"
-
-
-async def _drive(url: str, pass_point: PassPoint, selection: Any, *, later: int = 0) -> None:
-    def answer(body: JsonObject) -> str:
-        pass_point("a model is called")
-        return f"I heard {len(heard(body))}."
-
-    now = lambda: clock.now() + later * 1_000_000  # noqa: E731  # the lease of the killed process has expired
-    async with Engine.open(url, embedded=False, now=now) as engine:
-        agents = [agent_of(engine, name, answer) for name in ("A", "B")]
-        try:
-            chat = await engine.chat(KILLED, agents)
-        except Exception:  # noqa: BLE001  # it was killed before it began
-            chat = await engine.start_chat(agents, chat_id=KILLED, selection=selection, max_turns=2)
-        await chat.run("Begin.", idempotency_key="first")
-
-
-@pytest.mark.parametrize("selection", [None, Together()], ids=["in turn", "at once"])
-def test_a_chat_killed_at_every_point_continues_without_losing_or_repeating_a_turn(
-    tmp_path: Path, selection: Any, scale: float
-) -> None:
-    whole = tmp_path / "whole"
-    whole.mkdir()
-    points = run_until(None, partial(_drive, f"sqlite:///{whole}/clew.db", selection=selection)).points
-    assert points.count("a model is called") == len("AB")
-    expected = _outcome(whole)
-    for point in range(1, len(points) + 1, 1 if scale >= 1 else 3):
-        folder = tmp_path / str(point)
-        folder.mkdir()
-        url = f"sqlite:///{folder}/clew.db"
-        killed = run_until(point, partial(_drive, url, selection=selection)).killed
-        assert killed or selection is not None  # turns at once need a varying number of commits
-        asyncio.run(_drive(url, lambda _: None, selection, later=60))
-        assert _outcome(folder) == expected, points[:point]
-
-
-def _outcome(folder: Path) -> tuple[list[Any], Counter[str]]:
-    """Return what was said, in an order that does not depend on time, and how often each kind of step was recorded."""
-    with Conversations.open(f"sqlite:///{folder}/clew.db") as conversations:
-        chat = conversations.thread(KILLED)
-        said = [(each.message and each.message.author, each.text) for each in chat.history()]
-        types = Counter(event.type for event in chat.events())
-        assert conversations.verify().first_bad is None
-        threads = len(list(conversations.threads()))
-        return [*sorted(said, key=str), threads], types
