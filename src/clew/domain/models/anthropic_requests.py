@@ -27,6 +27,7 @@ from clew.domain.models.chat_requests import (
     media_words,
     result_text,
     unique_ids,
+    with_author,
     with_options,
 )
 from clew.domain.models.client import Question, WireFormat
@@ -331,13 +332,7 @@ def _is_enabled(options: JsonObject) -> bool:
 def _user_blocks(message: Message, contents: Sequence[Content]) -> list[JsonObject]:
     """The blocks of a user's message. Its author is a prefix of the first text: ``Anna: Hello``."""
     blocks = [block for content in contents if (block := _user_block(content)) is not None]
-    if message.author is not None and message.role == "user":
-        texts = [block for block in blocks if block["type"] == "text"]
-        if texts:
-            texts[0]["text"] = f"{message.author}: {texts[0]['text']}"
-        else:
-            blocks.insert(0, {"type": "text", "text": f"{message.author}:"})
-    return blocks
+    return with_author(message, blocks, {"type": "text"})
 
 
 def _user_block(content: Content) -> JsonObject | None:

@@ -307,6 +307,19 @@ def marked(
     return blocks
 
 
+def with_author(message: Message, parts: list[JsonObject], of_text: JsonObject) -> list[JsonObject]:
+    """The parts of a user's message, its author a prefix of the first text: ``Anna: Hello``.
+
+    ``of_text`` is what a part with a text has besides the text.
+    """
+    if message.author is None or message.role != "user":
+        return parts
+    for place, part in enumerate(parts):
+        if "text" in part:
+            return [*parts[:place], {**part, "text": f"{message.author}: {part['text']}"}, *parts[place + 1 :]]
+    return [{**of_text, "text": f"{message.author}:"}, *parts]
+
+
 def other_agent(message: Message, question: Question) -> str | None:
     """The author of an answer that another agent gave; None for any other message."""
     if question.edition == 1 or message.role != "assistant" or message.author == question.agent:

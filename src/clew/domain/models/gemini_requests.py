@@ -22,6 +22,7 @@ from clew.domain.models.chat_requests import (
     marked,
     media_type,
     media_words,
+    with_author,
     with_options,
 )
 from clew.domain.models.client import Question, WireFormat
@@ -148,14 +149,9 @@ def _user_parts(message: Message, contents: Sequence[JsonObject], question: Ques
     if _is_system(message):  # the service has no place for a later one
         return [{"text": f"[System] {message.text}"}] if message.text else []
     parts = _results(message.results, contents, question)
-    said = [part for content in message.contents if (part := _user_part(content)) is not None]
-    if message.author is not None and message.role == "user":
-        texts = [part for part in said if "text" in part]
-        if texts:
-            texts[0]["text"] = f"{message.author}: {texts[0]['text']}"
-        else:
-            said.insert(0, {"text": f"{message.author}:"})
-    return parts + said
+    return parts + with_author(
+        message, [part for each in message.contents if (part := _user_part(each)) is not None], {}
+    )
 
 
 def _results(results: Sequence[FunctionResult], contents: Sequence[JsonObject], question: Question) -> list[JsonObject]:

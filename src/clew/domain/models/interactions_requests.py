@@ -22,6 +22,7 @@ from clew.domain.models.chat_requests import (
     media_words,
     result_text,
     unique_ids,
+    with_author,
     with_options,
 )
 from clew.domain.models.client import Question, ThreadKind, WireFormat
@@ -189,13 +190,7 @@ def _user_parts(message: Message) -> list[JsonObject]:
     if _is_system(message):
         return [{"type": "text", "text": f"[System] {message.text}"}] if message.text else []
     parts = [part for content in message.contents if (part := _user_part(content)) is not None]
-    if message.author is not None and message.role == "user":
-        texts = [part for part in parts if part["type"] == "text"]
-        if texts:
-            texts[0]["text"] = f"{message.author}: {texts[0]['text']}"
-        else:
-            parts.insert(0, {"type": "text", "text": f"{message.author}:"})
-    return parts
+    return with_author(message, parts, {"type": "text"})
 
 
 def _user_part(content: Content) -> JsonObject | None:
