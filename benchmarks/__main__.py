@@ -35,6 +35,7 @@ BENCHMARKS = {
     "async_appends": "Appends with asyncio (synchronous=OFF)",
     "subscriptions": "Subscribers",
     "long_runs": "Runs on long threads (CPU, synchronous=OFF)",
+    "long_chats": "Long group chats, in new processes (wall clock, synchronous=OFF)",
     "runs": "Runs of an agent against a model server without delay",
     "import_export": "Import and export of conversations",
     "startup": "Start-up of whole processes (wall clock)",

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, assert_type
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.agents.group_chats import agent_of, heard, requests_of
+from tests.agents.group_chats import agent_of, grow_chat, heard, requests_of
 
 from clew import (
     Agent,
@@ -368,21 +370,38 @@ def test_the_contract_of_channels_accepts_clews_own_and_finds_what_breaks_it() -
             check_channel(broken)
 
 
-def test_forking_a_long_chat_costs_one_event_and_little_time(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with Engine.open(f"sqlite:///{tmp_path}/long.db?synchronous=OFF", embedded=False) as engine:
+async def test_a_long_chat_is_forked_rewound_and_read_in_constant_time(tmp_path: Path, scale: float) -> None:
+    url = f"sqlite:///{tmp_path}/long.db?synchronous=OFF"
+    async with Engine.open(url, embedded=False) as engine:
+        before = await grow_chat(engine, turns=10_000 if scale >= 1 else 3_000)
+    took: dict[str, list[float]] = {}
+    for place in (3, 5, 7):  # each in a process that has not read the chat
+        async with Engine.open(url, embedded=False) as engine:
             agents = [agent_of(engine, f"P{each}") for each in range(10)]
-            chat = await engine.start_chat(agents, max_turns=10, newcomers_read=5)
-            await chat.thread.append([Message.user(f"Message {each}.") for each in range(10_000)])
-            await chat.run("Go.")
-            version = await chat.thread.version
-            await chat.fork()
-            took = []
-            for _ in range(5):
+            chat = await engine.chat("long", agents)
+            end, at = await chat.thread.version, before * place // 10
+            steps: dict[str, Callable[[], Awaitable[Any]]] = {
+                "at=": partial(chat.state, at=at),
+                "what-if": partial(chat.fork, at=at - 200),
+                "fork": chat.fork,
+                "rewind": partial(chat.thread.rewind, to=end - 50),
+                "after a rewind": chat.refresh,
+            }
+            for name, step in steps.items():
                 began = time.perf_counter()
-                fork = await chat.fork()
-                took.append(time.perf_counter() - began)
-            assert await fork.thread.version == version + 1
-            assert sorted(took)[2] < 0.01, took
+                await step()
+                took.setdefault(name, []).append(time.perf_counter() - began)
+            assert await chat.thread.version == end + 1, "a rewind is one event"
+            if place == 7:
+                await _check_branches(chat, await chat.fork(at=at), agents)
+    assert {name: sorted(each)[1] for name, each in took.items() if sorted(each)[1] > 0.05} == {}, took
 
-    asyncio.run(work())
+
+async def _check_branches(chat: GroupChat, fork: GroupChat, agents: list[Agent]) -> None:
+    """Both continue apart, with the same participants and channels of their own."""
+    for each, text in ((chat, "Of the chat."), (fork, "Of the fork.")):
+        await each.run(text, next_speaker="P3")
+        assert heard(requests_of(agents[3])[-1])[-1] == text
+    own = {each.thread.id for each in chat.participants} | {each.thread.id for each in fork.participants}
+    assert len(own) == len(agents) * 2
+    assert "Of the chat." not in str(requests_of(agents[4])[-1])

@@ -68,7 +68,7 @@ class CountedReads:
         self.events += len(found)
         return [event for event in found if types is None or event.type in types]
 
-    def of(self, thread: Thread, fold: Fold[State], at: int | None = None) -> int:
+    def of(self, thread: Thread, fold: Fold[Any], at: int | None = None) -> int:
         self.events = 0
         thread.fold(fold, at=at)
         return self.events
@@ -247,6 +247,22 @@ def test_a_look_back_leaves_the_newest_stored_state(shared_url: str) -> None:
             assert thread.fold(STORED, at=version) == folded_from_the_start(STORED, thread, version)
             conversations.start_thread()
             assert stored(conversations, thread)[0] == 901
+
+
+def test_a_look_far_back_in_a_new_process_folds_little(shared_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = Fold[int]("count", 1, 0, lambda number, _: number + 1, state_type=int)
+    with Conversations.open(shared_url) as before:
+        grown = before.start_thread(thread_id="t")
+        for _ in range(40):
+            grown.append([Message.user("text")] * 130)
+            grown.fold(count)
+    with Conversations.open(shared_url) as conversations:
+        thread, reads = conversations.thread("t"), CountedReads(conversations, monkeypatch)
+        for back in (4_000, 2_700, 1_000):
+            assert reads.of(thread, count, at=back) <= 512
+            assert thread.fold(count, at=back) == back
+        fork = thread.fork(at=3_500)
+        assert reads.of(fork, count) <= 512
 
 
 def test_states_of_another_version_types_or_history_are_not_used(shared_url: str) -> None:

@@ -24,6 +24,10 @@ StateT = TypeVar("StateT")
 BYTES_PER_EVENT = 256
 """A state is stored once an event was folded for this many bytes of it, so that storing stays a part of the work."""
 
+KEPT_BYTES_PER_EVENT = 64
+KEPT_STATES = 1_024
+"""About the most bytes and the most states that are kept for looks back."""
+
 
 def fold(
     core: Core, thread_id: str, declared: Fold[StateT], at: At = None, at_message: int | None = None
@@ -105,12 +109,23 @@ def _store(core: Core, states: KnownStates[StateT], state: StateT, last: Event, 
     states.unstored = 0
     states.store_after = sys.maxsize if stored is None else len(stored) // BYTES_PER_EVENT
     if stored is not None and len(stored) <= MAX_BYTES:
-        number = last.version // SNAPSHOT_EVERY
-        # Few states are kept, whose distances grow with the distance from the end, as in the cache.
-        folded = FoldState(last.stream, states.fold.name, last.version, number & -number, stored, shredded)
+        folded = FoldState(last.stream, states.fold.name, last.version, _slot(last.version, stored), stored, shredded)
         with suppress(ReadOnlyStoreError, ClosedError):
             stored_soon = core.log.submit(Write((), {}, folds=(folded,))).outcome
             stored_soon.add_done_callback(_do_nothing)  # so that another thread writes it now, and none wait in a queue
+
+
+def _slot(version: int, stored: bytes) -> int:
+    """Where a state is kept, in place of an earlier one there.
+
+    States are kept at even distances, so a look back folds little: small ones in a thread that is not very long all,
+    and else so many that they are few and take few bytes for each event. Of the others few are kept, whose distances
+    grow with the distance from the end, as in the cache.
+    """
+    number = version // SNAPSHOT_EVERY
+    by_size, by_length = len(stored) // (SNAPSHOT_EVERY * KEPT_BYTES_PER_EVENT), number // KEPT_STATES
+    every = 1 << max(by_size, by_length).bit_length()
+    return number if number % every == 0 else number & -number
 
 
 def _do_nothing(_: object) -> None:
