@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import date, datetime
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 
 from clew.agents.agent import Agent as AgentOf
 from clew.agents.agent import set_engine_factory
+from clew.agents.response import Approval, approvals
 from clew.agents.run_loop import leave_runs
 from clew.aio.batch import Batch
 from clew.aio.memory import DocumentStore, MemoryScope
@@ -29,6 +31,7 @@ from clew.domain.authorization import Authorize
 from clew.domain.context.provider import ContextProviders, as_providers
 from clew.domain.decider import Start
 from clew.domain.differences.diff import Diff
+from clew.domain.errors import ThreadDeletedError, UnknownThreadError
 from clew.domain.event_types import Status
 from clew.domain.fork_tree import Branch, ForkPoint
 from clew.domain.formats.conversation_import import ImportFailure, ImportReport, Item
@@ -77,6 +80,7 @@ from clew.service.run_log import ThreadRuns
 from clew.service.thread_directory import Order
 from clew.service.thread_queries import At, ThreadSummary
 from clew.service.usage_queries import By, UsageCounts
+from clew.service.waiting_threads import waiting_threads
 
 if TYPE_CHECKING:
     from clew.conversations import Conversations
@@ -226,6 +230,17 @@ class Engine:
     async def threads_with_lease(self) -> list[str]:
         """The ids of the threads with a run that a process executes, or executed when it ended: for agents."""
         return await drive(thread_queries.with_lease(self._core))
+
+    async def approvals(self) -> AsyncIterator[Approval]:
+        """The function calls of all threads that wait for an approval; threads that have waited longest come first.
+
+        Those of agents that a run uses as tools come with the thread of the run. The threads are found in a read model.
+        Threads that the actor may not read are left out.
+        """
+        async for thread_id in _each(waiting_threads(self._core)):
+            with suppress(ThreadDeletedError, UnknownThreadError):  # it was deleted since
+                for approval in await approvals(ThreadRuns(self._core, thread_id)):
+                    yield approval
 
     async def start_remote_thread(
         self, service_thread_id: str | ServiceReference | None, held: Sequence[Message] = ()

@@ -78,7 +78,7 @@ def test_completes_the_checkpoints_of_the_given_thread(stored: Clew) -> None:
 
 def test_completes_projections_in_every_command(clew: Clew) -> None:
     names = candidates(clew, "clew", "project", "run", "--name", "")
-    assert {"directory", "search", "audit", "usage", "memory"} <= set(names)
+    assert {"directory", "search", "audit", "usage", "memory", "approvals"} <= set(names)
     assert candidates(clew, "clew", "rebuild", "se") == ["search"]
 
 

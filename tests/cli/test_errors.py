@@ -119,7 +119,10 @@ def test_empty_and_contradictory_values_are_wrong_usage(filled: CalledClew, argu
         (["edit", "ID", "0", "x"], "has no version 0: its versions are 1 to 6."),
         (["request", "ID", "99"], "has no version 99: its versions are 1 to 6."),
         (["edit", "ID", "1", "x"], "The versions of its messages are in its history: `clew show ID` lists them."),
-        (["rebuild", "foo"], "There is no projection 'foo'. There are: audit, directory, memory, search, usage. To"),
+        (
+            ["rebuild", "foo"],
+            "There is no projection 'foo'. There are: approvals, audit, directory,",
+        ),
         (["rebuild", "foo"], "add --load MODULE:OBJECT."),
         (["audit", "--scope", "zz"], "There is no memory scope 'zz'. `clew memory list` shows the scopes."),
         (["memory", "list", "zz"], "There is no memory scope 'zz'. `clew memory list` shows the scopes."),

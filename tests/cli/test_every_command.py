@@ -18,7 +18,7 @@ import typer
 from tests.acceptance.clew_command import ENVIRONMENT, GLAZE
 from tests.cli.commands import COMMANDS
 
-from clew import Agent, Conversations, Engine, Message, ScriptedChatClient
+from clew import Agent, Conversations, Engine, Message, ScriptedChatClient, tool
 from clew.cli import main
 from clew.cli.app import Heading, app, command, root_command
 from clew.cli.errors import WrongUsage
@@ -28,6 +28,7 @@ from clew.domain.memory.events import FactRemembered, MemoryEvent, ScopeOpened, 
 from clew.domain.memory.scope import ScopeFold
 from clew.service.effects import run
 from clew.service.memory.streams import commit
+from clew.testing import call
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CalledClew as Clew
@@ -49,6 +50,7 @@ ARGUMENTS = {
     "VERSION": "2",
     "SCOPE": "user/42",
     "FACT": "fact",
+    "REQUEST": "12",
     "WHEN": "1",
     "HOST:PORT/DATABASE": "localhost:1/none",
 }
@@ -98,18 +100,23 @@ OF_A_VERSION = sorted((name, option) for name in OF_A_THREAD for option in ("--a
 SILENT = {"chat"}
 """Commands that write nothing without input."""
 
+WAITING = "waiting"
+"""The thread that waits for an approval, for the commands that decide it."""
+
 WITH_STORE = sorted(set(COMMANDS) - WITHOUT_STORE)
 
 
 async def answered(url: str, thread_id: str) -> None:
-    """Let a model answer on a thread."""
+    """Let a model answer on a thread, and ask for an approval on another."""
     async with Engine.open(url) as engine:
         await Agent(ScriptedChatClient(["Hello"])).run(thread=await engine.thread(thread_id))
+        agent = Agent(ScriptedChatClient([call("pay")]), tools=[tool(lambda: None, name="pay", approval="always")])
+        await agent.run("Pay", thread=await engine.open_thread(WAITING))
 
 
 @pytest.fixture(scope="module")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with two threads with a common prefix, one of them with a run, and a memory scope with a fact."""
+    """A database: two threads with a common prefix, one of them with a run; one that waits; a scope with a fact."""
     path = tmp_path_factory.mktemp("two") / "clew.db"
     with Conversations.open(f"sqlite:///{path}?synchronous=OFF") as conversations:
         for id_ in ("order-1", "order-2"):
@@ -325,7 +332,9 @@ def test_ends_quietly_when_the_reader_of_its_output_has_left(two: Clew) -> None:
     commands = []
     for name in names:  # each with its own database, because some change it
         shutil.copyfile(two.folder / "clew.db", two.folder / f"{name}.db")
-        commands.append(["--db", f"sqlite:///{name}.db", *called(name, "order-1")])
+        commands.append(
+            ["--db", f"sqlite:///{name}.db", *called(name, WAITING if name in {"approve", "decline"} else "order-1")]
+        )
     two.file("two.jsonl", GLAZE)
     done = subprocess.run(
         [sys.executable, "-c", PIPES, json.dumps(commands)],

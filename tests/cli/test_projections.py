@@ -57,7 +57,7 @@ def lines(clew: CalledClew, *arguments: str) -> list[dict[str, Any]]:
 
 
 def test_status_reports_progress_and_fills_nothing(filled: CalledClew, tmp_path: Path) -> None:
-    assert [each["state"] for each in lines(filled, "project", "status", "--json")] == ["waiting"] * 5
+    assert [each["state"] for each in lines(filled, "project", "status", "--json")] == ["waiting"] * len(NAMES)
     assert not (tmp_path / "clew.db.projections").exists()
     assert filled.text("project", "status", "--name", "search").startswith(
         "search  version 4  waiting   position 0 of "
@@ -93,6 +93,7 @@ def test_fills_only_the_named_projection(filled: CalledClew) -> None:
         "waiting",
         "live",
         "live",
+        "waiting",
         "waiting",
     ]
 
@@ -319,4 +320,4 @@ def test_workers_are_started_again_and_end_with_the_process_that_started_them(sh
         assert {each.worker for each in conversations.projections()} == {None}
         last = conversations.projections()[0].last_position
     assert (running.returncode, errors) == (0, "")
-    assert len(re.findall(f"position {last:,} of {last:,}\\n", output)) == 5
+    assert len(re.findall(f"position {last:,} of {last:,}\\n", output)) == len(NAMES)

@@ -90,7 +90,8 @@ PAIRS = [
     (
         conversations.Conversations,
         engine.Engine,
-        public(EnginePort) - public(conversations.Conversations) | {"documents", "blocking", "start_chat", "chat"},
+        public(EnginePort) - public(conversations.Conversations)
+        | {"approvals", "documents", "blocking", "start_chat", "chat"},
     ),
     (threads.LocalThread, aio_threads.LocalThread, FOR_AGENTS),
     (threads.RemoteThread, aio_threads.RemoteThread, FOR_AGENTS | {"service_history", "reconcile"}),

@@ -102,6 +102,7 @@ SERVICE = {
         refused(lambda held: held.service.verify("hidden-1"), shows=False),
     ],
     "threads_with_lease": [nothing(lambda held: held.service.threads_with_lease(), shows=False)],
+    "approvals": [nothing(lambda held: held.service.approvals(), shows=False)],
     "chat": [refused(lambda held: held.service.chat("hidden-1"), shows=False)],
     "memory": [refused(lambda held: held.service.memory("hidden-scope"))],
     "scopes": [refused(lambda held: held.service.scopes())],

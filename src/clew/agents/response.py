@@ -53,7 +53,9 @@ class Approval:
 
     An approval belongs to exactly this ``call``; ``version`` is the version of the request. ``reason`` is ``approval``,
     or ``outcome-unknown`` for a call that was started before a crash and may or may not have been carried out:
-    approving it runs it again. An approval can belong to the thread of an agent that the run uses as a tool.
+    approving it runs it again. An approval can belong to the thread of an agent that the run uses as a tool: then
+    ``outer_thread_id`` is the thread of the run that the application began, and continues; else it is ``thread_id``.
+    ``agent`` asks for the approval, and acts ``on_behalf_of`` the actor who started the run.
     """
 
     thread_id: str
@@ -65,6 +67,18 @@ class Approval:
     _log: RunLog = field(repr=False, compare=False)
     _tool: str | None = field(default=None, repr=False, compare=False)
     _top: RunLog | None = field(default=None, repr=False, compare=False)
+    agent: str = ""
+    on_behalf_of: str | None = None
+
+    @property
+    def outer_thread_id(self) -> str:
+        """The thread on which the application began the run."""
+        return self.thread_id if self._top is None else self._top.thread_id
+
+    @property
+    def request(self) -> str:
+        """The name of the request among those of the outer thread: its version, after the id of an inner thread."""
+        return f"{self.version}" if self._top is None else f"{self.thread_id}:{self.version}"
 
     async def approve(self, *, actor: str | None = None, reason: str | None = None, always: bool = False) -> None:
         """Let the call run when the run continues. Raises ApprovalNotPendingError.
@@ -120,11 +134,13 @@ async def pending_approvals(log: RunLog, state: RunState, top: RunLog | None = N
     """
     pending: list[Approval] = []
     run = state.run_id, state.attempt
+    behalf = None if state.by is None else state.by.on_behalf_of
     for each in state.calls:
         if each.status == "asked" and each.why == "child" and each.child is not None:
             pending += await approvals_of_child(log, each.place, each.child, top)
         elif each.status == "asked":
-            pending.append(Approval(log.thread_id, each.request, each.call, each.why, *run, log, each.tool, top))
+            request = log.thread_id, each.request, each.call, each.why
+            pending.append(Approval(*request, *run, log, each.tool, top, state.agent, behalf))
     return pending
 
 

@@ -185,8 +185,9 @@ class Chat:
         """The calls of another program's run that wait for approval. Only that program has the tools to continue it."""
         for approval in self._runner.run(self._thread.approvals()):
             call = one_line(f"{approval.call.name}({approval.call.arguments})")
-            yield f"A run waits for approval of {call}, version {approval.version}."
-        yield "Decide in Python: thread.approvals(), agent.continue_run(thread). Or leave the run: /rewind, /fork."
+            yield f"A run waits for approval of {call}, request {approval.request}."
+        decide = f"clew approve {quote(self._thread.id)}"
+        yield f"Decide with `{decide}` or `clew decline`; its own program continues it. Or leave it: /rewind, /fork."
 
 
 def _last_version(history: History) -> int:

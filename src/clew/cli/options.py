@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import sys
@@ -271,6 +272,19 @@ def parse_label(text: str, *, removes: bool = True) -> tuple[str, Json]:
         return name, json.loads(value, parse_int=integer, parse_constant=constant)
     except (ValueError, RecursionError):
         return name, value
+
+
+def imported(option: str, text: str) -> Any:
+    """The object that MODULE:OBJECT names, imported from this folder or from Python's path. Raises WrongUsage."""
+    module, _, name = text.partition(":")
+    if not module or not name:
+        raise WrongUsage(f"{option} {text!r}: write the name of a module, a colon and the name of an object")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise WrongUsage(f"{option} {text!r}: {error}") from error
 
 
 def must_confirm(context: typer.Context, *, yes: bool) -> bool:

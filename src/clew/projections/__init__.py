@@ -18,17 +18,19 @@ from clew.domain.projection import (
     Upsert,
     Where,
 )
+from clew.projections.approvals import Approvals
 from clew.projections.audit import Audit
 from clew.projections.directory import Directory
 from clew.projections.memory_uses import Memory
 from clew.projections.search import Search
 from clew.projections.usage import Usage
 
-SHIPPED = (Directory(), Search(), Audit(), Usage(), Memory())
+SHIPPED = (Directory(), Search(), Audit(), Usage(), Memory(), Approvals())
 """The projections of every service that is opened without others."""
 
 __all__ = [
     "SHIPPED",
+    "Approvals",
     "Audit",
     "Change",
     "Column",

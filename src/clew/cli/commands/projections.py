@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +14,7 @@ from clew.cli.app import command
 from clew.cli.candidates import projection_names
 from clew.cli.commands.shards import directory_of, for_each_shard
 from clew.cli.errors import FAILED, WrongUsage, report
-from clew.cli.options import AsJson, GlobalOptions
+from clew.cli.options import AsJson, GlobalOptions, imported
 from clew.cli.output import one_line, plural, progress_bar, write_result
 from clew.cli.rendering import json_shapes
 
@@ -161,16 +160,8 @@ def _load_projections(load: Sequence[str]) -> list[Projection]:
     from clew.projections import SHIPPED
 
     projections: list[Any] = list(SHIPPED)
-    if load and "" not in sys.path:
-        sys.path.insert(0, "")
     for each in load:
-        module, _, name = each.partition(":")
-        if not module or not name:
-            raise WrongUsage(f"--load {each!r}: write the name of a module, a colon and the name of an object")
-        try:
-            loaded: Any = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError) as error:
-            raise WrongUsage(f"--load {each!r}: {error}") from error
+        loaded = imported("--load", each)
         instance = loaded() if isinstance(loaded, type) else loaded
         own = list(instance) if isinstance(instance, list | tuple) else [instance]
         if not all(hasattr(one, "project") and hasattr(one, "tables") for one in own):

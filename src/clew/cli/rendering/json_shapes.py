@@ -15,6 +15,7 @@ from clew.cli.output import json_time
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from clew.agents.response import Approval
     from clew.cli.commands.completion import Installation
     from clew.domain.chats.flow import FlowStep
     from clew.domain.differences.diff import Diff, DiffRow
@@ -65,6 +66,18 @@ def flow_step(step: FlowStep) -> dict[str, Any]:
         **_fields(step, "kind", "version", "lane", "text", "outcome", "at_once", "handoff"),
         "thread_id": step.thread_id or None,
         "approvals": [{"call": each.call, "verdict": each.verdict} for each in step.approvals],
+    }
+
+
+def approval(approval: Approval) -> dict[str, Any]:
+    """A function call that waits for an approval. ``inner_thread_id`` is that of an agent that the run asked."""
+    is_inner = approval.thread_id != approval.outer_thread_id
+    return {
+        "thread_id": approval.outer_thread_id,
+        "request": approval.request,
+        "inner_thread_id": approval.thread_id if is_inner else None,
+        **_fields(approval, "version", "run_id", "agent", "on_behalf_of", "reason"),
+        **_fields(approval.call, "call_id", "name", "arguments"),
     }
 
 
