@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PUBLIC = ("clew", "clew.errors", "clew.events", "clew.projections", "clew.testing", "clew.types")
+PUBLIC = ("clew", "clew.agui", "clew.errors", "clew.events", "clew.projections", "clew.testing", "clew.types")
 MODULES = [importlib.import_module(name) for name in PUBLIC]
 BUILT_BY_METHODS = {"Conversations", "DocumentStore", "Engine", "MemoryScope"}
 """Classes in ``clew`` that users get from a method. The parameters of their constructors are private."""

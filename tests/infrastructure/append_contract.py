@@ -240,6 +240,11 @@ class KeyContract:
             recorder.repeated(Key("a", "k", b"other"))
         assert recorder.last_position() == recorder.rows(after=0, limit=10)[0].position
 
+    def test_a_key_without_content_asks_for_any_append_with_it(self, recorder: Recorder) -> None:
+        assert recorder.repeated(Key("a", "k", b"")) is None
+        first = append(recorder, event("a", 1), key=Key("a", "k", b"content"))
+        assert recorder.repeated(Key("a", "k", b"")) == first._replace(repeated=True)
+
     def test_separates_keys_of_different_streams(self, recorder: Recorder) -> None:
         append(recorder, event("a", 1), key=Key("a", "k", b"one"))
         assert not append(recorder, event("b", 1), key=Key("b", "k", b"two")).repeated

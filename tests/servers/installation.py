@@ -50,6 +50,11 @@ def ajv() -> Path:
     return _packages("ajv", PINS / "ajv-package.json")
 
 
+def agui_client() -> Path:
+    """The folder from which Node finds AG-UI's client. Installs it first if necessary."""
+    return _packages("agui", PINS / "agui-package.json")
+
+
 def llmock() -> list[str]:
     """The command that starts llmock, without options. Installs it first if necessary."""
     return [str(_environment("llmock", sys.executable) / "bin" / "llmock")]
@@ -214,6 +219,7 @@ def _run(command: list[str], folder: Path) -> None:
 if __name__ == "__main__":
     aimock()
     ajv()
+    agui_client()
     llmock()
     ogx()
     redis()

@@ -22,7 +22,7 @@ def test_the_pins_are_names_and_versions_without_addresses() -> None:
     for file in files:
         for line in file.read_text(encoding="utf-8").splitlines():
             assert line.startswith("# ") or re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9][0-9a-z.]*", line), line
-    for name in ("package.json", "ajv-package.json"):
+    for name in ("package.json", "ajv-package.json", "agui-package.json"):
         package = json.loads((installation.PINS / name).read_text(encoding="utf-8"))
         assert all(re.fullmatch(r"[0-9.]+", version) for version in package["dependencies"].values())
 

@@ -92,7 +92,10 @@ class Forget:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """An idempotency key. The store keeps a salted digest of ``content``, the content of the append with the key."""
+    """An idempotency key. The store keeps a salted digest of ``content``, the content of the append with the key.
+
+    With an empty content, a key asks for the append with any content.
+    """
 
     stream: str
     key: str

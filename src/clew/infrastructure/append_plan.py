@@ -42,8 +42,11 @@ class Outcome:
     appended: Appended
 
     def repeat(self, key: Key) -> Appended:
-        """The outcome for a second append with the key. Raises IdempotencyKeyReusedError when the content differs."""
-        if self.digest is not None and content_digest(self.salt, key.content) != self.digest:
+        """The outcome for a second append with the key. Raises IdempotencyKeyReusedError when the content differs.
+
+        An empty content is not compared: it asks for any append with the key.
+        """
+        if key.content and self.digest is not None and content_digest(self.salt, key.content) != self.digest:
             raise IdempotencyKeyReusedError(key.stream, key.key)
         return self.appended._replace(repeated=True)
 

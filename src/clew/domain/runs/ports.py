@@ -150,7 +150,7 @@ class RunLog(Protocol):
     async def repeated(self, key: RunKey) -> int | None:
         """The first version that an earlier record with the key wrote, None if there was none.
 
-        Raises IdempotencyKeyReusedError if its content was another.
+        Raises IdempotencyKeyReusedError if its content was another. An empty content is not compared.
         """
         ...
 

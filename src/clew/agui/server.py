@@ -1,0 +1,435 @@
+"""Serves an agent over AG-UI: a request begins or continues a run, and its events are read from the log."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import reduce
+from inspect import isawaitable
+from typing import Any, NamedTuple
+
+from ag_ui import core
+from ag_ui.core.version import PROTOCOL_VERSION
+from ag_ui.encoder import EventEncoder
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from clew.agents.agent import Agent
+from clew.agents.followed_runs import FollowedRun, Position, find_run, read_runs
+from clew.agents.response import pending_approvals
+from clew.agents.run_setup import ContinueOptions
+from clew.agui.events import EventMapper
+from clew.agui.messages import UnsupportedContentError, agui_messages
+from clew.agui.requests import Place, Plan, known_lengths, last_own, own_id, planned
+from clew.agui.waiting import (
+    NO_RESULT,
+    ClientTools,
+    InvalidAnswerError,
+    WaitingCall,
+    decision,
+    outcome_of,
+    waiting_calls,
+)
+from clew.domain.errors import (
+    IdempotencyKeyReusedError,
+    ThreadDeletedError,
+    ThreadExistsError,
+    ThreadStatusError,
+    UnknownThreadError,
+)
+from clew.domain.history import HistoryMessage
+from clew.domain.runs.errors import (
+    ApprovalNotPendingError,
+    ApprovalPendingError,
+    InvalidToolError,
+    NoOpenRunError,
+    RunNotCompletedError,
+    UnknownRunError,
+)
+from clew.domain.runs.events import RunAbandoned, RunCompleted, RunStarted
+from clew.domain.runs.ports import RunKey
+from clew.domain.runs.state import RunState, joined_runs
+from clew.domain.streams import digest
+
+_LOG = logging.getLogger(__name__)
+_LARGEST_BODY = 64 * 1024 * 1024
+_PAGE = 64
+"""How many messages of a thread are compared with those of a client that has none that Clew has named."""
+
+_CODER = EventEncoder()
+
+Authenticate = Callable[[Request], "str | Awaitable[str | None] | None"]
+"""Gives the actor of a request; None refuses it."""
+
+ThreadOf = Callable[[str, str], "str | None"]
+"""Gives the id of the thread for an actor and the ``threadId`` of a client; None refuses it."""
+
+MakeOptions = Callable[[core.RunAgentInput, str], "Mapping[str, Any]"]
+"""Gives more options of a run, for a request and its actor."""
+
+
+class _RefusedError(Exception):
+    """A request that is refused. Its text is for the client."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def _pending() -> _RefusedError:
+    return _RefusedError("interrupts-pending", "The thread waits for answers. Send all of them as resume.")
+
+
+def agui_app(
+    agent: Agent[Any, Any],
+    *,
+    authenticate: Authenticate,
+    path: str = "/",
+    thread_of: ThreadOf | None = None,
+    options: MakeOptions | None = None,
+) -> Starlette:
+    """An application that serves an agent over AG-UI. Runs that a crash interrupted continue.
+
+    The parameters are those of ``agui_routes``.
+    """
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        continuing = asyncio.create_task(agent.continue_runs())
+        yield
+        continuing.cancel()
+        await asyncio.gather(continuing, return_exceptions=True)
+
+    routes = agui_routes(agent, authenticate=authenticate, path=path, thread_of=thread_of, options=options)
+    return Starlette(routes=routes, lifespan=lifespan)
+
+
+def agui_routes(
+    agent: Agent[Any, Any],
+    *,
+    authenticate: Authenticate,
+    path: str = "/",
+    thread_of: ThreadOf | None = None,
+    options: MakeOptions | None = None,
+) -> list[Route]:
+    """The route that serves an agent over AG-UI, at ``path``: a ``RunAgentInput`` is answered with events.
+
+    ``authenticate`` gives the actor of a request, or None to refuse it. ``thread_of`` gives the id of the thread for an
+    actor and a ``threadId``, or None to refuse it; without it, every actor has threads of its own. ``options`` gives
+    more options of ``agent.run`` for a request and its actor, such as ``deps`` or ``context_providers``. The texts of
+    errors stay in the log. A service that mounts this route also calls ``agent.continue_runs()`` when it starts.
+    """
+    served = _Server(agent, authenticate, thread_of or _own_thread, options or _no_options)
+    return [Route(path, served.receive, methods=["POST"])]
+
+
+def _own_thread(actor: str, thread_id: str) -> str:
+    return f"agui-{digest(json.dumps([actor, thread_id]).encode()).hex()[:32]}"
+
+
+def _no_options(given: core.RunAgentInput, actor: str) -> Mapping[str, Any]:
+    del given, actor
+    return {}
+
+
+class _Turn(NamedTuple):
+    """What a request is answered with: the run of a thread, and before it the history if the client has lost it.
+
+    ``began`` is the version of the run, None without one.
+    """
+
+    thread: Any
+    began: int | None = None
+    shows_history: bool = False
+
+
+class _Server:
+    """Answers requests. It holds nothing: all that it says is read from the log."""
+
+    def __init__(
+        self, agent: Agent[Any, Any], authenticate: Authenticate, thread_of: ThreadOf, options: MakeOptions
+    ) -> None:
+        self._agent = agent
+        self._authenticate = authenticate
+        self._thread_of = thread_of
+        self._options = options
+
+    async def receive(self, request: Request) -> Response:
+        """Answer a request."""
+        actor = self._authenticate(request)
+        actor = await actor if isawaitable(actor) else actor
+        if actor is None:
+            return JSONResponse({"error": "Not authenticated."}, 401)
+        body = b""
+        async for piece in request.stream():
+            body += piece
+            if len(body) > _LARGEST_BODY:
+                return JSONResponse({"error": f"A request has at most {_LARGEST_BODY} bytes."}, 413)
+        try:
+            given = core.RunAgentInput.model_validate_json(body)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            return JSONResponse({"error": f"The body is not a RunAgentInput: {where}: {first['msg']}"}, 422)
+        answer = _Answer(self._agent, given, actor, self._options(given, actor))
+        return StreamingResponse(
+            answer.sent(self._thread_of(actor, given.thread_id)),
+            media_type=_CODER.get_content_type(),
+            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
+        )
+
+
+class _Answer:
+    """The answer to one request."""
+
+    def __init__(
+        self, agent: Agent[Any, Any], given: core.RunAgentInput, actor: str, options: Mapping[str, Any]
+    ) -> None:
+        self._agent = agent
+        self._given = given
+        self._actor = actor
+        self._options = options
+        self._tools = ClientTools(given)
+        self._key = digest(given.run_id.encode()).hex()
+        self._any_key = RunKey(self._key, b"")
+
+    async def sent(self, thread_id: str | None) -> AsyncIterator[str]:
+        """The events, as server-sent events."""
+        async for event in self._events(thread_id):
+            yield _CODER.encode(event)
+
+    async def _events(self, thread_id: str | None) -> AsyncIterator[core.BaseEvent]:
+        given = self._given
+        yield core.RunStartedEvent(thread_id=given.thread_id, run_id=given.run_id, protocol_version=PROTOCOL_VERSION)
+        try:
+            turn = await self._begun(thread_id)
+            known = known_lengths(given.messages)
+            if turn.shows_history:
+                messages = [] if turn.thread is None else await agui_messages(turn.thread)
+                known = known_lengths(messages)
+                yield core.MessagesSnapshotEvent(messages=messages)
+            if turn.began is None:
+                yield self._finished(core.RunFinishedSuccessOutcome())
+                return
+            async for event in self._followed(turn.thread, turn.began, known):
+                yield event
+        except _RefusedError as error:
+            yield core.RunErrorEvent(message=str(error), code=error.code)
+        except InvalidAnswerError as error:
+            yield core.RunErrorEvent(message=str(error), code="invalid-answer")
+        except Exception as error:  # noqa: BLE001  # its text must not reach the client
+            _LOG.error("A request over AG-UI failed.", exc_info=error)
+            yield _failure()
+
+    def _finished(self, outcome: Any, usage: Any = None) -> core.RunFinishedEvent:
+        given = self._given
+        return core.RunFinishedEvent(thread_id=given.thread_id, run_id=given.run_id, outcome=outcome, usage=usage)
+
+    async def _begun(self, thread_id: str | None) -> _Turn:
+        """Begin or continue the run that the request asks for. A repeated request does neither."""
+        if thread_id is None:
+            raise _RefusedError("unknown-thread", "The thread is unknown.")
+        thread, calls = await self._thread(thread_id), list[WaitingCall]()
+        if thread is not None:
+            if (began := await thread.runs.repeated(self._any_key)) is not None:
+                return _Turn(thread, await _first_run(thread, began))
+            since, calls = await _waiting(thread)
+            if (turn := await self._continued(thread, since, calls)) is not None:
+                return turn
+        try:
+            plan = planned(self._given.messages, *await self._compared(thread))
+        except UnsupportedContentError as error:
+            raise _RefusedError("unsupported-content", str(error)) from None
+        if not plan.answers:
+            return _Turn(thread, None if thread is None else await _open_run(thread), shows_history=True)
+        if any(not self._tools.carries_out(each) for each in calls):
+            raise _pending()
+        return await self._new_run(thread or await self._new_thread(thread_id), plan, abandon=bool(calls))
+
+    async def _new_run(self, thread: Any, plan: Plan, *, abandon: bool) -> _Turn:
+        options: Any = {
+            **self._options,
+            "thread": thread,
+            "actor": self._actor,
+            "tools": [*self._options.get("tools", ()), *self._tools.tools()],
+            "idempotency_key": self._key,
+            "rewind_to": plan.rewind_to,
+            "on_conflict": "wait",
+            "abandon_run": abandon,
+        }
+        try:
+            run = await self._agent.run(plan.new or None, background=True, **options)
+        except InvalidToolError as error:
+            raise _RefusedError("invalid-tool", str(error)) from None
+        except ApprovalPendingError:
+            raise _pending() from None
+        except IdempotencyKeyReusedError:  # an equal request was faster
+            return _Turn(thread, await _first_run(thread, await thread.runs.repeated(self._any_key)))
+        except ThreadStatusError:
+            raise _RefusedError("thread-closed", "The thread takes no more messages.") from None
+        return _Turn(thread, await find_run(thread.runs, run.run_id))
+
+    async def _thread(self, thread_id: str) -> Any:
+        """The thread, None if there is none."""
+        try:
+            return await self._agent.thread(thread_id)
+        except UnknownThreadError:
+            return None
+        except ThreadDeletedError:
+            raise _RefusedError("thread-closed", "The thread was deleted.") from None
+
+    async def _new_thread(self, thread_id: str) -> Any:
+        start: Any = self._agent.engine.start_thread
+        with suppress(ThreadExistsError):
+            await start(thread_id=thread_id, labels={"owner": self._actor}, actor=self._actor)
+        return await self._agent.thread(thread_id)
+
+    async def _compared(self, thread: Any) -> tuple[Place | None, list[HistoryMessage]]:
+        """The place of the client's newest message that Clew has named, and the end of the history from there on."""
+        if thread is None:
+            return None, []
+        messages = self._given.messages
+        index = last_own(messages)
+        place = None if index < 0 else await _place(thread, messages[index])
+        tail = list((await thread.history(last=_PAGE)).messages)
+        while place is not None and tail and tail[0].version > place.version:
+            earlier = (await thread.history(last=_PAGE, before=tail[0])).messages
+            if not earlier:
+                break
+            tail[:0] = earlier
+        return place, tail
+
+    async def _continued(self, thread: Any, began: int, calls: Sequence[WaitingCall]) -> _Turn | None:
+        """Give the run that waits what the request has for it, and continue it; None if it has nothing."""
+        entries = {each.interrupt_id: each for each in self._given.resume or ()}
+        if entries and not calls:
+            return await _answered_before(thread, next(iter(entries)))
+        if not entries and not any(map(self._tools.has_result, calls)):
+            return None
+        decisions: list[tuple[WaitingCall, bool, str | None]] = []
+        for each in calls:
+            if self._tools.carries_out(each):
+                decisions.append((each, self._tools.has_result(each), NO_RESULT))
+            elif each.interrupt_id not in entries:
+                raise _pending()
+            else:
+                decisions.append((each, *decision(entries.pop(each.interrupt_id))))
+        if entries:
+            raise _RefusedError("unknown-interrupt", "The thread does not wait for an answer that resume has.")
+        for each, approved, reason in decisions:
+            with suppress(ApprovalNotPendingError):  # another request has decided it
+                if approved:
+                    await each.approval.approve(actor=self._actor, reason=reason)
+                else:
+                    await each.approval.reject(reason, actor=self._actor)
+        await self._continue(thread, began)
+        return _Turn(thread, began)
+
+    async def _continue(self, thread: Any, began: int) -> None:
+        """Continue the open run in the background, with the results of the client's tools."""
+        states = await read_runs(thread.runs, began)
+        options: Any = {name: value for name, value in self._options.items() if name in ContinueOptions.__annotations__}
+        tools = self._tools.tools(reduce(joined_runs, states), states[0].run_id)
+        options |= {"actor": self._actor, "tools": [*options.get("tools", ()), *tools], "on_conflict": "wait"}
+        with suppress(NoOpenRunError, ApprovalPendingError):  # another request continues it, or it waits again
+            await self._agent.continue_run(thread, background=True, **options)
+
+    async def _followed(self, thread: Any, began: int, known: Mapping[str, int]) -> AsyncIterator[core.BaseEvent]:
+        """The events of a run, without what the client has, until it ends or waits."""
+        log = thread.runs
+        run_id = (await log.event(began)).run_id
+        mapper, position = EventMapper(run_id, known), Position()
+
+        async def continue_lost() -> None:
+            await self._continue(thread, began)
+
+        while True:
+            with suppress(RunNotCompletedError):
+                async for update in FollowedRun(thread, run_id, position, continue_lost):
+                    position = Position.parsed(update.position)
+                    for event in mapper.events(update):
+                        yield event
+            control = await log.control(fresh=True)
+            state = reduce(joined_runs, await read_runs(log, began))
+            calls = waiting_calls(run_id, state, await pending_approvals(log, state), thread.id)
+            if state.ended is not None:
+                break
+            if await log.lease() is not None:
+                await log.changed(control.version, 1.0)  # other calls of the answer are still carried out
+            elif calls:
+                break
+            else:
+                await continue_lost()
+        for event in mapper.close():
+            yield event
+        yield self._end(state, calls)
+
+    def _end(self, state: RunState, calls: Sequence[WaitingCall]) -> core.BaseEvent:
+        """The last event of a run."""
+        match state.ended:
+            case None:
+                return self._finished(outcome_of(calls, self._tools))
+            case RunCompleted():
+                return self._finished(core.RunFinishedSuccessOutcome())
+            case RunAbandoned():
+                return self._finished(core.RunFinishedCancelledOutcome())
+            case _:
+                return _failure()
+
+
+def _failure() -> core.RunErrorEvent:
+    return core.RunErrorEvent(message="The agent failed.", code="failed")
+
+
+async def _place(thread: Any, message: core.Message) -> Place | None:
+    """Where a message is that Clew has named; None if the thread has no such message."""
+    own = own_id(message)
+    if own is None or own.run is None:
+        return None if own is None else Place(own.number, own.number)
+    try:
+        states = await read_runs(thread.runs, await find_run(thread.runs, own.run))
+    except UnknownRunError:
+        return None
+    added = reduce(joined_runs, states).added
+    return Place(added[own.number].version, added[-1].version) if own.number < len(added) else None
+
+
+async def _waiting(thread: Any) -> tuple[int, list[WaitingCall]]:
+    """The version at which the open run began, 0 without one, and the calls for which it waits."""
+    began = await _open_run(thread)
+    if began is None:
+        return 0, []
+    states = await read_runs(thread.runs, began)
+    state = reduce(joined_runs, states)
+    approvals = await pending_approvals(thread.runs, state)
+    return began, waiting_calls(states[0].run_id, state, approvals, thread.id)
+
+
+async def _open_run(thread: Any) -> int | None:
+    """The version at which the open run began, or the run whose conversation it continues; None without one."""
+    run = (await thread.runs.control(fresh=True)).run
+    if run is None:
+        return None
+    data = (await thread.runs.event(run.began)).data
+    since = data.handed_from.since if isinstance(data, RunStarted) and data.handed_from is not None else run.began
+    return int(since)
+
+
+async def _first_run(thread: Any, version: int) -> int:
+    """The version at which a run began whose commit may begin with a rewind."""
+    event = await thread.runs.event(version)
+    return version if event.run_id is not None else version + 1
+
+
+async def _answered_before(thread: Any, interrupt_id: str) -> _Turn:
+    """The run that an interrupt belongs to which is not open any more."""
+    try:
+        return _Turn(thread, await find_run(thread.runs, interrupt_id.partition(":")[0]))
+    except UnknownRunError:
+        raise _RefusedError("unknown-interrupt", "The thread does not wait for an answer that resume has.") from None
