@@ -306,18 +306,22 @@ def new_messages(history: Sequence[HistoryMessage]) -> list[HistoryMessage]:
     return list(history)
 
 
-def unshared(event: Event) -> Event | None:
-    """The newly written event without any object that its writer could still change.
+def unshared(events: Sequence[Event]) -> list[Event] | None:
+    """The newly written events without any object that their writer could still change.
 
-    None if this is not possible; then the event must be read from the store.
+    None if this is not possible; then the events must be read from the store.
     """
-    if not isinstance(event.data, MessageAppended):
-        return event
-    message = event.data.message
-    if message.metadata or message.source or not all(map(_is_fixed, message.contents)):
-        return None
-    detached_message = message.model_copy(update={"metadata": {}, "source": {}})
-    return event._replace(data=MessageAppended.model_construct(message=detached_message))
+    private = []
+    for event in events:
+        if isinstance(event.data, MessageAppended):
+            message = event.data.message
+            if message.metadata or message.source or not all(map(_is_fixed, message.contents)):
+                return None
+            detached = message.model_copy(update={"metadata": {}, "source": {}})
+            private.append(event._replace(data=MessageAppended.model_construct(message=detached)))
+        else:
+            private.append(event)
+    return private
 
 
 def _is_fixed(content: Content) -> bool:

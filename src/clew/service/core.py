@@ -591,8 +591,7 @@ def cache_new_history(core: Core, thread_id: str, events: Sequence[Event]) -> No
 def _extend_history(core: Core, stream: str, events: Sequence[Event]) -> None:
     """Add the events to the cached history, so that it need not be read again."""
     cached = core.caches.histories.get(stream)
-    private = list(filter(None, map(unshared, events)))
-    if cached is None or not private or len(private) < len(events):
+    if cached is None or not (private := unshared(events)):
         return
     with core.caches.lock(stream):
         if cached.builder.version != private[0].version - 1:
