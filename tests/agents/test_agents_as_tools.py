@@ -426,3 +426,23 @@ async def test_an_imported_thread_has_no_part_in_a_thread_that_it_names(url: str
         await thread.end()
         assert len(await victim.approvals()) == 1  # its run was not abandoned
         assert paid == []
+
+
+async def test_an_imported_thread_costs_nothing_for_a_thread_that_it_names(url: str) -> None:
+    """The run of the forged caller has the id that the imported thread names, and has no call of it."""
+    async with Engine.open("memory:", prices=PRICES) as elsewhere:
+        clerk = agent_of(elsewhere, "Clerk", "Paid.", description="Pays.")
+        desk = agent_of(elsewhere, "Desk", call("Clerk", input="Pay."), "Done.", tools=[clerk])
+        asking = (await desk.run("Pay.")).thread
+        [inner] = await children_of(asking)
+        (spent,) = [each for each in await elsewhere.costs(by="agent") if each.of == "Clerk"]
+        content = b"".join([line async for line in elsewhere.export_events(inner)])
+    async with Engine.open(url, prices=PRICES) as engine:
+        victim = await engine.start_thread(thread_id=asking.id)
+        before = await agent_of(engine, "Desk", "No.").run("Hi.", thread=victim)
+        await engine.import_events(BytesIO(content))
+        assert (await engine.costs())[0].cost == (spent.cost or 0) + (before.cost or 0)
+        for listed in (None, PRICES):
+            by_thread = {each.of: each.cost for each in await engine.costs(by="thread", prices=listed)}
+            assert by_thread == {victim.id: before.cost, inner: spent.cost}
+            assert (await engine.costs(thread=victim.id, prices=listed))[0].cost == before.cost

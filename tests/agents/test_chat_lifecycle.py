@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,13 @@ from clew import (
     Price,
     PriceTable,
     ScriptedChatClient,
+    tool,
 )
 from clew.domain.errors import ThreadDeletedError, ThreadHasForksError
 from clew.domain.models.client import Answer, TokenUsage
 from clew.domain.runs.errors import AgentConfigurationError
+from clew.testing import call
+from clew.types import ThreadFilter
 
 pytestmark = pytest.mark.anyio
 
@@ -122,3 +126,37 @@ async def test_the_lists_of_threads_know_chats_from_channels(url: str) -> None:
         assert [each.id async for each in engine.threads(labels={"clew:channel-of": chat.id})] == [channel.id]
         found = [each async for each in engine.threads() if "clew:group-chat" in each.labels]
         assert [each.id for each in found] == [chat.id]
+
+
+async def test_an_imported_chat_shows_nothing_of_threads_that_it_names(url: str) -> None:
+    """The thread of the turn is not in the file: here another's thread has its id."""
+
+    def may(actor: str | None, _action: str, _thread: str | None) -> bool | ThreadFilter:
+        return actor == "root" or ThreadFilter({"owner": actor or "nobody"})
+
+    @tool(approval="always")
+    def publish() -> str:
+        """Publish it."""
+        return "published"
+
+    def writer(engine: Engine) -> Agent:
+        return agent_of(engine, "Writer", [call("publish"), "Done."], tools=[publish])
+
+    async with Engine.open("memory:") as elsewhere:
+        forged = await elsewhere.start_chat([writer(elsewhere)], max_turns=1)
+        await forged.run("Publish.")
+        await forged.thread.label(owner="eve")
+        (own,) = await forged.approvals()
+        content = BytesIO(b"".join([line async for line in elsewhere.export_events(forged.id)]))
+    async with Engine.open(url, authorize=may) as engine:
+        root, ben = engine.acting_as("root"), engine.acting_as("ben")
+        victim = await ben.start_thread(thread_id=own.thread_id, labels={"owner": "ben"})
+        await writer(ben).run("Publish.", thread=victim)
+        await root.import_events(content)
+        assert await (await engine.acting_as("eve").chat(forged.id)).approvals() == []
+        assert len(await victim.approvals()) == 1
+        real = await root.start_chat([writer(root)], max_turns=1)
+        await real.run("Publish.")
+        await real.thread.label(owner="ben")
+        (approval,) = await (await ben.chat(real.id)).approvals()
+        await approval.approve(actor="ben")

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.agents.remote_turns import GROWS, bodies, client_of, engine_in, joker, service_ids
 from tests.agents.turns import PATIENCE
+from tests.servers.aimock_server import Aimock
+from tests.servers.stateful_launchers import StatefulServer
 
 from clew import Agent, Engine, Guardrail, Message, ScriptedChatClient, tool
 from clew.agents.guardrails import GuardrailContext
@@ -14,6 +19,7 @@ from clew.agents.response import AgentUpdate
 from clew.domain.history import HistoryMessage
 from clew.domain.runs.errors import AgentConfigurationError, GuardrailTrippedError, RunNotCompletedError
 from clew.domain.runs.events import GuardrailTripped, RunFailed
+from clew.projections import Change, Directory, Recorded, Rows, Search
 from clew.testing import call
 
 pytestmark = pytest.mark.anyio
@@ -213,3 +219,70 @@ async def test_a_reason_that_is_no_text_ends_the_run() -> None:
         agent = agent_of(engine, "No.", guardrails=[Guardrail(lambda _: True, name="flag")])  # type: ignore[arg-type, return-value] # the fault
         with pytest.raises(AgentConfigurationError, match="'flag' returned bool"):
             await agent.run("Hi.")
+
+
+class SearchVersion3(Search):
+    """Version 3, which does not know what guardrails stopped."""
+
+    version = 3
+    tables: Any = ()
+
+    def project(self, event: Recorded, rows: Rows) -> Iterable[Change]:
+        return () if event.type in {"guardrail-tripped", "history-rewound"} else super().project(event, rows)
+
+
+async def test_a_search_in_tables_of_an_older_version_does_not_find_what_was_stopped(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/clew.db"
+    async with Engine.open(url, projections=[Directory(), SearchVersion3()]) as engine:
+        agent = agent_of(engine, "Hello.", STOPPED, "The code again.", guardrails=[Guardrail(no_code, "after")])
+        thread = await engine.start_thread()
+        await agent.run("Hi.", thread=thread)
+        await seen_of(agent, "The code?", thread, stream=False)
+        await agent.run("A code?", thread=thread)
+        await thread.rewind(to=await thread.checkpoint("end"))
+        assert len(await engine.search("code")) == 3
+    async with Engine.open(url, embedded=False) as engine:  # nobody fills the tables of the new version
+        found = [
+            (await (await engine.thread(hit.thread_id)).history(at=hit.version)) for hit in await engine.search("code")
+        ]
+        assert [history.messages[-1].text for history in found] == ["The code again.", "A code?", "The code?"]
+
+
+@pytest.mark.parametrize("stage", ["before", "beside", "after"])
+async def test_a_thread_of_a_service_continues_before_what_was_stopped(
+    stateful: StatefulServer, aimock: Aimock, tmp_path: Path, stage: Any
+) -> None:
+    aimock.reply("parrot", text="It talks.")
+    aimock.reply("code", text=STOPPED)
+    async with engine_in(tmp_path) as engine:
+        agent = joker(engine, client_of(stateful), guardrails=[Guardrail(no_code, stage)])
+        thread = await agent.get_remote_thread()
+        await agent.run("Now a parrot.", thread=thread)
+        (first,) = await service_ids(thread)
+        await seen_of(agent, "A code?" if stage == "after" else "A code? 4711?", thread, stream=False)
+        shown = ["Now a parrot.", "It talks.", *(["A code?"] if stage == "after" else [])]
+        assert [message.text for message in await thread.history()] == shown
+        assert await thread.service_thread_id == first
+        await agent.run("Another parrot.", thread=thread)
+        last = (await bodies(thread))[-1]
+        assert last["previous_response_id"] == first
+        assert "4711" not in str(last)
+        assert (await engine.verify()).first_bad is None
+
+
+async def test_a_conversation_of_a_service_has_what_was_sent_and_not_what_was_stopped_before(
+    stateful: StatefulServer, aimock: Aimock, tmp_path: Path
+) -> None:
+    aimock.reply("parrot", text="It talks.")
+    aimock.reply("code", text=STOPPED)
+    async with engine_in(tmp_path) as engine:
+        rules = [Guardrail(no_code, "before"), Guardrail(no_code, "after")]
+        agent = joker(engine, client_of(stateful, GROWS), guardrails=rules)
+        thread = await agent.get_remote_thread()
+        await agent.run("Now a parrot.", thread=thread)
+        await seen_of(agent, "A code? 4711?", thread, stream=False)
+        assert [message.text for message in await thread.history()] == ["Now a parrot.", "It talks."]
+        await seen_of(agent, "A code?", thread, stream=False)
+        assert [message.text for message in await thread.history()][2:] == ["A code?", STOPPED]
+        await agent.run("Another parrot.", thread=thread)
+        assert (await thread.reconcile()).counts == (6, 0, 0, 0)

@@ -32,6 +32,7 @@ ROWS = {
     ("usage", 2): ("db49d3be8c8891ee", "21560433454bc638"),
     ("usage", 3): ("usage-3", "b1f202641c078bd0"),
     ("usage", 4): ("usage-4", "41a4dacb024ca243"),
+    ("usage", 5): ("usage-5", "60cffea6eb48e081"),
     ("memory", 1): ("b64242db086fd8df", "3087cb39cf6a5c67"),
     ("memory", 2): ("memory-2", "7af45d7e2869e6c6"),
     ("approvals", 1): ("approvals-1", "1853175ab1985fee"),
@@ -48,6 +49,8 @@ _CALL = {"type": "function-call", "call_id": "1", "name": "look", "arguments": {
 _RESULT = {"type": "function-result", "call_id": "1", "name": "look", "result": {"found": [True, 2.5]}}
 _MEDIA = {"type": "data", "uri": "data:,x", "media_type": "text/plain"}
 _IMPORTED = {"openai": {"patch": {"set": {"usage": {"prompt_tokens": 5, "completion_tokens": 6}}}}}
+
+_CALLER = {"thread_id": "e", "run_id": "run-22", "message": 4, "index": 0}
 
 _EVENTS: tuple[tuple[str, str, dict[str, Any] | None], ...] = (
     ("a", "thread-started", {"title": "A", "metadata": {"x": 1}, "labels": {"topic": "tea", "tier": {"b": 1, "a": 2}}}),
@@ -80,6 +83,14 @@ _MORE: dict[str, tuple[tuple[str, str, dict[str, Any] | None], ...]] = {
         *(("e", "approval-given", {"request": 1}),) * 2,
         *(("f", "approval-requested", {}),) * 2,
         ("f", "run-abandoned", {}),
+    ),
+    "usage": (
+        ("e", "run-started", {"agent": {"id": "outer"}}),
+        ("e", "child-thread", {"message": 4, "index": 0, "thread_id": "f"}),
+        ("f", "run-started", {"agent": {"id": "inner"}, "caller": _CALLER}),
+        ("f", "model-answered", {"usage": _USAGE}),
+        ("g", "run-started", {"agent": {"id": "inner"}, "caller": _CALLER}),
+        ("g", "model-answered", {"usage": _USAGE}),
     ),
 }
 """Events for one projection only, in versions for which the line in ROWS has them."""

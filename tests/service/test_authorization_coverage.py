@@ -192,7 +192,11 @@ RUNS = {
     ],
     "history": [refused(lambda held: held.thread.runs.history())],
     "history_part": [refused(lambda held: held.thread.runs.history_part(1, None))],
-    "service_state": [refused(lambda held: held.remote.runs.service_state())],
+    "service_state": [
+        refused(lambda held: held.remote.runs.service_state()),
+        refused(lambda held: held.remote.runs.service_state(3), shows=False),
+    ],
+    "channel": [refused(lambda held: held.thread.runs.channel("hidden-fork"), shows=False)],
     "events": [refused(lambda held: held.thread.runs.events(0))],
     "event": [refused(lambda held: held.thread.runs.event(2))],
     "blob": [refused(lambda held: held.thread.runs.blob("00" * 32), shows=False)],

@@ -393,15 +393,15 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
     async def _outermost(self, thread_id: str) -> str | None:
         """The thread of the run that has called, also through others, the open one of a thread; None without one."""
         try:
+            log = (await self.engine.thread(thread_id)).runs
             while True:
-                log = (await self.engine.thread(thread_id)).runs
                 run = (await log.control(fresh=True)).run
                 started = None if run is None else (await log.event(run.began)).data
                 if not isinstance(started, RunStarted):
                     return None
                 if started.caller is None:
-                    return thread_id if self._runs(started) else None
-                thread_id = started.caller.thread_id
+                    return log.thread_id if self._runs(started) else None
+                log = await log.outer(started.caller)
         except (UnknownThreadError, ThreadDeletedError):
             return None
 

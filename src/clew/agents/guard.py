@@ -82,7 +82,8 @@ class Guard:
             journal.add(tripped, last)
             to = journal.version if error.stage == "after" else journal.state.since - 1
             try:
-                await journal.write(expected_version=journal.version, then=await self._rewind(to), final=True)
+                rewind = await self._rewind(error.stage, to)
+                await journal.write(expected_version=journal.version, then=rewind, final=True)
             except ConflictError:
                 if not journal.under_way:
                     raise
@@ -93,12 +94,16 @@ class Guard:
                 return
         raise error
 
-    async def _rewind(self, to: int) -> tuple[Intent, ...]:
-        """The rewind to a version. None for a thread that a service holds: it already has the messages."""
+    async def _rewind(self, stage: GuardrailStage, to: int) -> tuple[Intent, ...]:
+        """The rewind to a version. None if a conversation of the service has what was stopped: it cannot go back."""
+        log, state, id_ = self._journal.log, self._journal.state, None
         if self._thread.kind == "remote":
-            return ()
-        messages = (await self._journal.log.event(to)).messages
-        return (Rewind(to, messages, by=self._journal.state.by),)
+            bound = (await log.service_state(to)).bound
+            is_sent = stage != "before" or state.handed_from is not None
+            if bound and bound[-1].reference.kind == "conversation" and is_sent:
+                return ()
+            id_ = bound[-1].reference.id if bound else None
+        return (Rewind(to, (await log.event(to)).messages, id_, state.by),)
 
     async def _check(self, stage: GuardrailStage, messages: tuple[Message, ...]) -> None:
         setup, state = self._setup, self._journal.state

@@ -29,7 +29,7 @@ class GuardrailContext:
 
     @property
     def text(self) -> str:
-        """The texts of the messages, a line each."""
+        """The texts of the messages, a line each, without the arguments of calls, which ``messages`` have."""
         return "\n".join(message.text for message in self.messages)
 
 
@@ -37,9 +37,9 @@ class GuardrailContext:
 class Guardrail:
     """A check of a run. ``check`` gets a GuardrailContext, and returns why the run must stop, or None.
 
-    ``stage`` is ``before`` the first model call, ``beside`` it (at the same time: it costs no time, but tokens), or
-    ``after`` each answer of the model. ``name`` is on the log, by default the name of the function. Raises
-    AgentConfigurationError.
+    ``stage`` is ``before`` the first model call, ``beside`` it (at the same time: it costs no time, but tokens,
+    and the provider may get the input before the check ends), or ``after`` each answer of the model that has a text.
+    ``name`` is on the log, by default the name of the function. Raises AgentConfigurationError.
     """
 
     check: GuardrailCheck

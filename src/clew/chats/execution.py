@@ -38,7 +38,7 @@ from clew.domain.chats.events import (
 )
 from clew.domain.chats.state import ChannelState, ChatState, OpenTurn
 from clew.domain.decider import Append, Intent, RecordEvents
-from clew.domain.errors import ConflictError, InvalidContentError, UnknownThreadError
+from clew.domain.errors import ConflictError, InvalidContentError, NotAuthorizedError, UnknownThreadError
 from clew.domain.events import ThreadEvent
 from clew.domain.json_values import canonical
 from clew.domain.messages import Message
@@ -254,7 +254,7 @@ class Execution:
         if channel.chat != self.chat.id:
             return False
         try:
-            control = await self.chat.runs.of(channel.thread_id).control(fresh=True)
+            control = await (await self.chat.runs.channel(channel.thread_id)).control(fresh=True)
         except UnknownThreadError:
             return True  # it has not begun
         return control.version == channel.version and control.status == "active"
@@ -304,7 +304,7 @@ async def open_approvals(chat: Thread) -> list[Approval]:
             if state.known[turn.participant].type == CHAT:
                 pending += await open_approvals(type(chat)(chat._core, chat._live, turn.thread_id))  # noqa: SLF001  # its thread
             else:
-                pending += await approvals(chat.runs.of(turn.thread_id))
-        except UnknownThreadError:
-            continue  # the turn has begun, and its run has not, or a person has it
+                pending += await approvals(await chat.runs.channel(turn.thread_id))
+        except (UnknownThreadError, NotAuthorizedError):
+            continue  # the turn has begun, and its run has not; or a person has it, or it names a thread of others
     return pending

@@ -38,7 +38,7 @@ class Search:
         if event.type == "guardrail-tripped":
             return (_stopped(event, event.version, event.version),)
         if event.type == "history-rewound":
-            trip = event.version - _FROM_TRIP
+            trip = event.version - FROM_TRIP
             return (
                 ()
                 if rows.get("stopped", tenant, thread_id, trip) is None
@@ -52,7 +52,7 @@ class Search:
         return (IndexText("words", only_words(searchable(event.data["message"])), scopes),)
 
 
-_FROM_TRIP = 2
+FROM_TRIP = 2
 """The end of the run and the rewind follow the trip in one commit."""
 
 

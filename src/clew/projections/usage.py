@@ -36,6 +36,7 @@ _CALLS = {
 _THREAD = (Column("tenant"), Column("thread_id"))
 _ABOUT = ("agent", "actor", "model")
 _FOR = ("for_thread", "for_run")
+_CALL = ("message", "content")
 COUNTED = (
     *("calls", "unpriced", "cost", "input_tokens", "output_tokens"),
     *("cached_tokens", "cache_write_tokens", "reasoning_tokens", "audio_tokens"),
@@ -44,7 +45,10 @@ COUNTED = (
 
 _SUMS = tuple(Column(name, "integer", adds=True) for name in COUNTED)
 COST_EVENTS = frozenset(
-    {"run-started", "run-resumed", "model-called", "model-answered", "model-failed", "answer-interrupted"}
+    {
+        *("child-thread", "run-started", "run-resumed"),
+        *("model-called", "model-answered", "model-failed", "answer-interrupted"),
+    }
 )
 """The events from which costs are computed."""
 
@@ -53,7 +57,7 @@ _LONGEST = 200
 
 
 class Usage:
-    """Three tables of sums by day (UTC).
+    """Three tables of sums by day (UTC), and what they need.
 
     ``usage`` has one row for each thread and day: events, messages, bytes stored, the calls of runs, and tokens. Tokens
     are those that models reported in runs, and those in the metadata of other messages. Failed calls are calls of
@@ -63,6 +67,7 @@ class Usage:
     something, what they used, and what they cost in trillionths of a dollar. ``unpriced`` are those whose cost is not
     known. ``for_run`` is the run that the application began, and ``for_thread`` its thread: those of an inner agent are
     those of the outermost caller, if this store has them, and a run after a handoff has those of the first run.
+    A caller counts only if it names the thread, too: ``link`` has the calls that run agents, and their threads.
     ``cost`` has the same sums of the whole tenant, for each day: ``by`` says whether ``value`` is an agent, a caller or
     a model; where it is "total", the row is of all calls. An empty text stands for what is not known.
 
@@ -71,8 +76,8 @@ class Usage:
     """
 
     name = "usage"
-    version = 4
-    code_digest = "usage-4"  # of this version: change both where it makes other rows
+    version = 5
+    code_digest = "usage-5"  # of this version: change both where it makes other rows
     tables = (
         Table(
             "usage",
@@ -96,6 +101,11 @@ class Usage:
             "run",
             (*_THREAD, *map(Column, ("run_id", *_FOR, "agent", "asked_by", "actor", "model"))),
             key=("tenant", "thread_id"),
+        ),
+        Table(
+            "link",
+            (Column("tenant"), Column("outer"), Column("thread_id"), *(Column(name, "integer") for name in _CALL)),
+            key=("tenant", "outer", "thread_id", *_CALL),
         ),
         Table(
             "run_cost",
@@ -179,9 +189,12 @@ def _day(number: int) -> str:
 
 
 def cost_changes(event: Recorded, rows: Rows) -> Iterator[Upsert]:
-    """Remember what the run is and which model it calls, and count what each call cost."""
+    """Remember what the run is, which model it calls and which agents, and count what each call cost."""
     data, place = event.data or {}, {"tenant": event.tenant, "thread_id": event.thread_id}
     match event.type:
+        case "child-thread":
+            link = {"tenant": event.tenant, "outer": event.thread_id, "thread_id": data["thread_id"]}
+            yield Upsert("link", {**link, "message": data["message"], "content": data["index"]})
         case "run-started" | "run-resumed":
             run = {"agent": _text(data.get("agent", {}).get("id")), "asked_by": event.actor or ""}
             if event.type == "run-started":
@@ -212,7 +225,7 @@ def _began_for(event: Recorded, data: dict[str, Any], rows: Rows) -> dict[str, s
     caller = data.get("caller")
     if data.get("handed_from") is not None:
         thread_id, run_id = event.thread_id, data["handed_from"]["run_id"]
-    elif caller is not None:
+    elif caller is not None and _is_linked(event, caller, rows):
         thread_id, run_id = caller["thread_id"], caller["run_id"]
     else:
         return {"for_thread": event.thread_id, "for_run": event.run_id or ""}
@@ -222,6 +235,12 @@ def _began_for(event: Recorded, data: dict[str, Any], rows: Rows) -> dict[str, s
     if run["run_id"] != run_id:  # imported after other runs of the caller
         return {"for_thread": thread_id, "for_run": run_id}
     return {name: run[name] for name in _FOR}
+
+
+def _is_linked(event: Recorded, caller: dict[str, Any], rows: Rows) -> bool:
+    """Whether the caller names the thread, too: an imported thread can name any caller."""
+    link = event.tenant, caller["thread_id"], event.thread_id, caller["message"], caller["index"]
+    return rows.get("link", *link) is not None
 
 
 def _agent(event: Recorded, run: RowValues) -> str:
@@ -264,6 +283,7 @@ def _without_costs(event: Recorded, rows: Rows) -> Iterator[Change]:
             yield Upsert("cost", {"tenant": event.tenant, "by": by, "value": value, "day": day, **minus})
     yield Delete("run_cost", (event.tenant, event.thread_id))
     yield Delete("run", (event.tenant, event.thread_id))
+    yield Delete("link", (event.tenant, event.thread_id))
 
 
 def _text(value: Any) -> str:

@@ -178,11 +178,12 @@ class _Pricing:
         self._tenant = tenant
         self._prices = prices
         self._runs: dict[Any, RowValues] = {}
+        self._links: dict[tuple[Any, ...], RowValues] = {}
         self._providers: dict[str, Any] = {}
 
     def get(self, table: str, *key: Any) -> RowValues | None:
-        """The row of the newest run of a thread."""
-        return self._runs.get(key[-1]) if table == "run" else None
+        """The row of the newest run of a thread, or of a link between two threads."""
+        return self._runs.get(key[-1]) if table == "run" else self._links.get(key)
 
     def select(self, query: Query) -> list[RowValues]:
         """There are no other rows."""
@@ -204,6 +205,8 @@ class _Pricing:
         for change in cost_changes(priced, self):
             if change.table == "run":
                 self._runs[event.thread_id] = {**self._runs.get(event.thread_id, {}), **change.values}
+            elif change.table == "link":
+                self._links[tuple(change.values.values())] = {**change.values}
             elif change.table == "run_cost":
                 self.rows.append({**dict.fromkeys(COUNTED, 0), **change.values})
 

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from clew.domain.errors import InvalidProjectionError
-from clew.domain.events import to_time
+from clew.domain.event_index import REWINDS
+from clew.domain.events import HistoryRewound, to_time
 from clew.domain.fork_tree import ThreadInTree, containing
 from clew.domain.json_values import check_count
 from clew.domain.messages import Role
-from clew.domain.projection import Query, Recorded, SaidWithin, Unreadable, Where, Words
+from clew.domain.projection import Query, Recorded, RowValues, SaidWithin, Unreadable, Where, Words
+from clew.domain.runs.events import GuardrailTripped
 from clew.domain.search_terms import Snippet, parse, searchable, snippet, tenant_scope, thread_scope
+from clew.projections.search import FROM_TRIP
 from clew.service.authorization import permitted
 from clew.service.core import Core
-from clew.service.effects import Operation, Read
+from clew.service.effects import Operation, Read, read
+from clew.service.history_reads import PAGE
 from clew.service.read_models import DIRECTORY
 from clew.service.thread_directory import LAST, SEPARATELY, few_permitted, of_threads
 from clew.service.thread_queries import readable
@@ -185,14 +189,17 @@ def _messages(
 
 def _not_stopped(core: Core, messages: list[Recorded]) -> Operation[list[Recorded]]:
     """The messages without those that a guardrail stopped, which only the log shows."""
-    of_runs = {message.thread_id for message in messages if message.run_id is not None}
-    if not of_runs:
+    first: dict[str, int] = {}
+    for message in messages:
+        if message.run_id is not None:
+            first[message.thread_id] = min(message.version, first.get(message.thread_id, message.version))
+    if not first:
         return messages
-    where = (Where("tenant", "=", core.tenant), Where("thread_id", "in", [*of_runs]))
+    where = (Where("tenant", "=", core.tenant), Where("thread_id", "in", [*first]))
     try:
         trips = yield from core.models.select(SEARCH, Query("stopped", where))
-    except InvalidProjectionError:
-        return messages  # the tables of an older version are in use until those of this one are filled
+    except InvalidProjectionError:  # the tables of an older version are in use until those of this one are filled
+        trips = yield from read(lambda: [trip for id_, version in first.items() for trip in _trips(core, id_, version)])
     return [
         message
         for message in messages
@@ -202,6 +209,18 @@ def _not_stopped(core: Core, messages: list[Recorded]) -> Operation[list[Recorde
             for trip in trips
         )
     ]
+
+
+def _trips(core: Core, thread_id: str, after: int) -> Iterator[RowValues]:
+    """What the read model has of a thread after a version, from the log: only rewinds, and what came before them."""
+    stream, upto = core.stream(thread_id), LAST
+    while rewinds := core.log.indexed(stream, REWINDS, after=after, upto=upto, limit=PAGE):
+        for rewind in rewinds:
+            trip = rewind.version - FROM_TRIP
+            before = core.log.lineage(stream, after=trip - 1, upto=trip)
+            if before and isinstance(before[0].data, GuardrailTripped) and isinstance(rewind.data, HistoryRewound):
+                yield {"thread_id": thread_id, "version": trip, "after": rewind.data.to}
+        upto = rewinds[-1].version - 1
 
 
 def _hit(event: Recorded, words: Words, trees: _Trees, searched: str | None) -> Hit | None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+from clew.domain.chats.events import CHANNEL_OF
 from clew.domain.decider import Branch, Intent, Rewind, Start, check_readable
 from clew.domain.decider_state import CallLocation, Control
 from clew.domain.errors import ConflictError, HistoryStoreSharedError, ThreadExistsError, UnknownThreadError
@@ -80,6 +81,16 @@ class ThreadRuns:
         """The log of a thread that this one names, which who may use this one may use, too."""
         return ThreadRuns(self._core.with_linked(thread_id), thread_id)
 
+    async def channel(self, thread_id: str) -> ThreadRuns:
+        """The log of a thread on which this chat takes turns, which may not exist yet.
+
+        Who may use the chat may use it if its label names the chat, and else as any thread.
+        """
+        control = await self._read(load(self._core, thread_id))
+        if control.version and control.labels.get(CHANNEL_OF) != self.thread_id:
+            return ThreadRuns(self._core, thread_id)
+        return self.of(thread_id)
+
     async def inner(self, call: CallLocation, thread_id: str) -> ThreadRuns:
         """The log of a thread on which a call runs an agent. Raises UnknownThreadError if it does not name the call."""
         return await self._linked(thread_id, self.thread_id, (*call, thread_id))
@@ -132,8 +143,10 @@ class ThreadRuns:
             where, at = begin.parent, begin.at
         return await drive(thread_queries.history(self._core, where, at, last=last, before=before))
 
-    async def service_state(self) -> ServiceState:
-        """The state of the thread at its service."""
+    async def service_state(self, at: int | None = None) -> ServiceState:
+        """The state of the thread at its service, at a version or now."""
+        if at is not None:
+            return await self._read(read_service_state(self._core, self._stream, self._stream, at))
         return await self._read(service_state_of(self._core, self.thread_id, self._beginning))
 
     async def events(self, after: int, upto: int | None = None) -> list[Event]:

@@ -57,8 +57,8 @@ class RunLog(Protocol):
     prices: Prices | None
     """The price list of model calls."""
 
-    def of(self, thread_id: str) -> RunLog:
-        """The log of another thread of the tenant."""
+    async def channel(self, thread_id: str) -> RunLog:
+        """The log of a thread on which this chat takes turns, which may not exist yet."""
         ...
 
     async def inner(self, call: CallLocation, thread_id: str) -> RunLog:
@@ -93,8 +93,8 @@ class RunLog(Protocol):
         """The ``last`` messages on the path, ``before`` a message if it is given."""
         ...
 
-    async def service_state(self) -> ServiceState:
-        """The state of the thread at the service that holds it."""
+    async def service_state(self, at: int | None = None) -> ServiceState:
+        """The state of the thread at the service that holds it, at a version or now."""
         ...
 
     async def events(self, after: int, upto: int | None = None) -> list[Event]:
