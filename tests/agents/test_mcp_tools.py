@@ -312,6 +312,35 @@ async def test_a_silent_server_is_given_up_at_the_deadlines(http: ServerProcess)
             assert results_of(response) == ["Error: wait gave no result in 0.3 s."]
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_a_server_that_asks_for_input_is_refused_and_the_run_continues(
+    http: ServerProcess, protocol: Any
+) -> None:
+    async with Engine.open("memory:") as engine, http_tools(http, protocol=protocol) as tools:
+        asked = [call(name) for name in ("ask_user", "ask_model", "ask_roots", "insist")]
+        response = await agent_of(engine, tools, asked, "No.").run("Go.")
+        assert response.text == "No."
+        for result, what in zip(results_of(response), ("elicitation", "sampling", "roots", "elicitation"), strict=True):
+            assert "It asks for input while a tool runs, and gets none" in result
+            assert what in result.lower()
+        failed = await events_of(response.thread, ToolFailed)
+        assert [(each.reason, each.kind) for each in failed] == [("raised", "MCPServerError")] * 4
+
+
+async def test_a_token_opens_a_protected_server_and_is_nowhere_else(tmp_path: Path) -> None:
+    with http_server({"PROTECTED": PRIVATE}) as server:
+        async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
+            async with http_tools(server, headers={"Authorization": f"Bearer {PRIVATE}"}) as tools:
+                response = await agent_of(engine, tools, call("forecast", city="Cork"), "Rain.").run("Cork?")
+                assert results_of(response) == ["Rain in Cork."]
+            for headers in ({}, {"Authorization": f"Bearer {PRIVATE}2"}):
+                with pytest.raises(ContextProviderError) as raised:
+                    await agent_of(engine, http_tools(server, headers=headers), "Hello.").run("Hello?")
+                assert "HTTP status 401. It wants to know who asks: give MCPTools.http headers=" in str(raised.value)
+                assert PRIVATE not in str(raised.value)
+    assert PRIVATE.encode() not in contents_of(tmp_path)
+
+
 async def test_secrets_are_in_no_event_and_in_no_error(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/clew.db"
     async with Engine.open(url) as engine:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -29,6 +31,24 @@ _TOO_LONG = "byte limit"
 
 _WITHOUT_REASON = frozenset({"", "Not Found", "Server returned an error response"})
 """What the package says if an HTTP error has no reason."""
+
+_SIGN_IN = "headers={'Authorization': 'Bearer …'}, or an OAuth client of the package mcp as auth="
+_ADVICE: dict[int, str] = {
+    HTTPStatus.UNAUTHORIZED: f" It wants to know who asks: give MCPTools.http {_SIGN_IN}.",
+    HTTPStatus.FORBIDDEN: f" What was given does not allow it: give MCPTools.http another token in {_SIGN_IN}.",
+}
+"""What to do after an HTTP status."""
+
+_UNFIT = "Its answer does not fit the protocol, or the schema that it has declared."
+_REASONS = {
+    "ValidationError": _UNFIT,
+    "RuntimeError": _UNFIT,
+    "InputRequiredRoundsExceededError": "It did not finish: it wanted to be called again and again.",
+}
+"""What errors of the package mean, by their names."""
+
+_INPUT = re.compile(r"elicitation|sampling|roots", re.IGNORECASE)
+"""What a server can ask its client for, in the error that it or the package then has."""
 
 _END_SECONDS = 1.0
 _LISTEN_SECONDS = 2.0
@@ -115,6 +135,8 @@ class Connections:
     def _reason(self, trouble: Trouble, error: BaseException | None) -> str:
         message = getattr(error, "message", None)
         text = message if isinstance(message, str) else ""
+        if _asks_for_input(error, text):
+            return f"It asks for input while a tool runs, and gets none: {self.quoted(text)}"
         if trouble.too_large or _TOO_LONG in text:
             return f"It sent more than max_bytes={self._max_bytes:,} in one message, which was not read."
         if isinstance(error, TimeoutError):
@@ -124,14 +146,14 @@ class Connections:
         if isinstance(error, PermissionError):
             return "The command may not be executed."
         if trouble.status is not None and text in _WITHOUT_REASON:
-            return f"It answered with the HTTP status {trouble.status}."
+            return f"It answered with the HTTP status {trouble.status}.{_ADVICE.get(trouble.status, '')}"
         if trouble.ended:
             return "It ended the connection."
         if text:
             return f"It answered: {self.quoted(text)}"
         kind = type(error).__name__
-        if kind in {"ValidationError", "RuntimeError"}:
-            return "Its answer does not fit the protocol, or the schema that it has declared."
+        if kind in _REASONS:
+            return _REASONS[kind]
         return "It cannot be reached." if "Connect" in kind else f"Its answer cannot be used ({kind})."
 
     def scrubbed(self, text: str) -> str:
@@ -283,6 +305,16 @@ def _is_answer(error: BaseException | None) -> bool:
     from mcp_types import CONNECTION_CLOSED
 
     return isinstance(error, MCPError) and error.code != CONNECTION_CLOSED
+
+
+def _asks_for_input(error: BaseException | None, text: str) -> bool:
+    """Whether a server has asked for input of a user or a model: Clew declares that it has none."""
+    from mcp_types import INVALID_REQUEST, MISSING_REQUIRED_CLIENT_CAPABILITY, URL_ELICITATION_REQUIRED
+
+    code = getattr(error, "code", None)
+    if code == INVALID_REQUEST:
+        return _INPUT.search(text) is not None
+    return code in {MISSING_REQUIRED_CLIENT_CAPABILITY, URL_ELICITATION_REQUIRED}
 
 
 def _leaf(error: BaseException | None) -> BaseException | None:
