@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from clew.infrastructure.a2a.client import A2AClient
     from clew.infrastructure.anthropic.client import AnthropicClient
     from clew.infrastructure.any_client import AnyClient
+    from clew.infrastructure.assistants.client import AssistantsClient
     from clew.infrastructure.bedrock.client import BedrockClient
     from clew.infrastructure.gemini.client import GeminiClient
     from clew.infrastructure.gemini.interactions_client import GeminiInteractionsClient
@@ -92,6 +93,7 @@ __all__ = [
     "Allow",
     "AnthropicClient",
     "AnyClient",
+    "AssistantsClient",
     "Audio",
     "BedrockClient",
     "ChatSerializer",
@@ -189,6 +191,7 @@ _HOMES = {
     "Allow": "clew.domain.memory.facts",
     "AnthropicClient": "clew.infrastructure.anthropic.client",
     "AnyClient": "clew.infrastructure.any_client",
+    "AssistantsClient": "clew.infrastructure.assistants.client",
     "Audio": "clew.infrastructure.media_files",
     "BedrockClient": "clew.infrastructure.bedrock.client",
     "ChatSerializer": "clew.chats.serializer",

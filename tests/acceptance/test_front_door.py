@@ -20,6 +20,7 @@ def test_clew_exports_these_names() -> None:
         "Allow",
         "AnthropicClient",
         "AnyClient",
+        "AssistantsClient",
         "Audio",
         "BedrockClient",
         "ChatSerializer",

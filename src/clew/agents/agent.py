@@ -194,10 +194,10 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         """
         self._check_kind("remote")
         held: tuple[Message, ...] = ()
-        if read_history:
-            held = await self._held(service_thread_id)
         if isinstance(service_thread_id, str) and self.client.wire.has_tasks:
             service_thread_id = ServiceReference(kind="conversation", id=service_thread_id)
+        if read_history:
+            held = await self._held(service_thread_id)
         thread = (await self.engine.start_remote_thread(service_thread_id, held)).bound_to(self)
         await thread.notify("on_thread_created", [])
         return thread

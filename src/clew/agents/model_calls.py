@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from decimal import Decimal
 from typing import Literal, TypeAlias
 from uuid import NAMESPACE_URL, uuid5
@@ -33,6 +34,7 @@ from clew.domain.models.client import (
     ReasoningDelta,
     RemoteTask,
     ServiceBound,
+    ServiceReference,
     TextDelta,
     Update,
     WireFormat,
@@ -47,6 +49,7 @@ from clew.domain.runs.errors import (
     MediaNotSentWarning,
     ModelError,
     ModelStreamError,
+    RemoteTaskError,
     RunInProgressError,
     RunLimitError,
     RunTakenOverError,
@@ -69,6 +72,7 @@ from clew.domain.runs.events import (
 from clew.domain.runs.ports import ThreadPort
 from clew.domain.runs.remote_threads import ServiceState
 from clew.domain.runs.request_construction import lost_media, prefix_of, request_bytes, request_of, stream_request
+from clew.domain.runs.state import answers_late
 from clew.domain.streams import digest
 
 InterruptReason: TypeAlias = Literal["fault", "cancelled", "stopped"]
@@ -98,6 +102,7 @@ class ModelCalls:
         self._first: float | None = None
         self._reseeds = False
         self._task: str | None = None
+        self._service: ServiceReference | None = None
         self._shown = 0
         self._lost_media: set[UnsentMedia] = set()
         self._intervention = Intervention()
@@ -121,12 +126,32 @@ class ModelCalls:
             await journal.write(blobs=self._setup.definitions.blobs)
         reference = await opening()
         if reference is not None:
-            # Other steps keep waiting: they are recorded with the call, or created again after a crash.
-            waiting, journal.steps = journal.steps, [ServiceThreadBound(id=reference.id, kind=reference.kind)]
-            try:
-                await journal.write()
-            finally:
-                journal.steps += waiting
+            await self._write_first(ServiceThreadBound(id=reference.id, kind=reference.kind))
+
+    async def _write_first(self, bound: ServiceThreadBound) -> None:
+        """Write an id of the service now. Other steps keep waiting: they are recorded with the call, or made again."""
+        journal = self._journal
+        waiting, journal.steps = journal.steps, [bound]
+        try:
+            await journal.write()
+        finally:
+            journal.steps += waiting
+
+    async def _find_task(self) -> None:
+        """Look at a remote agent for the task of a message that may have arrived, and record that it has."""
+        find, journal = getattr(self._setup.client, "find_task", None), self._journal
+        if find is None or self._thread.kind != "remote":
+            return
+        if any(isinstance(step, _SERVICE_STEPS) for step in journal.steps):
+            await journal.write()
+        state = await self._thread.runs.service_state()
+        reference, lost = state.call.reference, state.tasks.lost
+        if reference is None or lost is None or state.diverged:
+            return
+        if not journal.state.began:
+            await journal.write(blobs=self._setup.definitions.blobs)
+        if (task := await find(reference, lost)) is not None:
+            await self._write_first(ServiceThreadBound(id=reference.id, kind=reference.kind, task=task))
 
     async def ask(self) -> Answer:
         """Ask the model about the current thread, and retry after a temporary fault; returns its answer."""
@@ -137,6 +162,7 @@ class ModelCalls:
             )
         self._shown = 0
         while True:
+            await self._find_task()
             question, request = await self._record_call()
             self._sent, self._first, self._intervention = time.monotonic(), None, Intervention()
             self._arrived = None
@@ -148,6 +174,8 @@ class ModelCalls:
                     await self._price(answer)
             except ModelError as error:
                 wait = self._retry_seconds(error)
+                if wait is None and isinstance(error, RemoteTaskError) and request.task and request.task.late:
+                    wait = 0.0  # the task of an earlier run has ended without an answer
                 if wait is None:
                     raise
                 self._journal.add(self._failed(error, retry_in=wait))
@@ -208,7 +236,7 @@ class ModelCalls:
         wire, streams = setup.client.wire, journal.emit is not None
         service = None
         if self._thread.kind == "remote":
-            service = await self._service_call(has_tasks=wire.has_tasks)
+            service = await self._service_call(wire)
         options = setup.options
         if options and journal.state.rounds and setup.resets_tool_choice:
             options = without_forced_call(options)
@@ -244,10 +272,7 @@ class ModelCalls:
         if changes:
             content = request_bytes(body)
             fields["changes"] = len(changes)
-        if streams:
-            request = stream_request(wire, body, content, setup.model)
-        else:
-            request = ModelRequest(body, content, streams=False, model=setup.model)
+        request = self._request(wire, body, content, service, streams=streams)
         fields["as_sent"] = fields["digest"] if request.content is unchanged else digest(request.content).hex()
         fields["prefix"] = prefix_of(wire, body, content)
         if wire.left_out is not None:
@@ -255,6 +280,18 @@ class ModelCalls:
             if changes and wire.rebound is not None:
                 fields["left_out"] = _not_in(content, question)
         return call.model_copy(update=fields), changes, question, request
+
+    def _request(
+        self, wire: WireFormat, body: JsonObject, content: bytes, service: ServiceCall | None, *, streams: bool
+    ) -> ModelRequest:
+        model = self._setup.model
+        request = ModelRequest(body, content, streams=False, model=model)
+        if streams:
+            request = stream_request(wire, body, content, model)
+        if service is None or service.task is None:
+            return request
+        self._service = service.reference
+        return replace(request, service=service.reference, task=service.task)
 
     def _report_lost_media(self, lost: Sequence[UnsentMedia]) -> None:
         """Warn once of each media that the model does not receive, or raise MediaNotSentError."""
@@ -266,22 +303,23 @@ class ModelCalls:
             self._lost_media.update(news)
             warnings.warn(unsent_words(thread_id, setup.client.kind, news), MediaNotSentWarning, stacklevel=2)
 
-    async def _service_call(self, *, has_tasks: bool) -> ServiceCall:
+    async def _service_call(self, wire: WireFormat) -> ServiceCall:
         """What the service has of the thread; nothing if all of it is sent again."""
         state = ServiceState() if self._reseeds else await self._thread.runs.service_state()
         if state.diverged:
             raise ServiceCannotForkError("run", self._journal.log.thread_id, state.bound[-1].reference.id)
-        if not has_tasks:
+        if not wire.has_tasks:
             return state.call
         run, tasks = self._journal.state, state.tasks
         # The same each time that a message is sent again, so that the agent can recognise it.
         named = str(uuid5(NAMESPACE_URL, f"{run.run_id}:{run.rounds}:{tasks.failed or ''}"))
         task = RemoteTask(message_id=named, task_id=tasks.waiting)
-        call = state.call
-        if tasks.run_id != run.run_id:
+        call, late = state.call, tasks.run_id != run.run_id
+        if tasks.open is not None and (wire.answers_in_turn or not late):
+            task = RemoteTask(message_id=named, task_id=tasks.open, reads=True, late=late)
+            self._task = None if late else tasks.open
+        elif late:
             call = call.model_copy(update={"sent": max(call.sent, tasks.heard)})  # the agent has what another run sent
-        elif tasks.open is not None:
-            task, self._task = RemoteTask(message_id=named, task_id=tasks.open, reads=True), tasks.open
         return call.model_copy(update={"task": task})
 
     async def _changed(self, body: JsonObject) -> tuple[JsonObject, list[RequestChanged]]:
@@ -296,7 +334,7 @@ class ModelCalls:
             returned = await middleware.model_request(self._context(body))
             if returned is None:
                 continue
-            if not isinstance(returned, dict) or "stream" in returned:
+            if not isinstance(returned, dict) or ("stream" in returned and "stream" not in body):
                 what = "a body with stream" if isinstance(returned, dict) else type(returned).__name__
                 raise AgentConfigurationError(
                     f"{by}.model_request returned {what}. Return the body as a dict, without stream, or None."
@@ -392,9 +430,10 @@ class ModelCalls:
 
     async def _bind(self, update: ServiceBound) -> None:
         service = update.service
-        if update.task is not None and update.task == self._task:
+        call = self._journal.state.model_call
+        if update.task is not None and (update.task == self._task or answers_late(call)):
             return  # it was read, and is on the log
-        self._task = update.task
+        self._task, self._service = update.task, service
         self._journal.add(ServiceThreadBound(id=service.id, kind=service.kind, task=update.task))
         if self._journal.emit is not None or update.task is not None:
             await self._journal.write()  # now, because the rest of the answer may never arrive
@@ -402,10 +441,10 @@ class ModelCalls:
     async def cancel_task(self) -> None:
         """Ask a remote agent to cancel the task that has not answered. What it replies does not matter."""
         cancel = getattr(self._setup.client, "cancel_task", None)
-        if self._task is not None and cancel is not None:
+        if self._task is not None and self._service is not None and cancel is not None:
             with suppress(ModelError, TimeoutError):
                 async with asyncio.timeout(CANCEL_SECONDS):
-                    await cancel(self._task)
+                    await cancel(self._service, self._task)
 
     def _retry_seconds(self, error: ModelError) -> float | None:
         """The seconds to wait before a retry; None if the run fails instead."""
@@ -500,7 +539,7 @@ class ModelCalls:
 
 def _check_sendable(wire: WireFormat, question: Question) -> None:
     """Raise AgentConfigurationError for what a remote agent cannot receive."""
-    if wire.has_tasks and (question.tools or question.response_format):
+    if wire.has_tasks and ((question.tools and not wire.takes_results) or question.response_format):
         raise AgentConfigurationError(
             "A remote agent has its own tools, and answers in its own format. Leave out tools, handoffs and "
             "response_format, or give them to an agent with a model."

@@ -39,7 +39,7 @@ from clew.domain.runs.errors import (
 )
 from clew.domain.runs.events import HandedOff, RunAbandoned, RunCompleted, RunEvent, RunFailed
 from clew.domain.runs.ports import LEFT_OPEN, Holding, RunLog, ThreadPort
-from clew.domain.runs.state import TOOL_RESULT, CallState, RunState, calls_of, fold, interrupted
+from clew.domain.runs.state import TOOL_RESULT, CallState, RunState, answers_late, calls_of, fold, interrupted
 
 live_runs: WeakValueDictionary[str, Run] = WeakValueDictionary()
 """The runs of this process, by the names under which they hold their leases."""
@@ -256,12 +256,11 @@ class Run:
         if state.model_call is not None:
             await self._providers.before_next_call()
         while True:
-            if self._setup.guardrails:
-                answer, message, index = await self._checked_answer()
-            else:
-                answer = await self._models.ask()
-                message, index = self._models.record(answer)
+            answer, message, index = await self._answer()
             calls = calls_of(message, 0)
+            if answers_late(self.journal.state.model_call):
+                await self._providers.before_next_call()
+                continue
             if not calls:
                 await self._complete(answer.finish_reason)
                 return
@@ -290,8 +289,11 @@ class Run:
         await self._complete(TOOL_RESULT)
         return True
 
-    async def _checked_answer(self) -> tuple[Answer, Message, int]:
+    async def _answer(self) -> tuple[Answer, Message, int]:
         """The model's answer, once the guardrails have checked it."""
+        if not self._setup.guardrails:
+            answer = await self._models.ask()
+            return (answer, *self._models.record(answer))
         answer = await self._guard.beside(self._models.ask)
         message, index = self._models.record(answer)
         await self._guard.check_answer(message)

@@ -53,12 +53,14 @@ class RemoteTask(Value):
     """What a request to a remote agent says of its tasks.
 
     ``message_id`` names the message: it is the same each time that the message is sent again. ``task_id`` is the task
-    that waits for this message. With ``reads`` no message is sent: the request asks how the task stands.
+    that waits for this message. With ``reads`` no message is sent: the request asks how the task stands. ``late`` says
+    that an earlier run began the task: its answer comes late, and the message of this run is sent after it.
     """
 
     message_id: str
     task_id: str | None = Field(default=None, exclude_if=is_none)
     reads: bool = Field(default=False, exclude_if=not_)
+    late: bool = Field(default=False, exclude_if=not_)
 
 
 TokenPart: TypeAlias = Literal[
@@ -165,13 +167,16 @@ class ModelRequest:
     """A request that is on the log, and is about to be sent.
 
     ``content`` are its bytes, which the service must receive. ``body`` is the same as JSON values, without the fields
-    that request a stream; ``streams`` says whether the bytes request one. ``model`` is the model that is asked.
+    that request a stream; ``streams`` says whether the bytes request one. ``model`` is the model that is asked. For a
+    remote agent, ``service`` is the conversation, and ``task`` what the request says of its tasks.
     """
 
     body: JsonObject
     content: bytes
     streams: bool
     model: str = ""
+    service: ServiceReference | None = None
+    task: RemoteTask | None = None
 
 
 def _unchanged(body: JsonObject) -> JsonObject:
@@ -202,6 +207,9 @@ class WireFormat:
 
     ``has_tasks`` says that the service is a remote agent. It answers a message with a task, which continues when the
     connection is cut: a run then reads the task and does not send the message again. Such an agent has its own tools.
+    With ``takes_results``, it may also call functions of the caller. ``answers_in_turn`` says that it takes no message
+    before it has answered the one before: a run first reads what an earlier run did not wait for. ``make_task_path``
+    gives the path of a request to its conversation.
     """
 
     name: str
@@ -217,6 +225,15 @@ class WireFormat:
     as_held: Callable[[Message], Sequence[Message]] | None = None
     sends_media: Callable[[Question, Message, Content], bool] | None = None
     has_tasks: bool = False
+    takes_results: bool = False
+    answers_in_turn: bool = False
+    make_task_path: Callable[[ModelRequest], str] | None = None
+
+    def path_of(self, request: ModelRequest) -> str:
+        """The path of a request below the address of the service."""
+        if self.make_task_path is not None and request.service is not None:
+            return self.make_task_path(request)
+        return self.make_path(request.model, request.streams)
 
 
 @dataclass(frozen=True, slots=True)

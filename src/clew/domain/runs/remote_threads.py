@@ -11,7 +11,7 @@ from clew.domain.events import Event, HistoryRewound
 from clew.domain.history import History, HistoryMessage, spans
 from clew.domain.messages import Message, Text
 from clew.domain.models.a2a_answers import WAITING
-from clew.domain.models.client import ServiceReference, WireFormat
+from clew.domain.models.client import RemoteTask, ServiceReference, WireFormat
 from clew.domain.models.native import bare
 from clew.domain.runs.errors import RemoteTaskError
 from clew.domain.runs.events import (
@@ -26,6 +26,9 @@ from clew.domain.runs.events import (
 
 TASK_ENDED = RemoteTaskError.__name__
 """The kind of the error with which a task of a remote agent ended."""
+
+_WAITING = frozenset({*WAITING.values(), "tool_calls"})
+"""Finish reasons of answers whose task waits for input or for results."""
 
 
 class Bound(NamedTuple):
@@ -46,8 +49,9 @@ class Tasks(NamedTuple):
     """The tasks of a remote agent that matter for the next request of a thread.
 
     ``open`` is the task that has not answered yet, ``failed`` the last one if it ended without an answer, and
-    ``waiting`` the one whose answer asks for input. For the first two, ``run_id`` is their run, and ``heard`` the
-    version of the call whose message they have.
+    ``waiting`` the one whose answer asks for input or for results. For the first two, ``run_id`` is their run, and
+    ``heard`` the version of the call whose message they have. ``lost`` is what the last call said, if its message may
+    have arrived and its task is not known; ``lost_run`` is the run of that call.
     """
 
     open: str | None = None
@@ -55,6 +59,8 @@ class Tasks(NamedTuple):
     waiting: str | None = None
     failed: str | None = None
     heard: int = 0
+    lost: RemoteTask | None = None
+    lost_run: str | None = None
 
 
 class ServiceState(NamedTuple):
@@ -82,7 +88,9 @@ class _Lineage:
         rewinds: dict[int, int] = {}
         failed: set[int] = set()
         self.ended_tasks: list[int] = []
-        self.asked: list[int] = []
+        self.asked: dict[int, tuple[RemoteTask | None, str | None]] = {}
+        self.reads: set[int] = set()
+        self.refused: set[int] = set()
         version = 0
         for event in events:
             version = event.version
@@ -94,13 +102,10 @@ class _Lineage:
                     run_id = event.run_id
                     self.bound.append(Bound(version, event.stream, reference, run_id is None, task, run_id))
                 case ModelCalled(service=service):
-                    if service is not None and (service.task is None or not service.task.reads):
-                        self.asked.append(version)
-                    self.calls[version] = None if service is None else service.reference
+                    self._add_call(event, service)
                 case ModelFailed(call=call, error=error):
                     failed.add(call)
-                    if error.kind == TASK_ENDED:
-                        self.ended_tasks.append(version)
+                    self._add_failure(version, call, error)
                 case AnswerInterrupted(error=Failure(kind=kind)) if kind == TASK_ENDED:
                     self.ended_tasks.append(version)
                 case ModelAnswered():
@@ -108,6 +113,19 @@ class _Lineage:
         self.answers += [event.data for event in after_cuts if isinstance(event.data, ModelAnswered)]
         self.calls = {at: reference for at, reference in self.calls.items() if at not in failed}
         self.on_path = in_spans(spans(rewinds, version))
+
+    def _add_call(self, event: Event, service: ServiceCall | None) -> None:
+        self.calls[event.version] = None if service is None else service.reference
+        if service is not None and service.task is not None and service.task.reads:
+            self.reads.add(event.version)
+        elif service is not None:
+            self.asked[event.version] = service.task, event.run_id
+
+    def _add_failure(self, version: int, call: int, error: Failure) -> None:
+        if error.kind == TASK_ENDED:
+            self.ended_tasks.append(version)
+        if error.status is not None and 400 <= error.status < 500:  # noqa: PLR2004  # HTTP's refusals
+            self.refused.add(call)
 
 
 def service_state(stream: str, events: Iterable[Event], after_cuts: Iterable[Event] = ()) -> ServiceState:
@@ -126,32 +144,37 @@ def service_state(stream: str, events: Iterable[Event], after_cuts: Iterable[Eve
         into = {at for at, reference in lineage.calls.items() if reference == last.reference}
         holds = (*into, *(answer.message for answer in lineage.answers if answer.call in into))
         diverged = last.stream != stream or not all(map(lineage.on_path, holds))
-        return ServiceState(
-            bound, _conversation(last, answers, lineage.calls), diverged, _tasks(last, answers, lineage)
-        )
+        return ServiceState(bound, _conversation(last, answers, lineage), diverged, _tasks(last, answers, lineage))
     return ServiceState(bound, _chain(bound, answers))
 
 
 def _tasks(last: Bound, answers: Sequence[ModelAnswered], lineage: _Lineage) -> Tasks:
+    known = max([each.call for each in answers[-1:]] + ([] if last.task is None else [last.version]), default=0)
+    newest = max(lineage.asked, default=0)
+    is_lost = newest > known and newest not in lineage.refused
+    lost, lost_run = lineage.asked[newest] if is_lost else (None, None)
     if answers and (last.task is None or answers[-1].message > last.version):
-        newest = answers[-1]
-        waits = newest.finish_reason in WAITING.values()
-        return Tasks(waiting=newest.response_id if waits else None)
+        answer = answers[-1]
+        waits = answer.finish_reason in _WAITING
+        return Tasks(waiting=answer.response_id if waits else None, lost=lost, lost_run=lost_run)
     heard = 0 if last.task is None else max([at for at in lineage.asked if at < last.version], default=0)
+    run_id = lineage.asked[heard][1] if heard else last.run_id
+    about = Tasks(run_id=run_id, heard=heard, lost=lost, lost_run=lost_run)
     if any(version > last.version for version in lineage.ended_tasks):
-        return Tasks(failed=last.task, run_id=last.run_id, heard=heard)
-    return Tasks(open=last.task, run_id=last.run_id, heard=heard)
+        return about._replace(failed=last.task)
+    return about._replace(open=last.task)
 
 
-def _conversation(
-    last: Bound, answers: Sequence[ModelAnswered], calls: dict[int, ServiceReference | None]
-) -> ServiceCall:
+def _conversation(last: Bound, answers: Sequence[ModelAnswered], lineage: _Lineage) -> ServiceCall:
     """The conversation has everything up to its last answer. A request that was cut off may not have arrived."""
     for answer in reversed(answers):
-        into = calls.get(answer.call)
+        into = lineage.calls.get(answer.call)
         named = into is None and answer.call < last.version < answer.message  # its id came with this answer
         if into == last.reference or named:
-            return ServiceCall(reference=last.reference, sent=answer.call, answer=answer.message)
+            sent = answer.call
+            if sent in lineage.reads:  # it sent nothing: the task has the message of the call before
+                sent = max([at for at in lineage.asked if at < sent], default=0)
+            return ServiceCall(reference=last.reference, sent=sent, answer=answer.message)
     return ServiceCall(reference=last.reference, sent=last.version if last.is_initial else 0)
 
 

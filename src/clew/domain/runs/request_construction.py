@@ -342,12 +342,14 @@ def rebuilt(  # all that a request depends on
         except InvalidContentError:  # the patch was made for a text that was redacted since
             verified = False
         content = request_bytes(body)
+    service = call.service or ServiceCall()
+    request = ModelRequest(body, content, call.streamed, call.model, service.reference, service.task)
     sent = stream_request(wire, body, content, call.model).content if call.streamed else content
     return Request(
         version=version,
         client=call.client,
         wire=call.wire,
-        path=wire.make_path(call.model, call.streamed),
+        path=wire.path_of(request),
         model=call.model,
         body=wire.as_stream(body) if call.streamed else body,
         content=sent,

@@ -202,11 +202,16 @@ def _answered(state: RunState, data: ModelAnswered) -> RunState:
         tries=0,
         rounds=state.rounds + 1,
         calls=calls,
-        answered=not calls,
+        answered=not calls and not answers_late(state.model_call),
         finish_reason=data.finish_reason,
         usage=state.usage if data.usage is None else state.usage + data.usage,
         cost=None if data.cost is None else plus(state.cost, data.cost),
     )
+
+
+def answers_late(call: ModelCalled | None) -> bool:
+    """Whether the answer to a call belongs to an earlier run, so that the run has to ask for its own."""
+    return call is not None and call.service is not None and call.service.task is not None and call.service.task.late
 
 
 def calls_of(message: Message, version: int) -> tuple[CallState, ...]:

@@ -13,7 +13,7 @@ from clew.domain.json_values import JsonObject
 from clew.domain.models.a2a_answers import A2AAnswer, ends
 from clew.domain.models.a2a_requests import A2A
 from clew.domain.models.chat_answers import as_object, as_objects, as_text
-from clew.domain.models.client import ModelRequest, ThreadKind, Update
+from clew.domain.models.client import ModelRequest, ServiceReference, ThreadKind, Update
 from clew.domain.runs.errors import (
     AgentConfigurationError,
     ModelError,
@@ -135,8 +135,9 @@ class A2AClient:
             async for update in updates:
                 yield update
 
-    async def cancel_task(self, task_id: str) -> None:
+    async def cancel_task(self, service: ServiceReference, task_id: str) -> None:
         """Ask the agent to cancel a task. Raises ModelError."""
+        del service
         await self._connection.call("post", "", {**_rpc("CancelTask", task_id), "params": {"id": task_id}})
 
     async def aclose(self) -> None:

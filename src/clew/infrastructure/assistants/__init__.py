@@ -1,0 +1,1 @@
+"""The client of remote agents with the wire of OpenAI's Assistants."""
