@@ -40,6 +40,8 @@ def naive(claims: list[Claim], leases: Leases) -> Leases | str:
         if claim.until == 0:
             if lease is not None and lease.holder == claim.holder:
                 del after[claim.stream]
+        elif lease is not None and lease.until > claim.now >= claim.until and not claim.renews:
+            continue
         elif lease is not None and is_blocked:
             return lease.holder
         else:
@@ -293,6 +295,16 @@ class LeaseContract:
         assert isinstance(late, RunTakenOverError)
         assert recorder.lease("a") == Lease("a", "you", 30)
         assert recorder.draft("a") is None
+
+    def test_a_claim_that_has_expired_at_once_leaves_a_lease_that_has_not(self, recorder: Recorder) -> None:
+        fill(recorder, "a", 1)
+        for holder in ("me", "you"):
+            append(recorder, claims=[Claim("a", "me", now=10, until=20)])
+            append(recorder, event("a", len(recorder.lineage("a")) + 1), claims=[Claim("a", holder, now=15, until=15)])
+            assert recorder.lease("a") == Lease("a", "me", 20)
+            append(recorder, claims=[Claim("a", "me", now=20, until=0)])
+            append(recorder, claims=[Claim("a", holder, now=20, until=20)])
+            assert recorder.lease("a") == Lease("a", holder, 20)
 
     @pytest.mark.parametrize("until", [-1, 2**63])
     def test_refuses_an_invalid_time(self, recorder: Recorder, until: int) -> None:

@@ -21,6 +21,7 @@ from clew.domain.reducers.history_reduction import stands_alone
 from clew.domain.runs.errors import ModelError, RunInProgressError, RunTakenOverError
 from clew.domain.runs.events import (
     AnswerInterrupted,
+    ApprovalGiven,
     ApprovalRequested,
     Failure,
     ModelAnswered,
@@ -281,6 +282,15 @@ class Journal:
             if misses or not stands_alone(messages, self.unread, paired, began):
                 return await self.whole_history()
         return messages
+
+    async def read_decisions(self) -> int:
+        """Read what others have decided about calls that wait; returns the newest version of the thread."""
+        asked = {call.request for call in self.state.calls if call.status == "asked"}
+        events = await self.log.events(min(asked) - 1)
+        for event in events:
+            if isinstance(event.data, ApprovalGiven) and event.data.request in asked:
+                self.state = after(self.state, event)
+        return events[-1].version
 
     async def inputs(self) -> list[Message]:
         """The input messages of a run that has no answer yet."""

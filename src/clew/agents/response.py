@@ -103,7 +103,7 @@ class Approval:
                     Advance(self.run_id, self.attempt, (decision, with_approval(approvals, standing))),
                 ],
                 actor,
-                await self._left_open(),
+                self._left_open,
             )
             return
         standing = standing.model_copy(update={"thread_id": self.thread_id})
@@ -118,12 +118,11 @@ class Approval:
 
     async def _decide(self, decision: ApprovalGiven, *, actor: str | None) -> None:
         advance = Advance(self.run_id, self.attempt, (decision,))
-        await self._log.record([advance], actor=actor, holding=await self._left_open())
+        await self._log.record([advance], actor=actor, holding=self._left_open)
 
-    async def _left_open(self) -> Holding | None:
-        """An expired lease, by which ``continue_runs`` finds the run; None while a process executes it."""
-        if await self._log.lease() is not None:
-            return None
+    @property
+    def _left_open(self) -> Holding:
+        """An expired lease, by which ``continue_runs`` finds the run, unless a process executes it."""
         return Holding(holder_of(OpenRun(self.run_id, 0, self.attempt)), LEFT_OPEN)
 
 

@@ -24,13 +24,19 @@ from clew.agents.tool_progress import ToolProgress, progressed
 from clew.agents.tools import Reported, Tool, ToolContext, ToolOutcome, call_tool, raised_outcome, unknown_tool
 from clew.domain.decider import Actor
 from clew.domain.decider_state import CallLocation
-from clew.domain.errors import ThreadDeletedError, UnknownThreadError
+from clew.domain.errors import ConflictError, ThreadDeletedError, UnknownThreadError
 from clew.domain.json_values import Json
 from clew.domain.messages import Content, FunctionResult, Media, Message, Text, check_message
 from clew.domain.models.chat_requests import result_words
 from clew.domain.models.client_calls import arguments_for, computer_result, custom_result, decision_of
 from clew.domain.models.prices import recorded
-from clew.domain.runs.errors import ToolFailedError, UnansweredCallError, UnknownRunError
+from clew.domain.runs.errors import (
+    RunInProgressError,
+    RunTakenOverError,
+    ToolFailedError,
+    UnansweredCallError,
+    UnknownRunError,
+)
 from clew.domain.runs.events import (
     ApprovalRequested,
     Caller,
@@ -98,8 +104,37 @@ class ToolCalls:
         """Carry out, refuse or ask for approval of the calls of an answer; returns whether approvals are pending.
 
         ``answer`` is the index of the answer among the waiting steps, while it is not recorded. ``orphaned`` says that
-        the process that started the calls has ended.
+        the process that started the calls has ended. What is decided while other calls are carried out counts, too.
         """
+        waits = await self._carry_out_decided(calls, answer=answer, orphaned=orphaned)
+        while waits and not await self._pause():
+            await self._journal.write()
+            left = [call for call in self._journal.state.calls if call.status != "done"]
+            waits = await self._carry_out_decided(left)
+        return waits
+
+    async def _pause(self) -> bool:
+        """Leave the run to whoever decides; returns False if a decision, or another append, was first."""
+        journal, version = self._journal, None
+        if any(call.status == "asked" for call in journal.state.calls):
+            known = journal.state
+            version = await journal.read_decisions()
+            if journal.state is not known:
+                return False
+        self._providers.pause()
+        waiting = list(journal.steps)
+        try:
+            await journal.write(final=True, expected_version=version)
+        except (RunInProgressError, RunTakenOverError):
+            raise
+        except ConflictError:
+            journal.steps = waiting
+            return False
+        await journal.emit_added()
+        return True
+
+    async def _carry_out_decided(self, calls: Sequence[CallState], *, answer: int = 0, orphaned: bool = False) -> bool:
+        """Carry out, refuse or ask for approval of calls; returns whether approvals are pending."""
         self._answer, self._child_waits = answer, False
         journal, offered = self._journal, self._providers.offered
         tools = {tool.schema.name: tool for tool in offered}
@@ -133,12 +168,7 @@ class ToolCalls:
             await journal.write()
             await journal.emit_added()
             await self._carry_out([call for call in journal.state.calls if call.place.content in started], tools)
-        waits = bool(plan.ask) or self._child_waits or any(call.status == "asked" for call in calls)
-        if waits:
-            self._providers.pause()
-            await journal.write(final=True)
-            await journal.emit_added()
-        return waits
+        return bool(plan.ask) or self._child_waits or any(call.status == "asked" for call in calls)
 
     def _refusals(
         self, starting: Sequence[CallState], calls: Sequence[CallState], tools: Mapping[str, Tool], *, orphaned: bool

@@ -133,7 +133,8 @@ class Claim(NamedTuple):
 
     Fails with RunInProgressError when another holder's lease has not expired at ``now``. Releasing a lease that the
     holder does not have does nothing. A claim that only ``renews`` fails with RunTakenOverError when the holder no
-    longer has the lease, even if no other holder has it.
+    longer has the lease, even if no other holder has it. A claim that has expired when it is made (``until`` is not
+    after ``now``), and does not renew, changes nothing while anybody's lease has not expired.
     """
 
     stream: str

@@ -237,12 +237,15 @@ def _decide_claims(claims: Sequence[Claim], known: Known) -> dict[str, Lease | N
             raise ValueError(f"The lease of {claim.stream!r} cannot last until {claim.until}: that is not a time.")
         held = leases[claim.stream] if claim.stream in leases else known.lease(claim.stream)
         mine = held is None or held.holder == claim.holder
+        is_live = held is not None and held.until > claim.now
         if claim.renews and (held is None or not mine):
             raise RunTakenOverError(claim.stream, claim.holder)
         if not claim.until:
             if mine and held is not None:
                 leases[claim.stream] = None
-        elif mine or held is None or held.until <= claim.now:
+        elif is_live and claim.until <= claim.now and not claim.renews:
+            pass
+        elif held is None or mine or not is_live:
             leases[claim.stream] = Lease(claim.stream, claim.holder, claim.until)
         else:
             raise RunInProgressError(claim.stream, held.holder)

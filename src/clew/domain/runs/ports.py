@@ -25,7 +25,10 @@ LEASE_SECONDS = 30.0
 
 
 LEFT_OPEN = 1e-9
-"""The seconds of a lease that has expired when it is written: any process may continue the run, and finds it by it."""
+"""The seconds of a lease that has expired when it is written: any process may continue the run, and finds it by it.
+
+Written with events, it leaves the lease of a process that executes the run as it is.
+"""
 
 
 class Holding(NamedTuple):
