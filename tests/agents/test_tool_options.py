@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.agents.killed_processes import PassPoint, run_until
 from tests.agents.turns import PATIENCE
 
 from clew import Agent, Engine, Guardrail, Handoff, ScriptedChatClient, ToolContext, tool
@@ -15,6 +19,7 @@ from clew.agents.tool_use import ToolResult
 from clew.domain.errors import InvalidContentError
 from clew.domain.runs.errors import AgentConfigurationError, GuardrailTrippedError, InvalidToolError, ToolFailedError
 from clew.domain.runs.events import ModelCalled, ToolFailed, ToolFinished
+from clew.infrastructure import clock
 from clew.infrastructure.scripted_client import Line
 from clew.testing import call
 
@@ -362,3 +367,65 @@ async def test_an_error_or_a_timeout_of_a_tool_can_end_the_run(kind: type[Except
             await Agent(ScriptedChatClient([call("slow")]), engine=engine, tools=[slow]).run("Go.", thread=thread)
         assert isinstance(raised.value.__cause__, kind)
         assert [event.type async for event in thread.events()][-2:] == ["tool-failed", "run-failed"]
+
+
+def limited(engine: Engine, effects: Path) -> Agent:
+    """An agent that calls two tools as often as it may, once more, and ends with the result of a third."""
+
+    def note(what: str) -> None:
+        with effects.open("a") as file:
+            file.write(f"{what}\n")
+
+    @tool(max_invocations=2, idempotent=True)
+    def count(context: ToolContext) -> str:
+        note(f"count {context.idempotency_key}")
+        return "counted"
+
+    @tool(max_invocation_exceptions=1, idempotent=True)
+    def fetch(context: ToolContext) -> None:
+        note(f"fetch {context.idempotency_key}")
+        raise ConnectionError
+
+    def line(body: Any) -> Line:
+        answers = sum(each["role"] == "assistant" for each in body["messages"])
+        script: list[Line] = [
+            [call("count"), call("count"), call("fetch")],
+            [call("count"), call("fetch")],
+            call("sum"),
+        ]
+        return script[answers]
+
+    tools = [count, fetch, tool(lambda: "3", name="sum", idempotent=True)]
+    return Agent(ScriptedChatClient(line), engine=engine, name="Counter", tools=tools, tool_use_behavior=["sum"])
+
+
+def test_limits_and_the_result_that_ends_a_run_are_those_of_the_log_after_a_kill_at_any_point(tmp_path: Path) -> None:
+    async def work(url: str, effects: Path, _: PassPoint) -> None:
+        async with Engine.open(url, embedded=False) as engine:
+            await limited(engine, effects).run("Count.", thread=await engine.open_thread("counting"))
+
+    async def check(url: str, effects: Path) -> None:
+        async with Engine.open(url, embedded=False, now=lambda: clock.now() + 60_000_000) as engine:
+            thread, agent = await engine.open_thread("counting"), limited(engine, effects)
+            events = [event async for event in thread.events()]
+            if not any(event.type == "run-started" for event in events):
+                return
+            if events[-1].type != "run-completed":
+                response = await agent.continue_run(thread)
+                assert (response.text, response.finish_reason) == ("3", "tool-result")
+                events = [event async for event in thread.events()]
+            failed = [event.data for event in events if isinstance(event.data, ToolFailed)]
+            assert [each.reason for each in failed] == ["raised", "limit", "limit"]
+            assert [event.type for event in events].count("tool-finished") == 3
+            assert [event.type for event in events].count("model-answered") == 3
+            assert (await thread.history()).messages[-1].text == "3"
+
+    for point in itertools.count(1):
+        url, effects = f"sqlite:///{tmp_path}/{point}.db?synchronous=OFF", tmp_path / f"{point}.effects"
+        passed = run_until(point, partial(work, url, effects))
+        asyncio.run(check(url, effects))
+        made = set(effects.read_text().splitlines()) if effects.exists() else set()
+        assert sorted(each.split()[0] for each in made) in (["count", "count", "fetch"], [])
+        if not passed.killed:
+            break
+    assert point > 2 * 6
