@@ -387,7 +387,7 @@ def limited(engine: Engine, effects: Path) -> Agent:
         raise ConnectionError
 
     def line(body: Any) -> Line:
-        answers = sum(each["role"] == "assistant" for each in body["messages"])
+        answers = len([each for each in body["messages"] if each["role"] == "assistant"])
         script: list[Line] = [
             [call("count"), call("count"), call("fetch")],
             [call("count"), call("fetch")],
