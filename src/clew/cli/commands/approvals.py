@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -65,12 +64,14 @@ def approvals(
     as_json: AsJson = False,
 ) -> None:
     """List the calls of tools that wait for an approval: what is asked, by which agent and for whom."""
+    from asyncio import run
+
     most = list_limit(limit, all_=all_, as_json=as_json)
     with open_store(context) as conversations:
         id_ = None if thread is None else conversations.find(thread)
         if id_ is None:
             catch_up(conversations, "approvals")
-        found = asyncio.run(_pending(conversations.awaited, id_, most))
+        found = run(_pending(conversations.awaited, id_, most))
     if as_json:
         write_json_lines(map(json_shapes.approval, found))
     elif not found:
@@ -135,6 +136,8 @@ def _decide(
     *,
     as_json: bool,
 ) -> None:
+    from asyncio import run
+
     runner = None if agent is None else _agent(agent)
     with open_store(context) as conversations:
         id_ = conversations.find(thread)
@@ -151,7 +154,7 @@ def _decide(
                     answer, left = response.text, len(response.approvals)
                 return approval, left, answer
 
-        approval, left, answer = asyncio.run(work())
+        approval, left, answer = run(work())
     shape = {**json_shapes.approval(approval), "decision": decided.lower(), "pending": left, "answer": answer}
     lines = [f"{decided} {_call_text(approval)} of {one_line(id_)}, version {approval.version}."]
     if answer:
