@@ -15,6 +15,7 @@ from clew.domain.runs.errors import (
     ContextWindowError,
     ModelAccessError,
     ModelError,
+    ModelOverloadedError,
     ModelStreamError,
     ModelUnavailableError,
     ToolFailedError,
@@ -76,7 +77,8 @@ class Fault:
     """A run with a fault.
 
     ``lines`` are the answers of the model; ``events`` are the types of the events after the user's message,
-    ``added`` the new messages, ``recorded`` fields of some of the events, and ``error`` is what the run raises.
+    ``added`` the new messages, ``recorded`` fields of some of the events, ``sent`` what the log says of each request
+    with the trouble, and ``error`` is what the run raises.
     """
 
     name: str
@@ -86,6 +88,7 @@ class Fault:
     recorded: dict[str, dict[str, Any]]
     error: type[BaseException] | None = None
     streams: tuple[bool, ...] = (False, True)
+    sent: bool | None = True
     retries: int = 0
     interruption: Interruption = "uninterrupted"
 
@@ -93,6 +96,11 @@ class Fault:
     def trouble(self) -> Trouble | None:
         """Return the fault of the service, if there is one."""
         return next((line for line in self.lines if isinstance(line, Trouble)), None)
+
+    @property
+    def words(self) -> str:
+        """Return the words of the answers: the caller of a stream gets no others."""
+        return "".join(text for role, text in self.added if role == "assistant" and "{" not in text)
 
 
 _CALLED = ("model-called", "message-appended", "model-answered")
@@ -115,27 +123,30 @@ def after_tools(fault: Fault) -> Fault:
     )
 
 
-def _refused(trouble: Trouble, kind: type[ModelError], **error: Any) -> Fault:
-    recorded = {"model-failed": error, "run-failed": error}
-    return Fault(trouble.value, (trouble,), ("model-called", "model-failed", "run-failed"), (), recorded, kind)
+def _refused(trouble: Trouble, kind: type[ModelError], *, sent: bool | None = True, status: int | None = None) -> Fault:
+    error = {"kind": kind.__name__, "status": status}
+    recorded = {"model-failed": {**error, "retry_in": None}, "run-failed": error}
+    events = ("model-called", "model-failed", "run-failed")
+    return Fault(trouble.value, (trouble,), events, (), recorded, kind, sent=sent)
 
 
-def _broken(trouble: Trouble) -> Fault:
+def _broken(trouble: Trouble, **error: Any) -> Fault:
     """Return a fault in which the stream breaks off; the partial answer is recorded."""
+    error |= {"kind": ModelStreamError.__name__}
     return Fault(
         f"{trouble.value} in the stream",
         (trouble,),
         ("model-called", "message-appended", "answer-interrupted", "run-failed"),
         (("assistant", PARTIAL_ANSWER),),
-        {"answer-interrupted": {"reason": "fault"}, "run-failed": {}},
+        {"answer-interrupted": {"reason": "fault", **error}, "run-failed": error},
         ModelStreamError,
         (True,),
     )
 
 
-def _no_answer(trouble: Trouble) -> Fault:
+def _no_answer(trouble: Trouble, kind: type[ModelError], *, sent: bool | None = True) -> Fault:
     """Return the same fault without streaming: no partial answer exists."""
-    return replace(_refused(trouble, ModelError), name=f"{trouble.value} of the whole", streams=(False,))
+    return replace(_refused(trouble, kind, sent=sent), name=f"{trouble.value} of the whole", streams=(False,))
 
 
 def _failing_tool(name: str, arguments: str, result: str, **recorded: Any) -> Fault:
@@ -150,19 +161,25 @@ def _failing_tool(name: str, arguments: str, result: str, **recorded: Any) -> Fa
     )
 
 
+_OVERLOADED = {"kind": ModelOverloadedError.__name__, "status": 429}
+
 OF_THE_SERVICE = (
     _refused(Trouble.SERVER_ERROR, ModelUnavailableError, status=500),
-    _refused(Trouble.REFUSED, ModelUnavailableError, status=None),
+    _refused(Trouble.REFUSED, ModelUnavailableError, sent=False),
     _refused(Trouble.CONTEXT_WINDOW, ContextWindowError, status=400),
     _refused(Trouble.DENIED, ModelAccessError, status=401),
-    *map(_broken, (Trouble.CUT, Trouble.STALL, Trouble.MALFORMED, Trouble.EARLY_END, Trouble.BROKEN_WITH_WORDS)),
-    *map(_no_answer, (Trouble.CUT, Trouble.STALL, Trouble.MALFORMED, Trouble.EARLY_END)),
+    *(_broken(each, status=None) for each in (Trouble.CUT, Trouble.STALL, Trouble.MALFORMED, Trouble.EARLY_END)),
+    _broken(Trouble.BROKEN_WITH_WORDS),  # the words have a status in some formats
+    _no_answer(Trouble.CUT, ModelUnavailableError),
+    _no_answer(Trouble.STALL, ModelUnavailableError, sent=None),
+    _no_answer(Trouble.MALFORMED, ModelStreamError),
+    _no_answer(Trouble.EARLY_END, ModelStreamError),
     Fault(
         "overloaded once",
         (Trouble.OVERLOADED, "I see."),
         ("model-called", "model-failed", *_ENDED),
         (_ANSWER,),
-        {"model-failed": {"retry_in": 0.001, "status": 429}},
+        {"model-failed": {"retry_in": 0.001, **_OVERLOADED}},
         retries=1,
     ),
     Fault(
@@ -170,8 +187,8 @@ OF_THE_SERVICE = (
         (Trouble.OVERLOADED, Trouble.OVERLOADED),
         ("model-called", "model-failed", "model-called", "model-failed", "run-failed"),
         (),
-        {"run-failed": {"status": 429}},
-        ModelError,
+        {"model-failed": _OVERLOADED, "run-failed": _OVERLOADED},
+        ModelOverloadedError,
         retries=1,
     ),
     Fault(
@@ -182,6 +199,7 @@ OF_THE_SERVICE = (
         {"answer-interrupted": {"reason": "cancelled"}, "run-abandoned": {"reason": "cancelled"}},
         asyncio.CancelledError,
         (False,),
+        sent=None,
         interruption="cancelled in the answer",
     ),
     Fault(

@@ -64,7 +64,7 @@ class ScriptedWire:
     ``client`` makes a client from an address and a timeout in seconds. ``whole`` gives a complete answer and
     ``pieces`` the pieces of a streamed one, of which the first ``begun`` end with the text. ``refusal`` gives an
     error's body from its status and words, and ``broken`` the piece that reports an error in a stream. ``codes`` are
-    the service's codes of its refusals. ``media_type`` is that of a stream, ``done`` says that the end marker is one
+    the service's codes of its errors. ``media_type`` is that of a stream, ``done`` says that the end marker is one
     more line after them, and ``damaged`` is a piece that cannot be read. ``writes_text`` says whether arguments can be
     sent that are not JSON: whole, and streamed.
     """
@@ -78,7 +78,7 @@ class ScriptedWire:
     codes: Mapping[Trouble, str]
     done: bool = False
     media_type: str = "text/event-stream"
-    damaged: bytes = b"data: {broken\n\n"
+    damaged: bytes = b"data: {" + CANARY.encode() + b"\n\n"
     writes_text: tuple[bool, bool] = field(default=(False, True))
 
     def reply(self, reply: ScriptedReply, *, streams: bool) -> Reply:
@@ -117,7 +117,7 @@ def _broken_whole(trouble: Trouble) -> Reply:
         return Reply((*whole({}, headers={"content-length": "99"}).steps, CUT))
     if trouble in {Trouble.STALL, Trouble.SILENCE}:
         return Reply((STALL,))
-    return whole(b'{"id": ' if trouble is Trouble.MALFORMED else {"id": "c1", "model": "m-1"})
+    return whole(b"{" + CANARY.encode() if trouble is Trouble.MALFORMED else {"id": CANARY, "model": "m-1"})
 
 
 def can_send(kind: str, replies: Sequence[ScriptedReply], *, streams: bool) -> bool:
@@ -203,7 +203,11 @@ def _openai_refusal(trouble: Trouble, status: int, words: str) -> Any:
     return {"error": {"message": words, **code}}
 
 
-_OPENAI_CODES = {Trouble.CONTEXT_WINDOW: "context_length_exceeded", Trouble.DENIED: "invalid_api_key"}
+_OPENAI_CODES = {
+    Trouble.CONTEXT_WINDOW: "context_length_exceeded",
+    Trouble.DENIED: "invalid_api_key",
+    Trouble.BROKEN_WITH_WORDS: "server_error",
+}
 
 _CHAT = ScriptedWire(
     client=lambda url, timeout: OpenAIChatClient("m-1", api_key=CANARY, base_url=url, timeout=timeout),
@@ -317,6 +321,7 @@ _ANTHROPIC_CODES = {
     Trouble.DENIED: "authentication_error",
     Trouble.OVERLOADED: "rate_limit_error",
     Trouble.SERVER_ERROR: "api_error",
+    Trouble.BROKEN_WITH_WORDS: "api_error",
 }
 
 
@@ -371,6 +376,7 @@ _GEMINI_CODES = {
     Trouble.DENIED: "UNAUTHENTICATED",
     Trouble.OVERLOADED: "RESOURCE_EXHAUSTED",
     Trouble.SERVER_ERROR: "INTERNAL",
+    Trouble.BROKEN_WITH_WORDS: "INTERNAL",
 }
 
 
@@ -431,7 +437,7 @@ _INTERACTIONS = ScriptedWire(
     begun=3,
     refusal=_gemini_refusal,
     broken=lambda words: {"event_type": "error", "error": {"code": "internal", "message": words}},
-    codes=_GEMINI_CODES,
+    codes={**_GEMINI_CODES, Trouble.BROKEN_WITH_WORDS: "internal"},
     done=True,
 )
 
@@ -483,6 +489,7 @@ _CONVERSE_CODES = {
     Trouble.DENIED: "UnrecognizedClientException",
     Trouble.OVERLOADED: "ThrottlingException",
     Trouble.SERVER_ERROR: "InternalServerException",
+    Trouble.BROKEN_WITH_WORDS: "internalServerException",
 }
 
 

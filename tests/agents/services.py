@@ -25,9 +25,8 @@ from clew.infrastructure.scripted_client import Line, ScriptedChatClient, fault
 
 USAGE = TokenUsage(input_tokens=9, output_tokens=4)
 
-_PATIENCE = 60.0
-_STALLED = 3.0
-"""Seconds that a client waits for a stalled service; earlier parts and later answers must arrive within them."""
+PATIENCE = 60.0
+"""Seconds that a client waits for a service."""
 
 
 def calls(*made: tuple[str, str], text: str = "") -> Calls:
@@ -45,11 +44,11 @@ class Service(Protocol):
 
     @property
     def codes(self) -> Mapping[Trouble, str]:
-        """The service's codes of its refusals."""
+        """The service's codes of its errors."""
         ...
 
     def client(self, *, trouble: Trouble | None = None) -> ModelClient:
-        """Return a client; for some faults the service refuses it or its timeout is short."""
+        """Return a client; for some faults the service refuses it."""
         ...
 
     def add_replies(self, *replies: ScriptedReply, streams: bool) -> None:
@@ -64,12 +63,19 @@ class Service(Protocol):
         """Wait until the service leaves a request unanswered."""
         ...
 
+    async def left(self) -> None:
+        """Wait until the client has left the request that the service left unanswered, if there is one."""
+        ...
+
 
 class Scripted:
     """Clew's scripted client, which needs no server."""
 
     kind = "scripted"
-    codes: Mapping[Trouble, str] = WIRES["chat"].codes
+    codes: Mapping[Trouble, str] = {
+        Trouble.CONTEXT_WINDOW: "context_length_exceeded",
+        Trouble.DENIED: "invalid_api_key",
+    }
 
     def __init__(self) -> None:
         self._lines: deque[ScriptedReply] = deque()
@@ -88,6 +94,9 @@ class Scripted:
     async def silent(self) -> None:
         await self._silent.wait()
 
+    async def left(self) -> None:
+        pass
+
     def _line(self, body: JsonObject) -> Line:
         reply = self._lines.popleft()
         if reply is not Trouble.REFUSED:  # a refused request does not arrive
@@ -97,11 +106,9 @@ class Scripted:
         return Answer(_message(reply), _finish(reply), USAGE, "m-1")
 
     def _trouble(self, trouble: Trouble) -> Line:
-        if trouble is Trouble.SILENCE:
+        if trouble in {Trouble.SILENCE, Trouble.STALL}:
             self._silent.set()
-            return fault("stall", after=PARTIAL_ANSWER)
-        if trouble is Trouble.STALL:
-            return fault("stall", after=PARTIAL_ANSWER, seconds=0.001)
+            return fault("stall", after=PARTIAL_ANSWER, seconds=None if trouble is Trouble.SILENCE else PATIENCE)
         if trouble is Trouble.CONTEXT_WINDOW:
             return fault("context-window", tokens=9000, limit=8192)
         if trouble is Trouble.OVERLOADED:
@@ -126,17 +133,24 @@ class OverHttp:
 
     def client(self, *, trouble: Trouble | None = None) -> ModelClient:
         url = self._refusing if trouble is Trouble.REFUSED else self.server.url
-        return self._wire.client(url, _STALLED if trouble is Trouble.STALL else _PATIENCE)
+        return self._wire.client(url, PATIENCE)
 
     def add_replies(self, *replies: ScriptedReply, streams: bool) -> None:
         sent = [each for each in replies if each is not Trouble.REFUSED]
         self.server.add_replies(*(self._wire.reply(each, streams=streams) for each in sent))
 
     def received(self, requests: Sequence[Request]) -> bool:
-        return [each.body for each in self.server.requests] == [each.content for each in requests]
+        arrived = self.server.requests
+        return [each.body for each in arrived] == [each.content for each in requests] and all(
+            got.method == "POST" and got.path.endswith(each.path) for got, each in zip(arrived, requests, strict=True)
+        )
 
     async def silent(self) -> None:
-        await asyncio.to_thread(self.server.stalled.wait)
+        assert await asyncio.to_thread(self.server.stalled.wait, PATIENCE)
+
+    async def left(self) -> None:
+        if self.server.stalled.is_set():
+            assert await asyncio.to_thread(self.server.disconnected.wait, PATIENCE)
 
 
 KINDS = ("scripted", *WIRES)

@@ -116,9 +116,10 @@ async def test_an_interrupted_answer_is_unknown_and_a_refused_call_costs_nothing
     async with Engine.open(url, prices=PRICES) as engine:
         refused = agent_of(engine, "refused", fault("context-window"))
         cut = agent_of(engine, "cut", fault("cut", after="It is"), retries=0)
-        for agent in (refused, cut):
-            with pytest.raises(ModelError):
-                await agent.run("1")
+        with pytest.raises(ModelError):
+            await refused.run("1")
+        with pytest.raises(ModelError):
+            await cut.run("1", stream=True).get_final_response()
         assert by_of(await engine.costs(by="agent")) == {"cut": (1, None, 1)}
 
 

@@ -54,6 +54,8 @@ _BROKEN_OFF: dict[str, str] = {
     "malformed": "The service sent something that is not part of an answer. Run again.",
     "early-end": "The answer ended before it was complete. Run again.",
 }
+_WITHOUT_ANSWER = ("cut", "stall")
+"""The faults that can be retried before the answer has begun, as with other clients."""
 _BEFORE_ANSWER = ("refused", "overloaded", "server-error", "context-window")
 
 
@@ -71,7 +73,10 @@ class Fault:
     def error(self, *, begun: bool) -> ModelError:
         """The error that the client raises; ``begun`` is True if a part of the answer was shown."""
         if self.kind in _BROKEN_OFF:
-            return ModelStreamError(_BROKEN_OFF[self.kind], retryable=not begun, sent=True)
+            words = _BROKEN_OFF[self.kind]
+            if not begun and self.kind in _WITHOUT_ANSWER:
+                return ModelUnavailableError(words, retryable=True, sent=None if self.kind == "stall" else True)
+            return ModelStreamError(words, sent=True)
         if self.kind == "refused":
             words = "The connection was refused. Is the service running?"
             return ModelUnavailableError(words, retryable=True, sent=False)
@@ -124,7 +129,8 @@ def fault(
     ``refused`` (no connection), ``overloaded`` (HTTP 429, with ``retry_after`` in seconds), ``server-error`` (HTTP 500)
     and ``context-window`` (with ``tokens`` of the request and the model's ``limit``) happen before the answer begins.
     ``cut``, ``stall`` (the stream stops, for ``seconds`` or until the caller gives up), ``malformed`` and ``early-end``
-    happen after the stream has sent the text ``after``.
+    happen after the stream has sent the text ``after``. An answer that breaks off is not retried. Without text before,
+    ``cut`` and ``stall`` are: then no answer has begun, and the error is a ModelUnavailableError.
     """
     if kind not in _BROKEN_OFF and kind not in _BEFORE_ANSWER:
         known = ", ".join([*_BROKEN_OFF, *_BEFORE_ANSWER])
