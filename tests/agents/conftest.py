@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+from tests.agents.agui_served import JavaScript
 
 
 @pytest.fixture
@@ -15,3 +18,11 @@ def anyio_backend() -> str:
 def url(shared_url: str) -> str:
     """An empty store that several services can open at once."""
     return shared_url
+
+
+@pytest.fixture(scope="session")
+def javascript() -> Iterator[JavaScript]:
+    """A process of Node with AG-UI's client."""
+    made = JavaScript()
+    yield made
+    made.close()

@@ -1,67 +1,27 @@
-"""An agent that is served over AG-UI. The judge is the package @ag-ui/client, which checks each event."""
+"""An agent that is served over AG-UI: streams, tools, approvals, errors, lost connections. The client judges."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import socket
-import subprocess
-from collections.abc import AsyncIterator, Iterator
+import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import httpx
 import pytest
-import uvicorn
-from tests.servers.installation import agui_client, node
+from starlette.requests import Request
+from tests.agents.agui_served import JavaScript, Window, listening, the_history, types
+from tests.servers.server_process import ServerProcess
 
-from clew import Agent, Engine, ScriptedChatClient, tool
-from clew.agui import agui_app, agui_messages
-from clew.testing import call
+from clew import Agent, Engine, Image, ScriptedChatClient, ToolContext, tool
+from clew.agui import agui_app
+from clew.domain.messages import Message, Reasoning, Text
+from clew.testing import call, fault
 
 pytestmark = pytest.mark.anyio
-PROGRAM = Path(__file__).with_name("agui_client.mjs")
-
-
-class Client:
-    """The JavaScript client, in a process of its own."""
-
-    def __init__(self) -> None:
-        command = [*node().node, str(PROGRAM), str(agui_client())]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def close(self) -> None:
-        with self._process as process:
-            process.kill()
-
-    async def run(self, name: str, **command: Any) -> Any:
-        """Let the agent of this name run; returns its events, its messages and what it complained about."""
-        return await asyncio.to_thread(self._run, {"name": name, **command})
-
-    def _run(self, command: Any) -> Any:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(command) + "\n")
-        self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    made = Client()
-    yield made
-    made.close()
-
-
-class Served:
-    """An agent of Clew and its address."""
-
-    def __init__(self, agent: Agent, engine: Engine, url: str) -> None:
-        self.agent = agent
-        self.engine = engine
-        self.url = url
-
-    def config(self, thread_id: str, user: str = "user:1") -> Any:
-        return {"url": self.url, "threadId": thread_id, "headers": {"x-user": user}}
+ROOT = Path(__file__).parents[2]
+LONG = "many words " * 20
 
 
 @tool(approval="always")
@@ -71,127 +31,257 @@ def refund(order: int) -> str:
 
 
 @tool
-def track(parcel: int) -> str:
+async def track(parcel: int, context: ToolContext) -> Any:
     """Say where a parcel is."""
-    return f"parcel {parcel} is in Cork"
+    await context.progress("looking", fraction=0.5)
+    return ["In Cork:", Image(b"\x89PNG", media_type="image/png")] if parcel > 1 else f"parcel {parcel} is in Cork"
 
 
 def script(body: Any) -> Any:
     """Answer like a model."""
-    last = body["messages"][-1]
-    if last["role"] == "tool":
-        return f"Done: {last['content']}"
+    messages = body["messages"]
+    last = messages[-1]
     asked = str(last["content"])
+    if last["role"] == "tool":
+        return f"Done: {asked}"
     if "fail" in asked:
-        raise RuntimeError("secret of the agent")
+        return fault("cut", after="Half a sentence")
+    if "think" in asked:
+        return Message(role="assistant", contents=(Reasoning(text="Let me see. Yes."), Text(text="I think so.")))
     if "refund" in asked:
-        return call("refund", order=7)
+        return ["One moment.", call("refund", order=7)]
+    if "both" in asked:
+        return [call("refund", order=1), call("track", parcel=1)]
     if "track" in asked:
-        return call("track", parcel=7)
-    return f"You said: {asked} ({len(body['messages'])})"
+        return call("track", parcel=2 if "picture" in asked else 1)
+    if "say nothing" in asked:
+        return ""
+    return f"You said: {asked} ({len(messages)})"
+
+
+class Served(NamedTuple):
+    """An agent and its address."""
+
+    engine: Engine
+    agent: Agent
+    url: str
+
+
+def actor_of(request: Request) -> str | None:
+    return request.headers.get("x-user")
 
 
 @pytest.fixture
 async def served(tmp_path: Path) -> AsyncIterator[Served]:
     async with Engine.open(f"sqlite:///{tmp_path / 'clew.db'}") as engine:
-        agent = Agent(ScriptedChatClient(script, delay=0.01), engine=engine, id="desk", tools=[refund, track])
-        app = agui_app(agent, authenticate=lambda request: request.headers.get("x-user"))
-        listening = socket.create_server(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(app, log_level="critical"))
-        serving = asyncio.create_task(server.serve(sockets=[listening]))
-        yield Served(agent, engine, f"http://127.0.0.1:{listening.getsockname()[1]}/")
-        server.should_exit = True
-        await serving
+        agent = Agent(ScriptedChatClient(script, delay=0.015), engine=engine, id="desk", tools=[refund, track])
+        async with listening(agui_app(agent, authenticate=actor_of)) as url:
+            yield Served(engine, agent, url)
 
 
-def user(text: str, id_: str) -> Any:
-    return {"id": id_, "role": "user", "content": text}
+@pytest.fixture
+def window(javascript: JavaScript, served: Served) -> Window:
+    return Window(javascript, served.url)
 
 
-def types(reply: Any) -> list[str]:
-    return [event["type"] for event in reply["events"]]
+async def test_a_text_is_streamed_and_the_messages_are_the_history(window: Window, served: Served) -> None:
+    first = await window.run("Hello 🧶")
+    text = ["TEXT_MESSAGE_START", "TEXT_MESSAGE_CONTENT", "TEXT_MESSAGE_END"]
+    assert types(first) == ["RUN_STARTED", *text, "RUN_FINISHED"]
+    await window.run("And now?")
+    assert window.contents == ["Hello 🧶", "You said: Hello 🧶 (1)", "And now?", "You said: And now? (3)"]
+    assert window.messages == await the_history(served.engine)
 
 
-async def the_history(served: Served) -> list[Any]:
-    """The messages of the only thread."""
-    [thread] = [each async for each in served.engine.threads()]
-    messages = await agui_messages(await served.engine.thread(thread.id))
-    return [json.loads(each.model_dump_json(by_alias=True)) for each in messages]
+@pytest.mark.parametrize("asked", ["track it", "track it with a picture", "think", "say nothing"])
+async def test_what_a_run_adds_streams_as_the_history_has_it(window: Window, served: Served, asked: str) -> None:
+    await window.run(asked)
+    reply = await window.run(asked)
+    assert window.messages == await the_history(served.engine)
+    roles = {message["role"] for message in window.messages}
+    assert roles >= {"tool"} if "track" in asked else {"user", "assistant"}
+    if "track" in asked:
+        reported = [event["value"] for event in reply["events"] if event["type"] == "CUSTOM"]
+        assert [each["text"] for each in reported] == ["looking"]
+        assert reported[0]["toolCallId"] == window.messages[-2]["toolCallId"]
 
 
-async def test_a_text_is_streamed_and_the_messages_are_the_history(client: Client, served: Served) -> None:
-    first = await client.run("a", config=served.config("t1"), add=[user("Hello 🧶", "u1")])
-    assert first["error"] is None
-    assert first["said"] == []
-    assert types(first)[:2] == ["RUN_STARTED", "TEXT_MESSAGE_START"]
-    assert types(first)[-2:] == ["TEXT_MESSAGE_END", "RUN_FINISHED"]
-    second = await client.run("a", add=[user("And now?", "u2")])
-    assert [message["content"] for message in second["messages"]] == [
-        "Hello 🧶",
-        "You said: Hello 🧶 (1)",
-        "And now?",
-        "You said: And now? (3)",
-    ]
-    assert second["messages"] == await the_history(served)
-
-
-async def test_calls_of_tools_and_their_results_are_shown(client: Client, served: Served) -> None:
-    reply = await client.run("tools", config=served.config("t1"), add=[user("track it", "u1")])
-    assert (reply["error"], reply["said"]) == (None, [])
-    called = [event for event in reply["events"] if event["type"].startswith("TOOL_CALL")]
-    assert [event["type"] for event in called] == [f"TOOL_CALL_{each}" for each in ("START", "ARGS", "END", "RESULT")]
-    assert called[-1]["content"] == "parcel 7 is in Cork"
-    assert reply["messages"][-1]["content"] == "Done: parcel 7 is in Cork"
-    assert reply["messages"] == await the_history(served)
+async def test_parts_of_a_message_reach_the_model(window: Window, served: Served) -> None:
+    picture = {"type": "data", "value": "iVBORw0KGgo=", "mimeType": "image/png"}
+    parts = [{"type": "text", "text": "Look:"}, {"type": "image", "source": picture}]
+    await window.run(add=[{"id": "u1", "role": "user", "content": parts}])
+    client: Any = served.agent.client
+    assert client.requests[0]["messages"][0]["content"][1]["image_url"]["url"] == "data:image/png;base64,iVBORw0KGgo="
+    assert window.messages == await the_history(served.engine)
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "result"),
     [
-        ({"status": "resolved", "payload": {"approved": True}}, "Done: refunded 7"),
+        ({"status": "resolved", "payload": {"approved": True}}, "refunded 7"),
         ({"status": "resolved", "payload": {"approved": False, "reason": "too late"}}, "too late"),
         ({"status": "cancelled"}, "The user gave no answer."),
     ],
 )
-async def test_an_approval_is_an_interrupt(client: Client, served: Served, answer: Any, told: str) -> None:
-    asked = await client.run("approval", config=served.config("t1"), add=[user("refund, please", "u1")])
+async def test_an_approval_is_an_interrupt(
+    javascript: JavaScript, window: Window, served: Served, answer: Any, result: str
+) -> None:
+    asked = await window.run("refund, please")
     [interrupt] = asked["pendingInterrupts"]
-    assert (interrupt["reason"], interrupt["toolCallId"]) == ("tool_call", asked["messages"][-1]["toolCalls"][0]["id"])
+    assert (interrupt["reason"], interrupt["toolCallId"]) == ("tool_call", window.messages[-1]["toolCalls"][0]["id"])
     assert 'refund {"order": 7}' in interrupt["message"]
     resume = [{"interruptId": interrupt["id"], **answer}]
-    done = await client.run("approval", parameters={"runId": "r2", "resume": resume})
-    assert (done["error"], done["said"], done["pendingInterrupts"]) == (None, [], [])
-    assert told in done["messages"][-1]["content"]
+    done = await window.run(parameters={"runId": "r2", "resume": resume})
+    assert done["pendingInterrupts"] == []
+    assert result in window.contents[-1]
     assert "TOOL_CALL_START" not in types(done)
-    assert done["messages"] == await the_history(served)
-    again = await client.run("approval", parameters={"runId": "r3", "resume": resume})
-    assert types(again) == ["RUN_STARTED", "RUN_FINISHED"]  # the client has all of it
-    fresh = await client.run("fresh", config=served.config("t1"), parameters={"runId": "r2", "resume": resume})
-    assert fresh["messages"] == done["messages"][1:]  # all of the run
+    assert window.messages == await the_history(served.engine)
+    repeated = await window.run(parameters={"runId": "r3", "resume": resume})
+    assert types(repeated) == ["RUN_STARTED", "RUN_FINISHED"]  # the client has all of it
+    reloaded = Window(javascript, served.url)
+    await reloaded.run(parameters={"runId": "r2", "resume": resume})
+    assert reloaded.messages == window.messages[1:]  # all that the run added
 
 
-async def test_a_thread_that_waits_refuses_anything_but_all_answers(client: Client, served: Served) -> None:
-    await client.run("waits", config=served.config("t1"), add=[user("refund", "u1")])
+async def test_a_run_waits_only_when_the_other_calls_are_over(window: Window, served: Served) -> None:
+    reply = await window.run("both")
+    assert "TOOL_CALL_RESULT" in types(reply)
+    resume = [{"interruptId": each["id"], "status": "cancelled"} for each in reply["pendingInterrupts"]]
+    await window.run(parameters={"resume": resume})
+    assert window.messages == await the_history(served.engine)
 
-    async def code(**request: Any) -> str:
-        reply = await client.run("other", config=served.config("t1"), **request)
+
+async def test_a_thread_that_waits_refuses_anything_but_all_answers(javascript: JavaScript, served: Served) -> None:
+    await Window(javascript, served.url).run("refund")
+    reloaded = await Window(javascript, served.url).run()
+    [interrupt] = reloaded["pendingInterrupts"]
+
+    async def code(*texts: str, **parameters: Any) -> str:
+        window = Window(javascript, served.url)
+        reply = await window.run(*texts, parameters=parameters)
         assert types(reply) == ["RUN_STARTED", "RUN_ERROR"]
         return str(reply["events"][-1]["code"])
 
-    unknown = {"interruptId": "r:t:1", "status": "cancelled"}
-    assert await code(add=[user("Something else", "u2")]) == "interrupts-pending"
-    assert await code(parameters={"resume": [unknown]}) == "interrupts-pending"
-    shown = await client.run("shown", config=served.config("t1"))
-    [interrupt] = shown["pendingInterrupts"]
     own = {"interruptId": interrupt["id"], "status": "resolved"}
-    assert await code(parameters={"resume": [{**own, "payload": "yes"}]}) == "invalid-answer"
-    assert await code(parameters={"resume": [{**own, "payload": True}, unknown]}) == "unknown-interrupt"
+    unknown = {"interruptId": "r:t:1", "status": "cancelled"}
+    assert await code("Something else") == "interrupts-pending"
+    assert await code(resume=[unknown]) == "interrupts-pending"
+    assert await code(resume=[{**own, "payload": "yes"}]) == "invalid-answer"
+    assert await code(resume=[{**own, "payload": True}, unknown]) == "unknown-interrupt"
+    assert len((await Window(javascript, served.url).run())["pendingInterrupts"]) == 1
 
 
-async def test_an_error_does_not_show_its_text(client: Client, served: Served) -> None:
-    reply = await client.run("error", config=served.config("t1"), add=[user("fail", "u1")])
-    assert types(reply) == ["RUN_STARTED", "RUN_ERROR"]
-    assert "secret" not in json.dumps(reply)
-    again = await client.run("error", add=[user("Hello", "u2")])
-    assert again["messages"][-1]["content"] == "You said: Hello (2)"
-    assert again["messages"] == await the_history(served)
+async def test_an_error_in_the_middle_of_a_text_keeps_the_text(window: Window, served: Served) -> None:
+    reply = await window.run("fail")
+    assert types(reply)[-2:] == ["TEXT_MESSAGE_END", "RUN_ERROR"]
+    assert reply["events"][-1]["message"] == "The agent failed."
+    assert window.contents == ["fail", "Half a sentence"]
+    await window.run("Hello")
+    assert window.contents[-1].startswith("You said: Hello")
+    assert window.messages == await the_history(served.engine)
+
+
+async def test_a_client_that_reconnects_gets_the_rest(javascript: JavaScript, served: Served) -> None:
+    window = Window(javascript, served.url)
+    await window.run(LONG, parameters={"runId": "r1"}, leaveAfter=3)
+    part = window.contents[-1]
+    assert 0 < len(part) < len(LONG)
+    await window.run(parameters={"runId": "r1"})
+    assert window.contents[-1] == f"You said: {LONG} (1)"
+    assert window.messages == await the_history(served.engine)
+
+
+async def test_a_client_that_left_sees_the_run_that_continued(javascript: JavaScript, served: Served) -> None:
+    window = Window(javascript, served.url)
+    await window.run(LONG, leaveAfter=3)
+    await window.run("And now?")  # it never got the end of the first answer
+    assert window.contents[-2:] == ["And now?", "You said: And now? (3)"]
+    reloaded = Window(javascript, served.url)
+    reply = await reloaded.run()
+    assert types(reply) == ["RUN_STARTED", "MESSAGES_SNAPSHOT", "RUN_FINISHED"]
+    assert reloaded.messages == await the_history(served.engine)
+    assert reloaded.contents[1] == f"You said: {LONG} (1)"
+
+
+async def test_a_page_that_is_loaded_during_a_run_follows_it(javascript: JavaScript, served: Served) -> None:
+    window, reloaded = Window(javascript, served.url), Window(javascript, served.url)
+    await window.run(LONG, leaveAfter=3)
+    reply = await reloaded.run()
+    assert types(reply)[:4] == ["RUN_STARTED", "MESSAGES_SNAPSHOT", "TEXT_MESSAGE_START", "TEXT_MESSAGE_CONTENT"]
+    assert reloaded.messages == await the_history(served.engine)
+    assert reloaded.contents[-1] == f"You said: {LONG} (1)"
+
+
+async def test_a_stopped_run_is_cancelled(window: Window, served: Served) -> None:
+    await window.run(LONG * 3, parameters={"runId": "r1"}, leaveAfter=3)
+    [thread] = [each async for each in served.engine.threads()]
+    assert await (await served.engine.thread(thread.id)).stop_run()
+    reply = await window.run(parameters={"runId": "r1"})
+    assert reply["events"][-1]["outcome"] == {"type": "cancelled"}
+    assert window.messages == await the_history(served.engine)
+
+
+async def test_two_equal_requests_at_once_begin_one_run(served: Served) -> None:
+    message = {"id": "u1", "role": "user", "content": "Once"}
+    body = {"threadId": "t1", "runId": "r1", "messages": [message]}
+    async with httpx.AsyncClient(headers={"x-user": "user:1"}) as http:
+        replies = await asyncio.gather(*(http.post(served.url, json=body) for _ in range(3)))
+    assert all("RUN_FINISHED" in reply.text for reply in replies)
+    assert [message["role"] for message in await the_history(served.engine)] == ["user", "assistant"]
+
+
+async def test_every_user_has_threads_of_their_own(javascript: JavaScript, served: Served) -> None:
+    window, other = Window(javascript, served.url), Window(javascript, served.url, user="user:2")
+    await window.run("Mine")
+    await other.run()
+    assert other.messages == []
+    await other.run("Yours")
+    assert other.contents[-1] == "You said: Yours (1)"
+    async with httpx.AsyncClient() as http:
+        assert (await http.post(served.url, json={})).status_code == 401
+        named = {"x-user": "user:1"}
+        assert (await http.post(served.url, content=b"{", headers=named)).status_code == 422
+        assert (await http.post(served.url, json={"threadId": "t1"}, headers=named)).status_code == 422
+
+
+async def test_a_service_names_the_threads_and_gives_options(javascript: JavaScript, served: Served) -> None:
+    @tool
+    def whose(context: ToolContext) -> str:
+        """Say whose order it is."""
+        return f"that of {context.deps}"
+
+    client = ScriptedChatClient([call("whose"), "Done."])
+    agent = Agent(client, engine=served.engine, tools=[whose])
+    thread = await served.engine.start_thread(thread_id="order-7")
+
+    def options(given: Any, actor: str) -> Any:
+        return {"deps": f"{actor} in {given.forwarded_props['shop']}"}
+
+    def thread_of(actor: str, thread_id: str) -> str | None:
+        return thread_id if actor == "user:1" else None
+
+    async with listening(agui_app(agent, authenticate=actor_of, thread_of=thread_of, options=options)) as url:
+        window = Window(javascript, url, thread.id)
+        await window.run("Whose?", parameters={"forwardedProps": {"shop": "Cork"}})
+        assert window.contents == ["Whose?", None, "that of user:1 in Cork", "Done."]
+        reply = await Window(javascript, url, thread.id, user="user:2").run("Whose?")
+        assert reply["events"][-1]["code"] == "unknown-thread"
+
+
+async def test_a_stream_continues_after_its_server_was_killed(javascript: JavaScript, tmp_path: Path) -> None:
+    def serving(port: int = 0, later: int = 0) -> ServerProcess:
+        program = [sys.executable, "-m", "tests.servers.served_agent", str(tmp_path / "clew.db")]
+        command = [*program, str(port), str(later)]
+        return ServerProcess(command, ready=r"http://127\.0\.0\.1:(\d+)", folder=ROOT)
+
+    with serving() as server:
+        port = server.port
+        window = Window(javascript, f"http://127.0.0.1:{port}/ag-ui")
+        await window.run(LONG, parameters={"runId": "r1"}, leaveAfter=3)
+    with serving(port, later=60_000_000):  # the lease of the killed process is over
+        await window.run(parameters={"runId": "r1"})
+        shown = window.messages
+        await window.run()
+    assert window.messages == shown  # the snapshot is what it had
+    assert [message["role"] for message in shown] == ["user", "assistant", "assistant"]
+    assert shown[-1]["content"].endswith("(2)")

@@ -1,4 +1,6 @@
-"""An agent of Clew over A2A, in a process of its own: ``python -m tests.servers.served_agent clew.db port later``.
+"""An agent of Clew over A2A, and at /ag-ui over AG-UI, in a process of its own.
+
+``python -m tests.servers.served_agent clew.db port later``
 
 ``later`` is how many microseconds its clock is ahead.
 """
@@ -15,6 +17,7 @@ from starlette.requests import Request
 
 from clew import Agent, Engine, ScriptedChatClient, tool
 from clew.a2a import a2a_app
+from clew.agui import agui_routes
 from clew.infrastructure import clock
 from clew.testing import call
 
@@ -56,6 +59,7 @@ async def serve(path: str, port: int, later: int) -> None:
         sys.stdout.write(f"{url}\n")
         sys.stdout.flush()
         app = a2a_app(agent, url=f"{url}/", authenticate=actor_of)
+        app.routes.extend(agui_routes(agent, authenticate=actor_of, path="/ag-ui"))
         await uvicorn.Server(uvicorn.Config(app, log_level="critical")).serve(sockets=[listening])
 
 

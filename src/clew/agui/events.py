@@ -152,7 +152,7 @@ class EventMapper:
         thoughts = reasoning_text(message)
         yield from self._reasoning(thoughts[self._seen.get(reasoning_id(self._answer), 0) :])
         text = message.text[self._seen.get(self._answer, 0) :]
-        if text or not (self._seen or message.calls):
+        if text or not (any(self._seen.values()) or message.calls):
             yield from self._text(text, author)
         for index, call in enumerate(message.calls):
             seen = self._seen.get(call_id(self._answer, index), 0)

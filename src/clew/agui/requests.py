@@ -64,7 +64,7 @@ def planned(messages: Sequence[core.Message], place: Place | None, tail: Sequenc
 
     Raises UnsupportedContentError.
     """
-    has = {client_id(message): message for message in tail}
+    has = {client_id(each): each for each in tail if place is None or each.version > place.version}
     own = last_own(messages)
     since = messages[own + 1 :]
     users = [each for each in since if isinstance(each, core.UserMessage)]

@@ -177,9 +177,10 @@ class _Server:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]
             where = ".".join(map(str, first["loc"]))
             return JSONResponse({"error": f"The body is not a RunAgentInput: {where}: {first['msg']}"}, 422)
-        answer = _Answer(self._agent, given, actor, self._options(given, actor))
+        thread_id = self._thread_of(actor, given.thread_id)
+        options = {} if thread_id is None else self._options(given, actor)
         return StreamingResponse(
-            answer.sent(self._thread_of(actor, given.thread_id)),
+            _Answer(self._agent, given, actor, options).sent(thread_id),
             media_type=_CODER.get_content_type(),
             headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
         )
@@ -350,22 +351,20 @@ class _Answer:
             await self._continue(thread, began)
 
         while True:
+            version, is_executed = (await log.control(fresh=True)).version, await log.lease() is not None
             with suppress(RunNotCompletedError):
                 async for update in FollowedRun(thread, run_id, position, continue_lost):
                     position = Position.parsed(update.position)
                     for event in mapper.events(update):
                         yield event
-            control = await log.control(fresh=True)
             state = reduce(joined_runs, await read_runs(log, began))
             calls = waiting_calls(run_id, state, await pending_approvals(log, state), thread.id)
-            if state.ended is not None:
-                break
-            if await log.lease() is not None:
-                await log.changed(control.version, 1.0)  # other calls of the answer are still carried out
-            elif calls:
-                break
-            else:
+            if state.ended is None and is_executed:
+                await log.changed(version, 1.0)  # other calls of the answer are still carried out
+            elif state.ended is None and not calls:
                 await continue_lost()
+            elif (await log.control(fresh=True)).version == version:
+                break  # nothing came after what was followed
         for event in mapper.close():
             yield event
         yield self._end(state, calls)
