@@ -254,17 +254,10 @@ class _Answer:
         return await self._new_run(thread or await self._new_thread(thread_id), plan, abandon=bool(calls))
 
     async def _new_run(self, thread: Any, plan: Plan, *, abandon: bool) -> _Turn:
-        options: Any = {
-            **self._options,
-            "thread": thread,
-            "actor": self._actor,
-            "tools": [*self._options.get("tools", ()), *self._tools.tools()],
-            "idempotency_key": self._key,
-            "rewind_to": plan.rewind_to,
-            "on_conflict": "wait",
-            "abandon_run": abandon,
-        }
+        options: Any = {**self._options, "thread": thread, "actor": self._actor, "idempotency_key": self._key}
+        options |= {"rewind_to": plan.rewind_to, "on_conflict": "wait", "abandon_run": abandon}
         try:
+            options["tools"] = [*self._options.get("tools", ()), *self._tools.tools()]
             run = await self._agent.run(plan.new or None, background=True, **options)
         except InvalidToolError as error:
             raise _RefusedError("invalid-tool", str(error)) from None
