@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,7 +20,7 @@ from clew import Agent, Engine, Middleware, ScriptedChatClient, tool
 from clew.agents.middleware import Proceed, RunContext
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import FunctionResult
-from clew.domain.runs.errors import AgentConfigurationError, ModelRequestError
+from clew.domain.runs.errors import AgentConfigurationError, ModelRequestError, RunInterruptedError
 from clew.domain.runs.events import RunAbandoned
 from clew.infrastructure.openai.clients import OpenAIChatClient
 from clew.infrastructure.scripted_client import Line
@@ -195,3 +196,27 @@ def test_a_tool_cannot_end_the_program(*, is_async: bool) -> None:
     assert isinstance(result, FunctionResult)
     assert result.result == "Error: RuntimeError: leave would have ended the program: sys.exit(3)"
     assert response.text == "Done."
+
+
+def test_closing_the_engine_leaves_the_run_to_other_processes(url: str) -> None:
+    asked = threading.Event()
+
+    async def stalls(_: JsonObject) -> Line:
+        asked.set()
+        await asyncio.sleep(PATIENCE)
+        return ""
+
+    engine = Engine.open(url)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(Agent(ScriptedChatClient(stalls), engine=engine).run_sync, "one")
+        assert asked.wait(PATIENCE)
+        asyncio.run(engine.close())
+        with pytest.raises(RunInterruptedError):
+            running.result(PATIENCE)
+
+    async def check() -> None:
+        async with asyncio.timeout(5), Engine.open(url) as other:
+            (run,) = await Agent(ScriptedChatClient("Done."), engine=other).continue_runs()
+            assert (await run.response()).text == "Done."
+
+    asyncio.run(check())

@@ -57,6 +57,11 @@ async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:
         await asyncio.wait(tasks)
 
 
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The loop of the background thread, None if nothing has needed it yet."""
+    return next((loop for loop in _loops if loop.is_running()), None)
+
+
 def _loop() -> asyncio.AbstractEventLoop:
     with _lock:
         if not _loops or _loops[0].is_closed():

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any
 from weakref import WeakValueDictionary
 
+from clew.agents import background_loop
 from clew.agents.admission import Admission
 from clew.agents.context_assembly import ContextAssembly
 from clew.agents.guard import Guard
@@ -369,10 +370,18 @@ class Run:
 
 
 async def leave_runs(selected: Callable[[RunLog], bool]) -> None:
-    """Leave the runs of this event loop on ``selected`` logs to other processes, which can continue them at once.
+    """Leave the runs on ``selected`` logs to other processes, which can continue them at once.
 
-    Waits until those that are ending have recorded their ends. A run that the caller runs in is not left.
+    They are those of this event loop and of ``run_sync``. Waits until those that are ending have recorded their ends.
+    A run that the caller runs in is not left.
     """
+    await _leave_runs_of_loop(selected)
+    loop = background_loop.running_loop()
+    if loop is not None and loop is not asyncio.get_running_loop():
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_leave_runs_of_loop(selected), loop))
+
+
+async def _leave_runs_of_loop(selected: Callable[[RunLog], bool]) -> None:
     live = [run for run in live_runs.values() if run.in_this_loop and selected(run.journal.log)]
     for run in live:
         if run.journal.under_way and not run.ending and not run.encloses_caller:
