@@ -14,6 +14,11 @@ KILLS = 300
 """At full scale."""
 
 
+def step(scale: float) -> int:
+    """How many system calls are between two kills."""
+    return 1 if scale >= 1 else 4
+
+
 NAMES = ("one", "two", "three")
 
 
@@ -67,7 +72,7 @@ def test_a_batch_in_a_file_is_stored_as_a_whole_or_not_at_all(tmp_path: Path, sc
         before = tmp_path / f"before {number}"
         before.mkdir()
         prepare(f"sqlite:///{before}/clew.db", number)
-        for call in count(0, 1 if scale >= 1 else 4):
+        for call in count(0, step(scale)):
             place = tmp_path / f"{number} {call}"
             shutil.copytree(before, place)
             url = f"sqlite:///{place}/clew.db"
@@ -87,7 +92,7 @@ def test_a_batch_in_postgres_is_stored_as_a_whole_or_not_at_all(postgres: str, s
         prepare(postgres, number)
         if killed_before(lambda number=number: write(postgres, number), SOCKETS, call):  # type: ignore[misc]  # bound
             outcomes.append(check(postgres, number))
-            call += 1
+            call += step(scale)
         elif len(outcomes) >= KILLS * scale**1.3:
             break
         else:
