@@ -37,8 +37,14 @@ from clew.domain.chats.events import (
     TurnStarted,
 )
 from clew.domain.chats.state import ChannelState, ChatState, OpenTurn
-from clew.domain.decider import Append, Intent, RecordEvents
-from clew.domain.errors import ConflictError, InvalidContentError, NotAuthorizedError, UnknownThreadError
+from clew.domain.decider import Append, Intent, RecordEvents, check_allowed
+from clew.domain.errors import (
+    ConflictError,
+    InvalidContentError,
+    NotAuthorizedError,
+    ThreadDeletedError,
+    UnknownThreadError,
+)
 from clew.domain.events import ThreadEvent
 from clew.domain.json_values import canonical
 from clew.domain.messages import Message
@@ -135,7 +141,9 @@ class Execution:
         return TurnSetup(self.engine, self.chat, state.newcomers_read, caller, self.emit, given=self.given)
 
     async def _take(self, state: ChatState, view: ChatView) -> list[Outcome]:
-        """Take the open turns, those of several participants at the same time."""
+        """Take the open turns, those of several participants at the same time. Raises ThreadStatusError."""
+        control = await self.chat.runs.control(fresh=True)
+        check_allowed(self.chat.id, control, RecordEvents((ChatRunStarted(),)))  # before an agent is asked in vain
         taken = []
         for turn in state.turns:
             member = self.members.get(turn.participant)
@@ -233,31 +241,25 @@ class Execution:
         return None
 
     async def _turn(self, participant: str, channel: ChannelState) -> TurnStarted:
-        """The turn, on the channel's thread or on a fork of it: see ``_continues``."""
-        if await self._continues(channel):
-            return TurnStarted(participant=participant, thread_id=channel.thread_id)
-        new = uuid.uuid4().hex[:16]
-        if not channel.version:
-            return TurnStarted(participant=participant, thread_id=new)
-        return TurnStarted(
-            participant=participant,
-            thread_id=new,
-            source_thread=channel.thread_id,
-            source_version=channel.version,
-        )
+        """The turn, on the channel's thread if it is this chat's own, and as it was at this place of the chat.
 
-    async def _continues(self, channel: ChannelState) -> bool:
-        """Whether the next turn is on the same thread: it is this chat's own, and as it was at this place of the chat.
-
-        After a fork or a rewind of the chat it is not. A thread that a participant brought may have grown meanwhile.
+        After a fork or a rewind of the chat it is not, and the turn is on a fork of the thread. A thread that a
+        participant brought may have grown meanwhile. If the thread is not in this store, or was deleted, the
+        participant begins afresh.
         """
-        if channel.chat != self.chat.id:
-            return False
+        same = TurnStarted(participant=participant, thread_id=channel.thread_id)
+        new = same.model_copy(update={"thread_id": uuid.uuid4().hex[:16], "afresh": channel.version > 0})
+        is_own = channel.chat == self.chat.id
         try:
             control = await (await self.chat.runs.channel(channel.thread_id)).control(fresh=True)
         except UnknownThreadError:
-            return True  # it has not begun
-        return control.version == channel.version and control.status == "active"
+            return same if is_own and not channel.version else new
+        except ThreadDeletedError:
+            return new
+        if is_own and control.version == channel.version and control.status == "active":
+            return same
+        source = {"source_thread": channel.thread_id, "source_version": channel.version, "afresh": False}
+        return new.model_copy(update=source) if channel.version else new
 
     async def _learn(self, began: int, actor: str | None) -> None:
         """Let the components of the chat learn from the messages of a run that is about to end."""

@@ -195,13 +195,15 @@ class TurnStarted(Value):
     """A participant has the turn. Its run is on the thread ``thread_id``, under the key of this event.
 
     With ``source_thread`` that thread begins as a fork of the source at ``source_version``: the channel as it was at
-    this place of the chat, after a fork or a rewind.
+    this place of the chat, after a fork or a rewind. ``afresh`` says that the channel's thread is not there any more:
+    the participant hears the chat again, as a newcomer does.
     """
 
     participant: str
     thread_id: str
     source_thread: str | None = Field(default=None, exclude_if=is_none)
     source_version: int = Field(default=0, exclude_if=not_)
+    afresh: bool = Field(default=False, exclude_if=not_)
 
 
 @event_type(

@@ -181,9 +181,9 @@ def _turn_started(state: ChatState, event: Event, data: TurnStarted) -> dict[str
         thread_id=data.thread_id,
         source_thread=data.source_thread,
         source_version=data.source_version,
-        synced=channel.synced,
-        answered=channel.answered,
-        after=channel.version,
+        synced=0 if data.afresh else channel.synced,
+        answered=channel.answered and not data.afresh,
+        after=0 if data.afresh else channel.version,
     )
     return {"turns": (*state.turns, turn)}
 
@@ -231,7 +231,8 @@ def _closed(state: ChatState, event: Event, turn: OpenTurn, thread_version: int,
     """The turn is over. If its thread has begun, that is the channel, and the participant has seen the chat so far."""
     changes: dict[str, Any] = {"turns": tuple([each for each in state.turns if each is not turn])}
     if thread_version:
-        brought = state.channels[turn.participant].brought and turn.source_thread is None
+        before = state.channels[turn.participant]
+        brought = before.brought and before.thread_id == turn.thread_id
         channel = ChannelState(
             chat=event.thread_id,
             thread_id=turn.thread_id,
@@ -264,6 +265,6 @@ _CHANGES: dict[type, Callable[[ChatState, Event, Any], dict[str, Any]]] = {
 }
 
 CHAT_STATE: Fold[ChatState] = Fold(
-    "clew-chat", 4, ChatState(), evolve, types=frozenset({TYPE_NAMES[each] for each in _CHANGES}), state_type=ChatState
+    "clew-chat", 5, ChatState(), evolve, types=frozenset({TYPE_NAMES[each] for each in _CHANGES}), state_type=ChatState
 )
 """The fold of a chat's events."""
