@@ -120,7 +120,7 @@ async def begin_run(
         if thread.kind == "remote":
             await run.journal.leave_to_service()
         run.journal.add(await _run_started(on_thread, run.journal), *new.inputs)
-        run.next_run = partial(_next_run, run, thread)
+        run.next_run = partial(_next_run, thread)
         try:
             await run.carry_out(admission)
         except (ConflictError, RunRepeatedError):
@@ -191,7 +191,7 @@ def _preceded(done: CarriedOut[ThreadT], before: RunState, run_id: str) -> Carri
     return done._replace(run_id=run_id, state=joined_runs(before, done.state), response=response)
 
 
-async def _next_run(run: Run, thread: ThreadPort, handed: HandedOff) -> tuple[Run, Successor]:
+async def _next_run(thread: ThreadPort, run: Run, handed: HandedOff) -> tuple[Run, Successor]:
     """The run of the agent to which a run hands the conversation."""
     handoff = find_handoff(run.setup.handoffs, handed.agent.id)
     if handoff is None:
@@ -203,7 +203,7 @@ async def _next_run(run: Run, thread: ThreadPort, handed: HandedOff) -> tuple[Ru
     await compare_with_last_run(its_setup, thread)
     its_setup, state = its_setup.for_thread(thread), run.state
     following = Run(its_setup, thread, RunState(uuid.uuid4().hex[:16]), run.journal.emit)
-    following.next_run = partial(_next_run, following, thread)
+    following.next_run = partial(_next_run, thread)
     following.takes_over = True
     following.clock_began = run.clock_began
     if thread.kind == "remote":
@@ -288,7 +288,7 @@ async def resume_run(
         await _check_providers(on_thread, log, state.run_id)
         run = Run(on_thread, thread, state, emit, opened.attempt + 1)
         run.journal.emitted = emitted
-        run.next_run = partial(_next_run, run, thread)
+        run.next_run = partial(_next_run, thread)
         if thread.kind == "remote":
             await run.journal.leave_to_service()
         cut_off = await _cut_off(log, opened)

@@ -75,8 +75,8 @@ class Run:
         self.journal = Journal(thread.runs, state, asking, attempt, emit, needed)
         self.over = asyncio.Event()
         self.journal.on_lost = lambda: self.end_with(RunTakenOverError(thread.id, state.run_id))
-        self.next_run: Callable[[HandedOff], Awaitable[tuple[Run, Successor]]] | None = None
-        """Makes the run of the agent to which this one hands the conversation."""
+        self.next_run: Callable[[Run, HandedOff], Awaitable[tuple[Run, Successor]]] | None = None
+        """Makes the run of the agent to which this one, given to it, hands the conversation."""
         self.next: Run | None = None
         """That run. It begins when this one ends."""
         self.clock_began: float | None = None
@@ -209,6 +209,7 @@ class Run:
             raise
         finally:
             self.journal.stop_renewing()
+            self.journal.on_begun = self.journal.on_lost = None  # they hold this run, which holds the journal
             self.over.set()
             _enclosing.reset(token)
 
@@ -315,7 +316,7 @@ class Run:
         """End the run, and begin that of the other agent in the same commit."""
         if self.next_run is None:
             raise RuntimeError("The run has no way to hand the conversation over.")
-        self.next, successor = await self.next_run(handed)
+        self.next, successor = await self.next_run(self, handed)
         try:
             await self._providers.complete(RunCompleted(finish_reason=HANDED_OFF), successor)
             await self.journal.emit_added()
