@@ -68,9 +68,10 @@ def import_(
     """Import conversations of ChatGPT, Claude, agents and OpenAI chats, or threads that Clew exported.
 
     It reads the data exports of ChatGPT and Claude (the zip, its folder, or conversations.json), sessions of the OpenAI
-    Agents SDK (the SQLite file of SQLiteSession, or a JSON list of items) and of Agent Framework, chats of Semantic
-    Kernel, traces of LangSmith and Langfuse, and OpenAI chat messages as JSON or JSON lines. Their content decides
-    about the format. Edits and repeated answers become forks, and what is not a message becomes a record.
+    Agents SDK (the SQLite file of SQLiteSession, or a JSON list of items) and of Agent Framework, threads of OpenAI's
+    Assistants, chats of Semantic Kernel, traces of LangSmith and Langfuse, and OpenAI chat messages as JSON or JSON
+    lines. Their content decides about the format. Edits and repeated answers become forks, and what is not a message
+    becomes a record.
 
     It skips what it has imported before, so it is safe to repeat. It recognises files of `clew export --format clew` by
     their first line.
