@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from clew.infrastructure.anthropic.client import AnthropicClient
     from clew.infrastructure.any_client import AnyClient
     from clew.infrastructure.assistants.client import AssistantsClient
+    from clew.infrastructure.bedrock.agent_client import BedrockAgentClient
     from clew.infrastructure.bedrock.client import BedrockClient
     from clew.infrastructure.gemini.client import GeminiClient
     from clew.infrastructure.gemini.interactions_client import GeminiInteractionsClient
@@ -95,6 +96,7 @@ __all__ = [
     "AnyClient",
     "AssistantsClient",
     "Audio",
+    "BedrockAgentClient",
     "BedrockClient",
     "ChatSerializer",
     "ClewError",
@@ -193,6 +195,7 @@ _HOMES = {
     "AnyClient": "clew.infrastructure.any_client",
     "AssistantsClient": "clew.infrastructure.assistants.client",
     "Audio": "clew.infrastructure.media_files",
+    "BedrockAgentClient": "clew.infrastructure.bedrock.agent_client",
     "BedrockClient": "clew.infrastructure.bedrock.client",
     "ChatSerializer": "clew.chats.serializer",
     "ClewError": "clew.domain.errors",

@@ -22,6 +22,7 @@ def test_clew_exports_these_names() -> None:
         "AnyClient",
         "AssistantsClient",
         "Audio",
+        "BedrockAgentClient",
         "BedrockClient",
         "ChatSerializer",
         "ClewError",

@@ -148,6 +148,11 @@ class ModelCalls:
         reference, lost = state.call.reference, state.tasks.lost
         if reference is None or lost is None or state.diverged:
             return
+        run = journal.state
+        if not self._setup.client.wire.answers_in_turn and (
+            state.tasks.lost_run != run.run_id or run.attempt == 1 or run.tries
+        ):
+            return  # a request is repeated only if it did not arrive, and a new run is the caller's decision
         if not journal.state.began:
             await journal.write(blobs=self._setup.definitions.blobs)
         if (task := await find(reference, lost)) is not None:

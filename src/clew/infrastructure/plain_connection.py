@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from clew.domain.json_values import JsonObject
 from clew.domain.models.client import ModelRequest
+from clew.domain.runs.errors import ModelStreamError
 from clew.domain.runs.request_construction import request_bytes
 from clew.infrastructure.sdk_connection import SdkConnection, certificates
+from clew.infrastructure.sent_requests import SentRequests
 
 if TYPE_CHECKING:
     import httpx2
@@ -116,3 +119,30 @@ class PlainConnection(SdkConnection):
         finally:
             await response.aclose()
         return response
+
+
+class AgentConnection(PlainConnection):
+    """The connections to a remote agent. A model may be asked again; an agent may have begun to act."""
+
+    async def _pieces(
+        self, client: Any, path: str, request: ModelRequest, sent: SentRequests
+    ) -> AsyncGenerator[tuple[bool, JsonObject]]:
+        """The pieces of a reply. A request that may have arrived is not repeated, unless it only reads."""
+        import httpx2
+
+        try:
+            async with aclosing(super()._pieces(client, path, request, sent)) as pieces:
+                async for whole, piece in pieces:
+                    yield whole, piece
+        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout):
+            raise
+        except httpx2.RequestError as error:
+            if request.task is not None and request.task.reads:
+                raise
+            lost = type(error).__name__
+        else:
+            return
+        raise ModelStreamError(
+            f"{self._model!r} may have received the message, but the connection was lost ({lost}). Run again to "
+            "send the message once more."
+        )

@@ -7,6 +7,7 @@ from importlib.metadata import entry_points
 from clew.domain.models.a2a_requests import A2A
 from clew.domain.models.anthropic_requests import ANTHROPIC, ANTHROPIC_BEDROCK, ANTHROPIC_VERTEX
 from clew.domain.models.assistants_requests import ASSISTANTS
+from clew.domain.models.bedrock_agents import BEDROCK_AGENT
 from clew.domain.models.bedrock_requests import BEDROCK
 from clew.domain.models.chat_requests import OPENAI_CHAT
 from clew.domain.models.client import WireFormat
@@ -24,6 +25,7 @@ _OWN = {
         ANTHROPIC_VERTEX,
         ASSISTANTS,
         BEDROCK,
+        BEDROCK_AGENT,
         GEMINI,
         INTERACTIONS,
         OPENAI_CHAT,

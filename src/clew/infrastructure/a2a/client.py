@@ -21,7 +21,7 @@ from clew.domain.runs.errors import (
     RemoteTaskError,
 )
 from clew.domain.runs.request_construction import checked_options, request_bytes
-from clew.infrastructure.plain_connection import PlainConnection, PlainHttp
+from clew.infrastructure.plain_connection import AgentConnection, PlainHttp
 from clew.infrastructure.sdk_connection import TIMEOUT, is_address, timeout_of
 from clew.infrastructure.sent_requests import SentRequests
 
@@ -195,7 +195,7 @@ def _settled(raised: ModelError, reader: A2AAnswer, request: ModelRequest) -> Mo
     return raised
 
 
-class _A2AConnection(PlainConnection):
+class _A2AConnection(AgentConnection):
     """The connections to an agent."""
 
     key: ClassVar[str] = "headers="
@@ -221,24 +221,8 @@ class _A2AConnection(PlainConnection):
         self, client: Any, path: str, request: ModelRequest, sent: SentRequests
     ) -> AsyncGenerator[tuple[bool, JsonObject]]:
         """The responses, up to that with which the answer ends: an agent may keep the stream open after it."""
-        import httpx2
-
-        try:
-            async with aclosing(super()._pieces(client, path, request, sent)) as pieces:
-                async for whole, piece in pieces:
-                    yield whole, piece
-                    if ends(piece):
-                        return
-        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout):
-            raise
-        except httpx2.RequestError as error:
-            if _reads(request):
-                raise
-            lost = type(error).__name__
-        else:
-            return
-        # A model may be asked again; an agent may have begun to act.
-        raise ModelStreamError(
-            f"{self._model!r} may have received the message, but the connection was lost ({lost}). Run again to "
-            "send the message once more."
-        )
+        async with aclosing(super()._pieces(client, path, request, sent)) as pieces:
+            async for whole, piece in pieces:
+                yield whole, piece
+                if ends(piece):
+                    return

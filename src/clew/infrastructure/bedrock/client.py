@@ -11,9 +11,10 @@ from clew.domain.json_values import JsonObject
 from clew.domain.models.bedrock_answers import BedrockAnswer
 from clew.domain.models.bedrock_requests import BEDROCK
 from clew.domain.models.client import ModelRequest, ThreadKind, Update
-from clew.domain.runs.errors import AgentConfigurationError, MissingExtraError, ModelAccessError
+from clew.domain.runs.errors import AgentConfigurationError
 from clew.domain.runs.request_construction import checked_options
 from clew.infrastructure.bedrock.event_stream import FrameDecoder, event_of, named_error
+from clew.infrastructure.bedrock.signing import checked_key, region_of, session_of, signed_headers
 from clew.infrastructure.plain_connection import PlainConnection, PlainHttp, StatusError
 from clew.infrastructure.sdk_connection import TIMEOUT, is_address, service_name, timeout_of
 
@@ -54,9 +55,9 @@ class BedrockClient:
         checked = checked_options(options)
         if "system" in checked:
             raise AgentConfigurationError("options has system, which the run sets itself. Leave it out.")
-        key = _checked_key(api_key or (os.environ.get("AWS_BEARER_TOKEN_BEDROCK") if session is None else None))
-        signing = _session(session) if key is None else None
-        self._connection = _BedrockConnection(model, _region(region, signing), signing, key, base_url, timeout)
+        key = checked_key(api_key or (os.environ.get("AWS_BEARER_TOKEN_BEDROCK") if session is None else None))
+        signing = session_of(session, "BedrockClient without a key") if key is None else None
+        self._connection = _BedrockConnection(model, region_of(region, signing), signing, key, base_url, timeout)
         self.model = model
         self.provider = self._connection.provider
         self.options = checked
@@ -110,35 +111,14 @@ class _BedrockConnection(PlainConnection):
         http: PlainHttp = client
         headers = {"accept": "application/vnd.amazon.eventstream" if request.streams else "application/json"}
         if self._session is not None:
-            headers |= self._signature(http, path, request.content)
+            headers |= signed_headers(
+                self._session, http, path, request.content, service="bedrock", region=self._region
+            )
         try:
             return await http.send(path, request.content, headers)
         except StatusError as error:
             error.body = named_error(error.body, error.response.headers)
             raise
-
-    def _signature(self, http: PlainHttp, path: str, content: bytes) -> dict[str, str]:
-        """The headers of AWS Signature Version 4. What an error must not show is added to the client's secrets."""
-        from botocore.auth import SigV4Auth
-        from botocore.awsrequest import AWSRequest
-        from botocore.exceptions import BotoCoreError
-
-        advice = "Set AWS_BEARER_TOKEN_BEDROCK, give api_key=, or a session= with AWS credentials."
-        try:
-            found = None if self._session is None else self._session.get_credentials()
-            frozen = None if found is None else found.get_frozen_credentials()
-        except BotoCoreError as error:
-            raise ModelAccessError(
-                f"The AWS credentials could not be loaded ({type(error).__name__}). {advice}"
-            ) from None
-        if frozen is None:
-            raise ModelAccessError(f"There are no AWS credentials to sign with. {advice}")
-        signed = AWSRequest("POST", http.url(path), headers={"content-type": "application/json"}, data=content)
-        SigV4Auth(frozen, "bedrock", self._region).add_auth(signed)
-        signature = signed.headers["Authorization"].rpartition("=")[2]
-        secrets = (frozen.access_key, frozen.secret_key, frozen.token, signature)
-        http.secrets = tuple(each for each in secrets if each)
-        return {name.lower(): value for name, value in signed.headers.items() if name.lower() != "content-type"}
 
     async def _events(self, response: httpx2.Response) -> AsyncGenerator[JsonObject]:
         frames = FrameDecoder()
@@ -146,28 +126,3 @@ class _BedrockConnection(PlainConnection):
             async for received_bytes in received:
                 for frame in frames.feed(received_bytes):
                     yield event_of(frame)
-
-
-def _session(given: botocore.session.Session | None) -> botocore.session.Session:
-    try:
-        import botocore.session
-    except ModuleNotFoundError:
-        raise MissingExtraError("BedrockClient without a key", "botocore", "bedrock") from None
-    return botocore.session.get_session() if given is None else given
-
-
-def _region(given: str | None, session: botocore.session.Session | None) -> str:
-    region = given or (session.get_config_variable("region") if session is not None else None)
-    region = region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    if not region or not isinstance(region, str) or not region.replace("-", "").isalnum():
-        raise AgentConfigurationError("There is no valid AWS region. Set AWS_REGION, or give region=.")
-    return region
-
-
-def _checked_key(key: str | None) -> str | None:
-    if key is not None and (not key.isascii() or not key.isprintable() or " " in key):
-        raise AgentConfigurationError(
-            "The key (api_key= or AWS_BEARER_TOKEN_BEDROCK) contains a line end, a space or a character that is not "
-            "allowed in a key. Was it read from a file? Remove the character."
-        )
-    return key or None
