@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from clew import Agent, Engine, ScriptedChatClient, tool
+from clew.projections import Query
 from clew.testing import call
 from clew.types import ThreadFilter
 
@@ -40,8 +41,13 @@ async def test_a_request_is_listed_until_it_is_decided_or_its_run_ends(any_url: 
         await decided.approvals[1].reject()
         await abandoned.stop_run()
         await deleted.delete()
+        ended = (await payer(engine, call("pay", invoice=5)).run("Pay 5.")).thread
+        await ended.end()
+        rewound = (await payer(engine, call("pay", invoice=6)).run("Pay 6.")).thread
+        await rewound.rewind(to=1, abandon_run=True)
         assert await waiting(engine) == []
         assert await fork.approvals() == []
+        assert await engine.rows("approvals", Query("waiting")) == []
 
 
 async def test_everybody_sees_what_waits_on_threads_that_they_may_read(any_url: str) -> None:

@@ -91,3 +91,18 @@ def test_one_of_several_calls_is_named_by_its_request(clew: CalledClew, tmp_path
 
     assert asyncio.run(continue_runs()) == "Done."
     assert "waits for no approval" in clew.refused(2, "approve", id_)
+
+
+def test_a_decision_stays_if_the_agent_that_continues_the_run_fails(clew: CalledClew, tmp_path: Path) -> None:
+    first, second = asyncio.run(ask(tmp_path / "clew.db"))
+    other = MODULE.replace('["Done."]', "[]").replace('name="Clerk"', 'name="Clerk", instructions="Be quick."')
+    tmp_path.joinpath("other_shop.py").write_text(other)
+    failed = clew.run("approve", first, "--agent", "other_shop:clerk")
+    assert failed.returncode == 1
+    assert failed.stdout == f'Approved refund({{"order": 7}}) of {first}, version 7.\n'
+    warned, error = failed.stderr.splitlines()
+    assert warned.startswith(f"clew: Thread {first!r} was last run by an agent that differs")
+    assert error.startswith("clew: The script is at its end")
+    assert [each["thread_id"] for each in clew.lines("approvals", "--json")] == [second]
+    tmp_path.joinpath("fails.py").write_text("clerk = 1 / 0")
+    assert "the module fails with ZeroDivisionError" in clew.refused(2, "approve", second, "--agent", "fails:clerk")

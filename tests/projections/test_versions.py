@@ -36,6 +36,7 @@ ROWS = {
     ("memory", 1): ("b64242db086fd8df", "3087cb39cf6a5c67"),
     ("memory", 2): ("memory-2", "7af45d7e2869e6c6"),
     ("approvals", 1): ("approvals-1", "1853175ab1985fee"),
+    ("approvals", 2): ("approvals-2", "74aecc1d9a897e88"),
 }
 """For each name and version: the digest of the code, which stores record, and the digest of its rows.
 
@@ -83,6 +84,10 @@ _MORE: dict[str, tuple[tuple[str, str, dict[str, Any] | None], ...]] = {
         *(("e", "approval-given", {"request": 1}),) * 2,
         *(("f", "approval-requested", {}),) * 2,
         ("f", "run-abandoned", {}),
+        *((thread_id, "approval-requested", {}) for thread_id in "ghij"),
+        ("g", "history-rewound", {"to": 1}),
+        ("h", "thread-ended", {}),
+        ("i", "thread-deleted", {}),
     ),
     "usage": (
         ("e", "run-started", {"agent": {"id": "outer"}}),

@@ -285,6 +285,8 @@ def imported(option: str, text: str) -> Any:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise WrongUsage(f"{option} {text!r}: {error}") from error
+    except Exception as error:  # the module's own
+        raise WrongUsage(f"{option} {text!r}: the module fails with {type(error).__name__}: {error}") from error
 
 
 def must_confirm(context: typer.Context, *, yes: bool) -> bool:

@@ -143,6 +143,11 @@ def write_json_lines(values: Iterable[Any]) -> None:
         write_json(value)
 
 
+def warn(message: str) -> None:
+    """Write a line to stderr."""
+    typer.echo(f"clew: {one_line(message)}", err=True)
+
+
 def write_result(shape: Any, text: str, *, as_json: bool) -> None:
     """Write the result of a command: its JSON shape, or its text for people."""
     if as_json:

@@ -14,8 +14,8 @@ class Approvals:
     """
 
     name = "approvals"
-    version = 1
-    code_digest = "approvals-1"  # of this version: change both where it makes other rows
+    version = 2
+    code_digest = "approvals-2"  # of this version: change both where it makes other rows
     tables = (
         Table(
             "waiting",
@@ -37,6 +37,8 @@ class Approvals:
             "run-completed",
             "run-failed",
             "run-abandoned",
+            "history-rewound",
+            "thread-ended",
             "thread-deleted",
             "thread-purged",
         }

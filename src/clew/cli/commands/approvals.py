@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Coroutine, Iterable
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -21,7 +22,7 @@ from clew.cli.options import (
     open_store,
     thread_argument,
 )
-from clew.cli.output import catch_up, one_line, plural, write_json_lines, write_result
+from clew.cli.output import catch_up, one_line, plural, safe, warn, write_json_lines, write_result
 from clew.cli.output import console as new_console
 from clew.cli.rendering import json_shapes
 
@@ -138,6 +139,8 @@ def _decide(
 ) -> None:
     from asyncio import run
 
+    from clew.domain.runs.errors import AgentChangedWarning
+
     runner = None if agent is None else _agent(agent)
     with open_store(context) as conversations:
         id_ = conversations.find(thread)
@@ -147,6 +150,8 @@ def _decide(
                 opened = await engine.thread(id_)
                 approval = _selected(await opened.approvals(), request, id_)
                 await decide(approval)
+                if not as_json:
+                    typer.echo(f"{decided} {_call_text(approval)} of {one_line(id_)}, version {approval.version}.")
                 left = len(await opened.approvals())
                 answer = None
                 if runner is not None and not left:
@@ -154,16 +159,15 @@ def _decide(
                     answer, left = response.text, len(response.approvals)
                 return approval, left, answer
 
-        approval, left, answer = run(work())
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", AgentChangedWarning)
+            warnings.showwarning = lambda message, *_: warn(str(message))
+            approval, left, answer = run(work())
     shape = {**json_shapes.approval(approval), "decision": decided.lower(), "pending": left, "answer": answer}
-    lines = [f"{decided} {_call_text(approval)} of {one_line(id_)}, version {approval.version}."]
-    if answer:
-        lines.append(answer)
+    text = "The run continues when a process that has its agent calls continue_runs()."
     if left:
-        lines.append(f"{plural(left, 'more call')} of the run {'waits' if left == 1 else 'wait'} for approval.")
-    elif answer is None:
-        lines.append("The run continues when a process calls agent.continue_runs(), or at once with --agent.")
-    write_result(shape, "\n".join(lines), as_json=as_json)
+        text = f"{plural(left, 'more call')} of the run {'waits' if left == 1 else 'wait'} for approval."
+    write_result(shape, text if left or answer is None else safe(answer), as_json=as_json)
 
 
 async def _pending(engine: Engine, thread_id: str | None, most: int | None) -> list[Approval]:

@@ -15,7 +15,7 @@ from clew.cli.candidates import projection_names
 from clew.cli.commands.shards import directory_of, for_each_shard
 from clew.cli.errors import FAILED, WrongUsage, report
 from clew.cli.options import AsJson, GlobalOptions, imported
-from clew.cli.output import one_line, plural, progress_bar, write_result
+from clew.cli.output import one_line, plural, progress_bar, warn, write_result
 from clew.cli.rendering import json_shapes
 
 if TYPE_CHECKING:
@@ -217,11 +217,6 @@ def _warn_if_unavailable() -> Iterator[None]:
         yield
     except StoreUnavailableError as error:
         warn(str(error))
-
-
-def warn(message: str) -> None:
-    """Write a line to stderr."""
-    typer.echo(f"clew: {one_line(message)}", err=True)
 
 
 def _fill_in_workers(
