@@ -160,3 +160,21 @@ async def test_a_fork_continues_when_its_chat_is_gone(url: str, how: str) -> Non
         assert len({each.thread.id for each in fork.participants}) == 2
         await fork.end()
         assert [await each.thread.status for each in fork.participants] == ["ended"] * 2
+
+
+@pytest.mark.parametrize("within", [False, True])
+@pytest.mark.parametrize("how", ["rewind", "end", "delete", "abandon"])
+async def test_nothing_waits_for_an_approval_when_the_turn_is_gone(how: str, *, within: bool) -> None:
+    async with Engine.open("memory:") as engine:
+        waits = tool(lambda: "Published.", name="publish", approval="always")
+        writer = agent_of(engine, "Writer", [call("publish"), "Done."], tools=[waits])
+        chat = await engine.start_chat([writer], max_turns=1)
+        if within:
+            chat = await engine.start_chat([chat.as_participant("Desk"), agent_of(engine, "Other")], max_turns=2)
+        await chat.run("One.")
+        assert [each.call.name async for each in engine.approvals()] == ["publish"]
+        if how == "abandon":
+            await chat.run("Two.", abandon_run=True, next_speaker="Other" if within else "Writer")
+        else:
+            await (chat.thread.rewind(1) if how == "rewind" else getattr(chat.thread, how)())
+        assert [each async for each in engine.approvals()] == []

@@ -53,6 +53,9 @@ from clew.domain.models.prices import plus
 from clew.domain.runs.errors import AgentConfigurationError
 from clew.domain.runs.ports import EnginePort, RunKey
 from clew.domain.streams import check_idempotency_key
+from clew.service.async_effects import drive
+from clew.service.chat_turns import waiting_turns
+from clew.service.child_runs import abandon_children
 
 _OF_RUN = frozenset({"turn-selected", "turn-started", "turn-finished", "turn-failed", "chat-run-ended"})
 
@@ -93,6 +96,7 @@ class Execution:
             if state.run is not None:
                 if not abandon and (within is None or state.run.within != within.chat):
                     raise ChatRunOpenError(self.chat.id, "chat.run")
+                await self._abandon_turns()
                 steps.append(ChatRunEnded(run=state.run.began, reason="abandoned"))
             if not messages and not (await self.chat.history(last=1)).messages:
                 raise InvalidContentError("chat.run: there is nothing to answer. Give some input.")
@@ -104,6 +108,12 @@ class Execution:
             except ConflictError:
                 continue
             return version + len(steps)
+
+    async def _abandon_turns(self) -> None:
+        """Abandon what waits in open turns, before their run ends: see ``abandon_children``."""
+        core = self.chat._core  # noqa: SLF001  # of this package
+        control = await self.chat.runs.control(fresh=True)
+        await drive(abandon_children(core, await drive(waiting_turns(core, self.chat.id, control)), self.actor))
 
     async def _is_end(self, version: int) -> int:
         """1 if the event at the version ended an earlier run, before this one began in the same commit; else 0."""

@@ -57,6 +57,7 @@ from clew.domain.runs.events import RunAbandoned, ServiceThreadBound
 from clew.domain.runs.state import fold, interrupted
 from clew.domain.streams import check_id, check_idempotency_key, digest, stream_id
 from clew.service.authorization import check
+from clew.service.chat_turns import waiting_turns
 from clew.service.child_runs import abandon_children, waiting_children
 from clew.service.core import ATTEMPTS, CommitOptions, Committed, Core, commit, load
 from clew.service.effects import Operation, Read, read
@@ -243,12 +244,14 @@ def appended_item(event: Event) -> HistoryMessage | ThreadRecord | None:
 def change(core: Core, thread_id: str, intent: Intent, actor: str | None) -> Operation[Committed]:
     """Commit an intent. Deleting a thread also removes its draft of an answer.
 
-    The end of a thread also ends its open run: before it, agents that wait on behalf of its calls are abandoned.
+    The end of a thread also ends its open run: before it, agents that wait on behalf of its calls are abandoned, and
+    those that have a turn in it.
     """
     yield from check(core, "read", thread_id)
     if isinstance(intent, End | Delete):
         control = yield from load(core, thread_id)
         children = yield from waiting_children(core, thread_id, control.run, in_progress=True)
+        children += yield from waiting_turns(core, thread_id, control)
         if children:
             check_allowed(thread_id, control, intent)
             yield from abandon_children(core, children, actor)
@@ -369,11 +372,13 @@ def rewind(
 ) -> Operation[int]:
     """Continue from an earlier version, or from an abandoned one; returns the version of the rewind.
 
-    ``then`` is appended in the same commit. Agents on other threads that the open run waits for are abandoned before.
+    ``then`` is appended in the same commit. Agents on other threads that the open run waits for are abandoned before,
+    and those that have a turn in the chat.
     Raises RunInProgressError while a run holds the lease, unless ``abandon_run``, and ServiceCannotForkError.
     """
     control = yield from readable(core, thread_id, "rewind")
     children = yield from waiting_children(core, thread_id, control.run, in_progress=abandon_run)
+    children += yield from waiting_turns(core, thread_id, control)
     if children:
         if expected_version not in {None, control.version}:
             raise ConflictError(thread_id, expected_version or 0, control.version)
