@@ -178,3 +178,19 @@ async def test_nothing_waits_for_an_approval_when_the_turn_is_gone(how: str, *, 
         else:
             await (chat.thread.rewind(1) if how == "rewind" else getattr(chat.thread, how)())
         assert [each async for each in engine.approvals()] == []
+
+
+async def test_a_purge_of_the_thread_of_a_chat_destroys_its_channels_too(shared_url: str) -> None:
+    async with Engine.open(shared_url) as engine:
+        chat, *_ = await two_rounds(engine)
+        await chat.thread.rewind("one")
+        await chat.run("Two, again.")  # the channels have forks now
+        outer = await engine.start_chat([agent_of(engine, "Editor")], max_turns=1)
+        await outer.run("Mine.")
+        purged = await (await engine.thread(chat.id)).purge()
+        assert len(purged.children) == 2 * 2
+        exported = str([line async for line in engine.export_events()])
+        assert "marmalade" not in exported
+        assert "One." not in exported
+        assert "Mine." in exported
+        assert (await engine.verify()).first_bad is None

@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 
-from clew.domain.chats.events import TurnFinished, TurnStarted
+from clew.domain.chats.events import CHANNEL_OF, TurnFinished, TurnSelected, TurnStarted
 from clew.domain.decider import Advance
 from clew.domain.decider_state import OpenRun, holder_of
 from clew.domain.errors import ThreadStatusError
+from clew.domain.events import ThreadLabelled, ThreadStarted
+from clew.domain.json_values import Json
 from clew.domain.ports import Claim, Draft, IntegrityFault
 from clew.domain.runs.errors import RunInProgressError, RunTakenOverError
 from clew.domain.runs.events import Caller, ChildThread, RunAbandoned, RunStarted, ToolFinished
@@ -73,6 +75,25 @@ def own_children(core: Core, thread_id: str) -> list[str]:
     own = core.log.lineage(stream, after=(info and info.cut) or 0, types=["child-thread"])
     links = (event.data for event in own if isinstance(event.data, ChildThread))
     return [link.thread_id for link in links if any(_is_of(each, link, thread_id) for each in _callers(core, link))]
+
+
+def own_channels(core: Core, chat_id: str) -> list[str]:
+    """The threads on which a chat's own turns and decisions ran agents. Each has a label that names the chat."""
+    stream = core.stream(chat_id)
+    info = core.log.stream(stream)
+    own = core.log.lineage(stream, after=(info and info.cut) or 0, types=["turn-started", "turn-selected"])
+    named = {event.data.thread_id for event in own if isinstance(event.data, TurnStarted | TurnSelected)}
+    return [each for each in sorted(filter(None, named)) if _label(core, each) == chat_id]
+
+
+def _label(core: Core, thread_id: str) -> Json:
+    """The chat that the label of a thread names."""
+    stream, label = core.stream(thread_id), None
+    types = ["thread-started", "thread-labelled"]
+    for event in [] if core.log.stream(stream) is None else core.log.lineage(stream, types=types):
+        if isinstance(event.data, ThreadStarted | ThreadLabelled):
+            label = event.data.labels.get(CHANNEL_OF, label)
+    return label
 
 
 def are_linked(core: Core, thread_id: str, link: ChildThread) -> bool:

@@ -29,7 +29,7 @@ from clew.domain.purge_digest import statement
 from clew.domain.runs.events import QUOTING, Failure, GuardrailTripped, HandedOff, RequestChanged, ToolProgressed
 from clew.domain.streams import stream_id
 from clew.service.authorization import check, permitted
-from clew.service.child_runs import own_children
+from clew.service.child_runs import own_channels, own_children
 from clew.service.core import ATTEMPTS, CommitOptions, Core, commit, load
 from clew.service.effects import Operation, Pause, Read, read
 from clew.service.thread_commands import ContentRef, content_event
@@ -103,7 +103,8 @@ class Purged(NamedTuple):
     """What a purge has destroyed.
 
     ``version`` is that of the purge's event, ``events`` the number of events whose texts were destroyed, without those
-    of ``children``: the threads on which its calls ran agents, which were purged with it. ``pending`` as in Redaction.
+    of ``children``: the threads on which its calls ran agents, and those on which the turns of a chat did, which were
+    purged with it. ``pending`` as in Redaction.
     """
 
     version: int
@@ -118,8 +119,9 @@ def check_purge(core: Core, thread_id: str, *, forks: bool) -> Operation[bool]:
     left = yield from read(partial(_not_purged, core, thread_id))
     if not left:
         raise NotRedactableError(_ALREADY.format(thread_id))
-    for each in () if forks else left:
-        yield from _check_forks(core, each)
+    for each, is_channel in left.items():
+        if not (forks or is_channel):
+            yield from _check_forks(core, each)
     return control.status == "deleted"
 
 
@@ -133,15 +135,20 @@ def _check_forks(core: Core, thread_id: str) -> Operation[None]:
         raise ThreadHasForksError(thread_id, len(seen), hidden=len(seen) < len(counted), more=more)
 
 
-def _not_purged(core: Core, thread_id: str) -> list[str]:
-    """Of a thread and those on which its calls ran agents, directly or not, those with texts; callers first."""
-    found = dict.fromkeys([thread_id])
+def _not_purged(core: Core, thread_id: str) -> dict[str, bool]:
+    """Of a thread and those on which its calls or turns ran agents, directly or not, those with texts; callers first.
+
+    And whether each is a channel of a chat: its forks are channels of the same chat, after rewinds, or of forks of it.
+    """
+    found = {thread_id: False}
     waiting = [thread_id]
     for each in waiting:  # grows
-        below = [child for child in own_children(core, each) if child not in found]
-        found |= dict.fromkeys(below)
-        waiting += below
-    return [each for each in found if not _is_purged(core, each)]
+        below = dict.fromkeys(own_children(core, each), False)
+        below |= dict.fromkeys(own_channels(core, each), True)
+        new = [child for child in below if child not in found]
+        found |= {child: below[child] for child in new}
+        waiting += new
+    return {each: is_channel for each, is_channel in found.items() if not _is_purged(core, each)}
 
 
 def _is_purged(core: Core, thread_id: str) -> bool:
@@ -151,7 +158,7 @@ def _is_purged(core: Core, thread_id: str) -> bool:
 
 
 def purge(core: Core, thread_id: str, reason: str | None, actor: str | None, *, forks: bool) -> Operation[Purged]:
-    """Purge a thread, and before it the threads on which its own calls ran agents.
+    """Purge a thread, and before it the threads on which its own calls or turns ran agents.
 
     So the threads of a purged one are purged, too, and a purge that was interrupted is repeated like one that was not
     begun. A run in progress may ask another agent until its own thread is purged: therefore they are looked for again.
@@ -161,7 +168,7 @@ def purge(core: Core, thread_id: str, reason: str | None, actor: str | None, *, 
     while left := (yield from read(partial(_not_purged, core, thread_id))):
         for each in reversed(left):
             try:
-                purged = yield from _purge(core, each, reason, actor, forks=forks)
+                purged = yield from _purge(core, each, reason, actor, forks=forks or left[each])
             except NotRedactableError:  # another process was faster
                 if each == thread_id:
                     raise

@@ -340,8 +340,9 @@ class Thread:
         metadata, names of checkpoints, reasons, drafts and idempotency keys. The time, actor, run, role and type of
         each event and the names of labels stay. A thread with forks is refused, unless ``forks`` is true. Then the
         forks continue, and show as redacted what they have inherited from this thread. What this thread has inherited
-        itself belongs to its parent, and stays there. The threads on which its own calls ran agents are purged before
-        it, each in one commit, with the same ``reason`` and ``forks``: if the process dies in between, purge it again.
+        itself belongs to its parent, and stays there. The threads on which its own calls ran agents, and the channels
+        that a chat began, are purged before it, each in one commit, with the same ``reason`` and ``forks``: if the
+        process dies in between, purge it again.
         Facts that were learned stay in their memory. Definitions of agents stay, and so does a copy at a service: see
         ``delete(service=True)``. ``reason`` stays for ever: it must not contain personal data.
         ``start_thread(thread_id=…, replace_deleted=True)`` can use the id again. Raises ThreadHasForksError, and

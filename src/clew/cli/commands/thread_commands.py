@@ -308,7 +308,7 @@ def purge_text(id_: str, purged: Purged) -> str:
     """The output of ``clew purge``."""
     text = f"Destroyed the content of {plural(purged.events, 'event')} of {one_line(id_)}. Its events remain as stubs."
     if purged.children:
-        text += f" So do those of {plural(len(purged.children), 'thread')} of the agents that it asked."
+        text += f" So do those of {plural(len(purged.children), 'thread')} of its agents."
     return text + _PENDING * purged.pending
 
 
