@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -14,7 +15,7 @@ import pytest
 from tests.servers.raw_server import CUT, RawServer, stream, whole
 from tests.servers.server_process import ServerProcess
 
-from clew import A2AClient, Agent, Engine, ScriptedChatClient
+from clew import A2AClient, Agent, ChatSerializer, Engine, GroupChat, ScriptedChatClient
 from clew.domain.models.client import TokenUsage
 from clew.errors import (
     AgentConfigurationError,
@@ -364,13 +365,41 @@ async def test_takes_turns_in_a_chat_and_keeps_its_context_in_a_document(agent: 
     chat = await engine.start_chat([agent, other], max_turns=2)
     first = await chat.run("hello all", actor="user:1")
     assert [each.text for each in first.messages] == ["You said: hello all", "heard You said: hello all"]
-    channel = next(each.thread for each in chat.participants if each.name == "Echo")
-    document = await channel.serialize()
+    before, text = await contexts_of(chat), io.StringIO()
+    await ChatSerializer.serialize(chat, text)
     async with Engine.open(f"sqlite:///{tmp_path / 'other.db'}") as store:
-        restored = await Agent(agent.client, engine=store, id=agent.id, name="Echo").deserialize_thread(document)
-        await restored.run("one more")
-        ids = {event.data.id async for event in restored.events() if isinstance(event.data, ServiceThreadBound)}
-    assert len(ids) == 1
+        document = await ChatSerializer.deserialize(io.StringIO(text.getvalue()))
+        local = Agent(ScriptedChatClient(heard), engine=store, id="b", name="Bo")
+        restored = await store.start_chat([local], max_turns=1)
+        assert (await document.restore(restored)).missing == [agent.id]
+        await restored.add(Agent(agent.client, engine=store, id=agent.id, name="Echo"))
+        response = await restored.run("one more", next_speaker=agent.id)
+        assert response.text.startswith("You said: Bo: heard"), "the agent has heard the rest"
+        assert await contexts_of(restored) == before
+
+
+async def test_a_chat_that_goes_back_begins_another_context(agent: Agent) -> None:
+    engine = agent.engine
+    assert isinstance(engine, Engine)
+    chat = await engine.start_chat([agent], max_turns=1)
+    await chat.run("hello")
+    await chat.thread.checkpoint("hello")
+    await chat.run("something else")
+    before = await contexts_of(chat)
+    await chat.thread.rewind("hello")
+    fork = await chat.fork()
+    for each in (chat, fork):
+        response = await each.run("and now")
+        assert "hello" in response.text, "the new context hears the chat"
+        assert "something else" not in response.text
+        assert not await contexts_of(each) & before
+
+
+async def contexts_of(chat: GroupChat) -> set[str]:
+    """The ids of the contexts that the channels of a chat have had."""
+    channels = [each.thread for each in chat.participants]
+    events = [event for channel in channels for event in [each async for each in channel.events()]]
+    return {event.data.id for event in events if isinstance(event.data, ServiceThreadBound)}
 
 
 async def test_sends_headers_to_no_other_server() -> None:

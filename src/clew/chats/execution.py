@@ -50,12 +50,13 @@ from clew.domain.json_values import canonical
 from clew.domain.messages import Message
 from clew.domain.models.client import TokenUsage
 from clew.domain.models.prices import plus
-from clew.domain.runs.errors import AgentConfigurationError
+from clew.domain.runs.errors import AgentConfigurationError, ServiceCannotForkError
 from clew.domain.runs.ports import EnginePort, RunKey
 from clew.domain.streams import check_idempotency_key
 from clew.service.async_effects import drive
 from clew.service.chat_turns import waiting_turns
 from clew.service.child_runs import abandon_children
+from clew.service.remote_threads import check_fork
 
 _OF_RUN = frozenset({"turn-selected", "turn-started", "turn-finished", "turn-failed", "chat-run-ended"})
 
@@ -254,8 +255,8 @@ class Execution:
         """The turn, on the channel's thread if it is this chat's own, and as it was at this place of the chat.
 
         After a fork or a rewind of the chat it is not, and the turn is on a fork of the thread. A thread that a
-        participant brought may have grown meanwhile. If the thread is not in this store, or was deleted, the
-        participant begins afresh.
+        participant brought may have grown meanwhile. If the thread is not in this store, was deleted, or is at a
+        service that cannot fork it, the participant begins afresh.
         """
         same = TurnStarted(participant=participant, thread_id=channel.thread_id)
         new = same.model_copy(update={"thread_id": uuid.uuid4().hex[:16], "afresh": channel.version > 0})
@@ -268,8 +269,19 @@ class Execution:
             return new
         if is_own and control.version == channel.version and control.status == "active":
             return same
+        if not channel.version or (control.kind == "remote" and not await self._can_fork(channel)):
+            return new
         source = {"source_thread": channel.thread_id, "source_version": channel.version, "afresh": False}
-        return new.model_copy(update=source) if channel.version else new
+        return new.model_copy(update=source)
+
+    async def _can_fork(self, channel: ChannelState) -> bool:
+        """Whether the service that holds a channel can continue it from its version."""
+        core = self.chat._core  # noqa: SLF001  # of this package
+        try:
+            await drive(check_fork(core, channel.thread_id, channel.version))
+        except ServiceCannotForkError:
+            return False
+        return True
 
     async def _learn(self, began: int, actor: str | None) -> None:
         """Let the components of the chat learn from the messages of a run that is about to end."""
