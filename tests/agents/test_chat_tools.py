@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.agents.group_chats import agent_of, heard, requests_of
 
-from clew import Agent, Engine, GroupChat, Human, tool
+from clew import Agent, ChatSerializer, Engine, GroupChat, Human, tool
 from clew.domain.errors import ThreadStatusError
 from clew.domain.json_values import JsonObject
 from clew.domain.runs.errors import ModelError
@@ -153,6 +153,8 @@ async def test_a_fork_continues_when_its_chat_is_gone(url: str, how: str) -> Non
         chat, _, editor = await two_rounds(engine)
         fork = await chat.fork(at="one")
         await (chat.delete() if how == "delete" else chat.purge(forks=True))
+        text = io.StringIO()
+        await ChatSerializer.serialize(fork, text)
         await fork.run("Still here.")
         assert heard(requests_of(editor)[-1])[-2] == "Still here."
         assert heard(requests_of(editor)[-1]).count("One.") == (how == "delete")
@@ -160,6 +162,13 @@ async def test_a_fork_continues_when_its_chat_is_gone(url: str, how: str) -> Non
         assert len({each.thread.id for each in fork.participants}) == 2
         await fork.end()
         assert [await each.thread.status for each in fork.participants] == ["ended"] * 2
+    if how == "delete":
+        async with Engine.open("memory:") as there:
+            late = agent_of(there, "Editor")
+            other = await there.start_chat([late], max_turns=1)
+            await (await ChatSerializer.deserialize(io.StringIO(text.getvalue()))).restore(other)
+            await other.run("There.")
+            assert [each.rpartition(": ")[2] for each in heard(requests_of(late)[0])][:2] == ["One.", "I heard 3."]
 
 
 @pytest.mark.parametrize("within", [False, True])

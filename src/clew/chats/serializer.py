@@ -28,7 +28,7 @@ from clew.domain.chats.state import ChannelState, ChatState
 from clew.domain.context.events import ContextStateRecorded
 from clew.domain.credential_detection import check_no_credentials
 from clew.domain.decider import Append, Intent, RecordEvents
-from clew.domain.errors import ConflictError
+from clew.domain.errors import ConflictError, ThreadDeletedError, UnknownThreadError
 from clew.domain.events import ThreadEvent
 from clew.domain.formats.lineage import Lineage
 from clew.domain.history import History
@@ -273,7 +273,10 @@ async def _channel_state(
     if channel.state is not None or item.type == HUMAN or not channel.version:
         return channel.state
     core = chat.thread._core.with_linked(channel.thread_id)  # noqa: SLF001  # of this package
-    lineage = await drive(thread_documents.lineage_of(core, channel.thread_id, channel.version))
+    try:
+        lineage = await drive(thread_documents.lineage_of(core, channel.thread_id, channel.version))
+    except (UnknownThreadError, ThreadDeletedError):
+        return None  # it is gone, and the participant begins afresh
     return thread_state(
         lineage,
         json_begins,
