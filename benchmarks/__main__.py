@@ -37,6 +37,7 @@ BENCHMARKS = {
     "long_runs": "Runs on long threads (CPU, synchronous=OFF)",
     "long_chats": "Long group chats, in new processes (wall clock, synchronous=OFF)",
     "runs": "Runs of an agent against a model server without delay",
+    "chats": "Group chats of 5 and 50 agents, next to agent-framework's (CPU)",
     "import_export": "Import and export of conversations",
     "startup": "Start-up of whole processes (wall clock)",
 }

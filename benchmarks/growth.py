@@ -123,13 +123,14 @@ def run(setting: Setting) -> Iterator[Figure]:
         draw(setting.charts, charts, versions)
 
 
-def draw(folder: Path, charts: Sequence[Chart], versions: Mapping[str, str]) -> None:
+def draw(folder: Path, charts: Sequence[Chart], versions: Mapping[str, str], name: str = DATA) -> None:
     """Write the data of the charts, and let matplotlib draw each as an SVG file."""
     folder.mkdir(parents=True, exist_ok=True)
     machine = f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {platform.machine()}"
     data = {"machine": machine, "versions": versions, "charts": [chart.as_json() for chart in charts]}
-    (folder / DATA).write_text(json.dumps(data, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    subprocess.run([python_of("charts"), "-m", "benchmarks.growth_charts", folder.resolve()], cwd=ROOT, check=True)
+    path = folder.resolve() / name
+    path.write_text(json.dumps(data, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    subprocess.run([python_of("charts"), "-m", "benchmarks.growth_charts", path], cwd=ROOT, check=True)
 
 
 # By the length of a thread
@@ -162,7 +163,7 @@ def _by_length(setting: Setting) -> tuple[list[Chart], dict[str, str]]:
     charts = _charts_by_length()
     lengths = FEW_LENGTHS if setting.quick else LENGTHS
     with ExitStack() as stack:
-        processes = _processes(setting, stack)
+        processes = start_processes(SYSTEMS, setting, stack)
         seconds = setting.size(30, 2)
         with ThreadPoolExecutor(os.cpu_count()) as pool:  # growing is not measured, so it uses all CPUs
             list(pool.map(lambda process: process.grow(seconds, lengths), processes.values()))
@@ -222,9 +223,10 @@ class ContenderProcess:
         return cast("dict[str, Any]", json.loads(line))
 
 
-def _processes(setting: Setting, stack: ExitStack) -> dict[str, ContenderProcess]:
+def start_processes(systems: Mapping[str, System], setting: Setting, stack: ExitStack) -> dict[str, ContenderProcess]:
+    """The processes of all systems, without those whose packages could not be installed."""
     processes = {}
-    for number, (name, system) in enumerate(SYSTEMS.items()):
+    for number, (name, system) in enumerate(systems.items()):
         try:
             processes[name] = ContenderProcess(system, setting.folder / f"system-{number}", stack)
         except RuntimeError as error:  # the other curves are still useful

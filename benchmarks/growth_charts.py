@@ -1,4 +1,4 @@
-"""Draws the data of the theme ``growth`` as SVG files. It runs in a separate environment.
+"""Draws the data of the themes ``growth`` and ``chats`` as SVG files. It runs in a separate environment.
 
 The files depend on the data alone: their text is text, and they contain no date.
 """
@@ -11,7 +11,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-DATA = "growth.json"
 STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "clew",
@@ -33,16 +32,16 @@ LINE_HEIGHT = 0.05
 """Distance of two labels, as a share of the height of the chart."""
 
 
-def main(folder: Path) -> None:
-    """Draw all charts in a folder."""
+def main(data: Path) -> None:
+    """Draw all charts of a file, next to it."""
     import matplotlib as mpl
 
-    charts = json.loads((folder / DATA).read_text(encoding="utf-8"))["charts"]
+    charts = json.loads(data.read_text(encoding="utf-8"))["charts"]
     names = sorted({name for chart in charts for name in chart["curves"]})
     peers = [name for name in names if not _is_ours(name)]
     with mpl.rc_context(STYLE):
         for chart in charts:
-            _draw(chart, {name: MUTED[number % len(MUTED)] for number, name in enumerate(peers)}, folder)
+            _draw(chart, {name: MUTED[number % len(MUTED)] for number, name in enumerate(peers)}, data.parent)
 
 
 def _is_ours(name: str) -> bool:

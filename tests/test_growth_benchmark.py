@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.contenders.environments import PINS
-from benchmarks.growth import DATA, OURS, ROOT, SYSTEMS, Chart, ContenderProcess
+from benchmarks.growth import OURS, ROOT, SYSTEMS, Chart, ContenderProcess, System
 from benchmarks.growth_charts import spread
 from benchmarks.report import at_most_times
 from hypothesis import given
@@ -58,6 +58,14 @@ def test_a_contender_that_has_no_time_left_has_no_more_lengths(tmp_path: Path) -
         assert not process.sizes
 
 
+def test_a_chat_of_a_contender_grows_by_whole_runs(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        process = ContenderProcess(System("clew_chat", arguments=("2",)), tmp_path / "clew", stack)
+        process.grow(60, (20, 30))
+        assert [*process.sizes] == [20, 30]
+        assert process.measure(30)["turn"] > 0
+
+
 def test_an_error_of_a_contender_is_shown(tmp_path: Path) -> None:
     with ExitStack() as stack:
         process = ContenderProcess(SYSTEMS[OURS], tmp_path / "clew", stack)
@@ -78,14 +86,15 @@ def test_an_environment_names_the_version_of_every_package(environment: str) -> 
 def test_the_documents_show_every_chart_with_the_names_of_its_curves() -> None:
     folder = ROOT / "docs" / "growth"
     page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
-    data = json.loads((folder / DATA).read_text(encoding="utf-8"))
-    assert {path.stem for path in folder.glob("*.svg")} == {chart["name"] for chart in data["charts"]}
-    for chart in data["charts"]:
+    files = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")]
+    charts = [chart for data in files for chart in data["charts"]]
+    assert {path.stem for path in folder.glob("*.svg")} == {chart["name"] for chart in charts}
+    for chart in charts:
         drawn = (folder / f"{chart['name']}.svg").read_text(encoding="utf-8")
         assert f"](growth/{chart['name']}.svg)" in page
         for text in (chart["title"], chart["x"], *chart["curves"]):
             assert f">{text}<" in drawn
-    assert all(version in page for version in data["versions"].values())
+    assert all(version in page for data in files for version in data["versions"].values())
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12).map(sorted), st.floats(0.01, 0.1))
