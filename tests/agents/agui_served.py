@@ -87,12 +87,13 @@ def user(text: str) -> Any:
 @asynccontextmanager
 async def listening(app: Starlette) -> AsyncIterator[str]:
     """Serve an application; gives its address."""
-    opened = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="critical"))
-    serving = asyncio.create_task(server.serve(sockets=[opened]))
-    yield f"http://127.0.0.1:{opened.getsockname()[1]}/"
-    server.should_exit = True
-    await serving
+    with socket.create_server(("127.0.0.1", 0)) as opened:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="critical"))
+        serving = asyncio.create_task(server.serve(sockets=[opened]))
+        yield f"http://127.0.0.1:{opened.getsockname()[1]}/"
+        server.should_exit = True
+        await serving
+        await asyncio.sleep(0.01)  # the connections that it has closed are closed in the next rounds of the loop
 
 
 def types(reply: Any) -> list[str]:

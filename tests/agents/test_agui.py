@@ -48,6 +48,8 @@ def script(body: Any) -> Any:
         return fault("cut", after="Half a sentence")
     if "think" in asked:
         return Message(role="assistant", contents=(Reasoning(text="Let me see. Yes."), Text(text="I think so.")))
+    if "refund twice" in asked:
+        return [call("refund", order=7), call("refund", order=8)]
     if "refund" in asked:
         return ["One moment.", call("refund", order=7)]
     if "both" in asked:
@@ -88,6 +90,8 @@ async def test_a_text_is_streamed_and_the_messages_are_the_history(window: Windo
     first = await window.run("Hello 🧶")
     text = ["TEXT_MESSAGE_START", "TEXT_MESSAGE_CONTENT", "TEXT_MESSAGE_END"]
     assert types(first) == ["RUN_STARTED", *text, "RUN_FINISHED"]
+    [usage] = first["events"][-1]["usage"]
+    assert (usage["inputTokens"], usage["outputTokens"], usage["totalTokens"]) == (3, 5, 8)
     await window.run("And now?")
     assert window.contents == ["Hello 🧶", "You said: Hello 🧶 (1)", "And now?", "You said: And now? (3)"]
     assert window.messages == await the_history(served.engine)
@@ -135,6 +139,7 @@ async def test_an_approval_is_an_interrupt(
     assert done["pendingInterrupts"] == []
     assert result in window.contents[-1]
     assert "TOOL_CALL_START" not in types(done)
+    assert "usage" not in done["events"][-1]  # it would count the tokens of the first request again
     assert window.messages == await the_history(served.engine)
     repeated = await window.run(parameters={"runId": "r3", "resume": resume})
     assert types(repeated) == ["RUN_STARTED", "RUN_FINISHED"]  # the client has all of it
@@ -169,6 +174,18 @@ async def test_a_thread_that_waits_refuses_anything_but_all_answers(javascript: 
     assert await code(resume=[{**own, "payload": "yes"}]) == "invalid-answer"
     assert await code(resume=[{**own, "payload": True}, unknown]) == "unknown-interrupt"
     assert len((await Window(javascript, served.url).run())["pendingInterrupts"]) == 1
+
+
+async def test_an_answer_that_was_given_elsewhere_is_no_error(window: Window, served: Served) -> None:
+    asked = await window.run("refund twice")
+    first, second = asked["pendingInterrupts"]
+    [thread] = [each async for each in served.engine.threads()]
+    approvals = await (await served.engine.thread(thread.id)).approvals()
+    await approvals[0].approve(actor="user:2")
+    payload = {"approved": True}
+    resume = [{"interruptId": each["id"], "status": "resolved", "payload": payload} for each in (first, second)]
+    await window.run(parameters={"resume": resume})
+    assert window.contents[-1] == "Done: refunded 8"
 
 
 async def test_an_error_in_the_middle_of_a_text_keeps_the_text(window: Window, served: Served) -> None:

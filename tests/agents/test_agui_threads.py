@@ -94,6 +94,13 @@ async def test_what_a_client_changes_in_known_messages_is_not_believed(
     assert contents == ["a", "a!1", "b", "b!3"]
 
 
+@pytest.mark.parametrize("id_", ["clew-2", "clew-1", "clew-999", "0123456789abcdef-0", "v1"])
+async def test_a_client_may_give_its_message_any_id(javascript: JavaScript, url: str, id_: str) -> None:
+    window = Window(javascript, url)
+    await window.run(add=[{"id": id_, "role": "user", "content": "a"}])
+    assert window.contents == ["a", "a!1"]
+
+
 async def test_a_client_that_sends_only_its_new_message_continues(
     javascript: JavaScript, engine: Engine, url: str
 ) -> None:

@@ -72,6 +72,8 @@ class EventMapper:
         self._known = known or {}
         self._number = 0
         self._pairing = Pairing()
+        self._has_result = False
+        """Whether the reader has the last result, and so what was reported before it and of it."""
         self._open: dict[str, str] = {}
         """What was begun and not ended, by id: text, reasoning or call."""
         self._begin_answer()
@@ -98,9 +100,11 @@ class EventMapper:
                 yield from self._results(update.message)
             case "progress":
                 call = self._pairing.call(update.call_id or "")
+                if result_of(call) in self._known:
+                    return
                 value = {"name": update.name, "text": update.text, "fraction": update.fraction, "data": update.data}
                 yield CustomEvent(name="clew:progress", value={"toolCallId": call, **value})
-            case "handoff":
+            case "handoff" if not self._has_result:
                 yield CustomEvent(name="clew:handoff", value={"agent": update.name, "reason": update.text})
             case _:
                 pass
@@ -165,7 +169,8 @@ class EventMapper:
     def _results(self, message: HistoryMessage) -> Iterator[BaseEvent]:
         for index, result in enumerate(message.results):
             id_, call = result_id(message_id(self._run, self._number), index), self._pairing.taken(result.call_id)
-            if result_of(call) not in self._known:
+            self._has_result = result_of(call) in self._known
+            if not self._has_result:
                 content = result_content(result)
                 yield ToolCallResultEvent(message_id=id_, tool_call_id=call, content=content, role="tool")
         self._number += 1

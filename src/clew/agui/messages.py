@@ -11,6 +11,7 @@ from clew.domain.events import Event
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import FunctionResult, Media, Message, Reasoning, Text
 from clew.domain.models.chat_requests import media_type, result_words
+from clew.domain.models.client import TokenUsage
 from clew.domain.runs.state import RunState, after
 
 METADATA = "ag-ui"
@@ -26,6 +27,11 @@ class UnsupportedContentError(Exception):
 def message_id(run: str, number: int) -> str:
     """The id of a message that a run added: known before the message is recorded."""
     return f"{run}-{number}"
+
+
+def version_id(version: int) -> str:
+    """The id of a message that neither a run added nor a client of AG-UI sent."""
+    return f"clew-{version}"
 
 
 def call_id(answer: str, index: int) -> str:
@@ -112,7 +118,7 @@ def as_agui(messages: Sequence[HistoryMessage], ids: Mapping[int, str]) -> list[
     made: list[core.Message] = []
     pairing = Pairing()
     for message in messages:
-        id_ = ids.get(message.version) or client_id(message) or f"v{message.version}"
+        id_ = ids.get(message.version) or client_id(message) or version_id(message.version)
         name = None if message.version in ids else message.author
         made += _as_agui(message, id_, name, pairing)
     return made
@@ -145,6 +151,20 @@ def _as_agui(message: HistoryMessage, id_: str, name: str | None, pairing: Pairi
             return [core.SystemMessage(id=id_, content=message.text)]
         case _:
             return [core.DeveloperMessage(id=id_, content=message.text)]
+
+
+def usage_of(usage: TokenUsage) -> list[core.TokenUsage] | None:
+    """The tokens of a run, None if the service has not counted them."""
+    if not usage.total_tokens:
+        return None
+    counted = core.TokenUsage(
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        total_tokens=usage.total_tokens,
+        cached_input_tokens=usage.cached_tokens or None,
+        reasoning_tokens=usage.reasoning_tokens or None,
+    )
+    return [counted]
 
 
 def client_id(message: HistoryMessage) -> str | None:

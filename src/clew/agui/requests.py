@@ -12,7 +12,7 @@ from clew.agui.messages import as_clew, client_id, result_of
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Message
 
-_OWN_ID = re.compile(r"(?:(?P<run>[0-9a-f]{16})-(?P<number>\d{1,9})(?:\.\d{1,9})?|v(?P<version>\d{1,18}))")
+_OWN_ID = re.compile(r"(?:(?P<run>[0-9a-f]{16})-(?P<number>\d{1,9})(?:\.\d{1,9})?|clew-(?P<version>\d{1,18}))")
 
 
 class OwnId(NamedTuple):
@@ -65,7 +65,7 @@ def planned(messages: Sequence[core.Message], place: Place | None, tail: Sequenc
     Raises UnsupportedContentError.
     """
     has = {client_id(each): each for each in tail if place is None or each.version > place.version}
-    own = last_own(messages)
+    own = -1 if place is None else last_own(messages)
     since = messages[own + 1 :]
     users = [each for each in since if isinstance(each, core.UserMessage)]
     known = next((n for n in reversed(range(len(users))) if users[n].id in has), -1)
@@ -78,8 +78,7 @@ def planned(messages: Sequence[core.Message], place: Place | None, tail: Sequenc
     if new:
         edited = next((each for each in following if each.role == "user"), None)
         return Plan(new, None if edited is None else edited.version - 1, answers=True)
-    by_user = users if known >= 0 else messages[own : own + 1]
-    if not by_user or by_user[-1].role != "user":
+    if at is None or messages[-1].role != "user":
         return Plan()
     return Plan((), at if following else None, answers=True)
 

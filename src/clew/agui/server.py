@@ -25,8 +25,9 @@ from clew.agents.followed_runs import FollowedRun, Position, find_run, read_runs
 from clew.agents.response import pending_approvals
 from clew.agents.run_setup import ContinueOptions
 from clew.agui.events import EventMapper
-from clew.agui.messages import UnsupportedContentError, agui_messages
-from clew.agui.requests import Place, Plan, known_lengths, last_own, own_id, planned
+from clew.agui.log_reads import compared, first_run, open_run, run_of_interrupt, waiting
+from clew.agui.messages import UnsupportedContentError, agui_messages, usage_of
+from clew.agui.requests import Plan, known_lengths, planned
 from clew.agui.waiting import (
     NO_RESULT,
     ClientTools,
@@ -43,25 +44,20 @@ from clew.domain.errors import (
     ThreadStatusError,
     UnknownThreadError,
 )
-from clew.domain.history import HistoryMessage
 from clew.domain.runs.errors import (
     ApprovalNotPendingError,
     ApprovalPendingError,
     InvalidToolError,
     NoOpenRunError,
     RunNotCompletedError,
-    UnknownRunError,
 )
-from clew.domain.runs.events import RunAbandoned, RunCompleted, RunStarted
+from clew.domain.runs.events import RunAbandoned, RunCompleted
 from clew.domain.runs.ports import RunKey
 from clew.domain.runs.state import RunState, joined_runs
 from clew.domain.streams import digest
 
 _LOG = logging.getLogger(__name__)
 _LARGEST_BODY = 64 * 1024 * 1024
-_PAGE = 64
-"""How many messages of a thread are compared with those of a client that has none that Clew has named."""
-
 _CODER = EventEncoder()
 
 Authenticate = Callable[[Request], "str | Awaitable[str | None] | None"]
@@ -74,6 +70,9 @@ MakeOptions = Callable[[core.RunAgentInput, str], "Mapping[str, Any]"]
 """Gives more options of a run, for a request and its actor."""
 
 
+Usage = list[core.TokenUsage] | None
+
+
 class _RefusedError(Exception):
     """A request that is refused. Its text is for the client."""
 
@@ -84,6 +83,10 @@ class _RefusedError(Exception):
 
 def _pending() -> _RefusedError:
     return _RefusedError("interrupts-pending", "The thread waits for answers. Send all of them as resume.")
+
+
+def _unknown_interrupt() -> _RefusedError:
+    return _RefusedError("unknown-interrupt", "The thread does not wait for an answer that resume has.")
 
 
 def agui_app(
@@ -228,7 +231,7 @@ class _Answer:
             _LOG.error("A request over AG-UI failed.", exc_info=error)
             yield _failure()
 
-    def _finished(self, outcome: Any, usage: Any = None) -> core.RunFinishedEvent:
+    def _finished(self, outcome: Any, usage: Usage = None) -> core.RunFinishedEvent:
         given = self._given
         return core.RunFinishedEvent(thread_id=given.thread_id, run_id=given.run_id, outcome=outcome, usage=usage)
 
@@ -239,16 +242,16 @@ class _Answer:
         thread, calls = await self._thread(thread_id), list[WaitingCall]()
         if thread is not None:
             if (began := await thread.runs.repeated(self._any_key)) is not None:
-                return _Turn(thread, await _first_run(thread, began))
-            since, calls = await _waiting(thread)
+                return _Turn(thread, await first_run(thread, began))
+            since, calls = await waiting(thread)
             if (turn := await self._continued(thread, since, calls)) is not None:
                 return turn
         try:
-            plan = planned(self._given.messages, *await self._compared(thread))
+            plan = planned(self._given.messages, *await compared(thread, self._given.messages))
         except UnsupportedContentError as error:
             raise _RefusedError("unsupported-content", str(error)) from None
         if not plan.answers:
-            return _Turn(thread, None if thread is None else await _open_run(thread), shows_history=True)
+            return _Turn(thread, None if thread is None else await open_run(thread), shows_history=True)
         if any(not self._tools.carries_out(each) for each in calls):
             raise _pending()
         return await self._new_run(thread or await self._new_thread(thread_id), plan, abandon=bool(calls))
@@ -264,7 +267,7 @@ class _Answer:
         except ApprovalPendingError:
             raise _pending() from None
         except IdempotencyKeyReusedError:  # an equal request was faster
-            return _Turn(thread, await _first_run(thread, await thread.runs.repeated(self._any_key)))
+            return _Turn(thread, await first_run(thread, await thread.runs.repeated(self._any_key)))
         except ThreadStatusError:
             raise _RefusedError("thread-closed", "The thread takes no more messages.") from None
         return _Turn(thread, await find_run(thread.runs, run.run_id))
@@ -284,38 +287,27 @@ class _Answer:
             await start(thread_id=thread_id, labels={"owner": self._actor}, actor=self._actor)
         return await self._agent.thread(thread_id)
 
-    async def _compared(self, thread: Any) -> tuple[Place | None, list[HistoryMessage]]:
-        """The place of the client's newest message that Clew has named, and the end of the history from there on."""
-        if thread is None:
-            return None, []
-        messages = self._given.messages
-        index = last_own(messages)
-        place = None if index < 0 else await _place(thread, messages[index])
-        tail = list((await thread.history(last=_PAGE)).messages)
-        while place is not None and tail and tail[0].version > place.version:
-            earlier = (await thread.history(last=_PAGE, before=tail[0])).messages
-            if not earlier:
-                break
-            tail[:0] = earlier
-        return place, tail
-
     async def _continued(self, thread: Any, began: int, calls: Sequence[WaitingCall]) -> _Turn | None:
         """Give the run that waits what the request has for it, and continue it; None if it has nothing."""
         entries = {each.interrupt_id: each for each in self._given.resume or ()}
-        if entries and not calls:
-            return await _answered_before(thread, next(iter(entries)))
+        if entries and not calls:  # they are answered already, or unknown
+            answered = await run_of_interrupt(thread, next(iter(entries)))
+            if answered is None:
+                raise _unknown_interrupt()
+            return _Turn(thread, answered)
         if not entries and not any(map(self._tools.has_result, calls)):
             return None
         decisions: list[tuple[WaitingCall, bool, str | None]] = []
         for each in calls:
             if self._tools.carries_out(each):
-                decisions.append((each, self._tools.has_result(each), NO_RESULT))
+                given = self._tools.has_result(each)
+                decisions.append((each, given, None if given else NO_RESULT))
             elif each.interrupt_id not in entries:
                 raise _pending()
             else:
                 decisions.append((each, *decision(entries.pop(each.interrupt_id))))
-        if entries:
-            raise _RefusedError("unknown-interrupt", "The thread does not wait for an answer that resume has.")
+        if not all(each.startswith(f"{calls[0].run}:") for each in entries):  # others are answered already
+            raise _unknown_interrupt()
         for each, approved, reason in decisions:
             with suppress(ApprovalNotPendingError):  # another request has decided it
                 if approved:
@@ -350,7 +342,8 @@ class _Answer:
                     position = Position.parsed(update.position)
                     for event in mapper.events(update):
                         yield event
-            state = reduce(joined_runs, await read_runs(log, began))
+            states = await read_runs(log, began)
+            state = reduce(joined_runs, states)
             calls = waiting_calls(run_id, state, await pending_approvals(log, state), thread.id)
             if state.ended is None and is_executed:
                 await log.changed(version, 1.0)  # other calls of the answer are still carried out
@@ -360,68 +353,22 @@ class _Answer:
                 break  # nothing came after what was followed
         for event in mapper.close():
             yield event
-        yield self._end(state, calls)
+        # The tokens of a run that was continued are not those of this request alone.
+        usage = usage_of(state.usage) if all(each.attempt == 1 for each in states) else None
+        yield self._end(state, calls, usage)
 
-    def _end(self, state: RunState, calls: Sequence[WaitingCall]) -> core.BaseEvent:
+    def _end(self, state: RunState, calls: Sequence[WaitingCall], usage: Usage) -> core.BaseEvent:
         """The last event of a run."""
         match state.ended:
             case None:
-                return self._finished(outcome_of(calls, self._tools))
+                return self._finished(outcome_of(calls, self._tools), usage)
             case RunCompleted():
-                return self._finished(core.RunFinishedSuccessOutcome())
+                return self._finished(core.RunFinishedSuccessOutcome(), usage)
             case RunAbandoned():
-                return self._finished(core.RunFinishedCancelledOutcome())
+                return self._finished(core.RunFinishedCancelledOutcome(), usage)
             case _:
-                return _failure()
+                return _failure(usage)
 
 
-def _failure() -> core.RunErrorEvent:
-    return core.RunErrorEvent(message="The agent failed.", code="failed")
-
-
-async def _place(thread: Any, message: core.Message) -> Place | None:
-    """Where a message is that Clew has named; None if the thread has no such message."""
-    own = own_id(message)
-    if own is None or own.run is None:
-        return None if own is None else Place(own.number, own.number)
-    try:
-        states = await read_runs(thread.runs, await find_run(thread.runs, own.run))
-    except UnknownRunError:
-        return None
-    added = reduce(joined_runs, states).added
-    return Place(added[own.number].version, added[-1].version) if own.number < len(added) else None
-
-
-async def _waiting(thread: Any) -> tuple[int, list[WaitingCall]]:
-    """The version at which the open run began, 0 without one, and the calls for which it waits."""
-    began = await _open_run(thread)
-    if began is None:
-        return 0, []
-    states = await read_runs(thread.runs, began)
-    state = reduce(joined_runs, states)
-    approvals = await pending_approvals(thread.runs, state)
-    return began, waiting_calls(states[0].run_id, state, approvals, thread.id)
-
-
-async def _open_run(thread: Any) -> int | None:
-    """The version at which the open run began, or the run whose conversation it continues; None without one."""
-    run = (await thread.runs.control(fresh=True)).run
-    if run is None:
-        return None
-    data = (await thread.runs.event(run.began)).data
-    since = data.handed_from.since if isinstance(data, RunStarted) and data.handed_from is not None else run.began
-    return int(since)
-
-
-async def _first_run(thread: Any, version: int) -> int:
-    """The version at which a run began whose commit may begin with a rewind."""
-    event = await thread.runs.event(version)
-    return version if event.run_id is not None else version + 1
-
-
-async def _answered_before(thread: Any, interrupt_id: str) -> _Turn:
-    """The run that an interrupt belongs to which is not open any more."""
-    try:
-        return _Turn(thread, await find_run(thread.runs, interrupt_id.partition(":")[0]))
-    except UnknownRunError:
-        raise _RefusedError("unknown-interrupt", "The thread does not wait for an answer that resume has.") from None
+def _failure(usage: Usage = None) -> core.RunErrorEvent:
+    return core.RunErrorEvent(message="The agent failed.", code="failed", usage=usage)

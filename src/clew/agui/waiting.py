@@ -36,15 +36,16 @@ class InvalidAnswerError(Exception):
 
 
 class WaitingCall(NamedTuple):
-    """A call that waits. ``call_id`` is its id at the client, None if the client does not see the call."""
+    """A call for which the ``run`` waits. ``call_id`` is its id at the client, None if the client does not see it."""
 
+    run: str
     approval: Approval
     call_id: str | None
 
     @property
     def interrupt_id(self) -> str:
         """The id of its interrupt: it begins with the id of the run."""
-        return f"{self.approval.run_id}:{self.approval.thread_id}:{self.approval.version}"
+        return f"{self.run}:{self.approval.thread_id}:{self.approval.version}"
 
 
 def call_ids(run: str, state: RunState) -> dict[int, tuple[str, CallState]]:
@@ -68,7 +69,8 @@ def waiting_calls(run: str, state: RunState, approvals: Iterable[Approval], thre
     """The calls for which a run waits."""
     requests = {each.request: id_ for id_, each in call_ids(run, state).values()}
     return [
-        WaitingCall(each, requests.get(each.version) if each.thread_id == thread_id else None) for each in approvals
+        WaitingCall(run, each, requests.get(each.version) if each.thread_id == thread_id else None)
+        for each in approvals
     ]
 
 
