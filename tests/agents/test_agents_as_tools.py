@@ -298,6 +298,45 @@ async def test_parallel_inner_agents_wait_for_their_own_approvals(url: str) -> N
         assert results == {"One": "One paid.", "Two": "Two paid.", "Three": "Three is done."}
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_functions_make_the_input_of_an_inner_agent_and_the_result_of_its_answer(
+    url: str, *, is_async: bool
+) -> None:
+    def asks(city: str, days: int = 1) -> str:
+        return f"Weather of {city} for {days} days?"
+
+    async def asks_later(city: str, context: ToolContext, days: int = 1) -> str:
+        return asks(city, days) if context.child_thread_id else ""
+
+    def counts(response: AgentResponse[Any]) -> dict[str, int]:
+        return {"words": len(response.text.split())}
+
+    async def counts_later(response: AgentResponse[Any]) -> dict[str, int]:
+        return counts(response)
+
+    look = tool(lambda: "rain", name="look", approval="always")
+    async with Engine.open(url) as engine:
+        inner = agent_of(engine, "Weather", call("look"), "It will rain.", tools=[look])
+        made = inner.as_tool(input=asks_later if is_async else asks, result=counts_later if is_async else counts)
+        outer = agent_of(engine, "Boss", call("Weather", city="Ulm", days=2), "Rain.", tools=[made])
+        response = await outer.run("Go.")
+        (approval,) = response.approvals
+        await approval.approve()
+        done = await outer.continue_run(response.thread)
+        assert [result.result for result in results_of(done)] == [{"words": 3}]
+        (child,) = await children_of(done.thread)
+        assert (await (await engine.thread(child)).history()).messages[0].text == "Weather of Ulm for 2 days?"
+        answers = [
+            event.data
+            for thread in (done.thread, await engine.thread(child))
+            async for event in thread.events()
+            if isinstance(event.data, ModelAnswered)
+        ]
+        spent = sum(each.usage.output_tokens for each in answers if each.usage)
+        assert (len(answers), done.usage.output_tokens) == (4, spent), "with those of the inner agent"
+        assert list(made.schema.parameters["properties"]) == ["city", "days"]  # type: ignore[arg-type] # a dict
+
+
 async def test_an_agent_tool_is_refused_outside_of_a_run() -> None:
     async with Engine.open("memory:") as engine:
         made = agent_of(engine, "Inner", "Hi.").as_tool(name="ask", description="Asks.", approval="always")

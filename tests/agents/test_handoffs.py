@@ -523,3 +523,30 @@ async def test_middleware_of_the_other_agent_may_answer_itself(engine: Engine) -
     assert (response.finish_reason, response.agent, len(response.messages)) == ("closed", "nobody", 2)
     assert [event.type for event in await events_of(thread)][-1] == "run-abandoned"
     await check(engine, thread)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_function_is_called_with_what_the_model_says_before_the_handoff(
+    engine: Engine, *, is_async: bool
+) -> None:
+    seen: list[tuple[int, Any, bool]] = []
+
+    def note(priority: int, context: ToolContext) -> None:
+        """Note it."""
+        if priority > 3:
+            raise ValueError("at most 3")
+        seen.append((priority, context.deps, bool(context.idempotency_key)))
+
+    async def note_later(context: ToolContext, priority: int) -> None:
+        note(priority, context)
+
+    refunds = agent_of(engine, "Refunds", "You get it back.")
+    handoff = Handoff(refunds, on_handoff=note_later if is_async else note)
+    script = [call("transfer_to_refunds", priority=number) for number in ("high", 4, 2)]
+    agent = desk(engine, handoff, *script)
+    response = await agent.run("My money.", deps="shop")
+    assert (seen, response.agent) == ([(2, "shop", True)], refunds)
+    (tool_schema,) = agent.client.requests[0]["tools"]  # type: ignore[attr-defined] # the scripted client
+    assert list(tool_schema["function"]["parameters"]["properties"]) == ["priority"]
+    (handed,) = [event.data for event in await events_of(response.thread) if isinstance(event.data, HandedOff)]
+    assert handed.reason == ""

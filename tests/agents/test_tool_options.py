@@ -270,6 +270,18 @@ async def test_a_tool_that_is_not_enabled_is_not_offered_and_its_call_is_that_of
         tool(lambda: 1, name="one", is_enabled="no")  # type: ignore[call-overload]  # the fault
 
 
+async def test_a_tool_can_offer_another_one_with_the_next_request() -> None:
+    def unlock(context: ToolContext) -> str:
+        context.deps.add("vault")
+        return "unlocked"
+
+    vault = tool(lambda: "gold", name="vault", is_enabled=lambda context: "vault" in context.deps)
+    async with Engine.open("memory:") as engine:
+        client = ScriptedChatClient([call("unlock"), call("vault"), "Done."])
+        await Agent(client, engine=engine, tools=[unlock, vault]).run("Go.", deps=set())
+        assert offered(client) == [["unlock"], ["unlock", "vault"], ["unlock", "vault"]]
+
+
 async def test_a_call_is_judged_by_what_was_offered_and_not_by_what_is_enabled_now(url: str) -> None:
     open_ = [True]
     pay = tool(lambda: "paid", name="pay", approval="always", is_enabled=lambda _: open_[0])

@@ -428,17 +428,25 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         description: str | None = None,
         approval: Approval = "never",
         is_enabled: IsEnabled = True,
+        input: Callable[..., Any] | None = None,
+        result: Callable[[AgentResponse[Any]], Any] | None = None,
     ) -> Tool:
         """A tool with which another agent asks this one. Its name and description are those of the agent unless given.
 
-        ``approval`` and ``is_enabled`` are as in ``tool``.
+        ``approval`` and ``is_enabled`` are as in ``tool``. ``input`` is a function, sync or async, whose parameters are
+        those of the tool, in place of one text; it returns the input of the run. ``result`` gets the response, and
+        returns the result of the tool, in place of the text or the value of the answer. Both must do the same when they
+        are called again, after a crash.
 
         Each call runs this agent on a new thread. The thread is linked with the call on both logs, its tokens count in
         the response of the caller, and so do its approvals. If the process dies, ``continue_run`` of the caller also
         continues the run on that thread. Raises InvalidToolError.
         """
         return agent_tool(
-            self, {"name": name, "description": description, "approval": approval, "is_enabled": is_enabled}
+            self,
+            {"name": name, "description": description, "approval": approval, "is_enabled": is_enabled},
+            input,
+            result,
         )
 
     def run_sync(

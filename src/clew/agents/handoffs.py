@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from clew.agents.tool_progress import MAX_TEXT
-from clew.agents.tools import Approval, IsEnabled, Tool, ToolContext, tool
+from clew.agents.tools import Approval, IsEnabled, Tool, ToolContext, ToolOptions, tool_after
 from clew.domain.models.client import joined
 from clew.domain.reducers.reducer import Reducer, checked_reducer
 from clew.domain.runs.errors import AgentConfigurationError
@@ -32,6 +32,10 @@ class Handoff:
     the agent's name, and the agent's description. ``reducer`` chooses what the other agent sees of the history; None
     for its own reducer. ``approval`` is as in ``tool``: the conversation is then handed over when that is approved. So
     is ``is_enabled``: whether the model is offered the handoff.
+
+    ``on_handoff`` is a function, sync or async, that is called before the conversation is handed over. Its parameters
+    are those of the tool, in place of ``reason``, and it may have a ToolContext. If it raises, nothing is handed over
+    and the model gets the error. It may be called again after a crash, with the same idempotency key.
     """
 
     agent: Any
@@ -40,14 +44,14 @@ class Handoff:
     reducer: Reducer | None = None
     approval: Approval = "never"
     is_enabled: IsEnabled = True
+    on_handoff: Callable[..., Any] | None = None
 
     def as_tool(self) -> Tool:
         """The tool that the model calls. Raises InvalidToolError."""
         agent, reducer = self.agent, self.reducer
         called = agent.name or agent.id
 
-        async def transfer(context: ToolContext, reason: str = "") -> str:
-            del reason  # the log has it
+        async def hand_over(context: ToolContext, _: Any = None) -> str:
             if reducer is not None and context.thread.kind == "remote":
                 raise AgentConfigurationError(
                     f"handoff to {called}: the service that holds the thread limits its history. Leave out reducer=."
@@ -56,16 +60,19 @@ class Handoff:
             return f"The conversation was handed to {called}."
 
         name = self.name or f"transfer_to_{_NOT_IN_NAMES.sub('_', called.lower()).strip('_')}"[:_LONGEST_NAME]
-        about = self.description or f"Hand the conversation to {called}. {agent.description or ''}".rstrip()
-        made = tool(
-            transfer,
-            name=name,
-            description=about,
-            approval=self.approval,
-            is_enabled=self.is_enabled,
-            idempotent=True,
-        )
+        options: ToolOptions = {
+            "name": name,
+            "description": self.description or f"Hand the conversation to {called}. {agent.description or ''}".rstrip(),
+            "approval": self.approval,
+            "is_enabled": self.is_enabled,
+            "idempotent": True,
+        }
+        made = tool_after(self.on_handoff or _give_reason, hand_over, options)
         return replace(made, hands_to=agent)
+
+
+async def _give_reason(reason: str = "") -> None:
+    """Has the parameters of a handoff without a function of its own. The log has the reason."""
 
 
 def as_handoffs(given: object) -> tuple[Handoff, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from typing import Any, Literal, Protocol, TypeAlias, TypedDict, Unpack, overload
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypedDict, Unpack, overload
 from weakref import WeakKeyDictionary
 
 from pydantic_core import to_jsonable_python
@@ -231,6 +231,41 @@ def tool(
 _OF_SCHEMA = frozenset({"name", "description", "schema"})
 
 
+class AgentResult(NamedTuple):
+    """What a tool that runs an agent returns to its caller: a value in place of the answer."""
+
+    response: AgentResponse[Any]
+    value: Any
+
+
+def tool_after(
+    function: Callable[..., Any], then: Callable[[ToolContext, Any], Awaitable[Any]], options: ToolOptions
+) -> Tool:
+    """A tool with the parameters of a function. ``then`` gets the context and what the function returned.
+
+    A function that is not async runs in a thread. Raises InvalidToolError.
+    """
+    made = tool(function, **options)
+    own, positional = made.signature.context, made.signature.positional
+
+    async def call(**given: Any) -> Any:
+        context = given.pop(_CONTEXT)
+        if own is not None:
+            given[own] = context
+        args = [given.pop(name) for name in positional]
+        if inspect.iscoroutinefunction(innermost(function)):
+            returned = function(*args, **given)
+        else:
+            returned = await asyncio.to_thread(function, *args, **given)
+        return await then(context, await returned if inspect.isawaitable(returned) else returned)
+
+    return replace(made, function=call, signature=replace(made.signature, context=_CONTEXT, positional=()))
+
+
+_CONTEXT = " context"
+"""A parameter that no function can have."""
+
+
 class BecomesTool(Protocol):
     """What becomes a tool by itself: an agent that other agents ask."""
 
@@ -398,6 +433,9 @@ def _result_outcome(name: str, result: Any) -> ToolOutcome:
             return ToolOutcome(None, waits=True)
         value = result.text if result.response_format is None else result.value
         return replace(_result_outcome(name, value), usage=result.usage, cost=result.cost)
+    if isinstance(result, AgentResult):
+        response = result.response
+        return replace(_result_outcome(name, result.value), usage=response.usage, cost=response.cost)
     if isinstance(result, Text | Media):
         return _contents_outcome(name, (result,))
     if isinstance(result, list | tuple) and any(isinstance(each, Text | Media) for each in result):
