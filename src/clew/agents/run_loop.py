@@ -383,7 +383,9 @@ async def leave_runs(selected: Callable[[RunLog], bool]) -> None:
 
 
 async def _leave_runs_of_loop(selected: Callable[[RunLog], bool]) -> None:
-    live = [run for run in live_runs.values() if run.in_this_loop and selected(run.journal.log)]
+    # A run that is over may be alive, for example in a traceback. Its task is the caller's again.
+    live = [run for run in live_runs.values() if run.in_this_loop and not run.over.is_set()]
+    live = [run for run in live if selected(run.journal.log)]
     for run in live:
         if run.journal.under_way and not run.ending and not run.encloses_caller:
             run.end_with(RunInterruptedError(run.journal.log.thread_id, run.state.run_id))
