@@ -342,6 +342,8 @@ async def test_an_agent_tool_is_refused_outside_of_a_run() -> None:
         made = agent_of(engine, "Inner", "Hi.").as_tool(name="ask", description="Asks.", approval="always")
         assert (made.name, made.description, made.approval) == ("ask", "Asks.", "always")
         context = ToolContext(None, None, None, "r", "c", "k")
+        with pytest.raises(InvalidToolError, match="result=3"):
+            agent_of(engine, "Inner", "Hi.").as_tool(result=3)  # type: ignore[arg-type]  # the fault
         with pytest.raises(InvalidToolError, match="outside of a run"):
             await made("Hello", context)
         with pytest.raises(ModelError):

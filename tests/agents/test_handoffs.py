@@ -351,6 +351,8 @@ async def test_what_handoffs_may_be(engine: Engine) -> None:
             agent_of(engine, "Desk", "x", handoffs=wrong)
     refunds = agent_of(engine, "Refund desk!", "R.")
     assert Handoff(refunds).as_tool().name == "transfer_to_refund_desk"
+    with pytest.raises(AgentConfigurationError, match="on_handoff=3"):
+        desk(engine, Handoff(refunds, on_handoff=3))  # type: ignore[arg-type]  # the fault
     taken = tool(lambda: 1, name="transfer_to_refund_desk")
     with pytest.raises(InvalidToolError, match="Two tools"):
         await agent_of(engine, "Desk", "x", tools=[taken], handoffs=[refunds]).run("Hi.")

@@ -22,6 +22,8 @@ def agent_tool(
 
     ``asks`` makes the input of the agent of the arguments, and ``result`` the result of the tool of its response.
     """
+    if result is not None and not callable(result):
+        raise InvalidToolError(f"as_tool: result={result!r} is not a function. Give a function of the response.")
 
     async def run(context: ToolContext, given: Any) -> AgentResponse[Any] | AgentResult:
         if context.child_thread_id is None:

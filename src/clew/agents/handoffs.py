@@ -83,6 +83,8 @@ def as_handoffs(given: object) -> tuple[Handoff, ...]:
     for each in made:
         if not hasattr(each.agent, "continue_run") or not hasattr(each.agent, "identity"):
             raise AgentConfigurationError(f"handoffs: {type(each.agent).__name__} is not an agent. Give an Agent.")
+        if each.on_handoff is not None and not callable(each.on_handoff):
+            raise AgentConfigurationError(f"Handoff: on_handoff={each.on_handoff!r} is not a function.")
         if each.reducer is not None:
             checked_reducer(each.reducer)
     return made
