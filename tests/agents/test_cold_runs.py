@@ -6,14 +6,16 @@ import json
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.agents.group_chats import agent_of, grow_chat
 from tests.agents.recording_providers import Watching
 from tests.agents.reduced_runs import checked, talk, texts_sent, within
 from tests.agents.test_windowed_histories import REDUCERS, answer
 
-from clew import Agent, ConversationSummaries, Engine, KeepLast, Message, ScriptedChatClient, UserFacts
+from clew import Agent, ConversationSummaries, Engine, KeepLast, MaxTurns, Message, ScriptedChatClient, UserFacts
 from clew.domain.decider_state import SNAPSHOT_EVERY
 
 SHORT, LONG = 2 * SNAPSHOT_EVERY, 12 * SNAPSHOT_EVERY
@@ -176,3 +178,22 @@ async def test_a_checkpoint_without_new_messages_reads_only_the_newest() -> None
     short, long = read
     assert long == short
     assert sum(long) < 3 * SNAPSHOT_EVERY
+
+
+@pytest.mark.anyio
+async def test_a_turn_of_a_long_chat_reads_as_much_as_one_of_a_short_chat(tmp_path: Path) -> None:
+    known, new = set(), []
+    async with Engine.open(f"sqlite:///{tmp_path}/chats.db?synchronous=OFF", embedded=False) as engine:
+        for turns in (100, 600):
+            await grow_chat(engine, turns=turns, chat_id=f"{turns} turns")
+            agents = [agent_of(engine, f"P{each}") for each in range(10)]
+            chat = await engine.chat(f"{turns} turns", agents, termination=MaxTurns(len(agents)))
+            await chat.run("Go on.")
+            with reads(engine) as rows:
+                await chat.run("Go on.")
+            known.add((len(rows), sum(rows)))
+            new.append(await read_by(engine, partial(chat.run, "Go on.")))
+    assert len(known) == 1, known
+    short, long = new
+    assert len(long) <= len(short) + 5
+    assert sum(long) <= sum(short) + 2 * SNAPSHOT_EVERY  # the distance to the last snapshot differs
