@@ -11,7 +11,7 @@ import pytest
 from tests.agents.run_checks import events_of
 from tests.agents.scripted_wires import CANARY, WIRES
 from tests.agents.services import calls
-from tests.servers.raw_server import RawServer
+from tests.servers.raw_server import RawServer, whole
 
 from clew import Agent, Engine, OpenAIChatClient, OpenAIResponsesClient
 from clew.domain.runs.events import ModelCalled
@@ -70,6 +70,27 @@ async def test_the_log_has_the_received_bytes(engine: Engine, name: str, api: st
         assert {request.path for request in server.requests} == {ADDRESSES[name, api]}
         assert all(CANARY in json.dumps(request.headers) for request in server.requests)
         assert [event.data.provider for event in called] == ["127.0.0.1"] * 2  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("service", ["response", "conversation"])
+async def test_an_agent_of_foundry_is_named_instead_of_a_model(engine: Engine, service: Any) -> None:
+    """Foundry refuses a request that names both."""
+    named: Any = {"agent_reference": {"name": "desk", "type": "agent_reference"}}
+    with RawServer() as server:
+        if service == "conversation":
+            server.add_replies(whole({"id": "conv_1", "object": "conversation"}))
+        server.add_replies(*(WIRES["responses"].reply(text, streams=False) for text in ("One.", "Two.")))
+        async with OBJECTS["foundry"](server.url.removesuffix("/v1")) as own:
+            client = OpenAIResponsesClient("desk", client=own, options=named, service=service)
+            agent = Agent(client, engine=engine)
+            thread: Any = await agent.get_remote_thread()
+            await agent.run("First?", thread=thread)
+            assert (await agent.run("Second?", thread=thread)).text == "Two."
+        bodies = [json.loads(request.body) for request in server.requests[-2:]]
+    assert [(body["agent_reference"]["name"], "model" in body) for body in bodies] == [("desk", False)] * 2
+    assert bodies[1].get("previous_response_id", bodies[1].get("conversation")) in {"resp_1", "conv_1"}
+    called = [event async for event in thread.events() if isinstance(event.data, ModelCalled)]
+    assert all([(await thread.request(event.version)).verified for event in called])
 
 
 async def test_a_remote_thread_on_foundry(engine: Engine) -> None:

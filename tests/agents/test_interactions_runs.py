@@ -248,3 +248,25 @@ async def test_system_messages_media_authors_and_a_schema(strict: StrictInteract
     assert (form["type"], form["mime_type"], form["schema"]["type"]) == ("text", "application/json", "object")
     assert (await remote.reconcile()).counts == (4, 0, 0, 0)
     assert strict.refused == []
+
+
+async def test_a_participant_of_a_chat_continues_its_interactions(strict: StrictInteractions, engine: Engine) -> None:
+    """The service has the participant's own history, and gets of each turn only what is new."""
+
+    def heard(body: Any) -> str:
+        return f"heard {body['messages'][-1]['content']}"
+
+    strict.rounds = 0
+    gem = Agent(client_of(strict, store=True), engine=engine, id="gem", name="Gem")
+    chat = await engine.start_chat([gem, Agent(ScriptedChatClient(heard), id="bo", name="Bo")], max_turns=4)
+    response = await chat.run("hello all", actor="user:1")
+    assert len(response.messages) == 4
+    first, second = sent(strict)
+    assert "previous_interaction_id" not in first
+    assert second["previous_interaction_id"] == "v1_1"
+    assert "hello all" in json.dumps(first["input"])
+    assert "hello all" not in json.dumps(second["input"]).replace("heard hello all", "")
+    assert "Bo: heard" in json.dumps(second["input"])
+    (channel,) = [each.thread for each in chat.participants if each.name == "Gem"]
+    assert channel.kind == "remote"
+    assert all(request.verified for request in await requests_of(channel))

@@ -81,6 +81,8 @@ def responses_body(question: Question) -> JsonObject:
         items = paired(items, question.messages)
         tools = tuple([each for each in tools if each.name not in client_names(options.get("tools"))])
     body: JsonObject = {"model": question.model, "input": items}
+    if "agent_reference" in options:
+        del body["model"]  # Foundry refuses both: the agent has its model
     if question.instructions:
         body["instructions"] = question.instructions
     if tools:
