@@ -13,8 +13,8 @@ PROVIDERS = (
 CONSTRUCTED = frozenset(
     "Agent Telemetry OpenAIChatClient OpenAIResponsesClient AnthropicClient BedrockClient GeminiClient "
     "GeminiInteractionsClient AnyClient ScriptedChatClient A2AClient AssistantsClient BedrockAgentClient "
-    "OpenAIEmbedder LocalEmbedder HashingEmbedder Document Reducers RedisHistory ThreadStore HandoffSelection "
-    "ModelSelection ManagerSelection FunctionSelection MaxTurns MaxTokens MaxCost TextMentioned "
+    "AgentCoreClient OpenAIEmbedder LocalEmbedder HashingEmbedder Document Reducers RedisHistory ThreadStore "
+    "HandoffSelection ModelSelection ManagerSelection FunctionSelection MaxTurns MaxTokens MaxCost TextMentioned "
     "FunctionTermination ModelTermination "
     f"{PROVIDERS}".split()
 )
@@ -78,10 +78,10 @@ PARTS = {
     ),
     "Model clients": (
         "OpenAIChatClient OpenAIResponsesClient AnthropicClient BedrockClient GeminiClient "
-        "GeminiInteractionsClient A2AClient AssistantsClient BedrockAgentClient AnyClient ScriptedChatClient "
-        "testing.call testing.fault testing.Fault testing.check_model_client testing.HttpModelService "
-        "testing.ModelService testing.ScriptedReply types.ModelClient types.ModelRequest types.WireFormat "
-        "types.ServiceThreads "
+        "GeminiInteractionsClient A2AClient AssistantsClient BedrockAgentClient AgentCoreClient AnyClient "
+        "ScriptedChatClient testing.call testing.fault testing.Fault testing.check_model_client "
+        "testing.HttpModelService testing.ModelService testing.ScriptedReply types.ModelClient "
+        "types.ModelRequest types.WireFormat types.ServiceThreads "
         "types.Question types.ToolSchema types.ResponseFormat types.Answer "
         "types.TokenUsage types.TextDelta types.ReasoningDelta types.CallDelta types.ServiceBound "
         "types.ServiceReference"

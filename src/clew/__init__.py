@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from clew.infrastructure.anthropic.client import AnthropicClient
     from clew.infrastructure.any_client import AnyClient
     from clew.infrastructure.assistants.client import AssistantsClient
-    from clew.infrastructure.bedrock.agent_client import BedrockAgentClient
+    from clew.infrastructure.bedrock.agent_client import AgentCoreClient, BedrockAgentClient
     from clew.infrastructure.bedrock.client import BedrockClient
     from clew.infrastructure.gemini.client import GeminiClient
     from clew.infrastructure.gemini.interactions_client import GeminiInteractionsClient
@@ -89,6 +89,7 @@ if TYPE_CHECKING:
 __all__ = [
     "A2AClient",
     "Agent",
+    "AgentCoreClient",
     "AgentLessons",
     "AgentResponse",
     "Allow",
@@ -188,6 +189,7 @@ __all__ = [
 _HOMES = {
     "A2AClient": "clew.infrastructure.a2a.client",
     "Agent": "clew.engine",
+    "AgentCoreClient": "clew.infrastructure.bedrock.agent_client",
     "AgentLessons": "clew.memory.agent_lessons",
     "AgentResponse": "clew.agents.response",
     "Allow": "clew.domain.memory.facts",

@@ -15,6 +15,7 @@ def test_clew_exports_these_names() -> None:
     assert clew.__all__ == [
         "A2AClient",
         "Agent",
+        "AgentCoreClient",
         "AgentLessons",
         "AgentResponse",
         "Allow",

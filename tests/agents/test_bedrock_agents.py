@@ -17,12 +17,18 @@ from botocore.validate import ParamValidator
 from tests.servers.raw_server import CUT, RawServer, Reply, stream, whole
 from tests.servers.strict_bedrock import frame
 
-from clew import Agent, BedrockAgentClient, Engine, Message, ScriptedChatClient, tool
+from clew import Agent, AgentCoreClient, BedrockAgentClient, Engine, Message, ScriptedChatClient, tool
 from clew.domain.models.client import TokenUsage
-from clew.errors import AgentConfigurationError, ModelStreamError, RemoteTaskError, ServiceCannotForkError
+from clew.errors import (
+    AgentConfigurationError,
+    ModelClientContractError,
+    ModelStreamError,
+    RemoteTaskError,
+    ServiceCannotForkError,
+)
 from clew.events import ModelCalled, ServiceThreadBound
 from clew.infrastructure import clock
-from clew.testing import HttpModelService, ScriptedReply, check_model_client
+from clew.testing import HttpModelService, ScriptedReply, check_model_client, model_client_contract
 
 pytestmark = pytest.mark.anyio
 KEY = "bedrock-canary0123456789"
@@ -266,7 +272,7 @@ async def test_a_killed_process_does_not_send_its_message_again(tmp_path: Path) 
         server.add_replies(answer(chunk("Hello")), answer(chunk("Again")))
         script = f"""
 import asyncio, os, signal
-from clew import Agent, BedrockAgentClient, Engine
+from clew import Agent, AgentCoreClient, BedrockAgentClient, Engine
 from clew.infrastructure.plain_connection import PlainHttp
 
 send = PlainHttp.send
@@ -338,3 +344,79 @@ async def test_signs_with_the_credentials_of_a_session(engine: Engine) -> None:
         signed = server.requests[0].headers["authorization"]
     assert signed.startswith("AWS4-HMAC-SHA256 Credential=AKIACANARY/")
     assert "/us-east-1/bedrock/aws4_request" in signed
+
+
+ARN = "arn:aws:bedrock-agentcore:eu-west-1:123456789012:runtime/desk-abc"
+CORE = botocore.session.get_session().get_service_model("bedrock-agentcore").shape_for("InvokeAgentRuntimeRequest")
+
+
+def agentcore(address: str, **more: Any) -> AgentCoreClient:
+    return AgentCoreClient(ARN, base_url=address, **{"api_key": KEY, **more})
+
+
+async def test_agentcore_keeps_the_contract_of_model_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for one rule: without an end marker, no piece of a stream comes before one that may be the last."""
+    monkeypatch.setattr(model_client_contract, "_PATIENCE", 1.0)
+    with AlwaysStreams(agentcore, whole={}, pieces=["Hello there 🧶", {"event": 1}], optional=1) as service:
+        service.pieces = 1
+        with pytest.raises(ModelClientContractError, match="yields the pieces"):
+            await check_model_client(service)
+
+
+@pytest.mark.parametrize(
+    ("reply", "text"),
+    [
+        (whole({"result": "Hello"}), "Hello"),
+        (whole({"result": {"role": "assistant", "content": [{"text": "Hel"}, {"text": "lo"}]}}), "Hello"),
+        (whole("Hello"), "Hello"),
+        (whole({"status": 3}), '{"status": 3}'),
+        (stream("Hel", {"data": "lo"}, {"event": {"n": 1}}, done=False), "Hello"),
+    ],
+)
+async def test_reads_the_answers_of_agents_on_agentcore(engine: Engine, reply: Reply, text: str) -> None:
+    with RawServer() as server:
+        server.add_replies(reply, whole({"result": "Again"}))
+        options = {"prompt_field": "question", "user": "u-1"}
+        agent = Agent(agentcore(f"http://127.0.0.1:{server.port}", qualifier="v 1", options=options), engine=engine)
+        thread = await agent.get_remote_thread()
+        assert (await agent.run("Hi", thread=thread)).text == text
+        assert (await agent.run("More", thread=thread)).text == "Again"
+        assert [request.json() for request in server.requests] == [
+            {"user": "u-1", "question": "Hi"},
+            {"user": "u-1", "question": "More"},
+        ]
+        bound = [event.data async for event in thread.events() if isinstance(event.data, ServiceThreadBound)]
+        for request in server.requests:
+            session = request.headers["x-amzn-bedrock-agentcore-runtime-session-id"]
+            assert session == bound[0].id
+            report = ParamValidator().validate(
+                {"agentRuntimeArn": ARN, "runtimeSessionId": session, "payload": b""}, CORE
+            )
+            assert not report.has_errors(), report.generate_report()
+            assert request.path.endswith("%3Aruntime%2Fdesk-abc/invocations?qualifier=v%201")
+        calls = [event.version async for event in thread.events() if isinstance(event.data, ModelCalled)]
+        assert all([(await thread.request(at)).verified for at in calls])
+
+
+@pytest.mark.parametrize("end", [CUT, {"error": "The agent broke.", "error_type": "ValueError"}])
+async def test_a_lost_answer_of_agentcore_is_an_error(engine: Engine, end: Any) -> None:
+    with RawServer() as server:
+        lost = stream("Hel", end=CUT) if end is CUT else stream("Hel", end, done=False)
+        server.add_replies(lost, whole({"result": "Again"}))
+        agent = Agent(agentcore(f"http://127.0.0.1:{server.port}"), engine=engine)
+        thread = await agent.get_remote_thread()
+        with pytest.raises(RemoteTaskError, match="has the message"):
+            await agent.run("first", thread=thread)
+        assert (await agent.run("second", thread=thread)).text == "Again"
+        assert [request.json()["prompt"] for request in server.requests] == ["first", "second"]
+
+
+async def test_signs_for_agentcore_in_the_region_of_the_arn(engine: Engine) -> None:
+    session = botocore.session.get_session()
+    session.set_credentials("AKIACANARY", "secret-canary")
+    with RawServer() as server:
+        server.add_replies(whole({"result": "Hello"}))
+        client = agentcore(f"http://127.0.0.1:{server.port}", api_key=None, session=session)
+        agent = Agent(client, engine=engine)
+        await agent.run("Hi", thread=await agent.get_remote_thread())
+        assert "/eu-west-1/bedrock-agentcore/aws4_request" in server.requests[0].headers["authorization"]

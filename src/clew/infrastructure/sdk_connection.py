@@ -12,7 +12,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 from urllib.parse import urlsplit
 
-from clew.domain.json_values import JsonObject, parse_json
+from clew.domain.json_values import Json, JsonObject, parse_json
 from clew.domain.models.client import Answer, ModelRequest, Update
 from clew.domain.runs.errors import AgentConfigurationError, ModelError, RequestAlteredError
 from clew.infrastructure.model_streams import AnswerReader, EventDecoder
@@ -172,7 +172,7 @@ class SdkConnection(ABC):
             sent.check(response)
             kind = response.headers.get("content-type", "")
             if not request.streams or "json" in kind or "html" in kind:  # HTML is not an answer, and fails to parse
-                if isinstance(whole := parse_json(await response.aread()), dict):
+                if (whole := self._object(parse_json(await response.aread()))) is not None:
                     yield True, whole
                 return
             async with aclosing(self._events(response)) as events:
@@ -180,6 +180,10 @@ class SdkConnection(ABC):
                     yield False, event
         finally:
             await response.aclose()
+
+    def _object(self, reply: Json) -> JsonObject | None:
+        """The JSON object of a reply that is not a stream; None if it is not one."""
+        return reply if isinstance(reply, dict) else None
 
     async def _post(self, client: Any, path: str, request: ModelRequest) -> httpx2.Response:
         """Send the bytes of a request as the package sends a body, and return the raw response."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 
 from clew.domain.models.a2a_requests import A2A
+from clew.domain.models.agentcore import AGENTCORE
 from clew.domain.models.anthropic_requests import ANTHROPIC, ANTHROPIC_BEDROCK, ANTHROPIC_VERTEX
 from clew.domain.models.assistants_requests import ASSISTANTS
 from clew.domain.models.bedrock_agents import BEDROCK_AGENT
@@ -20,6 +21,7 @@ _OWN = {
     wire.name: wire
     for wire in (
         A2A,
+        AGENTCORE,
         ANTHROPIC,
         ANTHROPIC_BEDROCK,
         ANTHROPIC_VERTEX,

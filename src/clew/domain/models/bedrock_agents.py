@@ -53,8 +53,7 @@ def agent_body(question: Question) -> JsonObject:
         outcomes: list[Json] = [_result(call, result) for call, result in read]
         state = {**state, "invocationId": read[0][0].get("invocationId"), "returnControlInvocationResults": outcomes}
         return {"sessionState": state, **options}
-    texts = [question.instructions, *(_words(message, question) for message in question.messages)]
-    body: JsonObject = {"inputText": "\n\n".join(text for text in texts if text)}
+    body: JsonObject = {"inputText": input_text(question, WIRE)}
     return {**body, **({"sessionState": state} if state else {}), **options}
 
 
@@ -84,10 +83,12 @@ BEDROCK_AGENT = WireFormat(
 class BedrockAgentAnswer:
     """Assembles an answer from the events of a session."""
 
-    def __init__(self) -> None:
+    def __init__(self, request: ModelRequest) -> None:
         self.begun = False
         self.failure: Json = None
-        self._received: JsonObject = {}
+        self.received = False
+        self._request = request
+        self._id: str | None = None
         self._ended = False
         self._texts: list[str] = []
         self._citations: list[Json] = []
@@ -96,20 +97,14 @@ class BedrockAgentAnswer:
         self._calls: list[FunctionCall] = []
         self._others: dict[str, Json] = {}
 
-    @property
-    def received(self) -> bool:
-        """Whether the service has the message."""
-        return bool(self._received)
-
     def take(self, event: JsonObject) -> Iterator[Update]:
         """Read an event, and yield what it adds."""
         for kind, value in event.items():
             payload = as_object(value)
             match kind:
                 case "clew.received":
-                    self._received = payload
-                    service = ServiceReference(kind="conversation", id=as_text(payload.get("session")))
-                    yield ServiceBound(service, as_text(payload.get("request")))
+                    self.received = True
+                    yield from self._bound(payload)
                 case "clew.ended":
                     self._ended = True
                 case "exception":
@@ -145,8 +140,15 @@ class BedrockAgentAnswer:
             with_native(message, WIRE, {}, {}, reply=kept, kept=True),
             finish_reason="tool_calls" if self._calls else "stop",
             usage=self._usage(),
-            response_id=as_text(self._received.get("request")) or None,
+            response_id=self._id,
         )
+
+    def _bound(self, ids: JsonObject) -> Iterator[Update]:
+        service, task = self._request.service, self._request.task
+        if service is not None and task is not None:
+            self._id = as_text(ids.get("request")) or task.message_id
+            session = as_text(ids.get("session")) or service.id
+            yield ServiceBound(ServiceReference(kind="conversation", id=session), self._id)
 
     def _chunk(self, payload: JsonObject) -> Iterator[Update]:
         if payload.get("attribution"):
@@ -181,9 +183,15 @@ def _path(model: str, session: str) -> str:
     return f"/agents/{named[0]}/agentAliases/{named[1]}/sessions/{named[2]}/text"
 
 
-def _words(message: Message, question: Question) -> str:
+def input_text(question: Question, wire: str) -> str:
+    """What an agent has not heard, as one text: the instructions and the new messages."""
+    texts = [question.instructions, *(_words(message, question, wire) for message in question.messages)]
+    return "\n\n".join(text for text in texts if text)
+
+
+def _words(message: Message, question: Question, wire: str) -> str:
     """A message as text. The agent has what it said itself."""
-    if message.role == "assistant" and message.native is not None and message.native.wire == WIRE:
+    if message.role == "assistant" and message.native is not None and message.native.wire == wire:
         return ""
     texts: list[str] = []
     for content in message.contents:
