@@ -14,7 +14,7 @@ from starlette.requests import Request
 from tests.agents.agui_served import JavaScript, Window, listening, the_history, types
 from tests.servers.server_process import ServerProcess
 
-from clew import Agent, Engine, Image, ScriptedChatClient, ToolContext, tool
+from clew import Agent, Engine, FunctionCall, Image, ScriptedChatClient, ToolContext, tool
 from clew.agui import agui_app
 from clew.domain.messages import Message, Reasoning, Text
 from clew.testing import call, fault
@@ -54,6 +54,8 @@ def script(body: Any) -> Any:
         return ["One moment.", call("refund", order=7)]
     if "both" in asked:
         return [call("refund", order=1), call("track", parcel=1)]
+    if "track twice" in asked:  # with the same id: some models give such
+        return [FunctionCall(call_id="c", name="track", arguments='{"parcel": 1}') for _ in range(2)]
     if "track" in asked:
         return call("track", parcel=2 if "picture" in asked else 1)
     if "say nothing" in asked:
@@ -97,7 +99,7 @@ async def test_a_text_is_streamed_and_the_messages_are_the_history(window: Windo
     assert window.messages == await the_history(served.engine)
 
 
-@pytest.mark.parametrize("asked", ["track it", "track it with a picture", "think", "say nothing"])
+@pytest.mark.parametrize("asked", ["track it", "track twice", "track it with a picture", "think", "say nothing"])
 async def test_what_a_run_adds_streams_as_the_history_has_it(window: Window, served: Served, asked: str) -> None:
     await window.run(asked)
     reply = await window.run(asked)
@@ -106,8 +108,8 @@ async def test_what_a_run_adds_streams_as_the_history_has_it(window: Window, ser
     assert roles >= {"tool"} if "track" in asked else {"user", "assistant"}
     if "track" in asked:
         reported = [event["value"] for event in reply["events"] if event["type"] == "CUSTOM"]
-        assert [each["text"] for each in reported] == ["looking"]
-        assert reported[0]["toolCallId"] == window.messages[-2]["toolCallId"]
+        assert {each["text"] for each in reported} == {"looking"}
+        assert reported[-1]["toolCallId"] in {each.get("toolCallId") for each in window.messages}
 
 
 async def test_parts_of_a_message_reach_the_model(window: Window, served: Served) -> None:

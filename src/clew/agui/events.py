@@ -92,7 +92,7 @@ class EventMapper:
                 yield from self._text(update.text, update.author)
             case "reasoning":
                 yield from self._reasoning(update.text)
-            case "call":
+            case "call" if not update.position:  # in a run that is followed, the answer comes next, and has its calls
                 yield from self._call(update.call_id or "", update.name or "", update.text)
             case "answer" if update.message is not None:
                 yield from self._whole(update.message, update.author)
