@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from tests.agents.remote_turns import (
 )
 from tests.agents.run_checks import check_requests, check_store, events_of, short_history
 from tests.servers.aimock_server import Aimock, ToolCall
-from tests.servers.raw_server import CUT, RawServer, stream, whole
+from tests.servers.raw_server import CUT, RawServer, Reply, stream, whole
 from tests.servers.stateful_launchers import StatefulServer
 
 from clew import (
@@ -38,6 +39,7 @@ from clew.domain.models.client import ServiceKind, ServiceReference
 from clew.domain.runs.events import ServiceThreadBound
 from clew.errors import (
     AgentConfigurationError,
+    ModelError,
     ModelRequestError,
     ModelStreamError,
     ModelUnavailableError,
@@ -389,3 +391,37 @@ def test_the_id_of_an_immediately_broken_stream_is_recorded(tmp_path: Path) -> N
 
     with RawServer() as service:
         asyncio.run(converse(service))
+
+
+LOST: dict[str, tuple[Any, list[str], bool]] = {
+    "no reply": (Reply((CUT,)), ["second"], True),
+    "half a reply": (Reply((*whole({}, headers={"content-length": "99"}).steps, CUT)), ["second"], True),
+    "refused": (whole({"error": {"message": "busy"}}, status=503), ["second", "second"], False),
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+@pytest.mark.parametrize("kind", ["response", "conversation"])
+def test_a_conversation_gets_no_request_again_that_may_have_arrived(
+    name: str, kind: ServiceKind, tmp_path: Path
+) -> None:
+    reply, sent, fails = LOST[name]
+
+    async def converse() -> None:
+        with RawServer() as service:
+            if kind == "conversation":
+                service.add_replies(whole({"id": "conv_1", "object": "conversation"}))
+            service.add_replies(whole(response("resp_1", "One.")), reply, whole(response("resp_2", "Two.")))
+            async with engine_in(tmp_path) as engine:
+                client = OpenAIResponsesClient("m-1", service=kind, api_key="none", base_url=service.url)
+                agent = joker(engine, client)
+                thread = await agent.get_remote_thread()
+                await agent.run("first", thread=thread)
+                with pytest.raises(ModelError) if fails and kind == "conversation" else contextlib.nullcontext():
+                    await agent.run("second", thread=thread)
+            bodies = [request.json() for request in service.requests if request.path.endswith("/responses")]
+        asked = [item["content"] for body in bodies for item in body["input"]]
+        # A response that was lost is not continued, so that nothing is doubled: its request may be sent again.
+        assert asked == ["first", *(sent if kind == "conversation" else ["second", "second"])]
+
+    asyncio.run(converse())

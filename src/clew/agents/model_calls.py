@@ -458,13 +458,21 @@ class ModelCalls:
             self._reseeds = True
             return 0.0
         begun = partial is not None and partial.begun and not self._setup.client.wire.has_tasks
-        if not error.retryable or state.tries > self._setup.limits.retries or begun:
+        if not error.retryable or state.tries > self._setup.limits.retries or begun or self._may_be_held(error):
             return None
         if error.retry_after is not None:
             return error.retry_after if error.retry_after <= MAX_RETRY_SECONDS else None
         # Runs that failed together must not retry together: the run's id spreads them.
         spread = 1 - int(state.run_id[-2:], 16) / 1024
         return min(0.5 * 2.0 ** (state.tries - 1), 8.0) * spread
+
+    def _may_be_held(self, error: ModelError) -> bool:
+        """Whether the service may have put the request into its conversation, where a retry would repeat it."""
+        call = self._journal.state.model_call
+        into = None if call is None or call.service is None else call.service.reference
+        if into is None or into.kind != "conversation" or self._setup.client.wire.has_tasks:
+            return False
+        return error.status is None and self._arrived is not False
 
     def record(self, answer: Answer) -> tuple[Message, int]:
         """Queue the answer to be written; returns its message, and its index among the waiting steps.
