@@ -19,7 +19,8 @@ from clew.domain.models.client import (
     other_tier,
     parts_of,
 )
-from clew.domain.models.native import has_raw, merge, replace, rest_of, unknown, unread, with_native
+from clew.domain.models.native import add_counts, has_raw, merge, replace, rest_of, unknown, unread, with_native
+from clew.domain.models.shapes import OddValues, Shape
 
 WIRE = "anthropic-messages"
 """The name of the format."""
@@ -33,8 +34,8 @@ _REASONS = {
     "tool_use": "tool_calls",
     "max_tokens": "length",
 }
-_KNOWN_REPLY = frozenset({"content", "id", "model", "role", "stop_reason", "type", "usage"})
-_READ_APART = frozenset({"content", "usage"})
+_KNOWN_REPLY = frozenset({"id", "model", "role", "stop_reason", "type"})
+_CONTENT = frozenset({"content"})
 _READ_USAGE = {
     "input_tokens": (),
     "output_tokens": (),
@@ -42,23 +43,35 @@ _READ_USAGE = {
     "output_tokens_details": ("thinking_tokens",),
 }
 """Fields that are read. All others are kept in the native JSON of the answer."""
-_READ_EVENTS = {
-    "content_block_delta": frozenset({"type", "index", "delta"}),
-    "content_block_start": frozenset({"type", "index", "content_block"}),
-    "content_block_stop": frozenset({"type", "index"}),
-    "message_start": frozenset({"type", "message"}),
-    "message_stop": frozenset({"type"}),
-    "ping": frozenset({"type"}),
+_MESSAGE: dict[str, Shape] = {
+    "content": [dict],
+    "id": str,
+    "model": str,
+    "role": frozenset({"assistant", ""}),
+    "stop_reason": str,
+    "type": frozenset({"message"}),
+    "usage": dict,
 }
-_READ_DELTAS = {
-    "citations_delta": frozenset({"type", "citation"}),
-    "compaction_delta": frozenset({"type", "content", "encrypted_content"}),
-    "input_json_delta": frozenset({"type", "partial_json"}),
-    "signature_delta": frozenset({"type", "signature"}),
-    "text_delta": frozenset({"type", "text"}),
-    "thinking_delta": frozenset({"type", "thinking"}),
+_BLOCK: Shape = {"citations": list, "signature": str, "text": str, "thinking": str}
+_READ_EVENTS: dict[str, dict[str, Shape]] = {
+    "content_block_delta": {"type": str, "index": int, "delta": dict},
+    "content_block_start": {"type": str, "index": int, "content_block": _BLOCK},
+    "content_block_stop": {"type": str, "index": int},
+    "message_delta": {"delta": {name: each for name, each in _MESSAGE.items() if name != "content"}, "usage": dict},
+    "message_start": {"type": str, "message": _MESSAGE},
+    "message_stop": {"type": str},
+    "ping": {"type": str},
+}
+_READ_DELTAS: dict[str, dict[str, Shape]] = {
+    "citations_delta": {"type": str, "citation": dict},
+    "compaction_delta": {"type": str, "content": str, "encrypted_content": str},
+    "input_json_delta": {"type": str, "partial_json": str},
+    "signature_delta": {"type": str, "signature": str},
+    "text_delta": {"type": str, "text": str},
+    "thinking_delta": {"type": str, "thinking": str},
 }
 """Fields of events and of their deltas that are read. An event with others is kept, with these others."""
+_PIECE_FIELDS = ("text", "thinking", "signature", "input")
 _PIECES = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
 
 
@@ -78,31 +91,30 @@ class AnthropicAnswer:
         self._pieces: dict[tuple[Json, str], list[str]] = {}
         self._events: list[Json] = []
         self._earlier: list[Json] = []
+        self._odd = OddValues()
 
     def take(self, event: JsonObject) -> Iterator[Update]:
         """Read an event of a stream, and yield what it adds."""
         kind = as_text(event.get("type"))
-        if kind != "message_delta" and (rest := rest_of(event, _READ_EVENTS.get(kind))) is not None:
+        shape = _READ_EVENTS.get(kind)
+        if kind != "message_delta" and (rest := rest_of(event, shape)) is not None:
             self._events.append(rest)  # all fields of a message_delta are the answer's
-        match event:
-            case {"type": "content_block_delta", "delta": dict(delta)}:
-                yield from self._delta(event.get("index"), delta)
-            case {"type": "content_block_start", "content_block": dict(block)}:
+        match self._odd.without(event, shape, f"/{kind}"):
+            case {"type": "content_block_delta", "delta": dict(delta), **rest}:
+                yield from self._delta(rest.get("index"), delta)
+            case {"type": "content_block_start", "content_block": dict(block), **rest}:
                 self.begun = True
-                place = event.get("index")
-                self._blocks[place] = dict(block)
-                for name in ("text", "thinking", "signature"):
-                    if isinstance(begin := block.get(name), str):
-                        self._pieces[place, name] = [begin]
+                self._start(rest.get("index"), block)
             case {"type": "message_start", "message": dict(message)}:
-                self._about(message)
-                self._blocks.update(enumerate(as_objects(message.get("content"))))
-            case {"type": "message_delta", "delta": dict(delta)}:
-                self._about({name: value for name, value in event.items() if name not in {"type", "delta"}})
-                self._about(delta)
+                self._about(unknown(message, _CONTENT))
+                for place, block in enumerate(as_objects(message.get("content"))):
+                    self._start(place, block)
+            case {"type": "message_delta", **rest}:
+                self._about(unknown(rest, frozenset({"delta"})))
+                self._about(as_object(rest.get("delta")))
             case {"type": "message_stop"}:
                 self._is_complete = True
-            case {"type": "error"} | {"error": _}:
+            case {"type": "error"} | {"error": dict() | str()}:
                 self.failure = event.get("error") or event
 
     def take_whole(self, message: JsonObject) -> Iterator[Update]:
@@ -110,7 +122,8 @@ class AnthropicAnswer:
         if message.get("type") == "error" or not isinstance(message.get("content"), list):
             self.failure = message.get("error")
             return
-        self._about(message)
+        message = self._odd.without(message, _MESSAGE)
+        self._about(unknown(message, _CONTENT))
         self._blocks = dict(enumerate(as_objects(message.get("content"))))
         self.begun = True
         self._is_complete = message.get("stop_reason") is not None
@@ -138,12 +151,9 @@ class AnthropicAnswer:
         reason = as_text(self._reply.get("stop_reason"))
         if reason == "stop_sequence":  # as finish reason it is "stop", as the usual end is
             more["stop_reason"] = reason
-        received: JsonObject = {"content": [*blocks], **({"reply": more} if more else {})}
-        if self._events:
-            received["events"] = self._events
-        if self._earlier:
-            received["earlier"] = self._earlier
-        signed = any(block.get("type") in SIGNED for block in blocks)
+        about: JsonObject = {"reply": more, "events": self._events, "earlier": self._earlier, "odd": self._odd.found}
+        received: JsonObject = {"content": [*blocks], **{name: each for name, each in about.items() if each}}
+        signed = any(as_text(block.get("type")) in SIGNED for block in blocks)
         written: JsonObject = {"content": [*written_blocks(message)]}
         return Answer(
             with_native(message, WIRE, written, received, signed=signed, kept=has_raw(message)),
@@ -155,17 +165,29 @@ class AnthropicAnswer:
 
     def _about(self, message: JsonObject) -> None:
         """Read what a message has besides its content. Later values replace earlier ones, of which counts say less."""
-        earlier = replace(self._reply, {name: each for name, each in message.items() if name not in _READ_APART})
-        used = replace(self._usage, as_object(message.get("usage")))
-        if said := {name: value for name, value in used.items() if not _is_count(value)}:
-            earlier["usage"] = said
-        if earlier:
+        if earlier := replace(self._reply, unknown(message, frozenset({"usage"}))):
             self._earlier.append(earlier)
+        add_counts(self._usage, as_object(message.get("usage")), self._earlier)
+
+    def _start(self, place: Json, block: JsonObject) -> None:
+        """Begin a block. It replaces one with the same index, which no service should send."""
+        if place in self._blocks:
+            self._earlier.append({"content_block": self._block(place)})
+            for name in _PIECE_FIELDS:
+                self._pieces.pop((place, name), None)
+        self._blocks[place] = dict(block)
+        for name in ("text", "thinking", "signature"):
+            if isinstance(begin := block.get(name), str):
+                self._pieces[place, name] = [begin]
 
     def _delta(self, place: Json, delta: JsonObject) -> Iterator[Update]:
         self.begun = True
         block = self._blocks.setdefault(place, {})
         kind = as_text(delta.get("type"))
+        shape = _READ_DELTAS.get(kind)
+        if (rest := rest_of(delta, shape)) is not None:
+            self._events.append({"type": "content_block_delta", "index": place, "delta": rest})
+        delta = self._odd.without(delta, shape, f"/content_block_delta/{kind}")
         if (name := _PIECES.get(kind)) is not None:
             text = as_text(delta.get(name))
             self._pieces.setdefault((place, name), []).append(text)
@@ -175,15 +197,17 @@ class AnthropicAnswer:
                 yield ReasoningDelta(text)
         elif kind == "input_json_delta":
             text = as_text(delta.get("partial_json"))
+            if text and (begun := block.get("input")):
+                self._earlier.append({"path": f"/json/content/{place}/input", "value": begun})
+                block["input"] = None
             self._pieces.setdefault((place, "input"), []).append(text)
             if block.get("type") == "tool_use":
                 yield CallDelta(self._number(place), as_text(block.get("id")), as_text(block.get("name")), text)
         elif kind == "citations_delta":
-            block["citations"] = [*_listed(block.get("citations")), delta.get("citation")]
+            if (citation := delta.get("citation")) is not None:
+                block["citations"] = [*_listed(block.get("citations")), citation]
         else:
-            merge(block, {name: value for name, value in delta.items() if name != "type"})
-        if (rest := rest_of(delta, _READ_DELTAS.get(kind))) is not None:
-            self._events.append({"type": "content_block_delta", "index": place, "delta": rest})
+            merge(block, unknown(delta, frozenset({"type"})), self._earlier, f"/json/content/{place}")
 
     def _number(self, place: Json) -> int:
         """The number of a function call among those of the answer."""
@@ -192,14 +216,16 @@ class AnthropicAnswer:
 
     def _ended(self) -> Iterator[JsonObject]:
         """The blocks with the pieces that have arrived."""
-        for place, block in self._blocks.items():
-            ended = dict(block)
-            for name in ("text", "thinking", "signature"):
-                if (pieces := self._pieces.get((place, name))) is not None:
-                    ended[name] = joined(pieces)
-            if text := "".join(self._pieces.get((place, "input"), ())):
-                ended["input"] = _parsed(text)
-            yield as_object(storable(_without_none(ended)))
+        return map(self._block, self._blocks)
+
+    def _block(self, place: Json) -> JsonObject:
+        ended = dict(self._blocks[place])
+        for name in ("text", "thinking", "signature"):
+            if (pieces := self._pieces.get((place, name))) is not None:
+                ended[name] = joined(pieces)
+        if text := "".join(self._pieces.get((place, "input"), ())):
+            ended["input"] = _parsed(text)
+        return as_object(storable(_without_none(ended)))
 
 
 def _contents(blocks: Iterable[JsonObject]) -> Iterator[Content]:
@@ -248,10 +274,6 @@ def _text(value: Json) -> str:
 
 def _listed(value: Json) -> list[Json]:
     return value if isinstance(value, list) else []
-
-
-def _is_count(value: Json) -> bool:
-    return isinstance(value, int) or (isinstance(value, dict) and all(map(_is_count, value.values())))
 
 
 def _without_none(fields: Mapping[str, Json]) -> JsonObject:

@@ -86,7 +86,7 @@ def rebound(before: JsonObject, after: JsonObject) -> JsonObject:
 
 def is_signed(block: Json) -> bool:
     """Whether a block is bound to what came before it."""
-    return as_object(block).get("type") in SIGNED
+    return as_text(as_object(block).get("type")) in SIGNED
 
 
 def sends_media(question: Question, message: Message, content: Content) -> bool:
@@ -251,7 +251,7 @@ class _Writer:
             self._user([{"type": "text", "text": _BEGIN}])
         blocks = self._own_blocks(message)
         if blocks is None:
-            blocks = [block for block in self._written(message) if block.get("type") not in SIGNED]
+            blocks = [block for block in self._written(message) if as_text(block.get("type")) not in SIGNED]
         blocks = marked(blocks, message, self.question, _kind, lambda text: {"type": "text", "text": text})
         if message.calls:
             named = [call.model_copy(update={"call_id": _NOT_IN_IDS.sub("_", call.call_id)}) for call in message.calls]
@@ -267,15 +267,16 @@ class _Writer:
         if native is None or not is_own(message, self.question, WIRE):
             return None
         own = as_object(received(message, {"content": [*written_blocks(message)]}))
-        blocks = [_accepted(block) for block in as_objects(own.get("content")) if not _is_blank(block)]
-        if (container := as_object(as_object(own.get("reply")).get("container")).get("id")) is not None:
+        blocks = [_accepted(block) for block in as_objects(own.get("content")) if not _is_refused(block)]
+        container = as_object(as_object(own.get("reply")).get("container")).get("id")
+        if isinstance(container, str):
             self.container = container
         if native.prefix is None:
             return blocks
         self.head, self.hashed = _chain(self.head, self.messages[self.hashed :]), len(self.messages)
         if native.prefix == self.head.hex():
             return blocks
-        return [block for block in blocks if block.get("type") not in SIGNED]
+        return [block for block in blocks if as_text(block.get("type")) not in SIGNED]
 
     def _written(self, message: Message) -> list[JsonObject]:
         """The blocks of an answer of another model."""
@@ -300,9 +301,14 @@ def _kind(block: JsonObject) -> BlockKind:
     return "text" if kind == "text" else "call" if kind == "tool_use" else "other"
 
 
-def _is_blank(block: JsonObject) -> bool:
-    """Whether a block is a text without words, which the service makes and does not take back."""
+def _is_refused(block: JsonObject) -> bool:
+    """Whether a block does not go back: a text without words, which the service makes, or a call without a name.
+
+    The latter has no result, for it is not a call.
+    """
     text = block.get("text")
+    if block.get("type") == "tool_use":
+        return not isinstance(block.get("name"), str)
     return block.get("type") == "text" and isinstance(text, str) and not text.strip()
 
 
@@ -341,7 +347,7 @@ def _user_block(content: Content) -> JsonObject | None:
             return {"type": "text", "text": text} if text.strip() else None
         case Media():
             return _media(content)
-        case Raw(value=dict(value)) if value.get("type") in _USER_BLOCKS:
+        case Raw(value=dict(value)) if as_text(value.get("type")) in _USER_BLOCKS:
             return value
         case Raw(value={"type": "text" | "input_text", "text": str(text)}) if text.strip():
             return {"type": "text", "text": text}

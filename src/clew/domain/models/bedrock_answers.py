@@ -23,7 +23,8 @@ from clew.domain.models.client import (
     joined,
     parts_of,
 )
-from clew.domain.models.native import gather, has_raw, replace, rest_of, unknown, unread, with_native
+from clew.domain.models.native import add_counts, gather, has_raw, rest_of, unknown, unread, with_native
+from clew.domain.models.shapes import OddValues, Shape
 
 _FINISH_REASONS = {
     "end_turn": "stop",
@@ -40,12 +41,24 @@ _ENDS = frozenset({"messageStop", "metadata"})
 """The events at the end of an answer: they say what a reply that was not streamed says of the whole answer."""
 _PADDING = frozenset({"p"})
 """Random letters that hide the length of an event."""
-_READ_EVENTS = {
-    "contentBlockStart": frozenset({"contentBlockIndex", "start"}),
-    "contentBlockDelta": frozenset({"contentBlockIndex", "delta"}),
-    "contentBlockStop": frozenset({"contentBlockIndex"}),
-    "messageStart": frozenset[str](),
+_REPLY: Shape = {"output": {"message": {"content": [dict]}}, "stopReason": str, "usage": dict}
+_USE: dict[str, Shape] = {"name": str, "toolUseId": str}
+_REASONING: Shape = {"redactedContent": str, "signature": str, "text": str}
+_DELTA: Shape = {
+    "citation": dict,
+    "image": dict,
+    "reasoningContent": _REASONING,
+    "text": str,
+    "toolResult": [dict],
+    "toolUse": {**_USE, "input": str},
 }
+_READ_EVENTS: dict[str, dict[str, Shape]] = {
+    "contentBlockStart": {"contentBlockIndex": int, "start": {"image": dict, "toolResult": dict, "toolUse": _USE}},
+    "contentBlockDelta": {"contentBlockIndex": int, "delta": _DELTA},
+    "contentBlockStop": {"contentBlockIndex": int},
+    "messageStart": {},
+}
+_END: Shape = {"stopReason": str, "usage": dict}
 """Fields of events that are read. All others, and all other events, are kept in the native JSON of the answer."""
 _DATA = frozenset({"bytes", "redactedContent"})
 """Fields with data in base64, which may arrive in pieces that are each encoded by themselves."""
@@ -67,6 +80,7 @@ class BedrockAnswer:
         self._usage: JsonObject = {}
         self._events: list[Json] = []
         self._earlier: list[Json] = []
+        self._odd = OddValues()
         self._answer: Answer | None = None
 
     def take(self, event: JsonObject) -> Iterator[Update]:
@@ -75,8 +89,10 @@ class BedrockAnswer:
             if kind.lower().endswith("exception"):
                 self.failure = {"code": kind, **as_object(value)}
                 return
-            payload = unknown(as_object(value), _PADDING)
-            for update in self._event(kind, payload):
+            if not isinstance(value, dict):
+                self._events.append({kind: value})
+                continue
+            for update in self._event(kind, unknown(value, _PADDING) if isinstance(value.get("p"), str) else value):
                 self.begun = True
                 yield update
         if self._ends == _ENDS:
@@ -88,6 +104,7 @@ class BedrockAnswer:
 
     def take_whole(self, reply: JsonObject) -> Iterator[Update]:
         """Read a complete reply, and yield its contents."""
+        reply = self._odd.without(reply, _REPLY)
         output = as_object(reply.get("output"))
         message = output.get("message")
         if not isinstance(message, dict):
@@ -117,10 +134,12 @@ class BedrockAnswer:
     def _event(self, kind: str, payload: JsonObject) -> Iterator[Update]:
         if kind in _ENDS:
             self._ends.add(kind)
-            self._about(payload)
+            self._about(self._odd.without(payload, _END, f"/{kind}"))
             return
-        if (rest := rest_of(_unrepeated(payload), _READ_EVENTS.get(kind))) is not None:
+        shape = _READ_EVENTS.get(kind)
+        if (rest := rest_of(_unrepeated(payload), shape)) is not None:
             self._events.append({kind: rest})
+        payload = self._odd.without(payload, shape, f"/{kind}")
         number = as_count(payload.get("contentBlockIndex"))
         if kind == "contentBlockStart":
             yield from self._started(number, as_object(payload.get("start")))
@@ -129,7 +148,7 @@ class BedrockAnswer:
 
     def _about(self, fields: JsonObject) -> None:
         """Read what the service sends about the whole answer."""
-        replace(self._usage, as_object(fields.get("usage")))
+        add_counts(self._usage, as_object(fields.get("usage")), self._earlier)
         gather(self._reply, unknown(fields, frozenset({"usage"})), self._earlier, path="/reply")
 
     def _started(self, number: int, start: JsonObject) -> Iterator[Update]:
@@ -165,8 +184,8 @@ class BedrockAnswer:
             reply.pop("stopReason", None)
         if usage is not None and (left := unread(self._usage, _READ_USAGE, ("totalTokens", usage.total_tokens))):
             reply["usage"] = left
-        reply |= {"events": self._events} if self._events else {}
-        reply |= {"earlier": earlier} if earlier else {}
+        about: JsonObject = {"events": self._events, "earlier": earlier, "odd": self._odd.found}
+        reply |= {name: each for name, each in about.items() if each}
         signed = any(map(is_signed, blocks))
         written = written_blocks_of(message)
         return Answer(
@@ -215,7 +234,7 @@ def _value(kind: str, pieces: list[Json], earlier: list[Json], path: str) -> Jso
         case "toolUse":
             use = as_object(_one(kind, pieces, earlier, path))
             given = use.get("input")
-            return {**use, "input": given if isinstance(given, dict) else call_input(as_text(given))}
+            return {**use, "input": given if isinstance(given, dict) else call_input(_text(given or ""))}
         case "toolResult":
             return _tool_result(pieces, earlier, path)
         case "reasoningContent":
@@ -240,8 +259,11 @@ def _tool_result(pieces: list[Json], earlier: list[Json], path: str) -> JsonObje
             texts = []
         if part:
             content.append(part)
-    begun: list[Json] = [each for each in pieces if isinstance(each, dict)]
-    return {**(as_object(_one("toolResult", begun, earlier, path)) if begun else {}), "content": content}
+    begun = as_objects(pieces)
+    start = as_object(_one("toolResult", [*begun], earlier, path)) if begun else {}
+    if (before := start.get("content")) is not None:
+        earlier.append({"path": f"{path}/toolResult/content", "value": before})
+    return {**start, "content": content}
 
 
 def _one(name: str, values: list[Json], earlier: list[Json], path: str) -> Json:

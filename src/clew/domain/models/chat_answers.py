@@ -19,17 +19,34 @@ from clew.domain.models.client import (
     other_tier,
     parts_of,
 )
-from clew.domain.models.native import merge, replace, unknown, unread, with_native
+from clew.domain.models.native import add_counts, merge, replace, unknown, unread, with_native
+from clew.domain.models.shapes import OddValues, Shape
 
 WIRE = "openai-chat"
 """The name of the format."""
 
-_KNOWN_REPLY = frozenset({"id", "object", "model", "choices", "usage", "obfuscation"})
+_MESSAGE: dict[str, Shape] = {
+    "role": frozenset({"assistant", ""}),
+    "content": (str, list),
+    "refusal": str,
+    "tool_calls": [{"index": int, "id": str, "function": {"name": str}, "custom": {"name": str}}],
+    "reasoning_content": str,
+    "reasoning": str,
+}
+_REPLY: Shape = {
+    "id": str,
+    "object": frozenset({"chat.completion", "chat.completion.chunk", ""}),
+    "model": str,
+    "choices": [{"index": int, "delta": _MESSAGE, "message": _MESSAGE, "finish_reason": str}],
+    "usage": dict,
+    "obfuscation": str,
+}
+_KNOWN_REPLY = frozenset({"object", "choices", "usage", "obfuscation"})
 _KNOWN_CHOICE = frozenset({"index", "delta", "message", "finish_reason"})
-_KNOWN_MESSAGE = frozenset({"role", "content", "refusal", "tool_calls", "reasoning_content", "reasoning"})
-_KNOWN_CALL = frozenset({"index", "id", "type", "function", "custom"})
+_KNOWN_MESSAGE = frozenset({*_MESSAGE})
+_KNOWN_CALL = frozenset({"index", "id", "type"})
+_AT = "/json/message"
 _CALL_TYPES = (None, "function", "custom")
-_KNOWN_FUNCTION = frozenset({"name", "arguments", "input"})
 """Fields that are read into the message and the answer, and padding. All others are kept in its native JSON."""
 
 _READ_USAGE = {
@@ -71,22 +88,21 @@ class ChatAnswer:
         self._choice = _Choice()
         self._others: dict[int, _Choice] = {}
         self._usage: JsonObject | None = None
-        self._model: str | None = None
-        self._id: str | None = None
         self._reply: JsonObject = {}
         self._earlier: list[Json] = []
+        self._odd = OddValues()
 
     def take(self, chunk: JsonObject) -> Iterator[Update]:
         """Read a chunk of a stream, and yield what it adds."""
         self.failure = chunk.get("error") or None
         if self.failure is not None:
             return
-        self._model = as_text(chunk.get("model")) or self._model
-        self._id = as_text(chunk.get("id")) or self._id
-        if chunk.keys() - _KNOWN_REPLY and (earlier := replace(self._reply, unknown(chunk, _KNOWN_REPLY))):
+        chunk = self._odd.without(chunk, _REPLY)
+        if earlier := replace(self._reply, unknown(chunk, _KNOWN_REPLY)):
             self._earlier.append(earlier)
         if isinstance(usage := chunk.get("usage"), dict):
-            self._usage = usage
+            self._usage = self._usage or {}
+            add_counts(self._usage, usage, self._earlier)
         for choice in as_objects(chunk.get("choices")):
             if number := as_count(choice.get("index")):
                 for _ in self._others.setdefault(number, _Choice()).take(choice):
@@ -98,6 +114,7 @@ class ChatAnswer:
 
     def take_whole(self, completion: JsonObject) -> Iterator[Update]:
         """Read a complete reply, and yield its contents."""
+        completion = self._odd.without(completion, _REPLY)
         choices: list[Json] = []
         for number, choice in enumerate(as_objects(completion.get("choices"))):
             index = choice.get("index", number)
@@ -114,7 +131,7 @@ class ChatAnswer:
             return None
         message = self._choice.message()
         usage = None if self._usage is None else _usage(self._usage, self._reply.get("service_tier"))
-        reply = dict(self._reply)
+        reply = unknown(self._reply, frozenset({"id", "model"}))
         if self._usage and usage and (left := unread(self._usage, _READ_USAGE, ("total_tokens", usage.total_tokens))):
             reply["usage"] = left
         kept: JsonObject = {
@@ -122,6 +139,7 @@ class ChatAnswer:
             "reply": reply,
             "choices": [{"index": number, **choice.json()} for number, choice in sorted(self._others.items())],
             "earlier": [*self._earlier, *self._choice.earlier],
+            "odd": self._odd.found,
         }
         received: JsonObject = {"message": self._choice.received(message)}
         received |= {name: each for name, each in kept.items() if each}
@@ -129,8 +147,8 @@ class ChatAnswer:
             with_native(message, WIRE, {"message": written_answer(message)}, received, kept=self._choice.has_thoughts),
             self._choice.outcome,
             usage,
-            self._model,
-            self._id,
+            as_text(self._reply.get("model")) or None,
+            as_text(self._reply.get("id")) or None,
         )
 
 
@@ -155,11 +173,16 @@ class _Choice:
         """Read a piece of the choice, and yield what it adds."""
         if choice.keys() - _KNOWN_CHOICE:
             fields = unknown(choice, _KNOWN_CHOICE)
-            merge(self.more, {"logprobs": fields.pop("logprobs", None)})  # those of its tokens come in pieces
+            merge(
+                self.more, {"logprobs": fields.pop("logprobs", None)}, self.earlier, "/json/choice"
+            )  # those of its tokens come in pieces
             if earlier := replace(self.more, fields):
                 self.earlier.append({"choice": earlier})
         yield from self._delta(as_object(choice.get("delta")))
-        self.finish_reason = as_text(choice.get("finish_reason")) or self.finish_reason
+        if reason := as_text(choice.get("finish_reason")):
+            if self.finish_reason not in {None, reason}:
+                self.earlier.append({"choice": {"finish_reason": self.finish_reason}})
+            self.finish_reason = reason
 
     @property
     def has_thoughts(self) -> bool:
@@ -205,17 +228,17 @@ class _Choice:
 
     def _delta(self, delta: JsonObject) -> Iterator[Update]:
         if delta.keys() - _KNOWN_MESSAGE:
-            merge(self._message, unknown(delta, _KNOWN_MESSAGE))
+            merge(self._message, unknown(delta, _KNOWN_MESSAGE), self.earlier, _AT)
         for name in _THOUGHTS:
             if thought := as_text(delta.get(name)):
                 self._thoughts_field = name
                 self._thoughts.append(thought)
                 yield ReasoningDelta(thought)
                 if name != "reasoning" and (other := delta.get("reasoning")) != thought:
-                    merge(self._message, {"reasoning": other})
+                    merge(self._message, {"reasoning": other}, self.earlier, _AT)
                 break
         if isinstance(parts := delta.get("content"), list):
-            merge(self._message, {"content": parts})
+            merge(self._message, {"content": parts}, self.earlier, _AT)
         if text := _words(delta.get("content")):
             self._text.append(text)
             yield TextDelta(text)
@@ -225,22 +248,27 @@ class _Choice:
             yield self._call(call)
 
     def _call(self, piece: JsonObject) -> CallDelta:
-        function = as_object(piece.get("function")) or as_object(piece.get("custom"))
-        arguments = function.get("arguments", function.get("input"))
-        text = arguments if isinstance(arguments, str) else "" if arguments is None else _as_json(arguments)
+        kind = "custom" if "custom" in piece and not piece.get("function") else "function"
+        function = as_object(piece.get(kind))
+        given = "input" if "input" in function and function.get("arguments") is None else "arguments"
+        arguments = function.get(given)
+        text = arguments if isinstance(arguments, str) else "" if arguments is None else as_json(arguments)
         name = as_text(function.get("name"))
         number = self._number(piece, begins=bool(name))
         call = self._calls[number]
         call.id = call.id or as_text(piece.get("id"))
+        at = f"{_AT}/tool_calls/{number}"
+        if name and call.name not in {"", name}:
+            self.earlier.append({"path": f"{at}/{kind}/name", "value": name})
         call.name = call.name or name
-        call.is_custom = call.is_custom or "custom" in piece
+        call.is_custom = call.is_custom or kind == "custom"
         call.arguments.append(text)
-        if piece.keys() - _KNOWN_CALL:
-            merge(call.fields, unknown(piece, _KNOWN_CALL))
-        if (kind := piece.get("type")) not in _CALL_TYPES:
-            merge(call.fields, {"type": kind})
-        if function.keys() - _KNOWN_FUNCTION:
-            merge(call.inner, unknown(function, _KNOWN_FUNCTION))
+        if more := unknown(piece, _KNOWN_CALL | {kind}):
+            merge(call.fields, more, self.earlier, at)
+        if (type_ := piece.get("type")) not in _CALL_TYPES:
+            merge(call.fields, {"type": type_}, self.earlier, at)
+        if more := unknown(function, frozenset({"name", given})):
+            merge(call.inner, more, self.earlier, f"{at}/{kind}")
         return CallDelta(number, call.id, call.name, text)
 
     def _number(self, piece: JsonObject, *, begins: bool) -> int:
@@ -301,7 +329,8 @@ def _words(content: Json) -> str:
     return as_text(content)
 
 
-def _as_json(arguments: Json) -> str:
+def as_json(arguments: Json) -> str:
+    """The JSON of arguments that a service did not send as text."""
     return json.dumps(arguments, ensure_ascii=False)
 
 

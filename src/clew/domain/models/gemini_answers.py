@@ -21,7 +21,8 @@ from clew.domain.models.client import (
     joined,
     parts_of,
 )
-from clew.domain.models.native import gather, has_raw, replace, unknown, unread, with_native
+from clew.domain.models.native import add_counts, gather, has_raw, unknown, unread, with_native
+from clew.domain.models.shapes import OddValues, Shape
 
 WIRE = "gemini"
 """The name of the format."""
@@ -41,7 +42,14 @@ _REASONS = {
     ),
 }
 _PARTS = frozenset(get_args(TokenPart))
-_READ_REPLY = frozenset({"candidates", "modelVersion", "responseId", "usageMetadata"})
+_REPLY: Shape = {
+    "candidates": [{"content": {"parts": [dict]}, "finishReason": str, "index": int}],
+    "modelVersion": str,
+    "responseId": str,
+    "usageMetadata": dict,
+}
+_READ_REPLY = frozenset({"candidates", "usageMetadata"})
+_ABOUT = frozenset({"modelVersion", "responseId"})
 _READ_USAGE = {
     "cachedContentTokenCount": (),
     "candidatesTokenCount": (),
@@ -74,7 +82,10 @@ class _Candidate:
 
         A text continues only in the first part of the next piece: two texts in one piece are two parts.
         """
-        self.reason = as_text(candidate.get("finishReason")) or self.reason
+        if reason := as_text(candidate.get("finishReason")):
+            if self.reason not in {"", reason}:
+                self.earlier.append({"path": "/json/candidate/finishReason", "value": self.reason})
+            self.reason = reason
         if candidate.keys() - _READ_CANDIDATE:
             gather(self.more, unknown(candidate, _READ_CANDIDATE), self.earlier, _PIECES, "/json/candidate")
         content = as_object(candidate.get("content"))
@@ -124,9 +135,8 @@ class GeminiAnswer:
         self._earlier: list[Json] = []
         self._candidates: dict[int, _Candidate] = {}
         self._usage: JsonObject = {}
-        self._model: str | None = None
-        self._id: str | None = None
         self._more: JsonObject = {}
+        self._odd = OddValues()
         self._calls = 0
 
     def take(self, reply: JsonObject) -> Iterator[Update]:
@@ -134,15 +144,13 @@ class GeminiAnswer:
         if (failure := reply.get("error")) is not None:
             self.failure = failure
             return
-        self._model = as_text(reply.get("modelVersion")) or self._model
-        self._id = as_text(reply.get("responseId")) or self._id
+        reply = self._odd.without(reply, _REPLY)
         if isinstance(usage := reply.get("usageMetadata"), dict):
-            replace(self._usage, usage)
+            add_counts(self._usage, usage, self._earlier)
         if blocked := as_text(as_object(reply.get("promptFeedback")).get("blockReason")):
             self._blocked = blocked
             self.begun = True
-        if reply.keys() - _READ_REPLY:
-            gather(self._more, unknown(reply, _READ_REPLY), self._earlier, path="/json/reply")
+        gather(self._more, unknown(reply, _READ_REPLY), self._earlier, path="/json/reply")
         for place, candidate in enumerate(as_objects(reply.get("candidates"))):
             number = as_count(candidate.get("index", place))
             if (found := self._candidates.get(number)) is None:
@@ -170,16 +178,17 @@ class GeminiAnswer:
             message,
             WIRE,
             {"parts": [*written_parts(message)]},
-            {"parts": [*parts], **more, **({"earlier": self._earlier} if self._earlier else {})},
+            {"parts": [*parts], **more},
             kept=has_raw(message) or bool(message.calls),  # without it, calls get the signature of foreign ones
         )
         outcome = "content_filter" if self._blocked else _REASONS.get(reason, reason)
         outcome = "tool_calls" if message.calls and outcome == "stop" else outcome
-        return Answer(message, outcome, usage, self._model, self._id)
+        model, id_ = (as_text(self._more.get(name)) or None for name in ("modelVersion", "responseId"))
+        return Answer(message, outcome, usage, model, id_)
 
-    def _about(self, first: _Candidate, usage: TokenUsage | None) -> dict[str, JsonObject]:
+    def _about(self, first: _Candidate, usage: TokenUsage | None) -> dict[str, Json]:
         """What the reply has besides its parts, and what neither the finish reason nor the tokens say."""
-        candidate, reply = dict(first.more), dict(self._more)
+        candidate, reply = dict(first.more), unknown(self._more, _ABOUT)
         if first.reason and (self._blocked or _REASONS.get(first.reason) == "content_filter"):  # of several reasons
             candidate["finishReason"] = first.reason
         if usage is not None and (left := unread(self._usage, _READ_USAGE, ("totalTokenCount", usage.total_tokens))):
@@ -187,7 +196,8 @@ class GeminiAnswer:
         if others := [_whole(number, each) for number, each in sorted(self._candidates.items()) if number]:
             reply["candidates"] = [*others]
         content = {name: value for name, value in first.content.items() if (name, value) != ("role", "model")}
-        return {"content": content, "candidate": candidate, "reply": reply}
+        kept: dict[str, Json] = {"content": content, "candidate": candidate, "reply": reply}
+        return {**kept, "earlier": self._earlier, "odd": self._odd.found}
 
     def _updates(self, part: JsonObject) -> Iterator[Update]:
         text = part.get("text")

@@ -21,7 +21,8 @@ from clew.domain.models.client import (
     joined,
 )
 from clew.domain.models.gemini_answers import call_args, modalities
-from clew.domain.models.native import copied, gather, replace, rest_of, unknown, unread, with_native
+from clew.domain.models.native import add_counts, copied, gather, replace, rest_of, unknown, unread, with_native
+from clew.domain.models.shapes import OddValues, Shape
 
 WIRE = "gemini-interactions"
 """The name of the format."""
@@ -39,18 +40,27 @@ _REASONS = {"completed": "stop", "requires_action": "tool_calls", "incomplete": 
 _FAILED = frozenset({"failed", "cancelled"})
 _UNFINISHED = frozenset({"", "queued", "in_progress"})
 _READ_REPLY = frozenset({"id", "model", "status", "steps", "usage"})
+_SAID = frozenset({"id", "model", "steps"})
 _READ_USAGE = {
     "total_cached_tokens": (),
     "total_input_tokens": (),
     "total_output_tokens": (),
     "total_thought_tokens": (),
 }
-_READ_EVENTS = {
-    "interaction.completed": frozenset({"event_type", "interaction"}),
-    "interaction.created": frozenset({"event_type", "interaction"}),
-    "step.delta": frozenset({"delta", "event_type", "index"}),
-    "step.start": frozenset({"event_type", "index", "step"}),
-    "step.stop": frozenset({"event_type", "index"}),
+_STATES = frozenset({*_REASONS, *_FAILED, *_UNFINISHED, "budget_exceeded"})
+_STEP: Shape = {"content": [dict], "summary": [dict], "type": str}
+_INTERACTION: dict[str, Shape] = {"id": str, "model": str, "status": str, "steps": [_STEP], "usage": dict}
+_READ_EVENTS: dict[str, dict[str, Shape]] = {
+    "interaction.completed": {"event_type": str, "interaction": _INTERACTION},
+    "interaction.created": {"event_type": str, "interaction": {**_INTERACTION, "status": _STATES}},
+    "step.delta": {"delta": {"type": str}, "event_type": str, "index": int},
+    "step.start": {"event_type": str, "index": int, "step": _STEP},
+    "step.stop": {"event_type": str, "index": int},
+}
+_ENVELOPE: dict[str, Shape] = {"event_id": str, "metadata": {"total_usage": dict}}
+_SHAPES: dict[str, Shape] = {
+    "interaction.status_update": {"interaction_id": str, "status": _STATES, "usage": dict, **_ENVELOPE},
+    **{kind: {**fields, **_ENVELOPE} for kind, fields in _READ_EVENTS.items()},
 }
 _STATUS = frozenset({"event_id", "event_type", "interaction_id", "status"})
 """Fields that are read. All others, and all other events, are kept in the native JSON of the answer.
@@ -58,6 +68,8 @@ _STATUS = frozenset({"event_id", "event_type", "interaction_id", "status"})
 The id of an event serves only to read the stream again from there. Its metadata have the tokens that were used so far.
 """
 _TEXT = frozenset({"text", "type"})
+_PIECE_TYPES = frozenset({"arguments_delta", "text", "text_annotation_delta", "thought_signature", "thought_summary"})
+"""Types of deltas that are not the type of their step."""
 _PIECES = frozenset({"code", "result"})
 """Texts of a step that may arrive in several deltas. All others arrive as a whole."""
 
@@ -86,6 +98,8 @@ class _Step:
         if not self.parts or self.parts[-1][0].get("type") != "text":
             self.add_part({"type": "text"}, [])
         part, pieces = self.parts[-1]
+        if not pieces and (begun := part.pop("text", None)) is not None:  # of another type
+            self.earlier.append({"path": f"{self.path}/{len(self.parts) - 1}/text", "value": begun})
         pieces.append(text)
         if more:
             gather(part, more, self.earlier, path=f"{self.path}/{len(self.parts) - 1}")
@@ -108,11 +122,13 @@ class _Step:
                 read.add("content")
             case {"type": "text_annotation_delta", "annotations": list(annotations)} if self.parts:
                 part = self.parts[-1][0]
-                part["annotations"] = [*as_objects(part.get("annotations")), *annotations]
+                gather(part, {"annotations": annotations}, self.earlier, {"annotations"}, f"{self.path}/content")
                 read.add("annotations")
             case {"type": str(kind)} if kind in MEDIA:
                 self.add_part(delta, [])
                 return
+            case {"type": str(kind)} if kind not in _PIECE_TYPES and kind != self.fields.get("type"):
+                self.earlier.append({"path": f"{self.path}/delta/type", "value": kind})
         self.add_fields(unknown(delta, frozenset(read)))
 
     def add_fields(self, fields: JsonObject) -> None:
@@ -122,6 +138,9 @@ class _Step:
     def ended(self) -> JsonObject:
         """The step with all its pieces."""
         step = dict(self.fields)
+        for name, pieces in (("arguments", self.arguments), (SIGNATURE, self.signature)):
+            if pieces and name in step:
+                self.earlier.append({"path": f"{self.path}/{name}", "value": step[name]})
         if self.parts:
             step[_parts_of(step)] = [
                 {**part, "text": joined(pieces)} if pieces else part for part, pieces in self.parts
@@ -150,6 +169,7 @@ class InteractionsAnswer:
         self._usage: JsonObject = {}
         self._events: list[Json] = []
         self._earlier: list[Json] = []
+        self._odd = OddValues()
         self._steps: list[_Step] = []
         self._at: dict[Json, _Step] = {}
         self._calls = 0
@@ -160,8 +180,9 @@ class InteractionsAnswer:
         if kind not in _READ_EVENTS and (kind == "error" or event.get("error") is not None):
             self.failure = event.get("error") or event
             return
+        event = self._odd.without(event, _SHAPES.get(kind), f"/{kind}")
         if metadata := as_object(event.get("metadata")):
-            replace(self._usage, as_object(metadata.get("total_usage")))
+            add_counts(self._usage, as_object(metadata.get("total_usage")), self._earlier)
             more = unknown(metadata, frozenset({"total_usage"}))
             event = {**unknown(event, frozenset({"metadata"})), **({"metadata": more} if more else {})}
         if kind == "interaction.status_update":
@@ -184,8 +205,11 @@ class InteractionsAnswer:
         if (failure := interaction.get("error")) is not None:
             self.failure = failure
             return
+        interaction = self._odd.without(interaction, _INTERACTION)
         steps = as_objects(interaction.get("steps"))
-        yield from self._about({**interaction, "steps": [step for step in steps if step.get("type") in _INPUT]})
+        yield from self._about(
+            {**interaction, "steps": [step for step in steps if as_text(step.get("type")) in _INPUT]}
+        )
         for number, step in enumerate(_model_steps(interaction)):
             yield from self._start(number, step)
         self._end(interaction)
@@ -196,7 +220,7 @@ class InteractionsAnswer:
             return None
         final = as_objects(self._reply.get("steps"))
         steps = as_objects(storable([step.ended() for step in self._steps])) or final
-        made = [step for step in steps if step.get("type") not in _INPUT]
+        made = [step for step in steps if as_text(step.get("type")) not in _INPUT]
         message = Message(role="assistant", contents=tuple(_contents(made)))
         usage = _usage(self._usage) if self._usage else None
         kept = any(isinstance(content, Raw | Reasoning) for content in message.contents)
@@ -205,7 +229,7 @@ class InteractionsAnswer:
         )
         if usage is not None and (left := unread(self._usage, _READ_USAGE, ("total_tokens", usage.total_tokens))):
             reply["usage"] = left
-        about: JsonObject = {"reply": reply, "events": self._events, "earlier": self._earlier}
+        about: JsonObject = {"reply": reply, "events": self._events, "earlier": self._earlier, "odd": self._odd.found}
         received: JsonObject = {"steps": [*map(_with_object, made)]}
         received |= {name: each for name, each in about.items() if each}
         return Answer(
@@ -227,8 +251,10 @@ class InteractionsAnswer:
 
     def _about(self, interaction: JsonObject) -> Iterator[Update]:
         """Read what an interaction has besides its steps. Later values replace earlier ones."""
-        replace(self._usage, as_object(interaction.get("usage")))
-        self._reply |= {name: value for name, value in interaction.items() if name in _READ_REPLY and value is not None}
+        add_counts(self._usage, as_object(interaction.get("usage")), self._earlier)
+        said = {name: value for name, value in interaction.items() if name in _SAID}
+        if earlier := replace(self._reply, said):
+            self._earlier.append(earlier)
         gather(self._reply, _without_nulls(unknown(interaction, _READ_REPLY)), self._earlier, path="/json/reply")
         if not self._bound and (id_ := as_text(interaction.get("id"))):
             self._bound = True
@@ -296,7 +322,7 @@ def written_steps(message: Message) -> list[Json]:
     parts: list[Json] = []
     for content in message.contents:
         part: Json = {"type": "text", "text": content.text} if isinstance(content, Text) else None
-        if isinstance(content, Raw) and as_object(content.value).get("type") in MEDIA:
+        if isinstance(content, Raw) and as_text(as_object(content.value).get("type")) in MEDIA:
             part = content.value
         if part is not None:
             if not parts:
@@ -321,7 +347,7 @@ def interaction_steps(interaction: JsonObject) -> list[JsonObject]:
     contents: list[JsonObject] = [{"type": "text", "text": given}] if isinstance(given, str) else as_objects(given)
     if isinstance(given, dict):
         contents = [given]
-    if contents and contents[0].get("type") in {"text", *MEDIA}:
+    if contents and as_text(contents[0].get("type")) in {"text", *MEDIA}:
         contents = [{"type": "user_input", "content": [*contents]}]
     return [*contents, *_model_steps(interaction)]
 
@@ -331,7 +357,7 @@ def step_messages(steps: Iterable[JsonObject]) -> list[Message]:
     messages: list[Message] = []
     answered: list[JsonObject] = []
     for step in steps:
-        if step.get("type") not in _INPUT:
+        if as_text(step.get("type")) not in _INPUT:
             answered.append(step)
             continue
         if answered:
@@ -347,7 +373,7 @@ def step_messages(steps: Iterable[JsonObject]) -> list[Message]:
 
 
 def _model_steps(interaction: JsonObject) -> list[JsonObject]:
-    return [step for step in as_objects(interaction.get("steps")) if step.get("type") not in _INPUT]
+    return [step for step in as_objects(interaction.get("steps")) if as_text(step.get("type")) not in _INPUT]
 
 
 def _contents(steps: Sequence[JsonObject]) -> Iterator[Content]:

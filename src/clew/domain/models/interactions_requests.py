@@ -11,7 +11,7 @@ from itertools import takewhile
 
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Content, FunctionCall, FunctionResult, Media, Message, Raw, Text
-from clew.domain.models.chat_answers import as_object, as_objects, refusal_of
+from clew.domain.models.chat_answers import as_object, as_objects, as_text, refusal_of
 from clew.domain.models.chat_requests import (
     BlockKind,
     function_name,
@@ -158,12 +158,15 @@ def _answer(message: Message, ids: Sequence[str], question: Question) -> Iterato
         steps = as_objects(written_steps(message.model_copy(update={"contents": tuple(_sendable(message, question))})))
     call_ids = iter(ids)
     for step in steps:
-        yield {**step, "id": next(call_ids)} if step.get("type") == "function_call" else step
+        if step.get("type") != "function_call":
+            yield step
+        elif isinstance(step.get("name"), str):  # one without a name is not a call, and has no result
+            yield {**step, "id": next(call_ids)}
 
 
 def _kind(step: JsonObject) -> BlockKind:
-    kinds: dict[Json, BlockKind] = {"model_output": "text", "function_call": "call"}
-    return kinds.get(step.get("type"), "other")
+    kinds: dict[str, BlockKind] = {"model_output": "text", "function_call": "call"}
+    return kinds.get(as_text(step.get("type")), "other")
 
 
 def _as_step(text: str) -> JsonObject:

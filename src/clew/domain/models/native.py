@@ -23,7 +23,7 @@ _NAMES = frozenset({"format", "id", "name", "object", "role", "type"})
 """Fields that each piece of a stream repeats: they are not joined."""
 
 
-_UNSENT = re.compile(f"(/{_ROOT})?/({_REPLY}|candidate|choice|choices|earlier|events)/")
+_UNSENT = re.compile(f"(/{_ROOT})?/({_REPLY}|candidate|choice|choices|earlier|events|odd)/")
 _EVENT_NAMES = frozenset({"contentBlockIndex", "event_type", "index", "item_id", "output_index", "type"})
 """Fields by which an event, or a part of one, says what it is."""
 
@@ -206,22 +206,26 @@ def _signatures(value: Json) -> Iterator[str]:
                 yield from _signatures(each)
 
 
-def merge(total: JsonObject, piece: JsonObject) -> None:
-    """Add a piece of a stream to the fields that have arrived: texts are joined, and items of lists by their index."""
+def merge(total: JsonObject, piece: JsonObject, earlier: list[Json], path: str) -> None:
+    """Add a piece of a stream to the fields that have arrived: texts are joined, and items of lists by their index.
+
+    Any other value replaces the one before, which goes to ``earlier`` with its ``path``. A null replaces nothing.
+    """
     for name, value in piece.items():
-        before = total.get(name)
+        before, at = total.get(name), f"{path}/{escaped(name)}"
         if value in _NOTHING and not isinstance(value, bool | int | float):
             continue
-        if isinstance(value, str) and isinstance(before, str):
-            total[name] = before if name in _NAMES else before + value
-        elif isinstance(value, dict):
-            merged: JsonObject = before if isinstance(before, dict) else {}
-            merge(merged, value)
-            total[name] = merged
-        elif isinstance(value, list):
-            total[name] = _merged_items(before if isinstance(before, list) else [], value)
+        if isinstance(value, str) and isinstance(before, str) and name not in _NAMES:
+            total[name] = before + value
+        elif isinstance(value, dict) and isinstance(before, dict | None):
+            total[name] = merged = before or {}
+            merge(merged, value, earlier, at)
+        elif isinstance(value, list) and isinstance(before, list | None):
+            total[name] = _merged_items(before or [], value, earlier, at)
         else:
-            total[name] = value
+            if before is not None and before != value:
+                earlier.append({"path": at, "value": before})
+            total[name] = copied(value)
 
 
 def gather(
@@ -265,14 +269,14 @@ def unknown(fields: JsonObject, known: frozenset[str]) -> JsonObject:
     return {name: value for name, value in fields.items() if name not in known}
 
 
-def rest_of(event: JsonObject, read: frozenset[str] | None) -> JsonObject | None:
+def rest_of(event: JsonObject, read: Mapping[str, object] | None) -> JsonObject | None:
     """What an event of a stream has beyond the fields that are read, with its names; None if it has nothing more.
 
     ``read`` is None for an event of an unknown type: it is kept as it is.
     """
     if read is None:
         return event
-    if not event.keys() - read:
+    if event.keys() <= read.keys():
         return None
     return {name: value for name, value in event.items() if name not in read or name in _EVENT_NAMES}
 
@@ -284,17 +288,31 @@ def unread(counts: JsonObject, read: Mapping[str, Collection[str]], total: tuple
     """
     left: JsonObject = {}
     for name, value in counts.items():
-        if (name in read and not read[name]) or (name, value) == total:
+        if _is_number(value) and ((name in read and not read[name]) or (name, value) == total):
             continue
         within = read.get(name, ())
         rest: Json = (
-            {key: each for key, each in value.items() if each and key not in within}
+            {key: each for key, each in value.items() if each and not (key in within and _is_number(each))}
             if isinstance(value, dict)
             else value
         )
         if rest:
             left[name] = rest
     return left
+
+
+def add_counts(total: JsonObject, piece: JsonObject, earlier: list[Json]) -> None:
+    """Add counts of tokens, of which the last ones hold. What they replace and is not a count goes to ``earlier``."""
+    if said := {name: value for name, value in replace(total, piece).items() if not _is_count(value)}:
+        earlier.append({"usage": said})
+
+
+def _is_count(value: Json) -> bool:
+    return _is_number(value) or (isinstance(value, dict) and all(map(_is_count, value.values())))
+
+
+def _is_number(value: Json) -> bool:
+    return type(value) is int and value >= 0
 
 
 def replace(total: JsonObject, piece: JsonObject) -> JsonObject:
@@ -327,15 +345,22 @@ def beyond(value: Json, asked: Json) -> Json:
     return value
 
 
-def _merged_items(items: list[Json], pieces: list[Json]) -> list[Json]:
+def _merged_items(items: list[Json], pieces: list[Json], earlier: list[Json], path: str) -> list[Json]:
     for piece in pieces:
         if not isinstance(piece, dict):
             items.append(piece)
             continue
-        place = piece.get("index")
-        same = [each for each in items if isinstance(each, dict) and place is not None and each.get("index") == place]
-        if not same:
-            same = [{}]
-            items += same
-        merge(same[0], piece)
+        at, item = _item_of(items, piece.get("index"))
+        merge(item, piece, earlier, f"{path}/{at}")
     return items
+
+
+def _item_of(items: list[Json], place: Json) -> tuple[int, JsonObject]:
+    """The item with this index, and its number; a new one if there is none."""
+    if place is not None:
+        for number, each in enumerate(items):
+            if isinstance(each, dict) and each.get("index") == place:
+                return number, each
+    item: JsonObject = {}
+    items.append(item)
+    return len(items) - 1, item

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from clew.domain.json_values import Json, JsonObject, storable
 from clew.domain.messages import Content, FunctionCall, Media, Message, Raw, Reasoning, Role, Text
-from clew.domain.models.chat_answers import as_count, as_object, as_objects, as_text, refusal_of, refused
+from clew.domain.models.chat_answers import as_count, as_json, as_object, as_objects, as_text, refusal_of, refused
 from clew.domain.models.client import (
     Answer,
     CallDelta,
@@ -22,11 +22,12 @@ from clew.domain.models.client import (
 )
 from clew.domain.models.client_calls import waits
 from clew.domain.models.native import beyond, has_raw, replace, rest_of, unknown, unread, with_native
+from clew.domain.models.shapes import OddValues, Shape
 
 WIRE = "openai-responses"
 """The name of the format."""
 
-_KNOWN_REPLY = frozenset({"id", "model", "object", "output", "output_text", "status", "usage"})
+_KNOWN_REPLY = frozenset({"id", "model", "object", "output", "status", "usage"})
 """Fields that are read. All others are kept in the native JSON of the answer, if they are not those of the request."""
 
 _DEFAULTS: JsonObject = {
@@ -42,35 +43,70 @@ _DEFAULTS: JsonObject = {
 }
 """What the service documents for fields that the request leaves out: a response that says so says nothing new."""
 
-_READ_EVENTS = frozenset(
-    f"response.{name}"
-    for name in (
-        *("code_interpreter_call.completed", "code_interpreter_call.in_progress", "code_interpreter_call.interpreting"),
-        *("code_interpreter_call_code.delta", "code_interpreter_call_code.done", "compaction.compacting"),
-        *("completed", "content_part.added", "content_part.done", "created", "custom_tool_call_input.delta"),
-        *("custom_tool_call_input.done", "failed", "file_search_call.completed", "file_search_call.in_progress"),
-        *("file_search_call.searching", "function_call_arguments.delta", "function_call_arguments.done"),
-        *("image_generation_call.completed", "image_generation_call.generating", "image_generation_call.in_progress"),
-        *("image_generation_call.partial_image", "in_progress", "incomplete", "mcp_call.completed", "mcp_call.failed"),
-        *("mcp_call.in_progress", "mcp_call_arguments.delta", "mcp_call_arguments.done", "mcp_list_tools.completed"),
-        *("mcp_list_tools.failed", "mcp_list_tools.in_progress", "output_item.added", "output_item.done"),
-        *("output_text.annotation.added", "output_text.delta", "output_text.done", "queued"),
-        *("reasoning_summary_part.added", "reasoning_summary_part.done", "reasoning_summary_text.delta"),
-        *("reasoning_summary_text.done", "reasoning_text.delta", "reasoning_text.done", "refusal.delta"),
-        *("refusal.done", "shell_call_command.added", "shell_call_command.delta", "shell_call_command.done"),
-        *("shell_call_output_content.delta", "shell_call_output_content.done", "web_search_call.completed"),
-        *("web_search_call.in_progress", "web_search_call.searching"),
+_RESPONSE: Shape = {
+    "id": str,
+    "model": str,
+    "object": frozenset({"response", ""}),
+    "output": [dict],
+    "status": frozenset({"cancelled", "completed", "failed", "in_progress", "incomplete", "queued"}),
+    "usage": dict,
+}
+_FIELDS: dict[str, Shape] = {
+    **dict.fromkeys(("annotation", "item", "part"), dict),
+    **dict.fromkeys(("logprobs", "output"), list),
+    **dict.fromkeys(("annotation_index", "command_index", "content_index", "output_index"), int),
+    **dict.fromkeys(("partial_image_index", "sequence_number", "summary_index"), int),
+    "response": _RESPONSE,
+}
+"""The types of the fields of events. All others are texts."""
+
+_READ_EVENTS: dict[str, dict[str, Shape]] = {
+    f"response.{name}": {each: _FIELDS.get(each, str) for each in ("type", "sequence_number", *fields.split())}
+    for fields, names in (
+        ("response", "completed created failed in_progress incomplete queued"),
+        ("item output_index", "output_item.added output_item.done"),
+        ("item_id output_index", "code_interpreter_call.completed code_interpreter_call.in_progress"),
+        ("item_id output_index", "code_interpreter_call.interpreting compaction.compacting"),
+        ("item_id output_index", "file_search_call.completed file_search_call.in_progress file_search_call.searching"),
+        ("item_id output_index", "image_generation_call.completed image_generation_call.generating"),
+        ("item_id output_index", "image_generation_call.in_progress mcp_call.completed mcp_call.failed"),
+        ("item_id output_index", "mcp_call.in_progress mcp_list_tools.completed mcp_list_tools.failed"),
+        ("item_id output_index", "mcp_list_tools.in_progress web_search_call.completed web_search_call.in_progress"),
+        ("item_id output_index", "web_search_call.searching"),
+        ("delta item_id output_index obfuscation", "code_interpreter_call_code.delta custom_tool_call_input.delta"),
+        ("delta item_id output_index obfuscation", "function_call_arguments.delta mcp_call_arguments.delta"),
+        ("code item_id output_index", "code_interpreter_call_code.done"),
+        ("input item_id output_index", "custom_tool_call_input.done"),
+        ("arguments item_id name output_index", "function_call_arguments.done"),
+        ("arguments item_id output_index", "mcp_call_arguments.done"),
+        ("content_index item_id output_index part", "content_part.added content_part.done"),
+        ("content_index delta item_id logprobs obfuscation output_index", "output_text.delta"),
+        ("content_index item_id logprobs output_index text", "output_text.done"),
+        ("annotation annotation_index content_index item_id output_index", "output_text.annotation.added"),
+        ("content_index delta item_id obfuscation output_index", "reasoning_text.delta refusal.delta"),
+        ("content_index item_id output_index text", "reasoning_text.done"),
+        ("content_index item_id output_index refusal", "refusal.done"),
+        ("item_id output_index part summary_index", "reasoning_summary_part.added"),
+        ("item_id output_index part status summary_index", "reasoning_summary_part.done"),
+        ("delta item_id obfuscation output_index summary_index", "reasoning_summary_text.delta"),
+        ("item_id output_index summary_index text", "reasoning_summary_text.done"),
+        ("command command_index output_index", "shell_call_command.added shell_call_command.done"),
+        ("command_index delta obfuscation output_index", "shell_call_command.delta"),
+        ("command_index delta item_id obfuscation output_index", "shell_call_output_content.delta"),
+        ("command_index item_id output output_index", "shell_call_output_content.done"),
+        (
+            "background item_id output_format output_index partial_image_b64 partial_image_index quality size",
+            "image_generation_call.partial_image",
+        ),
     )
-) | {"error"}
-_READ_FIELDS = frozenset(
-    {
-        *("annotation", "annotation_index", "arguments", "background", "code", "command", "command_index"),
-        *("content_index", "delta", "input", "item", "item_id", "logprobs", "message", "name", "obfuscation", "output"),
-        *("output_format", "output_index", "param", "part", "partial_image_b64", "partial_image_index", "quality"),
-        *("refusal", "response", "sequence_number", "size", "status", "summary_index", "text", "type"),
-    }
-)
+    for name in names.split()
+}
+_READ_EVENTS["response.shell_call_output_content.delta"]["delta"] = dict
 """Events whose content the completed response has, and their fields. All others are kept in the native JSON."""
+
+_TEXT = "response.output_text.delta"
+_PLACE = ("type", "output_index", "content_index", "summary_index", "command_index")
+"""Fields that say to which text a delta belongs."""
 
 _READ_USAGE = {
     "input_tokens": (),
@@ -98,14 +134,15 @@ class ResponsesAnswer:
         self._bound = self._in_conversation
         self._calls: dict[Json, _Call] = {}
         self._items: list[JsonObject] = []
-        self._texts: list[str] = []
+        self._deltas: dict[tuple[Json, ...], list[str]] = {}
         self._response: JsonObject | None = None
         self._asked = body
         self._events: list[Json] = []
+        self._odd = OddValues()
 
     def take(self, event: JsonObject) -> Iterator[Update]:
         """Read an event of a stream, and yield what it adds."""
-        self._keep_rest(event)
+        event = self._fitting(event)
         match event:
             case {"type": "error"} | {"type": "response.failed"}:
                 self._fail(event)
@@ -114,7 +151,6 @@ class ResponsesAnswer:
                 self._complete(response)
             case {"type": "response.output_text.delta", "delta": str(text)} if text:
                 self.begun = True
-                self._texts.append(text)
                 yield TextDelta(text)
             case {
                 "type": "response.reasoning_summary_text.delta" | "response.reasoning_text.delta",
@@ -139,6 +175,7 @@ class ResponsesAnswer:
 
     def take_whole(self, response: JsonObject) -> Iterator[Update]:
         """Read a complete response, and yield its contents."""
+        response = self._odd.without(response, _RESPONSE)
         yield from self._bind(response)
         if response.get("error") or response.get("status") in {"failed", "cancelled"}:
             self._fail({"response": response})
@@ -168,9 +205,11 @@ class ResponsesAnswer:
         usage = _usage(counts, self._response.get("service_tier")) if counts else None
         if usage is not None and (left := unread(counts, _READ_USAGE, ("total_tokens", usage.total_tokens))):
             more["usage"] = left
-        received: JsonObject = {"output": [*items], **({"reply": more} if more else {})}
-        if self._events:
-            received["events"] = self._events
+        if more.get("output_text") == message.text:
+            more.pop("output_text", None)
+        events = [*self._events, *self._unrepeated(items)]
+        about: JsonObject = {"reply": more, "events": events, "odd": self._odd.found}
+        received: JsonObject = {"output": [*items], **{name: each for name, each in about.items() if each}}
         message = with_native(message, WIRE, {"output": written_items(message)}, received, kept=has_raw(message))
         return Answer(
             message,
@@ -182,15 +221,31 @@ class ResponsesAnswer:
 
     def _unlisted(self) -> Iterator[JsonObject]:
         """A text that was streamed and that the complete response has not, as an item: a filter may remove it."""
-        if text := joined(self._texts):
+        pieces = [each for place, texts in self._deltas.items() if place[0] == _TEXT for each in texts]
+        if text := joined(pieces):
             part: JsonObject = {"type": "output_text", "text": text, "annotations": []}
             yield {"type": "message", "role": "assistant", "status": "completed", "content": [part]}
 
-    def _keep_rest(self, event: JsonObject) -> None:
-        """Keep what an event has that the completed response has not."""
-        read = _READ_FIELDS if as_text(event.get("type")) in _READ_EVENTS else None
-        if (rest := rest_of(event, read)) is not None:
+    def _unrepeated(self, items: Sequence[JsonObject]) -> Iterator[Json]:
+        """The texts that were streamed and that the items have not, each as one event."""
+        repeated = set(_texts([*items]))
+        for place, pieces in self._deltas.items():
+            if (text := joined(pieces)) and text not in repeated:
+                names: JsonObject = dict(zip(_PLACE, place, strict=True))
+                yield {**{name: each for name, each in names.items() if each is not None}, "delta": text}
+
+    def _fitting(self, event: JsonObject) -> JsonObject:
+        """What an event has of the types that are read. What the completed response has not is kept."""
+        kind = as_text(event.get("type"))
+        if kind == "error":
+            return event
+        shape = _READ_EVENTS.get(kind)
+        if (rest := rest_of(event, shape)) is not None:
             self._events.append(rest)
+        event = self._odd.without(event, shape, f"/{kind}")
+        if shape is not None and isinstance(delta := event.get("delta"), str):
+            self._deltas.setdefault(tuple([event.get(name) for name in _PLACE]), []).append(delta)
+        return event
 
     def _unasked(self, response: JsonObject) -> JsonObject:
         """What a response says that neither the request nor the service's documentation does."""
@@ -232,7 +287,7 @@ class ResponsesAnswer:
         place = event.get("output_index")
         call = self._calls.setdefault(place if isinstance(place, int) else None, _Call(len(self._calls)))
         call.id, call.name = call.id or as_text(item.get("call_id")), call.name or as_text(item.get("name"))
-        text = as_text(item.get("arguments"))[call.yielded :] if piece is None else piece
+        text = call_arguments(item)[call.yielded :] if piece is None else piece
         call.yielded += len(text)
         if text or piece is not None:
             yield CallDelta(call.number, call.id, call.name, text)
@@ -304,12 +359,18 @@ def _contents(items: Sequence[JsonObject]) -> Iterator[Content]:
             case {"type": "reasoning"}:
                 yield Reasoning(text=_thoughts(item), data=item)
             case {"type": "function_call", "name": str(name)}:
-                arguments = joined([as_text(item.get("arguments"))])
+                arguments = joined([call_arguments(item)])
                 yield FunctionCall(call_id=as_text(item.get("call_id")), name=name, arguments=arguments)
             case {"role": "assistant"} if item.get("type", "message") == "message":
                 yield from _parts(item.get("content"))
             case _:
                 yield Raw(value=item)
+
+
+def call_arguments(item: JsonObject) -> str:
+    """The arguments of a call as text. A few services send them as an object."""
+    arguments = item.get("arguments")
+    return arguments if isinstance(arguments, str) else "" if arguments is None else as_json(arguments)
 
 
 def _thoughts(item: JsonObject) -> str:
@@ -330,6 +391,15 @@ def _parts(content: Json) -> Iterator[Content]:
                 yield Media(uri=uri)
             case _:
                 yield Raw(value=part)
+
+
+def _texts(value: Json) -> Iterator[str]:
+    """The texts anywhere in a value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _texts(each)
 
 
 def _finish_reason(response: JsonObject, message: Message) -> str:

@@ -30,7 +30,7 @@ from clew.domain.models.chat_requests import (
 from clew.domain.models.client import Question, ThreadKind, WireFormat
 from clew.domain.models.client_calls import client_names, paired
 from clew.domain.models.native import has_signed_parts, is_own, received
-from clew.domain.models.responses_answers import WIRE, item_messages, written_items
+from clew.domain.models.responses_answers import WIRE, call_arguments, item_messages, written_items
 
 _ITEMS = frozenset(
     {
@@ -273,11 +273,14 @@ def _own_items(message: Message, ids: Sequence[str]) -> list[Json]:
     while own and own[-1].get("type") == "reasoning":
         own.pop()  # the service refuses reasoning without anything after it
     call_ids = iter(ids)
-    return [_own_call(item, next(call_ids)) if item.get("type") == "function_call" else item for item in own]
-
-
-def _own_call(item: JsonObject, id_: str) -> JsonObject:
-    return {**item, "call_id": id_, "arguments": item.get("arguments") or "{}"}
+    items: list[Json] = []
+    for item in own:
+        if item.get("type") != "function_call":
+            items.append(item)
+        elif isinstance(item.get("name"), str):  # one without a name is not a call, and has no result
+            arguments = call_arguments(item) or "{}"
+            items.append({**item, "call_id": next(call_ids), "arguments": arguments})
+    return items
 
 
 def _message_items(
