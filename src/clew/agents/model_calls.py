@@ -140,7 +140,7 @@ class ModelCalls:
     async def _find_task(self) -> None:
         """Look at a remote agent for the task of a message that may have arrived, and record that it has."""
         find, journal = getattr(self._setup.client, "find_task", None), self._journal
-        if find is None or self._thread.kind != "remote":
+        if find is None:
             return
         if any(isinstance(step, _SERVICE_STEPS) for step in journal.steps):
             await journal.write()
@@ -167,7 +167,8 @@ class ModelCalls:
             )
         self._shown = 0
         while True:
-            await self._find_task()
+            if self._thread.kind == "remote":
+                await self._find_task()
             question, request = await self._record_call()
             self._sent, self._first, self._intervention = time.monotonic(), None, Intervention()
             self._arrived = None

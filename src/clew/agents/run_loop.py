@@ -30,7 +30,6 @@ from clew.domain.decider import Actor, Advance, Intent
 from clew.domain.decider_state import holder_of
 from clew.domain.errors import ClewError, StoreError, ThreadDeletedError, ThreadStatusError, UnknownThreadError
 from clew.domain.messages import Message, Text
-from clew.domain.models.client import Answer
 from clew.domain.runs.errors import (
     GuardrailTrippedError,
     RunInterruptedError,
@@ -245,10 +244,9 @@ class Run:
 
     async def _rounds(self, calls: Sequence[CallState]) -> None:
         state = self.journal.state
-        if state.calls or state.handed_off is not None:
-            pauses = await self._tools.handle(calls, orphaned=True)
-            if await self._ends_after_calls(pauses=pauses):
-                return
+        left = bool(state.calls) or state.handed_off is not None
+        if left and await self._ends_after_calls(pauses=await self._tools.handle(calls, orphaned=True)):
+            return
         state = self.journal.state
         if state.answered:
             await self._complete(state.finish_reason)
@@ -258,17 +256,18 @@ class Run:
         if state.model_call is not None:
             await self._providers.before_next_call()
         while True:
-            answer, message, index = await self._answer()
+            answer = await (self._guard.beside(self._models.ask) if self._setup.guardrails else self._models.ask())
+            message, index = self._models.record(answer)
+            if self._setup.guardrails:
+                await self._guard.check_answer(message)
             calls = calls_of(message, 0)
-            if answers_late(self.journal.state.model_call):
-                await self._providers.before_next_call()
-                continue
-            if not calls:
-                await self._complete(answer.finish_reason)
-                return
-            pauses = await self._tools.handle(calls, answer=index)
-            if await self._ends_after_calls(pauses=pauses):
-                return
+            if not answers_late(self.journal.state.model_call):
+                if not calls:
+                    await self._complete(answer.finish_reason)
+                    return
+                pauses = await self._tools.handle(calls, answer=index)
+                if await self._ends_after_calls(pauses=pauses):
+                    return
             await self._providers.before_next_call()
 
     async def _ends_after_calls(self, *, pauses: bool) -> bool:
@@ -290,16 +289,6 @@ class Run:
             await self._guard.check_answer(message)
         await self._complete(TOOL_RESULT)
         return True
-
-    async def _answer(self) -> tuple[Answer, Message, int]:
-        """The model's answer, once the guardrails have checked it."""
-        if not self._setup.guardrails:
-            answer = await self._models.ask()
-            return (answer, *self._models.record(answer))
-        answer = await self._guard.beside(self._models.ask)
-        message, index = self._models.record(answer)
-        await self._guard.check_answer(message)
-        return answer, message, index
 
     async def _leave(self, *, pauses: bool) -> None:
         """Leave the thread to the user, who decides about approvals, or to the agent that gets the conversation."""

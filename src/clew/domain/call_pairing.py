@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from clew.domain.messages import Content, FunctionCall, FunctionResult, Message, Text, only_text
+from clew.domain.messages import Content, FunctionCall, FunctionResult, Message, Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -71,12 +71,13 @@ class _Pairing:
         if message is None:
             self.repairs.append(Repair(version, "redacted"))
             return False
-        if only_text(message) is not None:  # most messages
+        contents = message.contents
+        if len(contents) == 1 and isinstance(contents[0], Text):  # most messages
             self._caller = None
             return False
         if not _holds_only_results(message):
             self._caller = None
-        for content in message.contents:
+        for content in contents:
             if isinstance(content, FunctionResult):
                 self._answer(version, message, content)
             elif isinstance(content, FunctionCall):
