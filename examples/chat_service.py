@@ -23,13 +23,27 @@ from fastapi.security import HTTPBasic, HTTPBasicCredentials
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import Base64Bytes, BaseModel, Field
 
-from clew import Agent, ClewError, Engine, File, Message, OpenAIChatClient, ScriptedChatClient, errors, tool
+from clew import (
+    Agent,
+    ClewError,
+    Engine,
+    File,
+    Message,
+    OpenAIChatClient,
+    Price,
+    PriceTable,
+    ScriptedChatClient,
+    errors,
+    tool,
+)
 from clew.testing import call
 from clew.types import FollowedRun, HistoryMessage, Media, Thread, ThreadFilter, Variant
 
 PASSWORD = os.environ.get("CHAT_PASSWORD", "demo")
 SERVICE = "service"  # the actor that continues runs after a crash; users are "user:…"
 LARGEST_BODY = 16 * 1024 * 1024
+# US dollars for a million tokens. Use your own prices: what is recorded with an answer stays.
+PRICES = PriceTable({"scripted": Price(input=1, output=2), "gpt-5.4-mini": Price(input="0.75", output="4.50")})
 STATUS_CODES = {
     404: (errors.NotAuthorizedError, errors.UnknownThreadError, errors.UnknownVersionError, errors.UnknownRunError,
           errors.NotRedactableError, errors.ThreadDeletedError),
@@ -72,7 +86,8 @@ def own_chats(actor: str | None, _action: str, _thread: str | None) -> bool | Th
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """One engine and one agent for all requests. Runs that a crash has interrupted are continued."""
-    async with Engine.open(os.environ.get("CLEW_DB", "sqlite:///clew.db"), authorize=own_chats) as engine:
+    url = os.environ.get("CLEW_DB", "sqlite:///clew.db")
+    async with Engine.open(url, authorize=own_chats, prices=PRICES) as engine:
         online = bool(os.environ.get("OPENAI_API_KEY"))
         client = OpenAIChatClient(model="gpt-5.4-mini") if online else ScriptedChatClient(script, delay=0.01)
         app.state.engine = engine
@@ -168,11 +183,19 @@ async def read(chat: Chat, before: int | None = None) -> dict[str, Any]:
     return {"messages": messages, "run": await chat.open_run, "approvals": waiting}
 
 
-@app.get("/usage")
-async def usage(mine: Mine, chat_id: str | None = None) -> list[dict[str, Any]]:
-    """The tokens of the user's chats, or of one chat, by day. The variants count, too: they were paid for."""
-    days = await mine.usage(thread=chat_id, by="day")
-    return [{"day": each.day, "input": each.input_tokens, "output": each.output_tokens} for each in days]
+@app.get("/costs")
+async def costs(mine: Mine, chat_id: str | None = None) -> list[dict[str, Any]]:
+    """What the user's chats, or one chat, cost by day. The variants count, too: they were paid for."""
+    return [
+        {
+            "day": each.of,
+            "input": each.input_tokens,
+            "output": each.output_tokens,
+            "dollars": None if each.cost is None else f"{each.cost:f}",
+            "unpriced": each.unpriced_calls,
+        }
+        for each in await mine.costs(thread=chat_id, by="day")
+    ]
 
 
 @app.delete("/chats/{chat_id}", status_code=204)

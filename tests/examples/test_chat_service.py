@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import AsyncIterator, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Self
 
@@ -221,14 +222,15 @@ async def test_files_are_sent_to_the_model_and_downloaded(server: Server, aimock
         assert (await fay.http.get("/chats")).json() == []
 
 
-async def test_a_user_sees_the_tokens_of_all_variants(server: Server, aimock: Aimock) -> None:
+async def test_a_user_sees_what_all_variants_cost(server: Server, aimock: Aimock) -> None:
     aimock.reply("Hello", text="Hi.", usage=(11, 5))
     async with Browser(server, "guy") as guy:
         message = (await guy.ask("Hello"))[0]
         again = await guy.post(f"/chats/{guy.chat}/messages/{message['version']}/answers")
         await guy.end(again.json()["run"])
-        whole, one = [(await guy.http.get("/usage", params=each)).json() for each in ({}, {"chat_id": guy.chat})]
-        assert [(each["input"], each["output"]) for each in whole] == [(22, 10)]
+        whole, one = [(await guy.http.get("/costs", params=each)).json() for each in ({}, {"chat_id": guy.chat})]
+        assert [(each["input"], each["output"], each["unpriced"]) for each in whole] == [(22, 10, 0)]
+        assert Decimal(whole[0]["dollars"]) == (22 * Decimal("0.75") + 10 * Decimal("4.50")) / 1_000_000
         assert one == whole
 
 
@@ -243,7 +245,7 @@ async def test_a_user_reaches_no_chat_of_another_user(server: Server, aimock: Ai
             replies = [
                 await user.http.get(chat),
                 await user.http.get(f"{chat}/runs/{run}"),
-                await user.http.get("/usage", params={"chat_id": gil.chat}),
+                await user.http.get("/costs", params={"chat_id": gil.chat}),
                 await user.http.get(f"{place}/variants"),
                 await user.http.get(f"{place}/files/0"),
                 await user.http.get("/chats", params={"after": gil.chat}),
@@ -257,7 +259,7 @@ async def test_a_user_reaches_no_chat_of_another_user(server: Server, aimock: Ai
             ]
             assert [each.status_code for each in replies] == [code] * len(replies)
             assert not any("secret" in each.text or "Noted" in each.text for each in replies)
-        assert (await hal.http.get("/chats")).json() == (await hal.http.get("/usage")).json() == []
+        assert (await hal.http.get("/chats")).json() == (await hal.http.get("/costs")).json() == []
         await hal.begin("secret")
         assert hal.chat != gil.chat, "the same key of another user"
         assert await gil.texts() == ["secret", "Noted."]
