@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +16,7 @@ from clew.agents.guardrails import Guardrail, checked_guardrails
 from clew.agents.handoffs import as_handoffs, find_handoff
 from clew.agents.history_replication import HistoryStores
 from clew.agents.journal import Emit
+from clew.agents.left_runs import continue_left_runs
 from clew.agents.middleware import Middleware, RunContext, compose
 from clew.agents.response import AgentResponse, pending_approvals
 from clew.agents.response_formats import response_format_of
@@ -49,7 +49,7 @@ from clew.agents.telemetry import Telemetry, run_span
 from clew.agents.tool_use import ToolUseBehavior, checked_behavior
 from clew.agents.tools import Approval, IsEnabled, Tool, as_tools
 from clew.domain.context.provider import ContextProvider, ContextProviders, as_providers
-from clew.domain.errors import InvalidContentError, ThreadDeletedError, UnknownThreadError
+from clew.domain.errors import InvalidContentError
 from clew.domain.history_stores import StoreFactory
 from clew.domain.json_values import Json, JsonObject, canonical, check_flags, check_text
 from clew.domain.messages import Message
@@ -57,7 +57,6 @@ from clew.domain.models.client import ModelClient, ServiceReference, ThreadKind
 from clew.domain.reducers.reducer import Reducer
 from clew.domain.runs.errors import (
     AgentConfigurationError,
-    ApprovalPendingError,
     NoOpenRunError,
     UnsupportedThreadError,
 )
@@ -383,38 +382,14 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         ``continue_run``. Raises an ExceptionGroup of the errors of runs that cannot be continued, after the others
         continue.
         """
-        left = await asyncio.gather(*(self._outermost(id_) for id_ in await self.engine.threads_with_lease()))
-        ids = dict.fromkeys(id_ for id_ in left if id_ is not None)
-        continued = await asyncio.gather(*(self._continued(id_, options) for id_ in ids), return_exceptions=True)
-        if errors := [each for each in continued if isinstance(each, Exception)]:
-            raise ExceptionGroup("continue_runs: some runs cannot be continued", errors)
-        return [each for each in continued if isinstance(each, BackgroundRun)]
+        waiting: ContinueOptions = {**options, "on_conflict": "wait"}
 
-    async def _outermost(self, thread_id: str) -> str | None:
-        """The thread of the run that has called, also through others, the open one of a thread; None without one."""
-        try:
-            log = (await self.engine.thread(thread_id)).runs
-            while True:
-                run = (await log.control(fresh=True)).run
-                started = None if run is None else (await log.event(run.began)).data
-                if not isinstance(started, RunStarted):
-                    return None
-                if started.caller is None:
-                    return log.thread_id if self._runs(started) else None
-                log = await log.outer(started.caller)
-        except (UnknownThreadError, ThreadDeletedError):
-            return None
+        def continue_run(
+            thread: LocalT_co | RemoteT_co,
+        ) -> Coroutine[Any, Any, BackgroundRun[LocalT_co | RemoteT_co]]:
+            return self.continue_run(thread, background=True, **waiting)
 
-    async def _continued(
-        self, thread_id: str, options: ContinueOptions
-    ) -> BackgroundRun[LocalT_co | RemoteT_co] | None:
-        """The run that was in progress on a thread, in the background; None if it is over, or waits for approvals."""
-        try:
-            thread = await self.engine.thread(thread_id)
-            waiting: ContinueOptions = {**options, "on_conflict": "wait"}
-            return await self.continue_run(thread, background=True, **waiting)
-        except (NoOpenRunError, ApprovalPendingError, ThreadDeletedError):
-            return None
+        return await continue_left_runs(self.engine, self._runs, continue_run)
 
     def _runs(self, started: RunStarted) -> bool:
         """Whether a run is this agent's, or that of an agent to which it handed the conversation."""
