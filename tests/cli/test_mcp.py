@@ -91,7 +91,10 @@ async def answer(client: Client, name: str, **arguments: Any) -> Any:
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 def test_an_assistant_reads_the_store(transport: str, mode: str, store: str, request: pytest.FixtureRequest) -> None:
     async def ask(client: Client) -> Any:
+        with pytest.raises(MCPError) as no_resource:
+            await client.read_resource("clew://threads/none")
         return {
+            "no resource": str(no_resource.value),
             "tools": [
                 (each.name, each.annotations and each.annotations.read_only_hint)
                 for each in (await client.list_tools()).tools
@@ -126,6 +129,7 @@ def test_an_assistant_reads_the_store(transport: str, mode: str, store: str, req
     assert got["verify"]["ok"] is True
     assert (got["request"]["verified"], json.loads(got["request"]["json"])["messages"][0]["content"]) == (True, "Hello")
     assert "'none'" in got["unknown"]
+    assert "There is no thread 'none'" in got["no resource"]
     assert "append" in got["no tool"]
     assert "limit" in got["no limit"]
     assert "since 'yesterday' is not a time" in got["no time"]

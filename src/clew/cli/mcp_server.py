@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ResourceError, ToolError
 from mcp.types import ToolAnnotations
 
 from clew.cli.mcp_tools import ReadingTools, WritingTools
@@ -40,7 +41,10 @@ def new_server(conversations: Conversations, *, allow_write: bool) -> MCPServer:
 
     @server.resource(THREAD_ADDRESS, mime_type="application/json", description="The newest messages of a thread.")
     def thread(thread: str) -> str:
-        return reading.show(thread)
+        try:
+            return reading.show(thread)
+        except ToolError as error:
+            raise ResourceError(str(error)) from None  # else the SDK logs it as a crash, and hides its text
 
     return server
 
