@@ -163,7 +163,12 @@ def read_chat_document(text: str, key: bytes | None) -> ChatContent:
             "Restore it with the Clew that wrote it, or a newer one."
         )
     content = _content(body, text)
-    sums: JsonObject = {"digest": _digest(_body(content))}
+    try:
+        sums: JsonObject = {"digest": _digest(_body(content))}
+    except UnicodeEncodeError:
+        raise ChatDocumentError(
+            "A text has half of a surrogate pair, which is not Unicode. Serialize the chat again."
+        ) from None
     if body.get("digest") != sums["digest"]:
         raise ChatDocumentError("digest: the document was changed after it was written. Serialize the chat again.")
     signature = body.get("signature")
