@@ -279,6 +279,23 @@ async def test_an_agent_of_another_kind_under_the_same_id_is_new() -> None:
         assert heard(requests_of(remote)[0]) == ["One.", "I heard 1.", "X: I heard 2.", "Two."]
 
 
+async def test_one_that_had_left_has_its_channel_back() -> None:
+    async with Engine.open("memory:") as engine:
+        chat = await engine.start_chat([make(engine, kind) for kind in "AC"], max_turns=1)
+        await chat.run("One.")
+        await chat.remove("A")
+        text = await written(chat)
+    async with Engine.open("memory:") as there:
+        late = make(there, "A")
+        other = await there.start_chat([make(there, "C"), late, make(there, "X")], max_turns=1)
+        report = await (await ChatSerializer.deserialize(io.StringIO(text))).restore(other)
+        assert (sorted(report.restored), report.new, report.missing) == (["A", "C"], ["X"], [])
+        await other.run("Two.", next_speaker="A")
+        (body,) = requests_of(late)
+        assert body["previous_response_id"] == "resp_1"
+        assert heard(body) == ["Two."]
+
+
 async def test_a_chat_that_was_rewound_is_written_as_it_was_there() -> None:
     async with Engine.open("memory:") as engine:
         agent = make(engine, "A")

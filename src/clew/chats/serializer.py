@@ -120,7 +120,9 @@ class ChatDocument:
                 f"Chat {chat.id!r} was used while it was restored. Start another one.", self._ids()
             ) from None
         state = await chat.refresh()
-        back = [each.id for each in self.participants if each.id in state.present and self._matches(each, state)]
+        left = [each.participant for each in self.content.channels if each.channelstate is not None]
+        known = {each.id: each for each in (*left, *self.participants)}
+        back = [id_ for id_, each in known.items() if id_ in state.present and self._matches(each, state)]
         new = [id_ for id_ in state.present if id_ not in back]
         return RestoredChat(back, new, participants_missing(self.participants, state.present))
 
