@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,10 +24,12 @@ from clew.errors import (
     AgentConfigurationError,
     ContextProviderError,
     MCPServerError,
+    MissingExtraError,
     ToolNameTakenError,
     ToolsChangedError,
     ToolsChangedWarning,
 )
+from clew.infrastructure.mcp import tools as mcp_tools
 from clew.infrastructure.scripted_client import Line
 from clew.testing import call
 
@@ -370,6 +373,13 @@ async def test_secrets_are_in_no_event_and_in_no_error(tmp_path: Path) -> None:
 def test_wrong_options_are_refused(wrong: Any) -> None:
     with pytest.raises(AgentConfigurationError):
         MCPTools.stdio("server", **wrong)
+
+
+@pytest.mark.parametrize("missing", ["mcp", "mcp_types"])
+def test_the_missing_extra_is_named_also_next_to_an_old_version(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcp_tools, "find_spec", lambda name: None if name == missing else find_spec(name))
+    with pytest.raises(MissingExtraError, match=r"'mcp>=2\.3', which is not installed: .*\.\[mcp\]"):
+        MCPTools.stdio("server")
 
 
 async def test_a_wrong_address_and_a_wrong_command_are_refused() -> None:

@@ -98,8 +98,8 @@ class MCPTools(ContextProvider):
         unknown = options.keys() - MCPOptions.__annotations__.keys()
         if unknown:
             raise AgentConfigurationError(f"MCPTools: there is no option {', '.join(sorted(unknown))}.")
-        if find_spec("mcp") is None:
-            raise MissingExtraError("MCPTools", "mcp", "mcp")
+        if find_spec("mcp") is None or find_spec("mcp_types") is None:  # mcp 1 has only the first
+            raise MissingExtraError("MCPTools", "mcp>=2.3", "mcp")
         self.name = options.get("name") or name
         self.id = f"mcp:{self.name}"
         self.on_failure = options.get("on_failure", "fail")
