@@ -259,7 +259,9 @@ async def test_every_user_has_threads_of_their_own(javascript: JavaScript, serve
     async with httpx.AsyncClient() as http:
         assert (await http.post(served.url, json={})).status_code == 401
         named = {"x-user": "user:1"}
-        assert (await http.post(served.url, content=b"{", headers=named)).status_code == 422
+        broken = await http.post(served.url, content=b"{", headers=named)
+        assert broken.status_code == 422
+        assert broken.json()["error"].startswith("The body is not valid: RunAgentInput: Invalid JSON")
         assert (await http.post(served.url, json={"threadId": "t1"}, headers=named)).status_code == 422
 
 

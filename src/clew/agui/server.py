@@ -44,6 +44,7 @@ from clew.domain.errors import (
     ThreadStatusError,
     UnknownThreadError,
 )
+from clew.domain.messages import explain
 from clew.domain.runs.errors import (
     ApprovalNotPendingError,
     ApprovalPendingError,
@@ -177,9 +178,7 @@ class _Server:
         try:
             given = core.RunAgentInput.model_validate_json(body)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-            where = ".".join(map(str, first["loc"]))
-            return JSONResponse({"error": f"The body is not a RunAgentInput: {where}: {first['msg']}"}, 422)
+            return JSONResponse({"error": f"The body is not valid: {explain('RunAgentInput', error)}"}, 422)
         thread_id = self._thread_of(actor, given.thread_id)
         options = {} if thread_id is None else self._options(given, actor)
         return StreamingResponse(
