@@ -101,18 +101,20 @@ class RawServer:
 
     async def _serve(self, ready: threading.Event) -> None:
         self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
-        self._writers: set[asyncio.StreamWriter] = set()
+        self._writers: dict[asyncio.Task[object], asyncio.StreamWriter] = {}
         server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         self.port = server.sockets[0].getsockname()[1]
         ready.set()
         await self._ended.wait()
         server.close()
-        for writer in self._writers:
+        for writer in self._writers.values():
             writer.transport.abort()
+        await asyncio.gather(*self._writers, return_exceptions=True)  # asyncio would report each that is cancelled
         await server.wait_closed()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
+        task: Any = asyncio.current_task()
+        self._writers[task] = writer
         self.connections += 1
         try:
             while (request := await _read(reader)) is not None:
@@ -122,7 +124,7 @@ class RawServer:
         except ConnectionError:
             self.disconnected.set()
         finally:
-            self._writers.discard(writer)
+            del self._writers[task]
             writer.close()
 
     async def _send(self, reply: Reply, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
