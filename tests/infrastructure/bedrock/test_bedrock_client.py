@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import struct
-from binascii import crc32
 from typing import Any
 
 import botocore.session
 import pytest
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
+from botocore.eventstream import EventStreamBuffer
 from tests.domain.wire_requests import to_send
 from tests.servers.raw_server import RawServer, Reply, whole
+from tests.servers.strict_bedrock import frame
 
 from clew.domain.messages import Message
 from clew.domain.models.client import Question
@@ -39,17 +39,6 @@ DELTAS: list[tuple[str, Any]] = [
     ("metadata", {"usage": USAGE}),
 ]
 WHOLE = {"output": {"message": {"role": "assistant", "content": BLOCKS}}, "stopReason": "tool_use", "usage": USAGE}
-
-
-def frame(kind: str, payload: object, how: str = "event") -> bytes:
-    headers = b"".join(
-        bytes([len(name)]) + name.encode() + b"\x07" + struct.pack(">H", len(value)) + value.encode()
-        for name, value in ((f":{how}-type", kind), (":message-type", how))
-    )
-    data = json.dumps(payload).encode()
-    head = struct.pack(">II", len(headers) + len(data) + 16, len(headers))
-    begin = head + struct.pack(">I", crc32(head)) + headers + data
-    return begin + struct.pack(">I", crc32(begin))
 
 
 def events(data: bytes) -> Reply:
@@ -79,6 +68,12 @@ def test_a_streamed_answer_equals_a_whole_answer() -> None:
     assert streamed.finish_reason == "tool_calls"
     assert streamed.usage.input_tokens == 8
     assert streamed.message.native.prefix == ""
+
+
+def test_the_frames_of_the_servers_are_those_that_botocore_reads() -> None:
+    buffer = EventStreamBuffer()
+    buffer.add_data(b"".join(frame(kind, payload) for kind, payload in DELTAS))
+    assert [(event.headers[":event-type"], json.loads(event.payload)) for event in buffer] == DELTAS
 
 
 def test_a_damaged_frame_is_an_error() -> None:
