@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
@@ -17,11 +17,11 @@ from clew.domain.models.bedrock_agents import BEDROCK_AGENT, ENDED, RECEIVED, Be
 from clew.domain.models.client import ModelRequest, RemoteTask, ServiceReference, ThreadKind, Update, WireFormat
 from clew.domain.runs.errors import AgentConfigurationError, ModelError, RemoteTaskError
 from clew.domain.runs.request_construction import checked_options
-from clew.infrastructure.bedrock.event_stream import FrameDecoder, event_of, named_error
-from clew.infrastructure.bedrock.signing import checked_key, region_of, session_of, signed_headers
+from clew.infrastructure.bedrock.connection import SignedConnection
+from clew.infrastructure.bedrock.event_stream import FrameDecoder, event_of
+from clew.infrastructure.bedrock.signing import checked_key, region_of, session_of
 from clew.infrastructure.model_streams import AnswerReader, EventDecoder
-from clew.infrastructure.plain_connection import AgentConnection, PlainHttp, StatusError
-from clew.infrastructure.sdk_connection import TIMEOUT, is_address, service_name, timeout_of
+from clew.infrastructure.plain_connection import AgentConnection
 
 if TYPE_CHECKING:
     import botocore.session
@@ -136,57 +136,12 @@ class BedrockAgentClient(_AgentClient):
         return ServiceReference(kind="conversation", id=uuid4().hex)
 
 
-class _Connection(AgentConnection):
-    key: ClassVar[str] = "AWS_BEARER_TOKEN_BEDROCK"
+class _Connection(SignedConnection, AgentConnection):
     host: ClassVar[str] = "bedrock-agent-runtime"
-    signed_as: ClassVar[str] = "bedrock"
-    accepts: ClassVar[str] = "application/vnd.amazon.eventstream"
 
-    def __init__(
-        self,
-        model: str,
-        region: str,
-        session: botocore.session.Session | None,
-        key: str | None,
-        base_url: str | None,
-        timeout: float | None,
-    ) -> None:
-        self._region = region
-        self._session = session
-        super().__init__(model, api_key=key, base_url=base_url, client=None, timeout=timeout)
-
-    def _provider(self, base_url: str | None, client: Any) -> str:
-        del client
-        return service_name("bedrock", base_url, "amazonaws.com")
-
-    def _factory(self, api_key: str | None, base_url: str | None, timeout: float | None) -> Callable[[], Any]:
-        address = base_url or f"https://{self.host}.{self._region}.amazonaws.com"
-        if not is_address(address):
-            raise AgentConfigurationError(
-                "The address of the service (base_url=) is not valid. Give one that begins with https:// or http:// "
-                "and contains no ? or #."
-            )
-        headers = {"content-type": "application/json"}
-        if api_key is not None:
-            headers["authorization"] = f"Bearer {api_key}"
-        return lambda: PlainHttp(address, headers, timeout_of(TIMEOUT if timeout is None else timeout))
-
-    async def _post(self, client: Any, path: str, request: ModelRequest) -> httpx2.Response:
-        http: PlainHttp = client
-        headers = {"accept": self.accepts, **self._session_headers(request)}
-        if self._session is not None:
-            headers |= signed_headers(
-                self._session, http, path, request.content, service=self.signed_as, region=self._region
-            )
-        try:
-            return await http.send(path, request.content, headers)
-        except StatusError as error:
-            error.body = named_error(error.body, error.response.headers)
-            raise
-
-    def _session_headers(self, request: ModelRequest) -> dict[str, str]:
+    def _headers(self, request: ModelRequest) -> dict[str, str]:
         del request
-        return {}
+        return {"accept": "application/vnd.amazon.eventstream"}
 
     async def _events(self, response: httpx2.Response) -> AsyncGenerator[JsonObject]:
         """The events of a reply, with one before and one after them: the service sends no end marker."""
@@ -254,15 +209,15 @@ class AgentCoreClient(_AgentClient):
 class _AgentCoreConnection(_Connection):
     host: ClassVar[str] = "bedrock-agentcore"
     signed_as: ClassVar[str] = "bedrock-agentcore"
-    accepts: ClassVar[str] = "text/event-stream, application/json"
     qualifier: str | None = None
 
     async def _post(self, client: Any, path: str, request: ModelRequest) -> httpx2.Response:
         query = "" if self.qualifier is None else f"?qualifier={quote(self.qualifier, safe='')}"
         return await super()._post(client, f"{path}{query}", request)
 
-    def _session_headers(self, request: ModelRequest) -> dict[str, str]:
-        return {} if request.service is None else {_RUNTIME_SESSION: request.service.id}
+    def _headers(self, request: ModelRequest) -> dict[str, str]:
+        accepted = {"accept": "text/event-stream, application/json"}
+        return accepted if request.service is None else {**accepted, _RUNTIME_SESSION: request.service.id}
 
     def _object(self, reply: Json) -> JsonObject | None:
         return {"whole": reply}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from clew.domain.json_values import JsonObject
 from clew.domain.models.bedrock_answers import BedrockAnswer
@@ -13,10 +13,9 @@ from clew.domain.models.bedrock_requests import BEDROCK
 from clew.domain.models.client import ModelRequest, ThreadKind, Update
 from clew.domain.runs.errors import AgentConfigurationError
 from clew.domain.runs.request_construction import checked_options
-from clew.infrastructure.bedrock.event_stream import FrameDecoder, event_of, named_error
-from clew.infrastructure.bedrock.signing import checked_key, region_of, session_of, signed_headers
-from clew.infrastructure.plain_connection import PlainConnection, PlainHttp, StatusError
-from clew.infrastructure.sdk_connection import TIMEOUT, is_address, service_name, timeout_of
+from clew.infrastructure.bedrock.connection import SignedConnection
+from clew.infrastructure.bedrock.event_stream import FrameDecoder, event_of
+from clew.infrastructure.bedrock.signing import checked_key, region_of, session_of
 
 if TYPE_CHECKING:
     import botocore.session
@@ -74,51 +73,11 @@ class BedrockClient:
         await self._connection.aclose()
 
 
-class _BedrockConnection(PlainConnection):
-    key: ClassVar[str] = "AWS_BEARER_TOKEN_BEDROCK"
+class _BedrockConnection(SignedConnection):
+    host: ClassVar[str] = "bedrock-runtime"
 
-    def __init__(
-        self,
-        model: str,
-        region: str,
-        session: botocore.session.Session | None,
-        key: str | None,
-        base_url: str | None,
-        timeout: float | None,
-    ) -> None:
-        self._region = region
-        self._session = session
-        super().__init__(model, api_key=key, base_url=base_url, client=None, timeout=timeout)
-
-    def _provider(self, base_url: str | None, client: Any) -> str:
-        del client
-        return service_name("bedrock", base_url, "amazonaws.com")
-
-    def _factory(self, api_key: str | None, base_url: str | None, timeout: float | None) -> Callable[[], Any]:
-        domain = "amazonaws.com.cn" if self._region.startswith("cn-") else "amazonaws.com"
-        address = base_url or f"https://bedrock-runtime.{self._region}.{domain}"
-        if not is_address(address):
-            raise AgentConfigurationError(
-                "The address of the model service (base_url=) is not valid. Give one that begins with https:// or "
-                "http:// and contains no ? or #."
-            )
-        headers = {"content-type": "application/json"}
-        if api_key is not None:
-            headers["authorization"] = f"Bearer {api_key}"
-        return lambda: PlainHttp(address, headers, timeout_of(TIMEOUT if timeout is None else timeout))
-
-    async def _post(self, client: Any, path: str, request: ModelRequest) -> httpx2.Response:
-        http: PlainHttp = client
-        headers = {"accept": "application/vnd.amazon.eventstream" if request.streams else "application/json"}
-        if self._session is not None:
-            headers |= signed_headers(
-                self._session, http, path, request.content, service="bedrock", region=self._region
-            )
-        try:
-            return await http.send(path, request.content, headers)
-        except StatusError as error:
-            error.body = named_error(error.body, error.response.headers)
-            raise
+    def _headers(self, request: ModelRequest) -> dict[str, str]:
+        return {"accept": "application/vnd.amazon.eventstream" if request.streams else "application/json"}
 
     async def _events(self, response: httpx2.Response) -> AsyncGenerator[JsonObject]:
         frames = FrameDecoder()
