@@ -299,7 +299,7 @@ async def test_reads_and_deletes_the_thread_and_offers_a_local_fork(agent: Agent
         return str(len(body["messages"]))
 
     local = Agent(ScriptedChatClient(count), engine=agent.engine)
-    assert (await local.run("Go on", thread=await thread.fork(kind="local"))).text == "5"
+    assert (await local.run("Continue", thread=await thread.fork(kind="local"))).text == "5"
     read = await agent.get_remote_thread(id_, read_history=True)
     assert (await agent.run("more", thread=read)).text == "You said: more"
     assert len(server.posted("/runs")[-1]["additional_messages"]) == 1

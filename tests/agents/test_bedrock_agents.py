@@ -331,7 +331,7 @@ async def test_a_session_cannot_be_forked_or_read(engine: Engine) -> None:
         with pytest.raises(AgentConfigurationError, match=r"no service_history\(\)"):
             await thread.service_history()
         local = Agent(ScriptedChatClient(count), engine=engine, id="local")
-        assert (await local.run("Go on", thread=await thread.fork(kind="local"))).text == "3"
+        assert (await local.run("Continue", thread=await thread.fork(kind="local"))).text == "3"
 
 
 async def test_signs_with_the_credentials_of_a_session(engine: Engine) -> None:

@@ -188,11 +188,11 @@ async def test_a_turn_of_a_long_chat_reads_as_much_as_one_of_a_short_chat(tmp_pa
             await grow_chat(engine, turns=turns, chat_id=f"{turns} turns")
             agents = [agent_of(engine, f"P{each}") for each in range(10)]
             chat = await engine.chat(f"{turns} turns", agents, termination=MaxTurns(len(agents)))
-            await chat.run("Go on.")
+            await chat.run("Continue.")
             with reads(engine) as rows:
-                await chat.run("Go on.")
+                await chat.run("Continue.")
             known.add((len(rows), sum(rows)))
-            new.append(await read_by(engine, partial(chat.run, "Go on.")))
+            new.append(await read_by(engine, partial(chat.run, "Continue.")))
     assert len(known) == 1, known
     short, long = new
     assert len(long) <= len(short) + 5

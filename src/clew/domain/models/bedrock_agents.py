@@ -190,7 +190,7 @@ def input_text(question: Question, wire: str) -> str:
 
 
 def _words(message: Message, question: Question, wire: str) -> str:
-    """A message as text. The agent has what it said itself."""
+    """A message as text. The agent has its own messages."""
     if message.role == "assistant" and message.native is not None and message.native.wire == wire:
         return ""
     texts: list[str] = []

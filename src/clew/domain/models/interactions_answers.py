@@ -40,7 +40,7 @@ _REASONS = {"completed": "stop", "requires_action": "tool_calls", "incomplete": 
 _FAILED = frozenset({"failed", "cancelled"})
 _UNFINISHED = frozenset({"", "queued", "in_progress"})
 _READ_REPLY = frozenset({"id", "model", "status", "steps", "usage"})
-_SAID = frozenset({"id", "model", "steps"})
+_EARLIER_FIELDS = frozenset({"id", "model", "steps"})
 _READ_USAGE = {
     "total_cached_tokens": (),
     "total_input_tokens": (),
@@ -252,8 +252,8 @@ class InteractionsAnswer:
     def _about(self, interaction: JsonObject) -> Iterator[Update]:
         """Read what an interaction has besides its steps. Later values replace earlier ones."""
         add_counts(self._usage, as_object(interaction.get("usage")), self._earlier)
-        said = {name: value for name, value in interaction.items() if name in _SAID}
-        if earlier := replace(self._reply, said):
+        newer = {name: value for name, value in interaction.items() if name in _EARLIER_FIELDS}
+        if earlier := replace(self._reply, newer):
             self._earlier.append(earlier)
         gather(self._reply, _without_nulls(unknown(interaction, _READ_REPLY)), self._earlier, path="/json/reply")
         if not self._bound and (id_ := as_text(interaction.get("id"))):

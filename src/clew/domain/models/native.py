@@ -303,8 +303,8 @@ def unread(counts: JsonObject, read: Mapping[str, Collection[str]], total: tuple
 
 def add_counts(total: JsonObject, piece: JsonObject, earlier: list[Json]) -> None:
     """Add counts of tokens, of which the last ones hold. What they replace and is not a count goes to ``earlier``."""
-    if said := {name: value for name, value in replace(total, piece).items() if not _is_count(value)}:
-        earlier.append({"usage": said})
+    if replaced := {name: value for name, value in replace(total, piece).items() if not _is_count(value)}:
+        earlier.append({"usage": replaced})
 
 
 def _is_count(value: Json) -> bool:

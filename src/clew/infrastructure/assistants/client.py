@@ -138,7 +138,7 @@ class AssistantsClient:
     async def _read(
         self, service: ServiceReference, run_id: str, request: ModelRequest, reader: AssistantsAnswer
     ) -> AsyncGenerator[Update]:
-        """Wait for the end of a run, and yield its answer: what it said after the results in ``after``."""
+        """Wait for the end of a run, and yield its answer: its messages after the results in ``after``."""
         run = await self._ended(service, run_id)
         after = request.body.get("after")
         results = {as_text(each) for each in after} if isinstance(after, list) else set()
@@ -146,7 +146,7 @@ class AssistantsClient:
             await self._release(service, run_id)
             run = {**run, "status": "cancelled", "last_error": {"message": "Nobody gives the results of its calls."}}
         if as_text(run.get("status")) not in {"failed", "cancelled", "expired"}:
-            for message in await self._said(service, run_id, results):
+            for message in await self._answers(service, run_id, results):
                 for update in reader.take(message):
                     yield update
         for update in reader.take(run):
@@ -160,18 +160,18 @@ class AssistantsClient:
             )
         yield answer
 
-    async def _said(self, service: ServiceReference, run_id: str, results: set[str]) -> list[JsonObject]:
+    async def _answers(self, service: ServiceReference, run_id: str, results: set[str]) -> list[JsonObject]:
         """The messages of a run, oldest first: those that it made after it got the results."""
         listed = await self._listed(f"{thread_path(service)}/messages", {"run_id": run_id})
-        said = [each for each in listed if each.get("run_id") == run_id and each.get("role") == "assistant"]
+        written = [each for each in listed if each.get("run_id") == run_id and each.get("role") == "assistant"]
         if not results:
-            return said
+            return written
         steps = await self._listed(f"{run_path(service, run_id)}/steps")
         details = [as_object(step.get("step_details")) for step in steps]
         calls = [{as_text(call.get("id")) for call in as_objects(each.get("tool_calls"))} for each in details]
         given = max([number for number, ids in enumerate(calls) if ids & results], default=-1)
         made = {as_text(as_object(each.get("message_creation")).get("message_id")) for each in details[given + 1 :]}
-        return [each for each in said if as_text(each.get("id")) in made]
+        return [each for each in written if as_text(each.get("id")) in made]
 
     async def _release(self, service: ServiceReference, run_id: str) -> None:
         """Cancel a run that waits for results which nobody gives any more: the thread would take no other message."""
