@@ -50,7 +50,7 @@ class Tasks(NamedTuple):
 
     ``open`` is the task that has not answered yet, ``failed`` the last one if it ended without an answer, and
     ``waiting`` the one whose answer asks for input or for results. For the first two, ``run_id`` is their run, and
-    ``heard`` the version of the call whose message they have. ``lost`` is the task of the last call, if its message may
+    ``heard`` the version of the call whose message they have. ``lost`` is what the last call sent, if its message may
     have arrived and its task is not known; ``lost_run`` is the run of that call.
     """
 
